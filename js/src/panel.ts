@@ -1,0 +1,78 @@
+/** The anywidget module: it joins the model, the drawing and the Stop button. */
+
+import { makeView } from "./draw";
+import { type PanelModel, onKernelGone } from "./kernel";
+import { sendMounted, sendStop } from "./send";
+import { type Pending, isAnswered, readState, withoutKernel } from "./state";
+
+/** After this long without an answer the button can be pressed again: a stop may have been vetoed or lost. */
+const PATIENCE_MS = 10_000;
+
+interface RenderProps {
+  readonly model: PanelModel;
+  readonly el: HTMLElement;
+  readonly signal?: AbortSignal;
+}
+
+function render({ model, el, signal }: RenderProps): () => void {
+  const life = new AbortController();
+  const unmount = (): void => life.abort();
+  signal?.addEventListener("abort", unmount, { signal: life.signal });
+  if (signal?.aborted) unmount();
+  else mount(model, el, life.signal);
+  return unmount;
+}
+
+function mount(model: PanelModel, el: HTMLElement, life: AbortSignal): void {
+  const view = makeView();
+  let pending: Pending | null = null;
+  let isKernelGone = false;
+
+  const draw = (): void => {
+    if (life.aborted) return;
+    const state = readState(model.get("state"));
+    if (pending && isAnswered(pending, state)) pending = null;
+    view.draw(isKernelGone ? withoutKernel(state) : state, pending);
+  };
+  const stop = (): void => {
+    const { run, button } = readState(model.get("state"));
+    if (pending || !button) return;
+    const sent = { now: button.now };
+    pending = sent;
+    sendStop(model, run, button.now);
+    draw();
+    const timer = setTimeout(() => {
+      if (pending === sent) pending = null;
+      draw();
+    }, PATIENCE_MS);
+    life.addEventListener("abort", () => clearTimeout(timer), { once: true });
+  };
+
+  listen(view.button, life, stop);
+  model.on("change:state", draw);
+  life.addEventListener("abort", () => model.off("change:state", draw));
+  onKernelGone(model, life, () => {
+    isKernelGone = true;
+    draw();
+  });
+  draw();
+  el.append(view.el);
+  sendMounted(model);
+}
+
+/**
+ * Listen for presses that are meant. The button turns from "Stop" to "Stop now" under the pointer:
+ * neither the second half of a double click nor a key held down may rise to an immediate stop.
+ */
+function listen(button: HTMLButtonElement, life: AbortSignal, press: () => void): void {
+  const onClick = (event: MouseEvent): void => {
+    if (event.detail !== 2) press();
+  };
+  const onKeydown = (event: KeyboardEvent): void => {
+    if (event.repeat && event.key === "Enter") event.preventDefault();
+  };
+  button.addEventListener("click", onClick, { signal: life });
+  button.addEventListener("keydown", onKeydown, { signal: life });
+}
+
+export default { render };

@@ -1,0 +1,128 @@
+/** The table of agents: one row per agent, kept as long as the agent is. */
+
+import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
+import type { AgentRow } from "./state";
+
+/** Below this many rows the table does not scroll, and is no stop of the Tab key. */
+const ROWS_IN_SIGHT = 8;
+
+const COLUMNS = ["Agent", "Doing", "Last words", "Tokens and cost"];
+
+/** The first letter decides the direction, as `dir=auto` does. */
+const RIGHT_TO_LEFT =
+  /^\P{L}*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
+
+interface Row {
+  readonly el: HTMLTableRowElement;
+  draw(agent: AgentRow): void;
+}
+
+export interface Rows {
+  readonly el: HTMLElement;
+  draw(agents: readonly AgentRow[]): void;
+}
+
+export function makeRows(): Rows {
+  const body = make("tbody");
+  body.setAttribute("role", "rowgroup");
+  const columns = make("colgroup", "", ...COLUMNS.map((_, i) => make("col", `c${i}`)));
+  const table = make("table", "", columns, makeHead(), body);
+  table.setAttribute("role", "table");
+  const el = make("div", "rows", table);
+  el.setAttribute("role", "region");
+  el.setAttribute("aria-label", "Agents");
+  const rows = new Map<string, Row>();
+  return {
+    el,
+    draw(agents) {
+      setHidden(el, agents.length === 0);
+      setAttr(el, "tabindex", agents.length > ROWS_IN_SIGHT ? "0" : null);
+      drawRows(body, rows, agents);
+    },
+  };
+}
+
+function makeHead(): HTMLElement {
+  const cells = COLUMNS.map((title) => {
+    const cell = make("th");
+    cell.scope = "col";
+    cell.setAttribute("role", "columnheader");
+    cell.textContent = title;
+    return cell;
+  });
+  const row = make("tr", "", ...cells);
+  row.setAttribute("role", "row");
+  const head = make("thead", "nba-sr", row);
+  head.setAttribute("role", "rowgroup");
+  return head;
+}
+
+function drawRows(body: HTMLElement, rows: Map<string, Row>, agents: readonly AgentRow[]): void {
+  const ids = new Set(agents.map((agent) => agent.id));
+  for (const [id, row] of rows) {
+    if (ids.has(id)) continue;
+    row.el.remove();
+    rows.delete(id);
+  }
+  let next = body.firstElementChild;
+  for (const agent of agents) {
+    const row = rows.get(agent.id) ?? makeRow();
+    rows.set(agent.id, row);
+    // Moving a node drops the selection in it: only a row out of its place is moved.
+    if (row.el === next) next = next.nextElementSibling;
+    else body.insertBefore(row.el, next);
+    row.draw(agent);
+  }
+}
+
+function makeRow(): Row {
+  const id = make("span", "id");
+  const model = make("small");
+  const who = make("th", "who", id, model);
+  who.scope = "row";
+  who.setAttribute("role", "rowheader");
+  id.dir = "auto";
+  const chip = make("span", "chip");
+  const says = makeSays();
+  const numbers = make("td", "num");
+  const el = make("tr", "", who, make("td", "what", chip), make("td", "words", says.el), numbers);
+  el.setAttribute("role", "row");
+  for (const cell of el.querySelectorAll("td")) cell.setAttribute("role", "cell");
+  return {
+    el,
+    draw(agent) {
+      setText(id, agent.id);
+      setTextOrHide(model, agent.model);
+      setTextOrHide(chip, agent.chip);
+      setAttr(chip, "title", agent.chip);
+      setClass(chip, `chip ${agent.tone}`);
+      says.draw(agent.says, agent.writing);
+      setText(numbers, agent.numbers);
+    },
+  };
+}
+
+/**
+ * One line of an agent's words. Of words being written the end is in sight, of others the start.
+ * CSS cuts a line only at its end: a line laid out in the other direction has its end where the
+ * words begin. The `bdi` keeps the words themselves in their own direction.
+ */
+function makeSays(): { el: HTMLElement; draw(text: string, isWriting: boolean): void } {
+  const words = make("span");
+  const caret = make("i", "caret");
+  caret.setAttribute("aria-hidden", "true");
+  const line = make("bdi", "", words, caret);
+  const el = make("div", "says", line);
+  return {
+    el,
+    draw(text, isWriting) {
+      const isTail = isWriting || text.startsWith("…");
+      const isRtl = RIGHT_TO_LEFT.test(text);
+      setText(words, text);
+      setHidden(caret, !isWriting);
+      setAttr(line, "dir", isRtl ? "rtl" : "ltr");
+      setAttr(el, "dir", isRtl === isTail ? "ltr" : "rtl");
+      setClass(el, isTail ? "says tail" : "says");
+    },
+  };
+}

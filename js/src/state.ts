@@ -1,0 +1,114 @@
+/**
+ * What the panel shows: the one synced trait, and the pure functions which turn it into what is
+ * drawn while a click is under way or after the kernel has gone. No DOM here.
+ */
+
+export type Status = "running" | "stopping" | "stopped" | "failed" | "complete";
+export type Tone = "run" | "ok" | "ing" | "cut" | "err";
+
+export interface AgentRow {
+  /** Unique in the run: the key of the row. */
+  readonly id: string;
+  readonly model: string;
+  readonly chip: string;
+  readonly tone: Tone;
+  readonly says: string;
+  readonly writing: boolean;
+  readonly numbers: string;
+}
+
+export interface StopButton {
+  readonly label: string;
+  /** What a click asks for: true is an immediate stop, false a graceful one. */
+  readonly now: boolean;
+  readonly title: string;
+}
+
+export interface PanelState {
+  readonly run: string;
+  readonly session: string;
+  readonly turn: number;
+  readonly task: string;
+  readonly status: Status;
+  readonly chip: string;
+  readonly round: string;
+  readonly elapsed: string;
+  /** Part of the timeout that has passed, 0..1. */
+  readonly fraction: number;
+  readonly cost: string;
+  readonly in_flight: string;
+  readonly agents: readonly AgentRow[];
+  readonly button: StopButton | null;
+  readonly notices: readonly string[];
+  readonly footer: readonly string[];
+  /** "" while live; at the end the finished card, made and escaped by Python. */
+  readonly card: string;
+}
+
+const EMPTY: PanelState = {
+  run: "",
+  session: "",
+  turn: 0,
+  task: "",
+  status: "running",
+  chip: "",
+  round: "",
+  elapsed: "",
+  fraction: 0,
+  cost: "",
+  in_flight: "",
+  agents: [],
+  button: null,
+  notices: [],
+  footer: [],
+  card: "",
+};
+
+/** Read the trait, which is `{}` until Python has set it. */
+export function readState(value: unknown): PanelState {
+  return { ...EMPTY, ...(value as Partial<PanelState> | null | undefined) };
+}
+
+export function isFinal(status: Status): boolean {
+  return status === "stopped" || status === "failed" || status === "complete";
+}
+
+/** A stop that this page has sent and Python has not yet answered. */
+export interface Pending {
+  readonly now: boolean;
+}
+
+/** Tell whether the state answers the stop: an immediate one is answered only by the end. */
+export function isAnswered(pending: Pending, state: PanelState): boolean {
+  return isFinal(state.status) || (!pending.now && state.status === "stopping");
+}
+
+/** The button with its words while a stop is under way. */
+export function pendingLabel(pending: Pending): string {
+  return pending.now ? "Stopping now…" : "Stopping…";
+}
+
+/**
+ * The last state as it is to be shown once its kernel is gone: nothing moves and nothing can be
+ * pressed. A turn that had ended is left as it is.
+ */
+export function withoutKernel(state: PanelState): PanelState {
+  if (isFinal(state.status)) return state;
+  const line =
+    "The kernel stopped. What was kept is on disk: " +
+    `run %agents show ${state.session}/${state.turn} in a cell.`;
+  return {
+    ...state,
+    status: "stopped",
+    chip: "kernel stopped",
+    in_flight: "",
+    button: null,
+    agents: state.agents.map(stilled),
+    notices: [...state.notices, line],
+  };
+}
+
+function stilled(agent: AgentRow): AgentRow {
+  const isMoving = agent.tone === "run" || agent.tone === "ing";
+  return { ...agent, writing: false, tone: isMoving ? "cut" : agent.tone };
+}

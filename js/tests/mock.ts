@@ -1,0 +1,116 @@
+import { vi } from "vitest";
+import panel from "../src/panel";
+import type { AgentRow, PanelState } from "../src/state";
+
+export function agent(id: string, more: Partial<AgentRow> = {}): AgentRow {
+  return { id, model: "m", chip: "writing", tone: "run", says: "words", writing: true, numbers: "1 tok", ...more };
+}
+
+export const RUNNING: PanelState = {
+  run: "run-1",
+  session: "session_1",
+  turn: 2,
+  task: "Compare caches",
+  status: "running",
+  chip: "running",
+  round: "Round: 3/∞",
+  elapsed: "Elapsed: 234s / 1800s (13%)",
+  fraction: 0.13,
+  cost: "$0.041",
+  in_flight: "",
+  agents: [agent("researcher"), agent("critic")],
+  button: { label: "Stop", now: false, title: "Keeps everything" },
+  notices: [],
+  footer: ["session_1 · turn 2", "3 files"],
+  card: "",
+};
+
+export const STOPPING: PanelState = {
+  ...RUNNING,
+  status: "stopping",
+  chip: "Stopping… (after current LLM call completes)",
+  in_flight: "1 call in flight: critic",
+  button: { label: "Stop now · 27 s", now: true, title: "Cuts the call" },
+};
+
+export const STOPPED: PanelState = { ...RUNNING, status: "stopped", chip: "stopped", button: null };
+
+/** Lumino's signal, as far as the panel uses it. */
+class MockSignal<Args extends unknown[]> {
+  readonly slots = new Set<(...args: Args) => void>();
+  connect(slot: (...args: Args) => void): void {
+    this.slots.add(slot);
+  }
+  disconnect(slot: (...args: Args) => void): void {
+    this.slots.delete(slot);
+  }
+  emit(...args: Args): void {
+    for (const slot of this.slots) slot(...args);
+  }
+}
+
+/** JupyterLab's kernel connection, as far as the panel looks at it. */
+export class MockKernel {
+  readonly clientId = "client-1";
+  readonly username = "ada";
+  readonly sendControlMessage = vi.fn();
+  readonly statusChanged = new MockSignal<[sender: unknown, status: string]>();
+  readonly disposed = new MockSignal<[sender: unknown]>();
+  listeners(): number {
+    return this.statusChanged.slots.size + this.disposed.slots.size;
+  }
+}
+
+/** anywidget's model: one trait, events, messages. */
+export class MockModel {
+  readonly callbacks = new Map<string, Set<() => void>>();
+  readonly send = vi.fn();
+  constructor(
+    public state: unknown,
+    readonly widget_manager?: { kernel?: unknown },
+  ) {}
+  get(_name: "state"): unknown {
+    return this.state;
+  }
+  on(event: string, callback: () => void): void {
+    this.callbacks.set(event, (this.callbacks.get(event) ?? new Set()).add(callback));
+  }
+  off(event: string, callback: () => void): void {
+    this.callbacks.get(event)?.delete(callback);
+  }
+  trigger(event: string): void {
+    for (const callback of this.callbacks.get(event) ?? []) callback();
+  }
+  update(state: PanelState): void {
+    this.state = state;
+    this.trigger("change:state");
+  }
+  listeners(): number {
+    return [...this.callbacks.values()].reduce((sum, set) => sum + set.size, 0);
+  }
+  stops(): unknown[] {
+    return this.send.mock.calls.map(([content]) => content).filter((content) => content.type === "stop");
+  }
+}
+
+/** Mount a panel in the document; `q` finds one of its elements. */
+export function show(state: unknown = RUNNING, manager?: { kernel?: unknown }) {
+  const model = new MockModel(state, manager);
+  const el = document.body.appendChild(document.createElement("div"));
+  const life = new AbortController();
+  const cleanup = panel.render({ model, el, signal: life.signal });
+  const q = (selector: string): HTMLElement => {
+    const found = el.querySelector<HTMLElement>(selector);
+    if (!found) throw new Error(`No ${selector} in ${el.innerHTML}`);
+    return found;
+  };
+  return { model, el, life, cleanup, q, button: q("button") };
+}
+
+/** What a person can read: the text of what is not hidden. */
+export function visibleText(el: HTMLElement): string {
+  if (el.hidden) return "";
+  return [...el.childNodes]
+    .map((node) => (node instanceof HTMLElement ? visibleText(node) : (node.textContent ?? "")))
+    .join(" ");
+}

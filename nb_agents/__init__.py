@@ -1,0 +1,56 @@
+"""Teams of LLM agents in a notebook that a person can stop at any moment, losing nothing.
+
+    %load_ext nb_agents
+
+    %%agents
+    Compare three ways to cache embeddings for ten million documents.
+
+From Python: ``run = nb_agents.start(task)``, then ``await run``, ``run.stop()``, ``run.receipt``.
+Importing this package loads none of the model SDKs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nb_agents.cancel import AgentStopped, CancelPolicy, StopResult, checkpoint, should_stop
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError, NbAgentsError, RunCancelled, RunFailed
+from nb_agents.runs.registry import runs, start
+from nb_agents.runs.run import Run
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentStopped",
+    "CancelPolicy",
+    "ConfigError",
+    "NbAgentsError",
+    "Run",
+    "RunCancelled",
+    "RunFailed",
+    "StopResult",
+    "TeamSpec",
+    "checkpoint",
+    "runs",
+    "should_stop",
+    "start",
+]
+
+
+def load_ipython_extension(ip: InteractiveShell) -> None:
+    """Load the magics, the panel and the stop doors; called by ``%load_ext nb_agents``."""
+    from nb_agents.jupyter import load
+
+    load(ip)
+
+
+def unload_ipython_extension(ip: InteractiveShell) -> None:
+    """Take them away again; called by ``%unload_ext nb_agents``. Runs go on."""
+    from nb_agents.jupyter import unload
+
+    unload(ip)
+

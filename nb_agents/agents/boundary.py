@@ -1,0 +1,83 @@
+"""A cancel token as the event loop feels it.
+
+Inside ``with Boundary(token)`` the token is bound for `checkpoint`; waits made through it end at a
+graceful stop, and an immediate stop cancels whatever the block awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+import anyio
+
+from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, bind
+
+__all__ = ["Boundary"]
+
+
+class Boundary:
+    """Connects a token to the running task; use it as a context manager, on the loop.
+
+    Leaving the block swallows the cancellation that an immediate stop made, and no other.
+
+    Args:
+        token: The token of the work inside.
+    """
+
+    def __init__(self, token: CancelToken) -> None:
+        self._token = token
+        self._loop = asyncio.get_running_loop()
+        self._asked = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._bound = bind(token)
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether an immediate stop cancelled what the block awaited."""
+        return self._scope.cancelled_caught
+
+    def __enter__(self) -> Boundary:
+        self._bound.__enter__()
+        self._scope.__enter__()
+        self._unsubscribe = self._token.on_request(self._post)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._unsubscribe()
+        caught = self._scope.__exit__(kind, exc, trace)
+        self._bound.__exit__(None, None, None)
+        return bool(caught)
+
+    def checkpoint(self) -> None:
+        """Raise AgentStopped if a stop was asked for."""
+        self._token.checkpoint()
+
+    async def sleep(self, delay_s: float) -> None:
+        """Sleep, unless a stop is or gets asked for.
+
+        Args:
+            delay_s: Seconds.
+
+        Raises:
+            AgentStopped: A stop was asked for.
+        """
+        with anyio.move_on_after(delay_s):
+            await self._asked.wait()
+        self._token.checkpoint()
+
+    def _post(self, request: StopRequest) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._feel, request)
+        except RuntimeError:  # the loop is closed: nothing is left to be told
+            return
+
+    def _feel(self, request: StopRequest) -> None:
+        self._asked.set()
+        if request.level >= CancellationStatus.IMMEDIATE:
+            self._scope.cancel()

@@ -1,0 +1,281 @@
+"""Stopping: a thread-safe token whose level only rises, and the checks against it.
+
+A token is a node of a tree (run → agent → tool …). Stopping a node stops what is under it and
+nothing beside it; a child made late inherits. The token of the code that runs now is bound by a
+context variable, so tools and user functions ask `should_stop()` or call `checkpoint()` without
+being handed anything.
+
+No I/O, no event loop: whoever must act on a change registers a listener, which is called on the
+thread that asked for the stop and should do no more than post to its own loop.
+
+Source: levels from Amplifier recipes' cancellation states, the context variable and the checks at
+boundaries from gofannon's ISSUE-007.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "AgentStopped",
+    "CancelPolicy",
+    "CancelToken",
+    "CancellationStatus",
+    "StopRequest",
+    "StopResult",
+    "StopSource",
+    "bind",
+    "checkpoint",
+    "should_stop",
+]
+
+StopSource = Literal[
+    "widget", "interrupt", "api", "magic", "rest", "cli", "timeout", "approval", "parent"
+]
+"""The door that a stop came through."""
+
+
+class CancellationStatus(enum.IntEnum):
+    """How far a stop has gone. It only rises."""
+
+    NONE = 0
+    """Nobody asked."""
+    REQUESTED = 1
+    """Graceful: work in hand finishes, none begins."""
+    IMMEDIATE = 2
+    """Work in hand is cut; what it produced so far is kept."""
+    CANCELLED = 3
+    """Stopped and saved."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """Who asked for a stop, how hard, and why."""
+
+    level: CancellationStatus
+    source: StopSource
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopResult:
+    """What a stop did.
+
+    Attributes:
+        changed: Whether this request raised the level.
+        status: Where the run stands now: "unknown", "finished", "vetoed", "stopping" (graceful)
+            or "stopping-now" (immediate).
+    """
+
+    changed: bool
+    status: Literal["unknown", "finished", "vetoed", "stopping", "stopping-now"]
+
+
+class AgentStopped(BaseException):
+    """Raised at a boundary once a stop was asked for.
+
+    It derives from BaseException so that ``except Exception`` in a tool can't swallow it.
+
+    Attributes:
+        request: The first request, with its source and reason.
+    """
+
+    def __init__(self, request: StopRequest) -> None:
+        super().__init__(request)
+        self.request = request
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPolicy:
+    """How a run stops.
+
+    Attributes:
+        grace_timeout_s: Seconds after which a graceful stop becomes immediate; None means never.
+        before_cancel: Called with the StopRequest before a graceful stop; returning False vetoes
+            it. An immediate stop is never vetoed.
+        after_cancel: Called with the Receipt once the stopped turn is saved; runs exactly once.
+        hook_timeout_s: Seconds that each hook may take; a hook that fails or takes longer is
+            noted in the journal and otherwise ignored.
+    """
+
+    grace_timeout_s: float | None = 30.0
+    before_cancel: Callable[[StopRequest], bool | None | Awaitable[bool | None]] | None = None
+    after_cancel: Callable[..., object] | None = None
+    hook_timeout_s: float = 5.0
+
+
+class CancelToken:
+    """A node in the tree of things that can be stopped.
+
+    Example:
+        >>> run = CancelToken("run")
+        >>> agent = run.child("agent_a")
+        >>> run.request(CancellationStatus.REQUESTED, "api", "wrong path")
+        True
+        >>> agent.status.name
+        'REQUESTED'
+
+    Args:
+        name: What the token stands for, for messages.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        # Separates the threads that ask for a stop from the loop thread that makes children.
+        # Re-entrant because a signal handler may interrupt its holder on the same thread.
+        self._lock = threading.RLock()
+        self._status = CancellationStatus.NONE
+        self._first: StopRequest | None = None
+        self._children: list[CancelToken] = []
+        self._listeners: list[Callable[[StopRequest], None]] = []
+
+    @property
+    def status(self) -> CancellationStatus:
+        """The level now."""
+        return self._status
+
+    @property
+    def first_request(self) -> StopRequest | None:
+        """The request that started the stop, or None."""
+        return self._first
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop of any level was asked for."""
+        return self._status is not CancellationStatus.NONE
+
+    def request(self, level: CancellationStatus, source: StopSource, reason: str = "") -> bool:
+        """Raise the level here and below.
+
+        Args:
+            level: The level wanted; a lower one than now changes nothing.
+            source: The door.
+            reason: Why, in a person's words.
+
+        Returns:
+            Whether the level of this node rose.
+        """
+        return self._raise_to(StopRequest(level, source, reason))
+
+    def _raise_to(self, request: StopRequest) -> bool:
+        with self._lock:
+            if request.level <= self._status:
+                return False
+            self._status = request.level
+            self._first = self._first or request
+            listeners, children = tuple(self._listeners), tuple(self._children)
+        for child in children:
+            child._raise_to(request)
+        for listener in listeners:
+            listener(request)
+        return True
+
+    def child(self, name: str) -> CancelToken:
+        """Make a node below this one; it inherits the level and the first request.
+
+        Args:
+            name: What the child stands for.
+
+        Returns:
+            The new token.
+        """
+        token = CancelToken(name)
+        with self._lock:
+            token._status, token._first = self._status, self._first
+            self._children.append(token)
+        return token
+
+    def detach(self, child: CancelToken) -> None:
+        """Forget a child whose work is over, so that long runs hold no dead nodes."""
+        with self._lock:
+            if child in self._children:
+                self._children.remove(child)
+
+    def on_request(self, listener: Callable[[StopRequest], None]) -> Callable[[], None]:
+        """Call ``listener`` at each rise; at once if a stop was asked for already.
+
+        Args:
+            listener: Called on the asking thread; must only post to its own loop.
+
+        Returns:
+            A function that unsubscribes.
+        """
+        with self._lock:
+            self._listeners.append(listener)
+            pending = StopRequest(self._status, self._first.source, self._first.reason) if (
+                self._first
+            ) else None
+        if pending is not None:
+            listener(pending)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return unsubscribe
+
+    def checkpoint(self) -> None:
+        """Raise AgentStopped if a stop was asked for.
+
+        Raises:
+            AgentStopped: At any level but NONE.
+        """
+        if self._first is not None:
+            raise AgentStopped(self._first)
+
+    def clear(self) -> None:
+        """Go back to NONE, for a resumption only."""
+        with self._lock:
+            self._status, self._first = CancellationStatus.NONE, None
+
+
+_current: ContextVar[CancelToken | None] = ContextVar("nb_agents_cancel_token", default=None)
+
+
+@contextmanager
+def bind(token: CancelToken) -> Iterator[CancelToken]:
+    """Make ``token`` the one that `checkpoint` and `should_stop` look at, within the block."""
+    reset = _current.set(token)
+    try:
+        yield token
+    finally:
+        _current.reset(reset)
+
+
+def checkpoint() -> None:
+    """Stop here if the run that this code works for is being stopped.
+
+    Call it in tools and user functions between steps, sync or async, in any thread that the tool
+    was started in. Outside a run it does nothing.
+
+    Raises:
+        AgentStopped: When a stop was asked for. Let it pass.
+
+    Example:
+        >>> for row in range(3):
+        ...     checkpoint()  # a stop ends the tool here
+    """
+    token = _current.get()
+    if token is not None:
+        token.checkpoint()
+
+
+def should_stop() -> bool:
+    """Tell whether the run that this code works for is being stopped.
+
+    Returns:
+        True from the moment that a stop of any level was asked for; False outside a run.
+
+    Example:
+        >>> should_stop()
+        False
+    """
+    token = _current.get()
+    return token is not None and token.is_stopping

@@ -1,0 +1,1 @@
+"""Parsing: files and cells become frozen specs here and nowhere else."""

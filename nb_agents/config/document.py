@@ -1,0 +1,165 @@
+"""A YAML or JSON file as data that remembers where each part of it stood.
+
+PyYAML's node tree carries marks; `Document.place` finds the line of a path such as
+``("agents", 0, "backend", "type")``. Source: `yaml.compose` and `Node.start_mark`,
+https://pyyaml.org/wiki/PyYAMLDocumentation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from nb_agents.errors import ConfigError
+
+MAX_FILE_BYTES = 2_000_000
+"""A team file is read by a person; anything larger is not one."""
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+
+
+class Place(NamedTuple):
+    """A place in a file, both from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file.
+
+    Attributes:
+        data: The mapping at its top.
+        file: Its path, for messages.
+        keys: Where each key stands, by path.
+        values: Where each value stands, by path.
+    """
+
+    data: dict[str, Any]
+    file: str
+    keys: Mapping[tuple[object, ...], Place]
+    values: Mapping[tuple[object, ...], Place]
+
+    def place(self, path: Sequence[object], *, key: bool = False) -> Place | None:
+        """Find the place of ``path``, or of its nearest part that the file has.
+
+        Args:
+            path: Keys and list positions from the top; parts that the file lacks are skipped.
+            key: Whether the key itself is meant, not its value.
+
+        Returns:
+            The place, or None when the file has none of it.
+        """
+        known: tuple[object, ...] = ()
+        for part in path:
+            if (*known, part) in self.values:
+                known = (*known, part)
+        marks = self.keys if key and known in self.keys else self.values
+        return marks.get(known)
+
+
+def load_document(path: str | os.PathLike[str]) -> Document:
+    """Read a YAML or JSON file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content with places. ``${VAR}`` is expanded from the environment in every string;
+        a variable that is not set stays as it is.
+
+    Raises:
+        ConfigError: The file is missing, too large, not UTF-8, malformed, has a key twice, or is
+            not a mapping.
+    """
+    file = str(path)
+    text = _read(Path(path))
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        place = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        raise ConfigError(
+            f"Not valid YAML: {exc.problem or exc.context}. Mend that line.",
+            file=file,
+            line=place[0],
+            column=place[1],
+        ) from None
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"Not valid YAML: {exc}", file=file) from None
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError("A team file is a mapping with `agents:` or `agent:`.", file=file, line=1)
+    keys: dict[tuple[object, ...], Place] = {}
+    values: dict[tuple[object, ...], Place] = {(): Place(1, 1)}
+    _walk(node, (), keys, values, file)
+    data = yaml.safe_load(text)
+    return Document(expand(data), file, keys, values)
+
+
+def expand(value: Any) -> Any:
+    """Replace ``${VAR}`` in every string of a nested value by the environment's."""
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda m: os.environ.get(m[1], m[0]), value)
+    if isinstance(value, dict):
+        return {k: expand(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [expand(v) for v in value]
+    return value
+
+
+def unset_variable(text: str) -> str:
+    """Name the first ``${VAR}`` that `expand` left in a string, or ""."""
+    found = _VARIABLE.search(text)
+    return found[1] if found else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"Larger than {MAX_FILE_BYTES} bytes: not a team file.", file=str(path))
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"No such file (looked from {Path.cwd()}). Check the path.", file=str(path)
+        ) from None
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"Not UTF-8 text: {exc.reason}.", file=str(path)) from None
+    except OSError as exc:
+        raise ConfigError(f"Can't be read: {exc.strerror}.", file=str(path)) from None
+
+
+def _walk(
+    node: yaml.Node,
+    path: tuple[object, ...],
+    keys: dict[tuple[object, ...], Place],
+    values: dict[tuple[object, ...], Place],
+    file: str,
+) -> None:
+    values[path] = _place(node)
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _walk(item, (*path, index), keys, values, file)
+    elif isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            child = (*path, key_node.value)
+            if child in keys:
+                raise ConfigError(
+                    f"Key {key_node.value!r} stands twice (first on line {keys[child].line}). "
+                    f"Keep one.",
+                    file=file,
+                    line=_place(key_node).line,
+                    column=_place(key_node).column,
+                )
+            keys[child] = _place(key_node)
+            _walk(value_node, child, keys, values, file)
+
+
+def _place(node: yaml.Node) -> Place:
+    return Place(node.start_mark.line + 1, node.start_mark.column + 1)

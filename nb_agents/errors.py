@@ -1,0 +1,260 @@
+"""Every error that nb_agents raises, as one tree.
+
+    NbAgentsError
+    ├── UserError                a person's mistake: one sentence, no traceback
+    │   ├── ConfigError          a team file, with file, line and column
+    │   ├── MissingKeyError      a provider's key is not set
+    │   ├── TaskError            an empty task, or an unknown {{name}} in it
+    │   ├── UnknownRunError      no such run in this process
+    │   ├── UnknownSessionError  no such session or turn on disk
+    │   ├── SessionBusyError     another process (or run) is working in that session
+    │   └── StorageError         the session root can't be written
+    ├── ModelCallError           a model server failed, after retries
+    ├── RunFailed                a run ended without any answer
+    └── RunCancelled             a run was stopped; carries all that was kept
+
+`nb_agents.cancel.AgentStopped` is not here: it is a BaseException, so that a tool's
+``except Exception`` can't swallow a stop.
+
+This module imports nothing of nb_agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nb_agents.view import Receipt
+
+__all__ = [
+    "ConfigError",
+    "MissingKeyError",
+    "ModelCallError",
+    "NbAgentsError",
+    "RunCancelled",
+    "RunFailed",
+    "SessionBusyError",
+    "StorageError",
+    "TaskError",
+    "UnknownRunError",
+    "UnknownSessionError",
+    "UserError",
+]
+
+
+class NbAgentsError(Exception):
+    """Base of every error that nb_agents raises."""
+
+
+class UserError(NbAgentsError):
+    """A person's mistake: told in a sentence, never as a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Show the sentence alone; IPython calls this instead of drawing a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class ConfigError(UserError):
+    """A team file can't be used.
+
+    Attributes:
+        message: What is wrong, with the remedy.
+        file: The file's path, or None for a spec made in Python.
+        line: Line of the fault, from 1, or None when it has no place.
+        column: Column of the fault, from 1, or None when it has no place.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+    ) -> None:
+        super().__init__(message, file, line, column)
+        self.message = message
+        self.file = file
+        self.line = line
+        self.column = column
+
+    def __str__(self) -> str:
+        place = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
+        return f"{place}: {self.message}" if place else self.message
+
+
+class MissingKeyError(UserError):
+    """A provider needs a key that is not set.
+
+    Attributes:
+        agent: Id of the agent that needs it.
+        variable: The environment variable to set.
+    """
+
+    def __init__(self, agent: str, variable: str, provider: str) -> None:
+        super().__init__(agent, variable, provider)
+        self.agent = agent
+        self.variable = variable
+        self.provider = provider
+
+    def __str__(self) -> str:
+        return (
+            f"Agent {self.agent!r} uses {self.provider!r}, which needs a key, and {self.variable} "
+            f"is not set. Set it in the environment before starting, for example with "
+            f"%env {self.variable}=…"
+        )
+
+
+class TaskError(UserError):
+    """The task's text can't be used."""
+
+
+class UnknownRunError(UserError):
+    """No run of that name lives in this process.
+
+    Attributes:
+        name: What was asked for; "" for "the latest".
+        known: The names that exist.
+    """
+
+    def __init__(self, name: str, known: tuple[str, ...] = ()) -> None:
+        super().__init__(name, known)
+        self.name = name
+        self.known = known
+
+    def __str__(self) -> str:
+        what = f"No run named {self.name!r}." if self.name else "No run is live."
+        have = f" Known here: {', '.join(self.known)}." if self.known else " None was started here."
+        return f"{what}{have} `%agents` lists the runs, `%agents sessions` what is on disk."
+
+
+class UnknownSessionError(UserError):
+    """No session or turn of that name is on disk.
+
+    Attributes:
+        name: What was asked for; "" for "the latest".
+        root: Where it was looked for.
+        nearest: A close name that exists, or "".
+    """
+
+    def __init__(self, name: str, root: str, nearest: str = "") -> None:
+        super().__init__(name, root, nearest)
+        self.name = name
+        self.root = root
+        self.nearest = nearest
+
+    def __str__(self) -> str:
+        what = f"No session {self.name!r}" if self.name else "No session to continue"
+        hint = f" Did you mean {self.nearest!r}?" if self.nearest else ""
+        return f"{what} in {self.root}.{hint} `%agents sessions` lists them."
+
+
+class SessionBusyError(UserError):
+    """A session is being run already, here or by another process.
+
+    Attributes:
+        session: The session's id.
+        owner: Who runs it, in words.
+    """
+
+    def __init__(self, session: str, owner: str) -> None:
+        super().__init__(session, owner)
+        self.session = session
+        self.owner = owner
+
+    def __str__(self) -> str:
+        return (
+            f"Session {self.session!r} is running already ({self.owner}). Stop that run or wait "
+            f"for it, or start without --session for a new one."
+        )
+
+
+class StorageError(UserError):
+    """The session directory can't be written.
+
+    Attributes:
+        path: Where writing failed.
+        why: What the system said.
+    """
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return (
+            f"Can't write to {self.path!r}: {self.why}. Choose another place with --session-root "
+            f"or NB_AGENTS_SESSIONS."
+        )
+
+
+class ModelCallError(NbAgentsError):
+    """A model call failed for good: not retryable, or retried in vain.
+
+    Attributes:
+        model: Name of the model.
+        message: What the server or the connection did, one sentence, without secrets.
+    """
+
+    def __init__(self, model: str, message: str) -> None:
+        super().__init__(model, message)
+        self.model = model
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.model}: {self.message}"
+
+
+class RunFailed(NbAgentsError):
+    """A run ended without any answer.
+
+    Attributes:
+        run: The run's id.
+        reasons: For each agent, why it failed.
+        path: The turn's directory.
+    """
+
+    def __init__(self, run: str, reasons: Mapping[str, str], path: Path) -> None:
+        super().__init__(run, dict(reasons), path)
+        self.run = run
+        self.reasons = dict(reasons)
+        self.path = path
+
+    def __str__(self) -> str:
+        why = "; ".join(f"{agent}: {reason}" for agent, reason in self.reasons.items())
+        return f"Run {self.run} failed: {why}. What it did is kept in {self.path}."
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"RunFailed: {self}"]
+
+
+class RunCancelled(NbAgentsError):
+    """A run was stopped. Nothing was lost: all that was kept comes with it.
+
+    Attributes:
+        run: The run's id.
+        partial_answers: For each agent with words to show, its latest answer or partial text.
+        receipt: What finished, what was stopped, what it cost.
+        path: The turn's directory.
+    """
+
+    def __init__(
+        self, run: str, partial_answers: Mapping[str, str], receipt: Receipt, path: Path
+    ) -> None:
+        super().__init__(run, dict(partial_answers), receipt, path)
+        self.run = run
+        self.partial_answers = dict(partial_answers)
+        self.receipt = receipt
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"Run {self.run} was stopped. Kept: text of {len(self.partial_answers)} agent(s) in "
+            f"{self.path}. Go on with `%%agents --continue`."
+        )
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]

@@ -1,0 +1,1 @@
+"""Speaking to models: one small protocol over pydantic-ai, the demo model, and retries."""

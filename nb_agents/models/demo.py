@@ -1,0 +1,142 @@
+"""The demo model: deterministic, offline, free; it writes at a pace that a person can follow.
+
+It plays an agent's part: writes a note into its workspace, answers, reads the others, votes, and
+presents when it wins. It says in its answers that it is the demo model. All of it follows from the
+conversation alone, so the same task gives the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from nb_agents.models.backend import PydanticBackend
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models.function import AgentInfo
+
+__all__ = ["DEMO_WORDS_PER_SECOND", "demo_backend"]
+
+DEMO_WORDS_PER_SECOND = 25.0
+"""A readable pace; about what a mid-sized hosted model writes."""
+
+_TASK = re.compile(r"<TASK>\n?(.*?)\n?</TASK>", re.DOTALL)
+_PEERS = re.compile(r'<ANSWER from="(agent\d+)">')
+
+
+def demo_backend(words_per_second: float | None = None) -> PydanticBackend:
+    """Make a demo model.
+
+    Args:
+        words_per_second: How fast it writes; `DEMO_WORDS_PER_SECOND` by default.
+
+    Returns:
+        A backend that needs no network and no key.
+    """
+    from pydantic_ai.models.function import FunctionModel
+
+    pause_s = 1 / (words_per_second or DEMO_WORDS_PER_SECOND)
+
+    async def write(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        text, tool, args = _next_move(messages, {t.name for t in info.function_tools})
+        async for delta in _stream(text, tool, args, pause_s, f"demo_{len(messages)}"):
+            yield delta
+
+    return PydanticBackend(FunctionModel(stream_function=write, model_name="demo"), "demo")
+
+
+async def _stream(
+    text: str, tool: str, args: dict[str, str], pause_s: float, call_id: str
+) -> AsyncIterator[Any]:
+    from pydantic_ai.models.function import DeltaToolCall
+
+    for word in _words(text):
+        yield word
+        await anyio.sleep(pause_s)
+    if not tool:
+        return
+    name: str | None = tool
+    for piece in _words(json.dumps(args)):
+        yield {1: DeltaToolCall(name, piece, tool_call_id=call_id)}
+        name = None
+        await anyio.sleep(pause_s)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\S+\s*", text)
+
+
+def _next_move(messages: list[Any], tools: set[str]) -> tuple[str, str, dict[str, str]]:
+    """Choose what to say and which tool to call, from the conversation alone."""
+    prompt = _first_prompt(messages)
+    task = _task(prompt)
+    done = [p.tool_name for m in messages for p in m.parts if p.part_kind == "tool-return"]
+    if "<FINAL PRESENTATION>" in prompt:
+        return _presentation(task), "", {}
+    peers = _PEERS.findall(prompt)
+    if peers:
+        return _judge(peers, done, prompt)
+    if "write_file" in tools and "write_file" not in done:
+        note = f"# Notes on the task\n\n{task}\n\nWritten by the demo model; no LLM was called.\n"
+        return (
+            f"I am the demo model. Let me first note down the task: {_short(task)}. ",
+            "write_file",
+            {"path": "notes.md", "content": note},
+        )
+    return "Now I can answer. ", "new_answer", {"content": _answer(task)}
+
+
+def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, dict[str, str]]:
+    own = re.search(r'<ANSWER from="(agent\d+)">\n\(this one is yours\)', prompt)
+    best = next((p for p in peers if not own or p != own[1]), peers[0])
+    if "read_file" not in done:
+        return (
+            f"I read what {' and '.join(peers)} wrote, and look at {best}'s notes. ",
+            "read_file",
+            {"path": f"peers/{best}/notes.md"},
+        )
+    reason = f"{best} covers the task in full; the demo model votes for the first other answer."
+    return f"I compared {len(peers)} answer(s). ", "vote", {"agent_id": best, "reason": reason}
+
+
+def _answer(task: str) -> str:
+    return (
+        f"**This is the demo model**: no LLM was called and nothing was spent.\n\n"
+        f"You asked: {_short(task)}\n\n"
+        "1. A team of real models would now each draft an answer, as I do here.\n"
+        "2. They read each other's drafts and files, and improve on them or vote.\n"
+        "3. The one with most votes presents the final answer.\n\n"
+        "Name real models in a team file and run `%%agents --config team.yaml`."
+    )
+
+
+def _presentation(task: str) -> str:
+    return (
+        f"**This is the demo model**, presenting for the team.\n\n"
+        f"You asked: {_short(task)}\n\n"
+        "All agents answered, read one another and voted; this is the answer that won. "
+        "My notes are in `notes.md` in the workspace of this turn. "
+        "For an answer by real models, use a team file: `%%agents --config team.yaml`."
+    )
+
+
+def _short(task: str, limit: int = 120) -> str:
+    line = " ".join(task.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _task(prompt: str) -> str:
+    found = _TASK.search(prompt)
+    return found[1].strip() if found else prompt.strip()
+
+
+def _first_prompt(messages: list[Any]) -> str:
+    for part in messages[0].parts:
+        if part.part_kind == "user-prompt":
+            return str(part.content)
+    return ""

@@ -1,0 +1,71 @@
+"""Where the events of a run go: stamped, journalled, folded, shown. Lives on the loop thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from nb_agents.events import Event, Noticed
+from nb_agents.session.journal import Journal
+from nb_agents.view import RunView, apply
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Takes events and keeps the view.
+
+    Args:
+        journal: Where they are written.
+
+    Attributes:
+        view: The fold of all events so far.
+        subscribers: Called with the view by `publish`.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._failing = False
+        self.view = RunView()
+        self.subscribers: list[Callable[[RunView], None]] = []
+
+    @property
+    def error(self) -> OSError | None:
+        """What the last write said, or None when all is on disk."""
+        return self._journal.error
+
+    def emit(self, event: Event) -> None:
+        """Stamp an event, write it, fold it. A failed write is told once and tried again later."""
+        event = replace(event, seq=self.view.seq + 1, at=time.time())
+        self._journal.append(event)
+        self.view = apply(self.view, event)
+        if self._journal.error is not None and not self._failing:
+            self._failing = True
+            why = self._journal.error.strerror or str(self._journal.error)
+            self.emit(Noticed(text=f"Saving failed: {why}. All is kept in memory and tried again."))
+        elif self._journal.error is None and self._failing:
+            self._failing = False
+            self.emit(Noticed(text="Saving works again; everything is on disk."))
+
+    def flush(self) -> None:
+        """Try again what could not be written."""
+        if self._journal.error is not None:
+            self._journal.flush()
+            if self._journal.error is None and not self.view.is_over:
+                self._failing = False
+                self.emit(Noticed(text="Saving works again; everything is on disk."))
+
+    def sync(self) -> None:
+        """Bring the journal through to the disk; may be called from a worker thread."""
+        self._journal.sync()
+
+    def publish(self) -> None:
+        """Show the view to all subscribers."""
+        for subscriber in tuple(self.subscribers):
+            subscriber(self.view)
+
+    def close(self) -> None:
+        """Close the journal, unless lines still wait to be written."""
+        if self._journal.error is None:
+            self._journal.close()

@@ -1,0 +1,203 @@
+"""All runs of this process: start them, find them, stop them. Every door ends here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from concurrent.futures import wait as wait_for_futures
+from datetime import datetime
+from pathlib import Path
+
+from nb_agents.cancel import CancelPolicy, StopResult, StopSource
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError, TaskError, UnknownRunError
+from nb_agents.models.providers import check_team
+from nb_agents.runs.loop import at_shutdown, portal
+from nb_agents.runs.run import Run, Work
+from nb_agents.session import layout
+from nb_agents.session.history import Session, load_session
+
+__all__ = ["find_run", "live_runs", "runs", "start", "stop"]
+
+SHUTDOWN_S = 2.0
+"""ipykernel gets SIGTERM 2.5 s after a shutdown request. Source: jupyter_client manager.py."""
+
+DEMO_NOTICE = (
+    "Demo model: offline, free, nobody's key is used. For real models: "
+    "%%agents --config team.yaml (see the README)."
+)
+
+# Separates threads that start runs at the same moment.
+_lock = threading.Lock()
+_runs: dict[str, Run] = {}
+
+
+def start(
+    task: str,
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    session: str | None = None,
+    continue_: bool = False,
+    session_root: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+    *,
+    policy: CancelPolicy | None = None,
+) -> Run:
+    """Start a team on a task, in the background.
+
+    Args:
+        task: What is asked.
+        config: A team file, or a TeamSpec; by default three demo agents that need no key.
+        session: The session's id: goes on in it when it exists, else begins it. By default a new
+            session of its own, or with ``continue_`` the one used last.
+        continue_: Go on in a session that must exist.
+        session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
+        timeout: Orchestrator timeout in seconds; by default the config's, else 1800.
+        policy: Grace time and hooks of a stop.
+
+    Returns:
+        The run, at once. Its turn is on disk already, marked incomplete.
+
+    Raises:
+        TaskError: The task is empty.
+        ConfigError: The team can't be used.
+        MissingKeyError: A provider's key is not set.
+        UnknownSessionError: There is no such session to continue.
+        SessionBusyError: The session is being run already.
+        StorageError: The session root can't be written.
+
+    Example:
+        run = nb_agents.start("Compare three ways to cache embeddings")
+        run.stop(reason="wrong path")
+    """
+    if not task.strip():
+        raise TaskError("The task is empty. Write what the agents are to do below the first line.")
+    spec, notices = _team(config)
+    check_team(spec)
+    context = spec.context_paths
+    timeout_s = _timeout(timeout, spec)
+    past = _open_session(session_root, session, continue_)
+    with _lock:
+        paths, lock = layout.claim_turn(past.path, _owner_here(past.path))
+        for agent in spec.agents:
+            (paths.workspaces / agent.id).mkdir(exist_ok=True)
+        work = Work(
+            task=task,
+            spec=spec,
+            paths=paths,
+            history=past.messages,
+            context=(*context, *past.context_paths),
+            timeout_s=timeout_s,
+            notices=(*notices, *past.restored()),
+            owner=f"pid {os.getpid()} on {socket.gethostname()}",
+        )
+        run = Run(f"r{len(_runs) + 1}", work, lock, policy or CancelPolicy())
+        _runs[run.id] = run
+    portal().start_task_soon(run.execute, name=f"run {run.id}")
+    return run
+
+
+def runs() -> tuple[Run, ...]:
+    """All runs of this process, oldest first."""
+    return tuple(_runs.values())
+
+
+def live_runs() -> tuple[Run, ...]:
+    """The runs that are not over, oldest first."""
+    return tuple(run for run in _runs.values() if not run.is_over)
+
+
+def find_run(name: str = "") -> Run:
+    """Find a run of this process.
+
+    Args:
+        name: Its id, its session's id, or "session/turn"; "" means the latest live one, else the
+            latest.
+
+    Returns:
+        The run.
+
+    Raises:
+        UnknownRunError: There is none.
+    """
+    if not name and _runs:
+        return (live_runs() or runs())[-1]
+    for run in reversed(runs()):
+        if name in (run.id, run.session, f"{run.session}/{run.turn}"):
+            return run
+    raise UnknownRunError(name, tuple(_runs))
+
+
+def stop(
+    run_id: str,
+    now: bool,
+    source: StopSource,
+    reason: str = "",
+    agent: str | None = None,
+) -> StopResult:
+    """Stop a run by its id; what every door calls.
+
+    Args:
+        run_id: As for `find_run`.
+        now: Whether it is immediate.
+        source: The door.
+        reason: Why.
+        agent: Id of the one agent to stop, or None.
+
+    Returns:
+        Whether this changed anything, and where the run stands: an unknown run is told apart from
+        a finished one and from one that is stopping already.
+    """
+    try:
+        run = find_run(run_id)
+    except UnknownRunError:
+        return StopResult(False, "unknown")
+    return run.request_stop(now, source, reason, agent)
+
+
+def _team(config: str | os.PathLike[str] | TeamSpec | None) -> tuple[TeamSpec, tuple[str, ...]]:
+    if config is None:
+        agents = [{"id": name, "backend": {"type": "demo"}} for name in ("ada", "ben", "cleo")]
+        return TeamSpec.model_validate({"agents": agents}), (DEMO_NOTICE,)
+    spec = config if isinstance(config, TeamSpec) else TeamSpec.from_file(config)
+    ignored = spec.ignored
+    return spec, (f"Ignored here: {', '.join(ignored)}",) if ignored else ()
+
+
+def _timeout(chosen: float | None, spec: TeamSpec) -> float:
+    timeout_s = spec.timeout_settings.orchestrator_timeout_seconds if chosen is None else chosen
+    if not timeout_s > 0:
+        raise ConfigError(f"The orchestrator timeout is {timeout_s!r} seconds; it must be over 0.")
+    return float(timeout_s)
+
+
+def _open_session(
+    root: str | os.PathLike[str] | None, session: str | None, continue_: bool
+) -> Session:
+    where = layout.session_root(root)
+    if continue_:
+        path = layout.find_session(where, session or "")
+    elif session:
+        path = layout.named_session(where, session)
+    else:
+        path = layout.new_session(where, datetime.now())
+    if any(turn.is_live() for turn in layout.turns_of(path)[-1:]):
+        layout.claim_turn(path, _owner_here(path))  # says who is at it
+    return load_session(path)
+
+
+def _owner_here(session: Path) -> str:
+    here = [r for r in live_runs() if r.path.parent == session]
+    return f"run {here[0].id} in this kernel" if here else ""
+
+
+def _stop_all_and_wait() -> None:
+    """Save every run before the interpreter ends."""
+    live = live_runs()
+    for run in live:
+        run.request_stop(True, "parent", "the kernel or process is shutting down")
+    wait_for_futures([run._done for run in live], timeout=SHUTDOWN_S)
+
+
+at_shutdown(_stop_all_and_wait)
+

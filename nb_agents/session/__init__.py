@@ -1,0 +1,1 @@
+"""What is on disk: names, the journal, the views made from it, and reading them back."""

@@ -1,0 +1,306 @@
+"""Reading sessions back: what is on disk, and what the next turn sees of it.
+
+A turn that has a journal is what its journal says; one without (MassGen's) is what its files say.
+Nothing that can't be read stops the rest from being read: it becomes a warning.
+
+Source: MassGen's "Graceful Cancellation" document (the texts), `session/_state.py` (the keys).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from nb_agents.events import FileInfo, TurnStarted
+from nb_agents.session.journal import read_journal
+from nb_agents.session.layout import TurnPaths, turns_of
+from nb_agents.session.turn import write_views
+from nb_agents.tools.workspace import list_files
+from nb_agents.view import AgentView, RunView, VoteView, fold
+
+__all__ = ["Message", "PastTurn", "Session", "load_session", "load_turn", "workspace_files"]
+
+_PARTIAL_HEADER = (
+    "[PARTIAL TEXT - written by agents before the stop, never submitted as an answer]"
+)
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of the conversation so far; ``role`` is "user" or "assistant"."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class PastTurn:
+    """A turn on disk.
+
+    Attributes:
+        paths: Where it is.
+        view: What it holds.
+        is_live: Whether a process runs it now.
+        warnings: What could not be read.
+    """
+
+    paths: TurnPaths
+    view: RunView
+    is_live: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it ended with an answer; never inferred."""
+        return self.view.status == "completed"
+
+    @property
+    def state(self) -> str:
+        """How it stands, in a person's words."""
+        if self.is_complete:
+            return "complete"
+        if self.is_live:
+            return "running"
+        if self.view.status == "failed":
+            return "failed"
+        if self.view.stop is None:
+            return "incomplete (the kernel died)" if not self.view.is_over else "incomplete"
+        return "incomplete (timeout)" if self.view.stop.source == "timeout" else "incomplete (stopped)"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session on disk.
+
+    Attributes:
+        path: Its directory.
+        turns: In order.
+    """
+
+    path: Path
+    turns: tuple[PastTurn, ...] = field(default=())
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation that the next turn sees."""
+        return tuple(m for turn in self.turns for m in _messages(turn))
+
+    @property
+    def context_paths(self) -> tuple[Path, ...]:
+        """What the next turn may read: the incomplete turns' workspaces, the others' winners'."""
+        paths: list[Path] = []
+        for turn in self.turns:
+            if turn.is_complete:
+                paths += [turn.paths.workspace] if turn.paths.workspace.exists() else []
+            else:
+                paths += _workspaces(turn)
+        return tuple(paths)
+
+    def restored(self) -> tuple[str, ...]:
+        """The lines that a person is shown when a session goes on, as the document words them."""
+        count = len(self.turns)
+        if not count:
+            return ()
+        lines = [
+            f"📚 Restored session with {count} previous turn(s)",
+            f"   Starting turn {self.turns[-1].paths.number + 1}",
+        ]
+        last = self.turns[-1]
+        if not last.is_complete:
+            answered = [a.id for a in last.view.agents.values() if a.answers]
+            lines += [
+                "",
+                f"⚠️  Previous turn was incomplete (cancelled during {last.view.phase} phase)",
+                f"   Task: {last.view.task}",
+                f"   Partial answers saved from: {', '.join(answered) or 'none'}",
+                "   The incomplete turn's partial progress is saved in the session directory.",
+            ]
+        warnings = [w for turn in self.turns for w in turn.warnings]
+        return (*lines, *(f"   Not read: {w}" for w in warnings))
+
+
+def load_session(path: Path) -> Session:
+    """Read a session.
+
+    Args:
+        path: Its directory.
+
+    Returns:
+        All its turns, whatever state their files are in.
+    """
+    return Session(path, tuple(load_turn(paths) for paths in turns_of(path)))
+
+
+def load_turn(paths: TurnPaths, *, mend: bool = True) -> PastTurn:
+    """Read a turn, and mend the files of one whose process died.
+
+    Args:
+        paths: Where it is.
+        mend: Whether to write views that are missing or older than the journal.
+
+    Returns:
+        The turn. A view that could not be mended (a read-only disk) is a warning.
+    """
+    live = paths.is_live()
+    recovered = read_journal(paths.journal) if paths.journal.exists() else None
+    if recovered is None or not any(isinstance(e, TurnStarted) for e in recovered.events):
+        view, warnings = _from_files(paths)
+        return PastTurn(paths, view, live, warnings)
+    view, warnings = fold(recovered.events), recovered.warnings
+    if not view.is_over and not live:
+        view = _as_died(view, paths)
+        if mend:
+            warnings += _mend(view, paths)
+    return PastTurn(paths, view, live, warnings)
+
+
+def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> tuple[FileInfo, ...]:
+    """List what the workspaces of a turn hold.
+
+    Args:
+        paths: The turn.
+        agents: Whose workspaces.
+
+    Returns:
+        Every file, with its size.
+    """
+    return tuple(
+        FileInfo(agent=agent, path=name, size=size)
+        for agent in agents
+        for name, size in list_files(paths.workspaces / agent)
+    )
+
+
+def _as_died(view: RunView, paths: TurnPaths) -> RunView:
+    """Show a turn whose process ended without a word as what it is: cut where it was."""
+    agents = {
+        k: replace(a, in_flight=False, phase="stopped" if a.outcome is None else a.phase)
+        for k, a in view.agents.items()
+    }
+    return replace(view, agents=agents, files=workspace_files(paths, agents), status="cancelled")
+
+
+def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
+    if _read_json(paths.metadata).get("journal_seq") == view.seq and paths.answer.exists():
+        return ()
+    try:
+        write_views(replace(view, ended_at=view.last_at), paths)
+    except OSError as exc:
+        return (f"{paths.metadata} can't be brought up to date: {exc.strerror}",)
+    return ()
+
+
+def _messages(turn: PastTurn) -> list[Message]:
+    messages = [Message("user", turn.view.task)] if turn.view.task else []
+    if turn.is_complete:
+        return messages + ([Message("assistant", turn.view.answer)] if turn.view.answer else [])
+    if text := incomplete_text(turn):
+        messages.append(Message("assistant", text))
+    if text := _unsubmitted(turn.view):
+        messages.append(Message("assistant", text))
+    return messages
+
+
+def incomplete_text(turn: PastTurn) -> str:
+    """Word an incomplete turn for the next one, exactly as MassGen's document does.
+
+    Args:
+        turn: The turn.
+
+    Returns:
+        One message, or "" when no agent had an answer or a workspace.
+    """
+    view, spaces = turn.view, {p.name: p for p in _workspaces(turn)}
+    answered = {a.id for a in view.agents.values() if a.answers}
+    if not answered | spaces.keys():
+        return ""
+    lines = [
+        "[INCOMPLETE TURN - Session was cancelled before completion]",
+        f"[Phase when cancelled: {view.phase}]",
+        "",
+    ]
+    for agent_id in sorted(answered | spaces.keys()):
+        lines += _agent_lines(view.agents.get(agent_id, AgentView(agent_id)), spaces.get(agent_id))
+    return "\n".join(lines)
+
+
+def _agent_lines(agent: AgentView, workspace: Path | None) -> list[str]:
+    if agent.answers:
+        voted = f" (voted for: {agent.vote.target})" if agent.vote else ""
+        where = [f"[Workspace available at: {workspace}]"] if workspace else []
+        return [f"## {agent.id}'s answer{voted}:", agent.answer, *where, ""]
+    return [
+        f"## {agent.id}:",
+        "[No answer submitted - agent was still working]",
+        f"[View workspace for current progress: {workspace}]",
+        "",
+    ]
+
+
+def _unsubmitted(view: RunView) -> str:
+    """Word what was streamed and never submitted; the document has no place for it."""
+    cut = [a for a in view.agents.values() if a.partial.strip()]
+    if not cut:
+        return ""
+    return "\n\n".join([_PARTIAL_HEADER, *(f"## {a.id} was writing:\n{a.partial}" for a in cut)])
+
+
+def _workspaces(turn: PastTurn) -> list[Path]:
+    folder = turn.paths.workspaces
+    return sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+
+
+def _from_files(paths: TurnPaths) -> tuple[RunView, tuple[str, ...]]:
+    """Read a turn without a journal: MassGen's own, or one whose journal is lost."""
+    data = _read_json(paths.metadata)
+    warnings: list[str] = []
+    if not data:
+        warnings.append(f"{paths.metadata} is missing or can't be read")
+    complete = bool(data) and data.get("status") is None
+    try:
+        answer = paths.answer.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        answer = ""
+    partial = _read_json(paths.partial_answers)
+    spaces = [p.name for p in paths.workspaces.iterdir()] if paths.workspaces.is_dir() else []
+    agents = {a: _agent_from(a, partial.get(a)) for a in dict.fromkeys([*partial, *spaces])}
+    phase = data.get("phase")
+    view = RunView(
+        session=paths.session,
+        turn=paths.number,
+        task=str(data.get("task", "")),
+        status="completed" if complete else "cancelled",
+        phase=phase if phase in ("coordinating", "presenting") else "coordinating",
+        agents=agents,
+        winner=str(data.get("winning_agent", "")),
+        answer=answer if complete else "",
+        files=workspace_files(paths, agents),
+        ended_at=paths.path.stat().st_mtime,
+    )
+    return view, tuple(warnings)
+
+
+def _agent_from(agent_id: str, entry: object) -> AgentView:
+    known: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
+    votes = known.get("votes")
+    votes = votes if isinstance(votes, dict) else {}
+    target = votes.get("voted_for") or votes.get("agent_id")
+    answer = str(known.get("answer") or "")
+    return AgentView(
+        agent_id,
+        answers=(answer,) if answer else (),
+        vote=VoteView(str(target), str(votes.get("reason", ""))) if target else None,
+        partial=str(known.get("partial_text") or ""),
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+

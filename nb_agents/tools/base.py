@@ -1,0 +1,127 @@
+"""A tool: a function that a model may call.
+
+Schema and argument checking are pydantic-ai's. A tool tells the model of a failure by raising
+`ToolError`; a stop passes through every tool as `AgentStopped`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from nb_agents.cancel import checkpoint
+
+if TYPE_CHECKING:
+    from pydantic_ai.tools import ToolDefinition
+
+__all__ = ["MAX_RESULT_CHARS", "Tool", "ToolError", "ToolResult", "Toolbox"]
+
+MAX_RESULT_CHARS = 100_000
+"""What one result may add to a conversation; the rest is cut, and the model is told."""
+
+
+class ToolError(Exception):
+    """A tool could not do what the model asked; the text goes to the model."""
+
+
+class ToolResult(str):
+    """What a model is told of its call; ``is_error`` says that it failed."""
+
+    is_error: bool
+
+    def __new__(cls, text: str, *, is_error: bool = False) -> ToolResult:
+        """Make a result of ``text``, cut to `MAX_RESULT_CHARS`."""
+        if len(text) > MAX_RESULT_CHARS:
+            text = f"{text[:MAX_RESULT_CHARS]}\n[cut: {len(text)} characters in all]"
+        result = super().__new__(cls, text)
+        result.is_error = is_error
+        return result
+
+
+class Tool:
+    """One tool.
+
+    Args:
+        function: An async function with a Google docstring; its signature is the schema.
+    """
+
+    def __init__(self, function: Callable[..., Awaitable[str]]) -> None:
+        from pydantic_ai import Tool as PydanticTool
+
+        self._function = function
+        tool: Any = PydanticTool(function)
+        self._schema = tool.function_schema
+        self.definition: ToolDefinition = tool.tool_def
+        self.name: str = self.definition.name
+
+    async def call(self, args: str | dict[str, Any] | None) -> ToolResult:
+        """Run the tool.
+
+        Args:
+            args: The model's arguments: JSON text or a mapping.
+
+        Returns:
+            What the model is told.
+
+        Raises:
+            AgentStopped: At entry, when a stop was asked for.
+        """
+        checkpoint()
+        try:
+            validate = self._schema.validator
+            known = (
+                validate.validate_json(args or "{}")
+                if isinstance(args, str) or args is None
+                else validate.validate_python(args)
+            )
+            return ToolResult(await self._function(**known))
+        except ValidationError as exc:
+            return ToolResult(_explain(self.name, exc), is_error=True)
+        except ToolError as exc:
+            return ToolResult(f"Error: {exc}", is_error=True)
+
+
+class Toolbox:
+    """The tools that one agent has.
+
+    Args:
+        tools: Their names must differ.
+    """
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+
+    @property
+    def definitions(self) -> list[ToolDefinition]:
+        """What a model is told of them."""
+        return [tool.definition for tool in self._tools.values()]
+
+    async def call(self, name: str, args: str | dict[str, Any] | None) -> ToolResult:
+        """Run a tool by name; an unknown name is an error that the model is told."""
+        tool = self._tools.get(name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            return ToolResult(f"Error: no tool {name!r}. You have: {known}.", is_error=True)
+        return await tool.call(args)
+
+
+def summarize(name: str, args: str | dict[str, Any] | None) -> str:
+    """Say in a few words what a call is about, for the panel: its path, or its first argument."""
+    try:
+        known = json.loads(args) if isinstance(args, str) else args
+    except ValueError:
+        return ""
+    if not isinstance(known, dict) or not known:
+        return ""
+    return str(known.get("path", next(iter(known.values()))))[:80]
+
+
+def _explain(name: str, exc: ValidationError) -> str:
+    faults = "; ".join(
+        f"{'.'.join(str(p) for p in e['loc']) or 'arguments'}: {e['msg']}"
+        for e in exc.errors(include_url=False, include_input=False)
+    )
+    return f"Error: {name} was called wrongly: {faults}."

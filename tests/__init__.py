@@ -1,0 +1,1 @@
+"""Tests of nb_agents, and the harnesses that they share."""

@@ -1,0 +1,1 @@
+"""Tests in a real JupyterLab, shown by a real Chromium."""

@@ -1,0 +1,523 @@
+"""Drives a real JupyterLab in a real Chromium, as a person would.
+
+    write_notebook(root / "a.ipynb", ["print(1 + 1)"])
+    with start_lab(root) as lab, chromium() as browser:
+        page = NotebookPage(lab, browser)
+        page.open_notebook("a.ipynb")
+        page.run_cell(0)
+        page.wait_for_text("2", i=0)
+
+Everything that the server writes beside the notebooks goes to a temporary directory of its own;
+one server serves a whole test file. Notebooks are addressed by their path below the server's root,
+cells by their index.
+
+Playwright's synchronous API occupies the thread's event loop: while a browser is open, the same
+thread can't run `asyncio.run` or async tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import nbformat
+from nbformat import v4
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
+
+from tests.model_server import wait_until
+
+__all__ = ["Lab", "NotebookPage", "chromium", "chromium_path", "start_lab", "write_notebook"]
+
+_ROOT = Path(__file__).parents[2]
+_START_S = 40
+_ACTION_S = 20
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_CHROMIUM_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+_SERVER_FLAGS = (
+    "--no-browser",
+    "--allow-root",
+    "--ServerApp.ip=127.0.0.1",
+    "--ServerApp.port_retries=0",
+    "--LabApp.expose_app_in_browser=True",
+    "--LabApp.extension_manager=readonly",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+)
+_QUIET = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}
+}
+
+
+def chromium_path() -> str | None:
+    """The Chromium of this machine, or None."""
+    return next(filter(None, map(shutil.which, _BROWSERS)), None)
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run a headless Chromium. Playwright's own download isn't needed."""
+    path = chromium_path()
+    if path is None:
+        raise RuntimeError(f"No browser found: none of {', '.join(_BROWSERS)} is on PATH.")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=[*_CHROMIUM_FLAGS])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def write_notebook(path: Path, cells: Iterable[str | nbformat.NotebookNode]) -> Path:
+    """Write a notebook; a string is a code cell. Returns the path."""
+    made = [v4.new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = v4.new_notebook(cells=made, metadata={"kernelspec": kernel})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
+    return path
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+class Lab:
+    """A running JupyterLab server. Made by `start_lab`; stop it, or use it as a context manager.
+
+    Attributes:
+        root: The directory that it serves.
+        url: Its address, without token.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: Mapping[str, Mapping[str, Any]],
+        env: Mapping[str, str],
+        extra: Iterable[str],
+    ) -> None:
+        self.root = root
+        self.token = secrets.token_hex(16)
+        self._home = Path(tempfile.mkdtemp(prefix="nb-lab-"))
+        self._write_settings({**_QUIET, **settings})
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        flags = [*_SERVER_FLAGS, f"--ServerApp.port={port}", f"--ServerApp.root_dir={root}"]
+        flags += [f"--IdentityProvider.token={self.token}", *extra]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "jupyterlab", *flags],
+                cwd=root,
+                env=self._environment(env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C in the terminal is for pytest
+            )
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def _log(self) -> Path:
+        return self._home / "server.log"
+
+    @property
+    def log(self) -> str:
+        """What the server and its kernels wrote to their terminals."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        names = {"JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"}
+        names |= {"JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"}
+        path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        own = {name: str(self._home / name.lower()) for name in names}
+        return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(path), **extra}
+
+    def _write_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
+        for plugin, values in settings.items():
+            package, _, name = plugin.partition(":")
+            file = self._home / "jupyterlab_settings_dir" / package / f"{name}.jupyterlab-settings"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(values))
+
+    def page_url(self, notebook: str) -> str:
+        """The address that opens a notebook in a fresh workspace."""
+        quoted = urllib.parse.quote(notebook)
+        return f"{self.url}/lab/tree/{quoted}?token={self.token}&reset"
+
+    def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
+        """Call the server's REST API, such as `api("kernels")`; returns the decoded answer."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/api/{path}", data, method=method)
+        request.add_header("Authorization", f"token {self.token}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            raw = answer.read()
+        return json.loads(raw) if raw else None
+
+    def wait_ready(self) -> None:
+        """Wait until the server answers."""
+        wait_until(self._answers, _START_S, "JupyterLab to answer", lambda: self.log[-3000:])
+
+    def _answers(self) -> bool:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"JupyterLab ended at its start. Its log:\n{self.log[-3000:]}")
+        try:
+            return bool(self.api("status"))
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """End the server and its kernels as Ctrl-C in its terminal does. Idempotent."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(5)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+def start_lab(
+    root_dir: Path,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    env: Mapping[str, str] | None = None,
+    extra: Iterable[str] = (),
+) -> Lab:
+    """Start JupyterLab on a free port of 127.0.0.1 and wait until it answers.
+
+    Args:
+        root_dir: The directory with the notebooks.
+        settings: By plugin, such as `{"@jupyterlab/apputils-extension:themes": {"theme": ...}}`.
+        env: Variables added to the server's and so to the kernels' environment.
+        extra: More flags for the server.
+    """
+    lab = Lab(root_dir, settings or {}, env or {}, extra)
+    try:
+        lab.wait_ready()
+    except BaseException:
+        lab.stop()
+        raise
+    return lab
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+# Runs before the page's own scripts, at each load. `start` keeps a promise's outcome for later,
+# since the test clicks (in dialogs, on Stop) while JupyterLab's command is still going on.
+_HELPERS = """
+window.harness = {
+  started: [],
+  panel(path) {
+    const widgets = [...(window.jupyterapp?.shell.widgets('main') ?? [])];
+    return widgets.find(w => w.context?.path === path && w.content?.widgets);
+  },
+  start(action) {
+    const outcome = {done: false, error: null};
+    Promise.resolve().then(action).then(
+      () => { outcome.done = true; },
+      e => { outcome.done = true; outcome.error = String(e); });
+    return this.started.push(outcome) - 1;
+  },
+};
+"""
+
+
+class NotebookPage:
+    """A browser tab with one notebook.
+
+    Attributes:
+        page: Playwright's page, for what this class doesn't offer.
+        console_errors: Errors in the console and uncaught exceptions since the page was made.
+    """
+
+    def __init__(self, lab: Lab, browser: Browser, width: int = 1280, height: int = 900) -> None:
+        self.lab = lab
+        self.notebook = ""
+        self.console_errors: list[str] = []
+        self._context = browser.new_context(viewport={"width": width, "height": height})
+        self._context.set_default_timeout(_ACTION_S * 1000)
+        self._context.add_init_script(_HELPERS)
+        self.page: Page = self._context.new_page()
+        self.page.on("console", self._note_console)
+        self.page.on("pageerror", lambda error: self.console_errors.append(str(error)))
+        # "Leave site?" on a reload with unsaved changes: Playwright would stay.
+        self.page.on("dialog", lambda dialog: dialog.accept())
+
+    def __enter__(self) -> NotebookPage:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _note_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.console_errors.append(f"{message.text} ({message.location['url']})")
+
+    # The page
+
+    def open_notebook(self, notebook: str, kernel: bool = True) -> None:
+        """Open a notebook by its path below the server's root and wait for its kernel to be idle.
+
+        Args:
+            notebook: The path, such as "demo/a.ipynb".
+            kernel: Don't wait for a kernel if False.
+        """
+        self.notebook = notebook
+        self.page.goto(self.lab.page_url(notebook))
+        self._wait_open(kernel)
+
+    def _wait_open(self, kernel: bool) -> None:
+        self.wait_until(lambda: self._ask("!!panel"), _START_S, f"{self.notebook} to open")
+        self._do("await panel.context.ready; await panel.revealed")
+        self._wait_splash()
+        if kernel:
+            self.wait_until(
+                lambda: self.kernel_status() == "idle", _START_S, "the kernel", self.kernel_status
+            )
+
+    def reload(self, kernel: bool = True) -> None:
+        """Reload the page, as F5 does; unsaved changes are lost."""
+        self.page.reload()
+        self._wait_open(kernel)
+
+    def close(self) -> None:
+        """Close the tab; its kernel goes on."""
+        self._context.close()
+
+    def save(self) -> None:
+        """Save the notebook."""
+        self.command("docmanager:save")
+        self.wait_until(
+            lambda: not self._ask("panel.context.model.dirty"),
+            _ACTION_S,
+            "the notebook to be saved",
+        )
+
+    def saved(self) -> nbformat.NotebookNode:
+        """The notebook as it is on the disk."""
+        notebook: nbformat.NotebookNode = nbformat.read(self.lab.root / self.notebook, 4)
+        return notebook
+
+    def set_theme(self, name: str) -> None:
+        """Switch to "JupyterLab Dark" or "JupyterLab Light"."""
+        self.command("apputils:change-theme", theme=name)
+        self.page.wait_for_selector(f'body[data-jp-theme-name="{name}"]', state="attached")
+        self._wait_splash()
+
+    def _wait_splash(self) -> None:
+        """Wait until the planets are gone, which cover the page while it loads or changes theme."""
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
+
+    def screenshot(self, path: Path, i: int | None = None) -> Path:
+        """Save a PNG of the page, or of one cell's output; returns its path."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target: Page | Locator = self.page if i is None else self.outputs(i)
+        target.screenshot(path=path)
+        return path
+
+    # Cells
+
+    def cell(self, i: int) -> Locator:
+        """The cell's element."""
+        panel = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+        return panel.locator(f'.jp-Cell[data-windowed-list-index="{i}"]')
+
+    def outputs(self, i: int | None = None) -> Locator:
+        """The output area of a cell, or all of them."""
+        scope = self.page if i is None else self.cell(i)
+        return scope.locator(".jp-Cell-outputArea")
+
+    def output_text(self, i: int | None = None) -> str:
+        """The text that a person reads in the outputs of a cell, or of all cells."""
+        # Each output of its own: beside it stands the prompt, and an Output widget nests others.
+        outputs = self.outputs(i).locator("> .jp-OutputArea-child > .jp-OutputArea-output")
+        return "\n".join(output.inner_text().strip("\n") for output in outputs.all())
+
+    def cell_count(self) -> int:
+        """How many cells the notebook has."""
+        return int(self._ask("panel.content.widgets.length"))
+
+    def cell_source(self, i: int) -> str:
+        """The source of a cell."""
+        return str(self._ask("panel.content.model.sharedModel.getCell(arg).getSource()", i))
+
+    def set_cell_source(self, i: int, source: str) -> None:
+        """Replace the source of a cell."""
+        self._do("panel.content.model.sharedModel.getCell(arg[0]).setSource(arg[1])", [i, source])
+
+    def insert_cell(self, i: int, source: str) -> None:
+        """Insert a code cell before the i-th."""
+        cell = {"cell_type": "code", "source": source}
+        self._do("panel.content.model.sharedModel.insertCell(arg[0], arg[1])", [i, cell])
+        self.cell(i).wait_for()
+
+    def append_cell(self, source: str) -> int:
+        """Add a code cell at the end; returns its index."""
+        count = self.cell_count()
+        self.insert_cell(count, source)
+        return count
+
+    def run_cell(self, i: int, wait: bool = True, timeout_s: float = 30) -> None:
+        """Run a cell, as Ctrl-Enter does.
+
+        Args:
+            i: The cell's index.
+            wait: Return when it is over, else as soon as it's sent.
+            timeout_s: Seconds to wait for its end.
+        """
+        select = "panel.content.activeCellIndex = arg; panel.content.deselectAll()"
+        self._do(f"app.shell.activateById(panel.id); {select}", i)
+        number = self._start("notebook:run-cell")
+        if wait:
+            self._finish(number, timeout_s, f"cell {i} to end")
+
+    def prompt(self, i: int) -> str:
+        """What stands beside the cell: `[ ]:`, `[*]:` while it waits or runs, or its count."""
+        return self.cell(i).locator(".jp-InputPrompt").first.inner_text().replace("\xa0", " ")
+
+    # The kernel
+
+    def kernel_status(self) -> str | None:
+        """`idle`, `busy`, …; None without a kernel."""
+        status = self._ask("panel.sessionContext.session?.kernel?.status ?? null")
+        return None if status is None else str(status)
+
+    def wait_idle(self, timeout_s: float = 30) -> None:
+        """Wait until the kernel is idle and no cell waits or runs."""
+        starred = "panel.content.widgets.some(c => c.promptNode?.textContent.includes('*'))"
+        self.wait_until(
+            lambda: self.kernel_status() == "idle" and not self._ask(starred),
+            timeout_s,
+            "an idle kernel",
+            lambda: (self.kernel_status(), self.output_text()),
+        )
+
+    def wait_busy(self, timeout_s: float = 10) -> None:
+        """Wait until the kernel works."""
+        self.wait_until(
+            lambda: self.kernel_status() == "busy", timeout_s, "a busy kernel", self.kernel_status
+        )
+
+    def interrupt(self, via: Literal["toolbar", "command"] = "toolbar") -> None:
+        """Interrupt the kernel."""
+        if via == "toolbar":
+            panel = self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+            panel.locator('.jp-Toolbar [data-jp-item-name="interrupt"] jp-button').click()
+        else:
+            self.command("notebook:interrupt-kernel")
+
+    def restart_kernel(self) -> None:
+        """Restart the kernel and confirm; returns when the new one is idle."""
+        number = self._start("notebook:restart-kernel")
+        self.accept_dialog()
+        self._finish(number, _START_S, "the kernel to restart")
+        self.wait_idle()
+
+    def shutdown_kernel(self) -> None:
+        """Shut the kernel down and leave the notebook open."""
+        self._do("await panel.sessionContext.shutdown()")
+
+    def accept_dialog(self) -> None:
+        """Press the main button of JupyterLab's dialog."""
+        self.page.locator(".jp-Dialog .jp-mod-accept").click()
+
+    # Waiting and doing
+
+    def wait_for_text(
+        self, text: str | re.Pattern[str], i: int | None = None, timeout_s: float = 20
+    ) -> None:
+        """Wait until the outputs of a cell, or of any, contain this text."""
+        pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
+        where = "any cell" if i is None else f"cell {i}"
+        self.wait_until(
+            lambda: pattern.search(self.output_text(i)),
+            timeout_s,
+            f"{text!r} in the output of {where}",
+            lambda: self.output_text(i),
+        )
+
+    def wait_until(
+        self,
+        predicate: Any,
+        timeout_s: float = 20,
+        what: str = "the page's state",
+        seen: Any = None,
+    ) -> Any:
+        """Wait until a predicate is true, while the page lives on."""
+        pause = lambda seconds: self.page.wait_for_timeout(seconds * 1000)  # noqa: E731
+        return wait_until(predicate, timeout_s, what, seen, pause)
+
+    def button(self, name: str | re.Pattern[str], i: int | None = None) -> Locator:
+        """A button in the output of a cell, or of any, by its accessible name."""
+        return self.outputs(i).get_by_role("button", name=name)
+
+    def click_button(self, name: str | re.Pattern[str], i: int | None = None) -> None:
+        """Click a button in the output of a cell, or of any."""
+        self.button(name, i).click()
+
+    def command(self, command: str, **args: Any) -> None:
+        """Execute a command of JupyterLab's palette and wait for its end."""
+        self._finish(self._start(command, args), _ACTION_S, command)
+
+    def _start(self, command: str, args: Mapping[str, Any] | None = None) -> int:
+        script = "([id, args]) => harness.start(() => jupyterapp.commands.execute(id, args))"
+        return int(self.page.evaluate(script, [command, dict(args or {})]))
+
+    def _finish(self, number: int, timeout_s: float, what: str) -> None:
+        ask = f"() => harness.started[{number}]"
+        self.wait_until(lambda: self.page.evaluate(ask)["done"], timeout_s, what, self.output_text)
+        if error := self.page.evaluate(ask)["error"]:
+            raise RuntimeError(f"{what}: {error}")
+
+    def _ask(self, expression: str, arg: Any = None) -> Any:
+        """The value of a JavaScript expression over `panel`, `app` and `arg`."""
+        return self._do(f"return {expression}", arg)
+
+    def _do(self, statements: str, arg: Any = None) -> Any:
+        head = "const app = window.jupyterapp, panel = window.harness.panel(path)"
+        script = f"async ([path, arg]) => {{ {head}; {statements} }}"
+        return self.page.evaluate(script, [self.notebook, arg])

@@ -1,0 +1,117 @@
+"""What holds for every test: no network but this machine, no keys, and a browser or a reason.
+
+Tests may talk to a model server of their own on loopback, so pydantic-ai's switch
+ALLOW_MODEL_REQUESTS is no guard; the sockets of this process are.
+"""
+
+import ipaddress
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HERE = Path(__file__).parent
+_TIMEOUT_S = {"kernel": 40, "browser": 60}
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_NO_BROWSER = (
+    "No Chromium found. `apt-get install chromium`, or put chromium or google-chrome on PATH."
+)
+
+# Read before the environment is cleaned.
+_ARTIFACTS = Path(os.environ.get("NB_AGENTS_ARTIFACTS") or _HERE / "artifacts").absolute()
+_BROWSER_REQUIRED = bool(os.environ.get("CI")) or (
+    os.environ.get("NB_AGENTS_REQUIRE_BROWSER") == "1"
+)
+
+
+def _is_personal(name: str) -> bool:
+    """Tell whether a variable belongs to the developer's own set-up: keys, servers, proxies."""
+    name = name.upper()
+    return name.startswith("NB_AGENTS_") or name.endswith(("_API_KEY", "_BASE_URL", "_PROXY"))
+
+
+def pytest_configure() -> None:
+    # Fixtures wider than a test start kernels and servers, which inherit this environment.
+    for name in filter(_is_personal, list(os.environ)):
+        del os.environ[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for kind, timeout_s in _TIMEOUT_S.items():
+            if not item.path.is_relative_to(_HERE / kind):
+                continue
+            item.add_marker(kind)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(timeout_s))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("browser") is None or any(map(shutil.which, _BROWSERS)):
+        return
+    if _BROWSER_REQUIRED:
+        pytest.fail(_NO_BROWSER, pytrace=False)
+    pytest.skip(_NO_BROWSER)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each test without keys or settings that an earlier test left behind."""
+    for name in filter(_is_personal, list(os.environ)):
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def loopback_only() -> Iterator[None]:
+    """Fail any connection or name look-up of this process that would leave the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex"):
+            patch.setattr(socket.socket, name, _guarded_connect(getattr(socket.socket, name)))
+        patch.setattr(socket, "getaddrinfo", _guarded_lookup(socket.getaddrinfo))
+        yield
+
+
+def _guarded_connect(connect: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            _require_local(address[0], address)
+        return connect(self, address)
+
+    return guarded
+
+
+def _guarded_lookup(getaddrinfo: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+        _require_local(host, (host, port))
+        return getaddrinfo(host, port, *args, **kwargs)
+
+    return guarded
+
+
+def _require_local(host: str | bytes | None, address: Any) -> None:
+    name = host.decode() if isinstance(host, bytes) else host
+    if not name or name == "localhost":
+        return
+    try:
+        ip = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        ip = None
+    if ip is None or not (ip.is_loopback or ip.is_unspecified):
+        raise AssertionError(f"A test reached for {address!r}. Tests may only connect to loopback.")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def artifacts() -> Path:
+    """The directory for screenshots, kept after the run."""
+    _ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    return _ARTIFACTS

@@ -1,0 +1,859 @@
+"""A local HTTP server that stands for the model providers.
+
+It speaks the streaming dialects of OpenAI (chat completions), Anthropic and Google over real
+sockets, so that tests see what a provider would see: which requests came, with which tools, and
+who closed a stream and when. Faults (errors, lost connections, silence, garbage) are data in a
+`Reply`.
+
+    with ModelServer() as server:
+        server.script("gpt-test", Reply(text="one two three"), Reply(status=500))
+        provider = OpenAIProvider(base_url=server.url, api_key="k")
+        model = OpenAIChatModel("gpt-test", provider=provider)
+
+A **chunk** is what a reader of the stream sees arrive: one word of text, or some characters of a
+tool's arguments. Frames without content (roles, block starts) travel with the next chunk and aren't
+counted.
+
+The server runs in one daemon thread with its own asyncio loop and listens on 127.0.0.1 only. Its
+waits block the calling thread; in an async test run them with `anyio.to_thread.run_sync`.
+As a process of its own: `python -m tests.model_server --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import json
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+__all__ = ["ModelServer", "Reply", "ReplySource", "Request", "ToolCall", "wait_until"]
+
+Protocol = Literal["openai", "anthropic", "google"]
+
+_ARGUMENT_CHUNK = (
+    8  # characters of tool arguments in a chunk: small, so that any call takes several
+)
+_POLL_S = 0.02
+
+
+def wait_until(
+    predicate: Callable[[], object],
+    timeout_s: float = 10,
+    what: str = "the condition",
+    seen: Callable[[], object] | None = None,
+    pause: Callable[[float], object] = time.sleep,
+) -> Any:
+    """Poll a predicate until it is true, and return what it returned.
+
+    Args:
+        predicate: Asked again and again from the calling thread.
+        timeout_s: Seconds to go on asking.
+        what: What is awaited, for the error message.
+        seen: Describes what is there instead, for the error message; default: the last answer.
+        pause: Waits at most so many seconds between two questions.
+
+    Raises:
+        TimeoutError: When the time is over; says what was awaited and what was seen.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (answer := predicate()):
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            shown = seen() if seen else answer
+            raise TimeoutError(f"Waited {timeout_s} s for {what}; saw {shown!r}.")
+        pause(min(_POLL_S, remaining))
+    return answer
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One tool call of a reply; without `id` the server makes one (Google: sends none)."""
+
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server answers to one request.
+
+    Attributes:
+        text: Streamed word by word.
+        tool_calls: Streamed after the text, arguments in pieces (Google sends a call whole).
+        words_per_second: Chunks per second; None means as fast as the client reads.
+        delay_s: Seconds before the response headers.
+        first_token_delay_s: Seconds between the headers and the first chunk.
+        status: Anything but 200 answers with an error body instead of a stream.
+        headers: Added to the response, such as `{"Retry-After": "1"}`.
+        error: The error's message. With status 200 an error frame follows the chunks.
+        drop_after: Close the connection, with the response unfinished, after so many chunks;
+            0 = before the headers.
+        hang_after: Go silent after so many chunks and hold the connection; 0 = headers never come.
+        malformed: Send frames that are not JSON.
+        endless: Repeat the text until the client goes away.
+        input_tokens: Reported usage; default: the words of the prompt.
+        output_tokens: Reported usage; default: the chunks sent.
+    """
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    words_per_second: float | None = None
+    delay_s: float = 0
+    first_token_delay_s: float = 0
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+    drop_after: int | None = None
+    hang_after: int | None = None
+    malformed: bool = False
+    endless: bool = False
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass
+class Request:
+    """One model request as the server saw it.
+
+    Times are `time.monotonic()`, which all processes of a machine share.
+
+    Attributes:
+        number: 0 for the first request of this server.
+        closed_at: When the response ended, or the client went away.
+        closed_by: "client" if it left before the response was over, else "server".
+    """
+
+    number: int
+    protocol: Protocol
+    model: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    opened_at: float
+    closed_at: float | None = None
+    closed_by: Literal["client", "server"] | None = None
+    chunks_sent: int = 0
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation, as this protocol words it."""
+        found = self.body.get("contents" if self.protocol == "google" else "messages", [])
+        return list(found)
+
+    @property
+    def tool_names(self) -> list[str]:
+        """Names of the tools offered to the model."""
+        tools = self.body.get("tools") or []
+        if self.protocol == "openai":
+            return [tool["function"]["name"] for tool in tools]
+        if self.protocol == "anthropic":
+            return [tool["name"] for tool in tools]
+        declared = (t.get("functionDeclarations") or [] for t in tools)
+        return [each["name"] for each in itertools.chain.from_iterable(declared)]
+
+    @property
+    def prompt(self) -> str:
+        """Every text that the model would read, system prompt included, one per line."""
+        system = self.body.get("system") or self.body.get("systemInstruction") or ""
+        return "\n".join(_strings([system, self.messages]))
+
+
+ReplySource = Reply | Callable[[Request], Reply]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key not in ("role", "type", "id", "tool_call_id", "tool_use_id"):
+                yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+# --- the dialects ---------------------------------------------------------------------------------
+
+
+class _Piece(NamedTuple):
+    """One chunk before it is worded: a word, or part of the arguments of tool call `call`."""
+
+    text: str
+    call: int = -1
+    is_first: bool = False
+    is_last: bool = False
+
+
+def _pieces(reply: Reply) -> Iterator[_Piece]:
+    text = (reply.text or "more") + " " if reply.endless else reply.text
+    words = [_Piece(word) for word in re.findall(r"\s*\S+\s*$|\s*\S+|\s+", text)]
+    if reply.endless:
+        yield from itertools.cycle(words)
+    yield from words
+    for index, call in enumerate(reply.tool_calls):
+        text = json.dumps(call.args)
+        starts = range(0, len(text), _ARGUMENT_CHUNK)
+        for at in starts:
+            part = text[at : at + _ARGUMENT_CHUNK]
+            yield _Piece(part, index, is_first=at == 0, is_last=at == starts[-1])
+
+
+class _Wire:
+    """Words the frames of one response. Subclasses know one provider's dialect."""
+
+    call_prefix = "call"
+    malformed_frame = b"data: {not json\n\n"
+
+    def __init__(self, request: Request, reply: Reply) -> None:
+        self.request = request
+        self.reply = reply
+        self.response_id = f"response-{request.number}"
+        self.input_tokens = reply.input_tokens
+        if self.input_tokens is None:
+            self.input_tokens = max(1, len(request.prompt.split()))
+
+    @property
+    def output_tokens(self) -> int:
+        given = self.reply.output_tokens
+        return self.request.chunks_sent if given is None else given
+
+    def call_id(self, index: int) -> str:
+        return (
+            self.reply.tool_calls[index].id or f"{self.call_prefix}_{self.request.number}_{index}"
+        )
+
+    def chunk(self, piece: _Piece) -> bytes:
+        """The frames of one chunk; empty if it only makes sense together with the next one."""
+        raise NotImplementedError
+
+    def end(self) -> bytes:
+        raise NotImplementedError
+
+    def error_frame(self, message: str) -> bytes:
+        return _data(self.error_body(500, message))
+
+    @staticmethod
+    def error_body(status: int, message: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def _data(payload: Any) -> bytes:
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
+
+
+class _OpenAIWire(_Wire):
+    _has_role = False
+
+    def _frame(self, **fields: Any) -> bytes:
+        head = {"id": self.response_id, "object": "chat.completion.chunk", "created": 0}
+        return _data({**head, "model": self.request.model, **fields})
+
+    def _choice(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+        return self._frame(choices=[choice])
+
+    def chunk(self, piece: _Piece) -> bytes:
+        role = {} if self._has_role else {"role": "assistant"}
+        self._has_role = True
+        if piece.call < 0:
+            return self._choice({**role, "content": piece.text})
+        call: dict[str, Any] = {"index": piece.call, "function": {"arguments": piece.text}}
+        if piece.is_first:
+            name = self.reply.tool_calls[piece.call].name
+            call |= {"id": self.call_id(piece.call), "type": "function"}
+            call["function"] |= {"name": name}
+        return self._choice({**role, "tool_calls": [call]})
+
+    def end(self) -> bytes:
+        frames = self._choice({}, "tool_calls" if self.reply.tool_calls else "stop")
+        if (self.request.body.get("stream_options") or {}).get("include_usage"):
+            given = {"prompt_tokens": self.input_tokens, "completion_tokens": self.output_tokens}
+            total = (self.input_tokens or 0) + self.output_tokens
+            frames += self._frame(choices=[], usage={**given, "total_tokens": total})
+        return frames + b"data: [DONE]\n\n"
+
+    @staticmethod
+    def error_body(status: int, message: str) -> dict[str, Any]:
+        return {"error": {"message": message, "type": "error", "param": None, "code": str(status)}}
+
+
+class _AnthropicWire(_Wire):
+    call_prefix = "toolu"
+    malformed_frame = (
+        b"event: content_block_delta\n" + _Wire.malformed_frame
+    )  # unnamed ones are ignored
+    _block = -1
+    _open_for: int | None = None  # the tool call whose block is open; -1 = text; None = no block
+
+    @staticmethod
+    def _event(kind: str, **fields: Any) -> bytes:
+        return f"event: {kind}\n".encode() + _data({"type": kind, **fields})
+
+    def _start(self) -> bytes:
+        message: dict[str, Any] = {
+            "id": self.response_id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.request.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": self.input_tokens, "output_tokens": 0},
+        }
+        return self._event("message_start", message=message)
+
+    def _close_block(self) -> bytes:
+        if self._open_for is None:
+            return b""
+        self._open_for = None
+        return self._event("content_block_stop", index=self._block)
+
+    def _open_block(self, index: int) -> bytes:
+        frames = self._start() if self._block < 0 else self._close_block()
+        self._block += 1
+        self._open_for = index
+        block: dict[str, Any] = {"type": "text", "text": ""}
+        if index >= 0:
+            name = self.reply.tool_calls[index].name
+            block = {"type": "tool_use", "id": self.call_id(index), "name": name, "input": {}}
+        return frames + self._event("content_block_start", index=self._block, content_block=block)
+
+    def chunk(self, piece: _Piece) -> bytes:
+        frames = b"" if self._open_for == piece.call else self._open_block(piece.call)
+        delta = {"type": "text_delta", "text": piece.text}
+        if piece.call >= 0:
+            delta = {"type": "input_json_delta", "partial_json": piece.text}
+        return frames + self._event("content_block_delta", index=self._block, delta=delta)
+
+    def end(self) -> bytes:
+        frames = self._start() if self._block < 0 else self._close_block()
+        reason = "tool_use" if self.reply.tool_calls else "end_turn"
+        delta = {"stop_reason": reason, "stop_sequence": None}
+        frames += self._event(
+            "message_delta", delta=delta, usage={"output_tokens": self.output_tokens}
+        )
+        return frames + self._event("message_stop")
+
+    def error_frame(self, message: str) -> bytes:
+        return b"event: error\n" + super().error_frame(message)
+
+    @staticmethod
+    def error_body(status: int, message: str) -> dict[str, Any]:
+        kinds = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
+        kinds |= {429: "rate_limit_error", 529: "overloaded_error"}
+        return {
+            "type": "error",
+            "error": {"type": kinds.get(status, "api_error"), "message": message},
+        }
+
+
+class _GoogleWire(_Wire):
+    def _frame(self, parts: list[dict[str, Any]], finish: str | None = None) -> bytes:
+        candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
+        if finish:
+            candidate["finishReason"] = finish
+        usage = {"promptTokenCount": self.input_tokens, "candidatesTokenCount": self.output_tokens}
+        usage["totalTokenCount"] = (self.input_tokens or 0) + self.output_tokens
+        head = {"responseId": self.response_id, "modelVersion": self.request.model}
+        return _data({**head, "candidates": [candidate], "usageMetadata": usage})
+
+    def chunk(self, piece: _Piece) -> bytes:
+        if piece.call < 0:
+            return self._frame([{"text": piece.text}])
+        if not piece.is_last:
+            return b""  # the Gemini API sends a call in one frame
+        call = self.reply.tool_calls[piece.call]
+        worded: dict[str, Any] = {"name": call.name, "args": call.args}
+        if call.id:
+            worded["id"] = call.id
+        return self._frame([{"functionCall": worded}])
+
+    def end(self) -> bytes:
+        return self._frame([], "STOP")
+
+    @staticmethod
+    def error_body(status: int, message: str) -> dict[str, Any]:
+        kinds = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
+        kinds |= {429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+        name = kinds.get(status, "INTERNAL")
+        return {"error": {"code": status, "message": message, "status": name}}
+
+
+_WIRES: dict[Protocol, type[_Wire]] = {
+    "openai": _OpenAIWire,
+    "anthropic": _AnthropicWire,
+    "google": _GoogleWire,
+}
+_GOOGLE_PATH = re.compile(r"/models/(?P<model>.+):streamGenerateContent(\?|$)")
+
+
+def _route(target: str, body: dict[str, Any]) -> tuple[Protocol, str] | None:
+    path = target.partition("?")[0]
+    if path.endswith("/chat/completions") and body.get("stream"):
+        return "openai", str(body.get("model", ""))
+    if path.endswith("/v1/messages") and body.get("stream"):
+        return "anthropic", str(body.get("model", ""))
+    if match := _GOOGLE_PATH.search(target):
+        return "google", match["model"]
+    return None
+
+
+# --- HTTP -----------------------------------------------------------------------------------------
+
+
+class _Head(NamedTuple):
+    method: str
+    target: str
+    headers: dict[str, str]
+
+
+class _Reader(asyncio.StreamReader):
+    """Tells at once when the client closes, without reading: its next request must survive."""
+
+    def __init__(self) -> None:
+        super().__init__(loop=asyncio.get_running_loop())
+        self.peer_is_gone = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.peer_is_gone.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self.peer_is_gone.set()
+
+
+async def _read_request(reader: asyncio.StreamReader) -> tuple[_Head, bytes] | None:
+    """Read one request, or None if the client has closed the connection between two."""
+    try:
+        raw = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = raw.decode("latin-1").split("\r\n")
+        method, target, _ = first.split(" ", 2)
+        pairs = (line.partition(":") for line in lines if line)
+        headers = {name.lower(): value.strip() for name, _, value in pairs}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    return _Head(method, target, headers), body
+
+
+def _response_head(status: int, headers: Mapping[str, str]) -> bytes:
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else "Unknown"
+    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def _json_response(status: int, payload: Any, headers: Mapping[str, str] | None = None) -> bytes:
+    body = json.dumps(payload).encode() + b"\n"
+    length = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    return _response_head(status, {**length, **(headers or {})}) + body
+
+
+def _http_chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+class _Dropped(Exception):
+    """The reply says to lose the connection here."""
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+class _Script:
+    def __init__(self, replies: tuple[ReplySource, ...], repeats: bool) -> None:
+        self._replies = list(replies)
+        self._repeats = repeats
+
+    def next(self) -> ReplySource | None:
+        if not self._replies:
+            return None
+        if self._repeats and len(self._replies) == 1:
+            return self._replies[0]
+        return self._replies.pop(0)
+
+
+class ModelServer:
+    """The server, and the view of it that tests have. Use it as a context manager.
+
+    Attributes:
+        default: The reply for models without a script; settable at any time.
+        base: The bare origin, for Anthropic and Google.
+    """
+
+    def __init__(
+        self, default: ReplySource = Reply(text="Hello from the model."), port: int = 0
+    ) -> None:
+        self.default = default
+        self.base = ""
+        self._port = port
+        self._scripts: dict[str, _Script] = {}
+        self._requests: list[Request] = []
+        self._open = 0
+        self._peak_open = 0
+        self._version = 0
+        # Separates the server's loop thread, which writes what happened, from the threads of tests.
+        self._changed = threading.Condition()
+        self._holds: dict[str | None, int] = {}
+        self._gate = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    # Life
+
+    def __enter__(self) -> ModelServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Listen; returns when `url` is live."""
+        ready: Future[str] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(ready)), name="model-server", daemon=True
+        )
+        self._thread.start()
+        self.base = ready.result(10)
+
+    def stop(self) -> None:
+        """Close every connection and end the thread. Idempotent."""
+        if self._loop is None or self._thread is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(10)
+
+    @property
+    def url(self) -> str:
+        """The base URL for OpenAI clients."""
+        return f"{self.base}/v1"
+
+    # What to answer
+
+    def script(self, model: str, *replies: ReplySource, once: bool = False) -> None:
+        """Answer the requests for this model with these replies, in order.
+
+        Args:
+            model: The model name in the request. A second script replaces the first.
+            replies: A callable gets the request and must not block: it runs on the server's loop.
+            once: Fall back to `default` after the last reply, instead of repeating it.
+        """
+        self._scripts[model] = _Script(replies, repeats=not once)
+
+    def hold(self, after: int = 1, model: str | None = None) -> None:
+        """Pause each stream, and those to come, once it has sent `after` chunks.
+
+        No held stream ends. Streams that are further already pause before their next chunk. Calling
+        it again with a higher number lets them go on to there. With `model`, it is about that
+        model's streams only and wins over a hold on all.
+        """
+        self._on_loop(lambda: self._set_hold(model, after))
+
+    def release(self, model: str | None = None) -> None:
+        """Let held streams go on: those of this model, or with None all of them."""
+        self._on_loop(lambda: self._set_hold(model, None))
+
+    # What happened
+
+    @property
+    def requests(self) -> list[Request]:
+        """A snapshot of all requests, oldest first."""
+        with self._changed:
+            return [dataclasses.replace(request) for request in self._requests]
+
+    @property
+    def open_count(self) -> int:
+        """How many requests are unanswered or streaming now."""
+        return self._open
+
+    def count(self, model: str | None = None) -> int:
+        """How many requests came, for this model or for all."""
+        with self._changed:
+            return sum(model in (None, request.model) for request in self._requests)
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the server's whole life, as `GET /stats` gives them."""
+        requests = self.requests
+        return {
+            "requests": len(requests),
+            "open": self._open,
+            "peak_open": self._peak_open,
+            "chunks_sent": sum(request.chunks_sent for request in requests),
+            "closed_by_client": sum(request.closed_by == "client" for request in requests),
+        }
+
+    def wait_until(
+        self,
+        predicate: Callable[[], object],
+        timeout_s: float = 10,
+        what: str = "the server's state",
+    ) -> Any:
+        """Wait until a predicate is true; it is asked again whenever something happens here."""
+        return wait_until(predicate, timeout_s, what, seen=self._summary, pause=self._pause)
+
+    def wait_open(self, count: int, timeout_s: float = 10) -> None:
+        """Wait until at least so many streams are open at once."""
+        self.wait_until(lambda: self._open >= count, timeout_s, f"{count} open streams")
+
+    def wait_chunks(self, count: int, model: str | None = None, timeout_s: float = 10) -> None:
+        """Wait until a stream (of this model) is open, and all such have sent that many chunks."""
+
+        def arrived() -> bool:
+            mine = [r for r in self.requests if r.closed_at is None and model in (None, r.model)]
+            return bool(mine) and all(request.chunks_sent >= count for request in mine)
+
+        self.wait_until(arrived, timeout_s, f"{count} chunks on every open stream")
+
+    def wait_closed(self, timeout_s: float = 10) -> None:
+        """Wait until no stream is open; true as well before the first one."""
+        self.wait_until(lambda: self._open == 0, timeout_s, "all streams to be closed")
+
+    def _summary(self) -> list[str]:
+        """One line per request, for error messages."""
+        shown = self.requests[-20:]
+        return [f"{r.model}: {r.chunks_sent} chunks, closed by {r.closed_by}" for r in shown]
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            version = self._version
+            self._changed.wait_for(lambda: self._version != version, seconds)
+
+    # On the loop thread
+
+    def _on_loop(self, action: Callable[[], None]) -> None:
+        """Run on the loop and wait for it, so that what follows in the test comes after it."""
+        if self._loop is None:
+            raise RuntimeError("The model server isn't running. Use it in a `with` block.")
+        if threading.current_thread() is self._thread:
+            return action()
+
+        async def act() -> None:
+            action()
+
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(10)
+
+    def _set_hold(self, model: str | None, after: int | None) -> None:
+        if after is not None:
+            self._holds[model] = after
+        elif model is None:
+            self._holds.clear()
+        else:
+            self._holds.pop(model, None)
+        self._gate.set()  # each stream looks again whether it's held
+        self._gate = asyncio.Event()
+
+    async def _serve(self, ready: Future[str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            server = await self._loop.create_server(
+                self._protocol, "127.0.0.1", self._port, backlog=1024
+            )
+        except OSError as exc:
+            return ready.set_exception(exc)
+        ready.set_result(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await self._stopping.wait()
+        server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await server.wait_closed()
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(_Reader(), self._accept)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, _Reader)
+        task = asyncio.create_task(self._converse(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _converse(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, one after the other."""
+        try:
+            while (got := await _read_request(reader)) and await self._answer(*got, reader, writer):
+                pass
+        except asyncio.CancelledError:  # the server stops, and waits for no slow reader
+            writer.transport.abort()
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(
+        self, head: _Head, raw: bytes, reader: _Reader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Answer one request; True if the connection can serve another."""
+        try:
+            body = json.loads(raw or b"{}")
+        except ValueError:
+            body = {}
+        route = _route(head.target, body)
+        if route is None:
+            writer.write(self._other(head))
+            return True
+        request = self._open_request(*route, body, head.headers)
+        is_client = False
+        response = asyncio.ensure_future(self._respond(request, writer))
+        gone = asyncio.ensure_future(reader.peer_is_gone.wait())
+        try:
+            await asyncio.wait({response, gone}, return_when=asyncio.FIRST_COMPLETED)
+            is_client = not response.done()
+        finally:
+            response.cancel()
+            gone.cancel()
+            await asyncio.gather(response, gone, return_exceptions=True)
+            self._close_request(request, is_client)
+        return not response.cancelled() and response.exception() is None
+
+    def _other(self, head: _Head) -> bytes:
+        if head.method == "GET" and head.target.startswith("/stats"):
+            return _json_response(200, self.stats())
+        message = f"{head.method} {head.target}: the model server only streams model responses."
+        return _json_response(404, {"error": {"message": message}})
+
+    def _open_request(
+        self, protocol: Protocol, model: str, body: dict[str, Any], headers: dict[str, str]
+    ) -> Request:
+        with self._changed:
+            number, now = len(self._requests), time.monotonic()
+            request = Request(number, protocol, model, body, headers, now)
+            self._requests.append(request)
+            self._open += 1
+            self._peak_open = max(self._peak_open, self._open)
+            self._tell()
+        return request
+
+    def _close_request(self, request: Request, by_client: bool) -> None:
+        with self._changed:
+            request.closed_at = time.monotonic()
+            request.closed_by = "client" if by_client else "server"
+            self._open -= 1
+            self._tell()
+
+    def _tell(self) -> None:
+        self._version += 1
+        self._changed.notify_all()
+
+    def _choose(self, request: Request) -> Reply:
+        script = self._scripts.get(request.model)
+        source = (script.next() if script else None) or self.default
+        if isinstance(source, Reply):
+            return source
+        try:
+            return source(request)
+        except Exception as exc:  # a mistake in the test: say so where the test's author will look
+            return Reply(status=500, error=f"The reply function failed: {exc!r}")
+
+    async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        reply = self._choose(request)
+        wire = _WIRES[request.protocol](request, reply)
+        await asyncio.sleep(reply.delay_s)
+        await self._fault_at(reply, 0)
+        if reply.status != 200:
+            message = reply.error or f"The model server was told to answer {reply.status}."
+            error = wire.error_body(reply.status, message)
+            writer.write(_json_response(reply.status, error, reply.headers))
+        else:
+            await self._stream(request, reply, wire, writer)
+        await writer.drain()
+
+    async def _fault_at(self, reply: Reply, chunks: int) -> None:
+        if reply.hang_after == chunks:
+            await asyncio.Event().wait()
+        if reply.drop_after == chunks:
+            raise _Dropped
+
+    async def _stream(
+        self, request: Request, reply: Reply, wire: _Wire, writer: asyncio.StreamWriter
+    ) -> None:
+        kind = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
+        writer.write(_response_head(200, {**kind, **reply.headers}))
+        await writer.drain()
+        await asyncio.sleep(reply.first_token_delay_s)
+        started = time.monotonic()
+        for data in filter(None, map(wire.chunk, _pieces(reply))):
+            await self._until_free(request)
+            await self._pace(reply, started, request.chunks_sent)
+            writer.write(_http_chunk(wire.malformed_frame if reply.malformed else data))
+            await writer.drain()
+            self._count_chunk(request)
+            await self._fault_at(reply, request.chunks_sent)
+        await self._until_free(request)
+        last = wire.error_frame(reply.error) if reply.error else wire.end()
+        writer.write(_http_chunk(last) + b"0\r\n\r\n")
+
+    def _count_chunk(self, request: Request) -> None:
+        with self._changed:
+            request.chunks_sent += 1
+            self._tell()
+
+    async def _until_free(self, request: Request) -> None:
+        while request.chunks_sent >= self._holds.get(request.model, self._holds.get(None, 1 << 60)):
+            await self._gate.wait()
+
+    @staticmethod
+    async def _pace(reply: Reply, started: float, sent: int) -> None:
+        """Wait for this chunk's moment. Counted from the start, so that no delay adds up."""
+        if reply.words_per_second is None:
+            return await asyncio.sleep(0)  # let the other streams go on, too
+        await asyncio.sleep(max(0, started + sent / reply.words_per_second - time.monotonic()))
+
+
+# --- a process of its own -------------------------------------------------------------------------
+
+
+def _parse(args: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.model_server", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--port", type=int, default=0, help="0 = any free port")
+    parser.add_argument("--text", default="", help="the reply; default: --words words")
+    parser.add_argument("--words", type=int, default=50)
+    parser.add_argument("--words-per-second", type=float, default=None)
+    parser.add_argument("--delay", type=float, default=0, help="seconds before the headers")
+    parser.add_argument("--first-token-delay", type=float, default=0, help="seconds after them")
+    parser.add_argument("--endless", action="store_true")
+    return parser.parse_args(args)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Serve one reply until SIGTERM or SIGINT; the first line printed is the URL."""
+    options = _parse(args)
+    reply = Reply(
+        text=options.text or " ".join(f"word{n}" for n in range(options.words)),
+        words_per_second=options.words_per_second,
+        delay_s=options.delay,
+        first_token_delay_s=options.first_token_delay,
+        endless=options.endless,
+    )
+    asked_to_stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked_to_stop.set())
+    with ModelServer(default=reply, port=options.port) as server:
+        print(server.url, flush=True)
+        asked_to_stop.wait()
+
+
+if __name__ == "__main__":
+    main()
