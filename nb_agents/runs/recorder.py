@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,8 @@ from nb_agents.session.journal import Journal
 from nb_agents.view import RunView, apply
 
 __all__ = ["Recorder"]
+
+logger = logging.getLogger("nb_agents")
 
 
 class Recorder:
@@ -38,6 +41,7 @@ class Recorder:
     def emit(self, event: Event) -> None:
         """Stamp an event, write it, fold it. A failed write is told once and tried again later."""
         event = replace(event, seq=self.view.seq + 1, at=time.time())
+        logger.debug("%s", event)
         self._journal.append(event)
         self.view = apply(self.view, event)
         if self._journal.error is not None and not self._failing:

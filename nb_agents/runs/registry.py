@@ -13,6 +13,7 @@ from nb_agents.cancel import CancelPolicy, StopResult, StopSource
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, TaskError, UnknownRunError
 from nb_agents.models.providers import check_team
+from nb_agents.runs.debug import open_debug_log, secrets_of
 from nb_agents.runs.loop import at_shutdown, portal
 from nb_agents.runs.run import Run, Work
 from nb_agents.session import layout
@@ -42,6 +43,7 @@ def start(
     timeout: float | None = None,
     *,
     policy: CancelPolicy | None = None,
+    debug: bool = False,
 ) -> Run:
     """Start a team on a task, in the background.
 
@@ -54,6 +56,7 @@ def start(
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
         timeout: Orchestrator timeout in seconds; by default the config's, else 1800.
         policy: Grace time and hooks of a stop.
+        debug: Whether to write debug.log into the turn's directory.
 
     Returns:
         The run, at once. Its turn is on disk already, marked incomplete.
@@ -93,6 +96,9 @@ def start(
         )
         run = Run(f"r{len(_runs) + 1}", work, lock, policy or CancelPolicy())
         _runs[run.id] = run
+    if debug:
+        close_log = open_debug_log(paths.path / "debug.log", secrets_of(spec))
+        run.subscribe(lambda view: close_log() if view.is_over else None)
     portal().start_task_soon(run.execute, name=f"run {run.id}")
     return run
 

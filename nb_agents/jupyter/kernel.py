@@ -1,0 +1,128 @@
+"""Every reach into ipykernel's inside, in one place, each with its reason.
+
+- The idle kernel's interrupt: ipykernel ignores SIGINT at start and swaps handlers around each
+  message, so a handler set in a cell is gone when the cell ends; ``saved_sigint_handler`` is what
+  it puts back. https://github.com/ipython/ipykernel/blob/main/ipykernel/kernelbase.py
+- The wake-up descriptor: an interrupt of a cell that awaits takes effect only when the loop next
+  wakes; any ``add_signal_handler`` makes every signal wake it.
+  https://github.com/ipython/ipykernel/issues/881
+- A control-channel message is handled while a cell blocks the shell channel, on every ipykernel
+  and with any JupyterLab setting. https://jupyter-client.readthedocs.io/en/stable/messaging.html
+- The comm pin: 7.4 sends comm messages to the subshell that made the widget, which may be blocked.
+  https://github.com/ipython/ipykernel/pull/1565
+
+Each has a live test that fails when an ipykernel release changes it (tests/kernel).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from nb_agents.runs import registry
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["close_doors", "has_front_end", "is_headless", "open_doors", "pin_comm"]
+
+STOP_REQUEST = "nb_agents_stop_request"
+STOP_REPLY = "nb_agents_stop_reply"
+
+Handler = Callable[[int, FrameType | None], Any]
+
+
+def has_front_end(ip: InteractiveShell) -> bool:
+    """Whether the shell runs in a kernel: only then are there widgets and late updates."""
+    return getattr(ip, "kernel", None) is not None
+
+
+def is_headless(ip: InteractiveShell) -> bool:
+    """Whether nobody can look at the cell after it ended: nbclient, papermill, nbconvert.
+
+    They drop output that comes after the cell's end, so runs wait in the cell. They all run cells
+    with ``allow_stdin`` off; front ends with a person have it on.
+    """
+    kernel = getattr(ip, "kernel", None)
+    return kernel is not None and not kernel._allow_stdin
+
+
+def pin_comm(widget: Any) -> None:
+    """Let a widget's messages be handled where the front end sent them, not where it was made."""
+    widget.comm._reply_subshell_for = lambda data, default: default
+
+
+def open_doors(ip: InteractiveShell) -> None:
+    """Open the kernel's stop doors: interrupt when idle, and the control channel."""
+    kernel = getattr(ip, "kernel", None)
+    if kernel is None:
+        return
+    _take_idle_interrupt(kernel)
+    # Other libraries set the handler too; ours is put back after each cell.
+    ip.events.register("post_run_cell", partial(_after_cell, kernel))
+    _wake_on_signals()
+    kernel.control_handlers[STOP_REQUEST] = partial(_on_control, kernel)
+
+
+def close_doors(ip: InteractiveShell) -> None:
+    """Close them again."""
+    kernel = getattr(ip, "kernel", None)
+    if kernel is None:
+        return
+    for callback in list(ip.events.callbacks["post_run_cell"]):
+        if getattr(callback, "func", None) is _after_cell:
+            ip.events.unregister("post_run_cell", callback)
+    if isinstance(getattr(kernel, "saved_sigint_handler", None), _IdleInterrupt):
+        kernel.saved_sigint_handler = signal.SIG_IGN
+    kernel.control_handlers.pop(STOP_REQUEST, None)
+
+
+class _IdleInterrupt:
+    """The handler of an idle kernel: one press for every live run, else what was there before."""
+
+    def __init__(self, previous: Handler | int | None) -> None:
+        self._previous = previous
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        live = registry.live_runs()
+        for run in live:
+            run.press()
+        if not live and callable(self._previous):
+            self._previous(number, frame)
+
+
+def _take_idle_interrupt(kernel: Any) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if hasattr(kernel, "saved_sigint_handler"):
+        saved = kernel.saved_sigint_handler
+        if not isinstance(saved, _IdleInterrupt):
+            kernel.saved_sigint_handler = _IdleInterrupt(saved)
+    else:
+        # Loaded at kernel start, before the first message: nothing is saved yet.
+        signal.signal(signal.SIGINT, _IdleInterrupt(signal.getsignal(signal.SIGINT)))
+
+
+def _after_cell(kernel: Any, result: object) -> None:
+    _take_idle_interrupt(kernel)
+
+
+def _wake_on_signals() -> None:
+    # SIGURG is ignored by default; the handler does nothing, its registration is what counts.
+    with suppress(NotImplementedError, ValueError, RuntimeError, AttributeError):
+        asyncio.get_event_loop().add_signal_handler(signal.SIGURG, lambda: None)
+
+
+async def _on_control(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+    content = parent.get("content") or {}
+    stop = partial(registry.stop, str(content.get("run", "")), bool(content.get("now")), "widget")
+    # In a thread: a hook of the person's may veto the stop and take its time over it.
+    result = await asyncio.get_running_loop().run_in_executor(None, stop)
+    reply = {"status": "ok", "changed": result.changed, "run_status": result.status}
+    kernel.session.send(stream, STOP_REPLY, reply, parent, ident)

@@ -1,0 +1,144 @@
+"""The magics: ``%%agents`` starts a run, ``%agents`` looks after runs and sessions.
+
+Arguments are declared with IPython's magic_arguments, so ``%%agents?`` is the reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from nb_agents.errors import TaskError, UserError
+from nb_agents.jupyter import kernel, verbs
+from nb_agents.jupyter.errors import as_usage_error
+from nb_agents.jupyter.panel import show_run, show_text
+from nb_agents.runs import registry
+from nb_agents.runs.run import Run
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["AgentsMagics", "fill_in"]
+
+_NAME = re.compile(r"(\\?)\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+
+
+@magics_class
+class AgentsMagics(Magics):
+    """Registers ``%%agents`` and ``%agents``."""
+
+    shell: InteractiveShell
+
+    @magic_arguments("agents")
+    @argument("--config", "-c", metavar="F", help="team file (MassGen's YAML or JSON)")
+    @argument("--session", "-s", metavar="S", help="session to go on in, or to begin by that name")
+    @argument("--continue", dest="continue_", action="store_true", help="next turn of the session used last (or of --session)")  # noqa: E501
+    @argument("--orchestrator-timeout", type=float, metavar="S", help="seconds until the run is stopped (default: the config's, else 1800)")  # noqa: E501
+    @argument("--session-root", metavar="DIR", help="where sessions are (default: $NB_AGENTS_SESSIONS, else .nb_agents/sessions)")  # noqa: E501
+    @argument("--wait", action="store_true", help="stay in the cell until the run is over")
+    @argument("--out", metavar="NAME", help="keep the run in this variable")
+    @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
+    @cell_magic
+    def agents(self, line: str, cell: str) -> None:
+        """Start a team of agents on the task that the cell holds, in the background.
+
+        {{name}} in the task takes a notebook variable; write \\{{name}} for the braces themselves.
+        Without --config three demo agents run: offline, free, no key needed.
+        """
+        args = _parse(type(self).agents, line)
+        self._guarded(lambda: self._start(args, cell))
+
+    @line_magic("agents")
+    def agents_line(self, line: str) -> None:
+        """Look after runs and sessions.
+
+        %agents                                  table of this kernel's runs
+        %agents stop [RUN] [--now] [--agent A] [--reason T]
+        %agents wait [RUN]                       stay in the cell until it is over
+        %agents show [RUN | SESSION[/TURN]]      the live panel, or the card
+        %agents sessions [--session-root DIR]    what is on disk
+        %agents log [RUN]                        what happened, line by line
+        """
+        verb, _, rest = line.strip().partition(" ")
+        action = verbs.VERBS.get(verb)
+        if action is None:
+            known = ", ".join(v for v in verbs.VERBS if v)
+            raise UsageError(f"%agents has no verb {verb!r}. It has: {known}. See %agents?")
+        args = _parse(action, rest)
+        self._guarded(lambda: action(self.shell, args))
+
+    def tell_of_dead_turns(self) -> None:
+        """Say which turns on disk were cut off when their kernel died, and mend their files."""
+        self._guarded(verbs.tell_of_dead_turns)
+
+    def _start(self, args: Any, cell: str) -> None:
+        run = registry.start(
+            fill_in(cell, self.shell.user_ns),
+            config=args.config,
+            session=args.session,
+            continue_=args.continue_,
+            session_root=args.session_root,
+            timeout=args.orchestrator_timeout,
+            debug=args.debug,
+        )
+        if args.out:
+            self.shell.user_ns[args.out] = run
+        self._show(run, wait=args.wait)
+
+    def _show(self, run: Run, *, wait: bool) -> None:
+        if not kernel.has_front_end(self.shell):
+            if wait:
+                run.wait_quietly()
+            show_text(run)
+            return
+        show_run(run)
+        if wait or kernel.is_headless(self.shell):
+            run.wait_quietly()
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except UserError as exc:
+            raise as_usage_error(exc) from None
+
+
+def fill_in(task: str, names: dict[str, Any]) -> str:
+    """Put notebook variables into a task.
+
+    Args:
+        task: The cell's text; ``{{name}}`` takes a variable, ``\\{{name}}`` stays ``{{name}}``.
+        names: The notebook's variables.
+
+    Returns:
+        The task.
+
+    Raises:
+        TaskError: A name is not defined.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        escaped, name = match.groups()
+        if escaped:
+            return match[0][1:]
+        if name not in names:
+            raise TaskError(
+                f"The task uses {{{{{name}}}}}, and no variable {name!r} is defined. Define it in "
+                f"a cell before, or write \\{{{{{name}}}}} for the braces themselves."
+            )
+        return str(names[name])
+
+    return _NAME.sub(value, task)
+
+
+def _parse(function: Any, line: str) -> Any:
+    try:
+        return parse_argstring(function, line)
+    except UsageError as exc:
+        raise UsageError(f"{exc}. %%agents? and %agents? list the options.") from None
+    except ValueError as exc:
+        raise UsageError(f"The line can't be split into words: {exc}.") from None

@@ -1,0 +1,220 @@
+"""The live panel: a widget while the run is live, its frozen card afterwards.
+
+The state is a pure function of the view and the clock; the widget only carries it. At the end the
+output is replaced by the static card and the widget is closed. A page that was reloaded in
+between has lost the way to replace an output, but still sees the widget: for it the widget stays,
+showing the card.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+from IPython.display import DisplayHandle, display
+
+from nb_agents.jupyter import text
+from nb_agents.jupyter.cards import card_bundle
+from nb_agents.jupyter.kernel import pin_comm
+from nb_agents.runs import registry
+from nb_agents.runs.run import Run
+from nb_agents.view import AgentView, RunView, total_cost
+
+__all__ = ["PanelWidget", "panel_state", "show_run"]
+
+_STATIC = Path(__file__).parent / "static"
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+_TONES = {"answered": "ok", "voted": "ok", "failed": "err", "stopped": "cut", "waiting": "ing"}
+SAYS = 160
+"""Characters of an agent's last words on its row."""
+
+
+def show_run(run: Run) -> None:
+    """Show a run in the current cell: live if it is, its card if it is over."""
+    if run.is_over:
+        display(card_bundle(run.view, _shown_path(run)), raw=True)
+        return
+    panel = _panels.get(run.id)
+    if panel is None:
+        panel = _panels[run.id] = Panel(run)
+    panel.show()
+
+
+def show_text(run: Run) -> None:
+    """Show a run where there are no widgets: a terminal."""
+    display({"text/plain": card_bundle(run.view, _shown_path(run))["text/plain"]}, raw=True)
+
+
+class PanelWidget(anywidget.AnyWidget):
+    """The widget; all that it knows is `state`, as `panel_state` makes it."""
+
+    _esm = _STATIC / "panel.js"
+    _css = _STATIC / "panel.css"
+    state = traitlets.Dict().tag(sync=True)
+
+    def __repr__(self) -> str:
+        """Stay short and the same: the default has an address in it."""
+        return "<nb_agents panel>"
+
+
+class Panel:
+    """Shows one run in any number of outputs. Made on a cell's thread.
+
+    Args:
+        run: A live run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._widget = PanelWidget(state=panel_state(run.view, run.id, time.time()))
+        pin_comm(self._widget)
+        self._widget.on_msg(self._on_message)
+        self._outputs: list[tuple[DisplayHandle, contextvars.Context]] = []
+        self._pages: set[str] = set()
+        run.subscribe(self._on_news)
+
+    def show(self) -> None:
+        """Display the panel in the current cell."""
+        bundle = card_bundle(self._run.view, _shown_path(self._run))
+        bundle[_WIDGET_VIEW] = {
+            "version_major": 2,
+            "version_minor": 0,
+            "model_id": self._widget.model_id,
+        }
+        handle = display(bundle, raw=True, display_id=True)
+        # The context holds the cell that an update belongs to.
+        self._outputs.append((handle, contextvars.copy_context()))
+        if self._run.view.is_over:
+            self._freeze(self._run.view)
+
+    def _on_news(self, view: RunView) -> None:
+        self._widget.state = panel_state(view, self._run.id, time.time())
+        if view.is_over:
+            self._freeze(view)
+
+    def _freeze(self, view: RunView) -> None:
+        bundle = card_bundle(view, _shown_path(self._run))
+        for handle, context in self._outputs:
+            context.run(handle.update, bundle, raw=True)
+        if len(self._pages) > 1:
+            shown = panel_state(view, self._run.id, time.time())
+            self._widget.state = {**shown, "card": bundle["text/html"]}
+        else:
+            self._widget.close()
+        _panels.pop(self._run.id, None)
+
+    def _on_message(self, widget: object, content: Any, buffers: object) -> None:
+        match content:
+            case {"type": "stop", "run": str(run), "now": bool(now)}:
+                registry.stop(run, now, "widget")
+            case {"type": "mounted", "page": str(page)}:
+                self._pages.add(page)
+
+
+_panels: dict[str, Panel] = {}
+
+
+def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
+    """Make what the panel draws; its shape is ``PanelState`` in js/src/state.ts.
+
+    Args:
+        view: The turn.
+        run: The run's id, sent back with a stop.
+        now: Unix seconds.
+
+    Returns:
+        Plain data for the widget.
+    """
+    elapsed, fraction = text.elapsed(view, now)
+    flying = [a.id for a in view.agents.values() if a.in_flight]
+    in_flight = f"{len(flying)} call{'' if len(flying) == 1 else 's'} in flight: "
+    return {
+        "run": run,
+        "session": view.session,
+        "turn": view.turn,
+        "task": text.clip(view.task, 300),
+        "status": text.state(view),
+        "chip": text.chip(view),
+        "round": f"Round: {view.round}/∞",
+        "elapsed": elapsed,
+        "fraction": round(fraction, 4),
+        "cost": text.cost(total_cost(view)),
+        "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
+        "agents": [_row(agent, view) for agent in view.agents.values()],
+        "button": _button(view, now),
+        "notices": [n for n in view.notices if n.strip()],
+        "footer": [f"{view.session} · turn {view.turn}", run],
+        "card": "",
+    }
+
+
+def _row(agent: AgentView, view: RunView) -> dict[str, Any]:
+    numbers = [text.tokens(agent.tokens)] if agent.tokens else []
+    if price := text.cost(agent.cost if agent.tokens else None):
+        numbers.append(price)
+    return {
+        "id": agent.id,
+        "model": agent.model,
+        "chip": _agent_chip(agent, view),
+        "tone": _TONES.get(agent.phase, "run"),
+        "says": _says(agent),
+        "writing": agent.in_flight and agent.phase == "writing",
+        "numbers": " · ".join(numbers),
+    }
+
+
+def _agent_chip(agent: AgentView, view: RunView) -> str:
+    match agent.phase:
+        case "answered":
+            return "answered" if len(agent.answers) == 1 else f"answered ×{len(agent.answers)}"
+        case "voted":
+            return f"voted for {agent.vote.target}" if agent.vote else "voted"
+        case "tool":
+            return agent.tool
+        case _:
+            if view.winner == agent.id and not view.is_over and agent.phase != "stopped":
+                return "presenting"
+            return agent.phase
+
+
+def _says(agent: AgentView) -> str:
+    if agent.error:
+        return text.clip(agent.error, SAYS)
+    if agent.phase == "tool":
+        return agent.tool_summary
+    if agent.phase == "writing" and agent.partial_call:
+        return text.clip(f"{agent.tool}: {agent.partial_call}", SAYS, tail=True)
+    if agent.partial:
+        return text.clip(agent.partial, SAYS, tail=True)
+    if agent.vote:
+        return text.clip(agent.vote.reason, SAYS)
+    return text.clip(agent.answer, SAYS)
+
+
+def _button(view: RunView, now: float) -> dict[str, Any] | None:
+    if view.is_over:
+        return None
+    stop = view.stop
+    if stop is None:
+        title = "Stop after the calls in flight. Answers, files and words so far are kept."
+        return {"label": "Stop", "now": False, "title": title}
+    if stop.level == "immediate":
+        return None
+    left = "" if stop.grace_s is None else f" · {max(0, stop.requested_at + stop.grace_s - now):.0f} s"
+    title = "Cut the calls in flight now. What was streamed so far is kept as partial text."
+    return {"label": f"Stop now{left}", "now": True, "title": title}
+
+
+def _shown_path(run: Run) -> str:
+    return shown_path(run.path)
+
+
+def shown_path(path: Path) -> str:
+    """Name a directory shortly: from the working directory when it is below it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

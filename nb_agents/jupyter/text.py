@@ -1,0 +1,140 @@
+"""Small pieces of wording that panel and card share. Pure functions of a view."""
+
+from __future__ import annotations
+
+from nb_agents.view import AgentView, RunView, total_cost
+
+__all__ = [
+    "chip",
+    "clip",
+    "cost",
+    "duration",
+    "elapsed",
+    "size",
+    "state",
+    "stopped_by",
+    "tokens",
+    "votes",
+]
+
+_SOURCES = {
+    "widget": "you",
+    "interrupt": "an interrupt",
+    "api": "run.stop()",
+    "magic": "%agents stop",
+    "rest": "the HTTP interface",
+    "cli": "the command line",
+    "timeout": "the timeout",
+    "approval": "a denied approval",
+    "parent": "the end of the kernel",
+}
+
+STOPPING = "Stopping… (after current LLM call completes)"
+STOPPING_NOW = "Stopping now…"
+
+
+def state(view: RunView) -> str:
+    """One of "running", "stopping", "stopped", "failed", "complete"."""
+    match view.status:
+        case "completed":
+            return "complete"
+        case "cancelled":
+            return "stopped"
+        case "failed":
+            return "failed"
+        case _:
+            return "stopping" if view.stop else "running"
+
+
+def chip(view: RunView) -> str:
+    """The text of the status chip."""
+    if state(view) == "stopping" and view.stop:
+        return STOPPING if view.stop.level == "requested" else STOPPING_NOW
+    return "presenting" if _is_presenting(view) else state(view)
+
+
+def _is_presenting(view: RunView) -> bool:
+    return state(view) == "running" and view.phase == "presenting"
+
+
+def elapsed(view: RunView, now: float) -> tuple[str, float]:
+    """Time used: MassGen's documented wording, and the fraction of the timeout (0 to 1)."""
+    used = max(0.0, (view.ended_at or now) - view.started_at)
+    fraction = min(1.0, used / view.timeout_s) if view.timeout_s else 0.0
+    return f"Elapsed: {used:.0f}s / {view.timeout_s:.0f}s ({fraction:.0%})", fraction
+
+
+def duration(view: RunView) -> str:
+    """How long the turn took, in words."""
+    seconds = round(max(0.0, (view.ended_at or view.last_at) - view.started_at))
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def tokens(count: int) -> str:
+    """A count of tokens, digits in groups of three."""
+    return f"{count:,}".replace(",", "\N{NO-BREAK SPACE}") + " tok"
+
+
+def cost(dollars: float | None) -> str:
+    """A price, or "" when it is unknown: an unknown price is never shown as 0."""
+    return "" if dollars is None else f"${dollars:.3f}"
+
+
+def spent(view: RunView) -> str:
+    """Tokens and price of a whole turn."""
+    parts = [tokens(sum(a.tokens for a in view.agents.values())), cost(total_cost(view))]
+    return " · ".join(part for part in parts if part)
+
+
+def size(count: int) -> str:
+    """A file's size."""
+    return f"{count} B" if count < 1000 else f"{count / 1000:.1f} kB"
+
+
+def clip(text: str, limit: int, *, tail: bool = False) -> str:
+    """Cut a text to one line of ``limit`` characters, keeping its head or its tail."""
+    text = " ".join(text[-2 * limit :].split() if tail else text[: 2 * limit].split())
+    if len(text) <= limit:
+        return text
+    return "…" + text[-limit:] if tail else text[:limit] + "…"
+
+
+def votes(view: RunView) -> str:
+    """The tally, such as "3 votes (critic 2, researcher 1)"."""
+    tally = view.votes
+    total = sum(tally.values())
+    who = ", ".join(f"{a} {n}" for a, n in sorted(tally.items(), key=lambda i: -i[1]))
+    return f"{total} vote{'' if total == 1 else 's'}" + (f" ({who})" if who else "")
+
+
+def stopped_by(view: RunView) -> str:
+    """Who stopped the turn, for the card's first sentence."""
+    if view.stop is None:
+        return "Cut off when the kernel died"
+    reason = view.stop.reason
+    known = ("", "interrupted", "stopped in the panel")
+    return f"Stopped by {_SOURCES.get(view.stop.source, view.stop.source)}" + (
+        f" ({clip(reason, 120)})" if reason not in known else ""
+    )
+
+
+def agent_state(agent: AgentView, view: RunView) -> str:
+    """An agent's state on the card: answered, voted for whom, partial text, no answer yet."""
+    if agent.outcome == "never started" and not agent.answers:
+        return "never started"
+    parts = []
+    if agent.answers:
+        count = len(agent.answers)
+        parts.append("answered" if count == 1 else f"answered ×{count}")
+    else:
+        parts.append("no answer yet")
+    if agent.error:
+        parts.append("failed")
+    if agent.vote:
+        parts.append(f"voted for {agent.vote.target}")
+    elif agent.answers:
+        parts.append("no vote yet")
+    if words := len(agent.partial.split()):
+        parts.append(f"was writing ({words} word{'' if words == 1 else 's'} kept)")
+    return " · ".join(parts)

@@ -1,0 +1,197 @@
+"""What ``%agents VERB`` does, one function a verb."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
+
+from nb_agents.errors import UnknownRunError, UnknownSessionError
+from nb_agents.events import Event, TextStreamed
+from nb_agents.jupyter import kernel, text
+from nb_agents.jupyter.cards import show_turn
+from nb_agents.jupyter.panel import show_run, show_text, shown_path
+from nb_agents.jupyter.tables import show_table
+from nb_agents.runs import registry
+from nb_agents.session.history import PastTurn, load_turn
+from nb_agents.session.journal import read_journal
+from nb_agents.session.layout import (
+    TurnPaths,
+    find_session,
+    session_root,
+    sessions_by_use,
+    turns_of,
+)
+
+__all__ = ["VERBS", "tell_of_dead_turns"]
+
+_root = argument("--session-root", metavar="DIR", help="where sessions are")
+_run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such as r1; the latest")
+
+
+@magic_arguments("agents")
+def table(ip: Any, args: Any) -> None:
+    """Show this kernel's runs."""
+    rows = [
+        (
+            run.id,
+            text.chip(run.view),
+            f"{run.view.round}/∞",
+            text.elapsed(run.view, time.time())[0].removeprefix("Elapsed: "),
+            f"{run.session}/{run.turn}",
+            text.clip(run.view.task, 60),
+        )
+        for run in registry.runs()
+    ]
+    heads = ("run", "status", "round", "elapsed", "session/turn", "task")
+    show_table(heads, rows, "No run was started in this kernel. %%agents starts one.")
+
+
+@magic_arguments("agents stop")
+@_run
+@argument("--now", action="store_true", help="cut the calls in flight")
+@argument("--agent", metavar="A", help="stop this agent alone")
+@argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
+def stop(ip: Any, args: Any) -> None:
+    """Stop a run."""
+    run = registry.find_run(args.run)
+    result = run.request_stop(args.now, "magic", args.reason, args.agent)
+    what = f"agent {args.agent} of run {run.id}" if args.agent else f"run {run.id}"
+    said = {
+        "finished": f"{what} is over already; nothing was changed.",
+        "vetoed": f"{what} goes on: its before_cancel hook vetoed the stop. --now can't be vetoed.",
+        "stopping": f"{what} is stopping; calls in flight may finish. --now cuts them.",
+        "stopping-now": f"{what} is stopping now.",
+    }
+    display({"text/plain": said.get(result.status, result.status).capitalize()}, raw=True)
+
+
+@magic_arguments("agents wait")
+@_run
+def wait(ip: Any, args: Any) -> None:
+    """Stay in the cell until a run is over; an interrupt stops the run."""
+    run = registry.find_run(args.run)
+    if kernel.has_front_end(ip):
+        show_run(run)
+        run.wait_quietly()
+    else:
+        run.wait_quietly()
+        show_text(run)
+
+
+@magic_arguments("agents show")
+@argument("what", nargs="?", default="", metavar="RUN|SESSION[/TURN]", help="default: the latest")
+@_root
+def show(ip: Any, args: Any) -> None:
+    """Show the live panel of a run, or the card of a turn on disk."""
+    try:
+        run = registry.find_run(args.what)
+    except UnknownRunError:
+        show_turn(_turn(args.what, session_root(args.session_root)))
+        return
+    (show_run if kernel.has_front_end(ip) else show_text)(run)
+
+
+@magic_arguments("agents sessions")
+@_root
+def sessions(ip: Any, args: Any) -> None:
+    """List the sessions on disk, the one used last first."""
+    root = session_root(args.session_root)
+    rows = [_session_row(path) for path in sessions_by_use(root)]
+    heads = ("session", "turns", "last turn", "used", "task")
+    show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
+
+
+@magic_arguments("agents log")
+@_run
+@_root
+def log(ip: Any, args: Any) -> None:
+    """Show what happened in a turn, one line an event (streamed words left out)."""
+    try:
+        paths = TurnPaths(registry.find_run(args.run).path)
+    except UnknownRunError:
+        paths = _turn(args.run, session_root(args.session_root)).paths
+    recovered = read_journal(paths.journal)
+    lines = [_log_line(e) for e in recovered.events if not isinstance(e, TextStreamed)]
+    debug = paths.path / "debug.log"
+    if debug.exists():
+        lines.append(f"(more in {shown_path(debug)})")
+    display({"text/plain": "\n".join([*lines, *recovered.warnings])}, raw=True)
+
+
+VERBS: dict[str, Callable[[Any, Any], None]] = {
+    "": table,
+    "stop": stop,
+    "wait": wait,
+    "show": show,
+    "sessions": sessions,
+    "log": log,
+}
+
+
+def tell_of_dead_turns() -> None:
+    """Say which turns were cut off when their kernel died; reading them mends their files."""
+    for path in sessions_by_use(session_root()):
+        last = turns_of(path)[-1]
+        if not _never_ended(last) or last.is_live():
+            continue
+        turn = load_turn(last)
+        said = (
+            f"Incomplete turn {path.name}/{last.number}: its kernel died. Kept: {_kept(turn)}. "
+            f"`%agents show {path.name}` shows it, `%%agents --continue` goes on."
+        )
+        display({"text/plain": said}, raw=True)
+
+
+def _never_ended(paths: TurnPaths) -> bool:
+    try:
+        data = json.loads(paths.metadata.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return paths.journal.exists()
+    return isinstance(data, dict) and data.get("run_status") in ("pending", "in-progress")
+
+
+def _kept(turn: PastTurn) -> str:
+    agents = turn.view.agents.values()
+    answers, partial = sum(1 for a in agents if a.answers), sum(1 for a in agents if a.partial)
+    return f"{answers} answer(s), {partial} partial text(s), {len(turn.view.files)} file(s)"
+
+
+def _turn(name: str, root: Path) -> PastTurn:
+    """Find a turn by SESSION or SESSION/TURN; "" means the latest."""
+    session, _, number = name.partition("/")
+    turns = turns_of(find_session(root, session))
+    if not number:
+        return load_turn(turns[-1])
+    for paths in turns:
+        if str(paths.number) == number.removeprefix("turn_"):
+            return load_turn(paths)
+    raise UnknownSessionError(name, str(root), f"{session}/{turns[-1].number}")
+
+
+def _session_row(path: Path) -> tuple[str, ...]:
+    turns = turns_of(path)
+    last = load_turn(turns[-1])
+    used = datetime.fromtimestamp(last.view.last_at or path.stat().st_mtime)
+    return (
+        path.name,
+        str(len(turns)),
+        last.state,
+        f"{used:%Y-%m-%d %H:%M}",
+        text.clip(last.view.task, 60),
+    )
+
+
+def _log_line(event: Event) -> str:
+    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
+    hidden = {"seq", "at", "kind", "agent", "request", "response", "schema_version", "agents"}
+    fields = (name for name in type(event).__dataclass_fields__ if name not in hidden)
+    shown = [f"{name}={value!r}" for name in fields if (value := getattr(event, name))]
+    what = event.kind.replace("_", " ")
+    return text.clip(f"{clock}  {getattr(event, 'agent', '') or '-':<12} {what}  " + " ".join(shown), 400)
