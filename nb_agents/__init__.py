@@ -11,6 +11,7 @@ Importing this package loads none of the model SDKs.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from nb_agents.cancel import AgentStopped, CancelPolicy, StopResult, checkpoint, should_stop
@@ -21,6 +22,9 @@ from nb_agents.runs.run import Run
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+# Without a handler, Python prints warnings from the loop thread into whatever cell runs.
+logging.getLogger("nb_agents").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal
@@ -167,13 +167,17 @@ class CancelToken:
         with self._lock:
             if request.level <= self._status:
                 return False
-            self._status = request.level
+            # In this order: whoever sees the level without the lock finds the request, too.
             self._first = self._first or request
+            self._status = request.level
             listeners, children = tuple(self._listeners), tuple(self._children)
-        for child in children:
-            child._raise_to(request)
-        for listener in listeners:
-            listener(request)
+        # All are told, even when a listener fails: a stop that is lost below one is none. An
+        # ExitStack calls backwards, hence children last in it: they hear of it first.
+        with ExitStack() as calls:
+            for listener in reversed(listeners):
+                calls.callback(listener, request)
+            for child in reversed(children):
+                calls.callback(child._raise_to, request)
         return True
 
     def child(self, name: str) -> CancelToken:
@@ -208,9 +212,11 @@ class CancelToken:
         """
         with self._lock:
             self._listeners.append(listener)
-            pending = StopRequest(self._status, self._first.source, self._first.reason) if (
-                self._first
-            ) else None
+            pending = (
+                StopRequest(self._status, self._first.source, self._first.reason)
+                if (self._first)
+                else None
+            )
         if pending is not None:
             listener(pending)
 
@@ -231,7 +237,7 @@ class CancelToken:
             raise AgentStopped(self._first)
 
     def clear(self) -> None:
-        """Go back to NONE, for a resumption only."""
+        """Go back to NONE, for a resumption only. Children made before keep their stop."""
         with self._lock:
             self._status, self._first = CancellationStatus.NONE, None
 

@@ -74,7 +74,8 @@ class ConfigError(UserError):
         line: int | None = None,
         column: int | None = None,
     ) -> None:
-        super().__init__(message, file, line, column)
+        # The message alone: pickle calls the class with these, and the places are by keyword.
+        super().__init__(message)
         self.message = message
         self.file = file
         self.line = line

@@ -16,6 +16,37 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, TypeAdapter
 
+__all__ = [
+    "AgentEnded",
+    "AgentFailed",
+    "AgentInfo",
+    "AnswerGiven",
+    "Channel",
+    "EVENT",
+    "Event",
+    "FileInfo",
+    "ModelCut",
+    "ModelFailed",
+    "ModelFinished",
+    "ModelStarted",
+    "Noticed",
+    "Outcome",
+    "Phase",
+    "PresentationStarted",
+    "RoundStarted",
+    "SCHEMA_VERSION",
+    "StopRequested",
+    "TextStreamed",
+    "ToolFinished",
+    "ToolStarted",
+    "TurnEnded",
+    "TurnRejected",
+    "TurnStarted",
+    "Usage",
+    "VoteCast",
+    "VoteIgnored",
+]
+
 SCHEMA_VERSION = 1
 
 Phase = Literal["coordinating", "presenting"]
@@ -291,7 +322,7 @@ class StopRequested(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed(_Event):
-    """Something a person should know: a hook failed, saving failed, …"""
+    """Something a person should know: a hook failed, or saving failed."""
 
     text: str
     kind: Literal["noticed"] = "noticed"

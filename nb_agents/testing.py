@@ -18,9 +18,12 @@ The last turn repeats when the script is used up, so a script always has an end.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,6 +32,7 @@ import anyio
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.models.backend import Backend, PydanticBackend
+from nb_agents.models.providers import load
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -62,18 +66,38 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self._is_open = False
+        self._opened: Future[None] = Future()
+        # A running future can't be cancelled by those who wait for it.
+        self._opened.set_running_or_notify_cancel()
+        # Separates the loop thread, where models come to the gate, from the test's.
+        self._changed = threading.Condition()
         self.reached = 0
 
     def open(self) -> None:
-        """Let the model go on."""
-        self._is_open = True
+        """Let the model go on, and all that come later."""
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def wait_reached(self, count: int = 1, timeout_s: float = 10.0) -> None:
+        """Block until models have come to the gate.
+
+        Args:
+            count: How many times, since the gate was made.
+            timeout_s: Seconds to wait.
+
+        Raises:
+            TimeoutError: They did not come.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.reached >= count, timeout_s):
+                raise TimeoutError(f"The gate was reached {self.reached} times, not {count}.")
 
     async def wait(self) -> None:
-        """Wait until the gate is open (polled: the opener is usually another thread)."""
-        self.reached += 1
-        while not self._is_open:
-            await anyio.sleep(0.002)
+        """Wait until the gate is open."""
+        with self._changed:
+            self.reached += 1
+            self._changed.notify_all()
+        await asyncio.wrap_future(self._opened)
 
 
 @dataclass(frozen=True)
@@ -122,6 +146,7 @@ class ScriptedModel:
     name = "scripted"
 
     def __init__(self, *turns: Turn | Callable[[list[ModelMessage]], Turn]) -> None:
+        load()
         from pydantic_ai.models.function import FunctionModel
 
         self._turns = turns or (Turn(text="(nothing scripted)"),)

@@ -12,6 +12,22 @@ from typing import Any, Literal
 
 from nb_agents import events as ev
 
+__all__ = [
+    "AgentPhase",
+    "AgentReceipt",
+    "AgentView",
+    "Receipt",
+    "RunStatus",
+    "RunView",
+    "StopView",
+    "ToolView",
+    "VoteView",
+    "apply",
+    "fold",
+    "receipt",
+    "total_cost",
+]
+
 AgentPhase = Literal[
     "waiting", "thinking", "writing", "tool", "answered", "voted", "failed", "stopped"
 ]
@@ -161,7 +177,7 @@ class RunView:
         ties); votes in between are its rule for timeouts.
         """
         answered = [a for a in self.agents.values() if a.answers]
-        if self.winner and self.agents[self.winner].answers:
+        if any(a.id == self.winner for a in answered):
             return self.winner
         votes = self.votes
         best = max(answered, key=lambda a: (votes.get(a.id, 0), len(a.answer)), default=None)
@@ -290,8 +306,9 @@ def apply(view: RunView, event: ev.Event) -> RunView:
         A new view; ``view`` is unchanged. An event about an unknown agent changes nothing but
         the position, so that a damaged journal still folds.
     """
-    agent = getattr(event, "agent", "")
-    if not agent or agent in view.agents:
+    agent = getattr(event, "agent", None)
+    # A stop's agent may be "": it is the run's then.
+    if agent is None or agent in view.agents or isinstance(event, ev.StopRequested):
         view = _APPLY[event.kind](view, event)
     return replace(view, seq=event.seq or view.seq, last_at=event.at or view.last_at)
 
@@ -354,6 +371,7 @@ def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
         e.agent,
         in_flight=False,
         partial_call="",
+        tool="",
         input_tokens=agent.input_tokens + usage.input_tokens,
         output_tokens=agent.output_tokens + usage.output_tokens,
         cost=cost,
@@ -381,7 +399,9 @@ def _tool_finished(view: RunView, e: ev.ToolFinished) -> RunView:
         replace(t, outcome=e.outcome) if (t.agent, t.call_id) == (e.agent, e.call_id) else t
         for t in tools
     )
-    return _with_agent(replace(view, tools=tools), e.agent, phase="thinking", tool="")
+    return _with_agent(
+        replace(view, tools=tools), e.agent, phase="thinking", tool="", tool_summary=""
+    )
 
 
 def _turn_rejected(view: RunView, e: ev.TurnRejected) -> RunView:
@@ -389,12 +409,16 @@ def _turn_rejected(view: RunView, e: ev.TurnRejected) -> RunView:
 
 
 def _answer_given(view: RunView, e: ev.AnswerGiven) -> RunView:
-    agents = {k: replace(a, vote=None) for k, a in view.agents.items()}
+    agents = {k: _without_vote(a) for k, a in view.agents.items()}
     mine = agents[e.agent]
     agents[e.agent] = replace(
         mine, answers=(*mine.answers, e.answer), phase="answered", partial="", partial_call=""
     )
     return replace(view, agents=MappingProxyType(agents))
+
+
+def _without_vote(agent: AgentView) -> AgentView:
+    return replace(agent, vote=None, phase="waiting" if agent.phase == "voted" else agent.phase)
 
 
 def _vote_cast(view: RunView, e: ev.VoteCast) -> RunView:
@@ -413,9 +437,7 @@ def _agent_failed(view: RunView, e: ev.AgentFailed) -> RunView:
 
 
 def _agent_ended(view: RunView, e: ev.AgentEnded) -> RunView:
-    return _with_agent(
-        view, e.agent, phase="stopped", outcome=e.outcome, in_flight=False, tool=""
-    )
+    return _with_agent(view, e.agent, phase="stopped", outcome=e.outcome, in_flight=False, tool="")
 
 
 def _presentation_started(view: RunView, e: ev.PresentationStarted) -> RunView:
@@ -427,7 +449,10 @@ def _stop_requested(view: RunView, e: ev.StopRequested) -> RunView:
     if e.agent:
         return view
     first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s)
-    return replace(view, stop=replace(first, level=e.level))
+    # Notes of two threads may arrive the wrong way round; the level only rises.
+    return replace(
+        view, stop=first if first.level == "immediate" else replace(first, level=e.level)
+    )
 
 
 def _noticed(view: RunView, e: ev.Noticed) -> RunView:

@@ -13,6 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is slow, not wrong; 50 examples keep each property under a second.
+settings.register_profile("nb_agents", deadline=None, max_examples=50)
+settings.load_profile("nb_agents")
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = {"kernel": 40, "browser": 60}

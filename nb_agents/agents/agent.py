@@ -7,7 +7,6 @@ during its wait. An answer or vote that a call carried is kept even when a stop 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from nb_agents import events as ev
 from nb_agents.agents import prompts
 from nb_agents.agents.boundary import Boundary
 from nb_agents.agents.coordination import MAX_REJECTED_TURNS, STALE
-from nb_agents.agents.draft import Draft
+from nb_agents.agents.draft import Draft, ReplyTooLongError, read_arguments
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, usage_of
@@ -79,6 +78,10 @@ class AgentTurn:
         voters: Names that can be voted for; none leaves only answering.
         accept_text: Whether plain text is an answer (presenting, or a team of one).
         calls: Model requests that the agent made before.
+
+    Attributes:
+        decision: What the turn ended in; known before the response's other tools have run, so
+            that an immediate stop among those does not lose it.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class AgentTurn:
         self._boundary = boundary
         self._accept_text = accept_text
         self._calls = calls
+        self.decision: Decision | None = None
         self._draft: Draft | None = None
         self._tools = [*toolbox.definitions, *_decision_tools(voters)]
         self._names = " or ".join(["new_answer"] + (["vote"] if voters else []))
@@ -131,10 +135,10 @@ class AgentTurn:
         for _ in range(MAX_MODEL_CALLS):
             response = await self._ask(messages)
             messages.append(response)
-            decision, complaint = self._decide(response)
-            returns = await self._run_tools(response, decided=decision is not None)
-            if decision is not None:
-                return decision
+            self.decision, complaint = self._decide(response)
+            returns = await self._run_tools(response)
+            if self.decision is not None:
+                return self.decision
             if complaint:
                 rejected += 1
                 self._emit(ev.TurnRejected(agent=self._agent, why=complaint, attempt=rejected))
@@ -160,7 +164,7 @@ class AgentTurn:
             except Exception as exc:
                 logger.debug("%s: model call failed", self._agent, exc_info=True)
                 delay_s = retry_delay_s(exc, attempt)
-                error = describe(exc)
+                error = str(exc) if isinstance(exc, ReplyTooLongError) else describe(exc)
                 self._emit(
                     ev.ModelFailed(
                         agent=self._agent, call=self._calls, error=error, retry_in_s=delay_s
@@ -218,11 +222,16 @@ class AgentTurn:
         return None, prompts.REMINDER.format(tools=self._names)
 
     def _read_answer(self, call: ToolCallPart) -> tuple[Decision | None, str]:
-        content = str(_arguments(call).get("content") or "").strip()
+        args = read_arguments(call.args)
+        if args is None:
+            return None, prompts.UNREADABLE
+        content = str(args.get("content") or "").strip()
         return (Answered(content), "") if content else (None, prompts.EMPTY)
 
     def _read_vote(self, call: ToolCallPart) -> tuple[Decision | None, str]:
-        args = _arguments(call)
+        args = read_arguments(call.args)
+        if args is None:
+            return None, prompts.UNREADABLE
         target, refusal = self._judge(str(args.get("agent_id") or ""))
         if refusal == STALE:
             return Stale(target), ""
@@ -230,30 +239,32 @@ class AgentTurn:
             return None, refusal
         return Voted(target, str(args.get("reason") or "")), ""
 
-    async def _run_tools(self, response: ModelResponse, *, decided: bool) -> dict[int, ToolResult]:
+    async def _run_tools(self, response: ModelResponse) -> dict[int, ToolResult]:
         """Run the response's other tool calls in order: results by position.
 
-        Once a stop is asked for, the rest is answered as cancelled, so that any provider takes the
-        history; the stop itself passes on unless the response has decided the turn.
+        Once a stop is felt, the rest is answered as cancelled, so that any provider takes the
+        history; a graceful stop itself passes on unless the response has decided the turn.
         """
         results: dict[int, ToolResult] = {}
-        stopped: AgentStopped | None = None
-        for number, call in enumerate(response.tool_calls):
-            if call.tool_name in ("new_answer", "vote"):
-                continue
-            try:
-                if stopped is None:
-                    results[number] = await self._run_tool(call, f"{self._calls}.{number}")
-                    continue
-            except AgentStopped as exc:
-                stopped = exc
-            self._finish_tool(call, f"{self._calls}.{number}", "cancelled", CANCELLED_RETURN)
-        if stopped is not None and not decided:
-            raise stopped
+        calls = [
+            (number, call)
+            for number, call in enumerate(response.tool_calls)
+            if call.tool_name not in ("new_answer", "vote")
+        ]
+        try:
+            while calls:
+                self._boundary.checkpoint()
+                number, call = calls.pop(0)
+                results[number] = await self._run_tool(call, f"{self._calls}.{number}")
+        except AgentStopped:
+            if self.decision is None:
+                raise
+        finally:
+            for number, call in calls:
+                self._finish_tool(call, f"{self._calls}.{number}", "cancelled", CANCELLED_RETURN)
         return results
 
     async def _run_tool(self, call: ToolCallPart, call_id: str) -> ToolResult:
-        self._boundary.checkpoint()
         args = call.args
         self._emit(
             ev.ToolStarted(
@@ -266,9 +277,12 @@ class AgentTurn:
         )
         try:
             result = await self._toolbox.call(call.tool_name, args)
-        except anyio.get_cancelled_exc_class():
+        except (anyio.get_cancelled_exc_class(), AgentStopped):
             self._finish_tool(call, call_id, "cut", "")
             raise
+        except (SystemExit, KeyboardInterrupt) as exc:
+            # Out of a task, these would end the loop of all runs.
+            result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
         self._finish_tool(call, call_id, "error" if result.is_error else "ok", result)
         return result
 
@@ -299,15 +313,6 @@ class AgentTurn:
             )
             for number, call in enumerate(response.tool_calls)
         ]
-
-
-def _arguments(call: ToolCallPart) -> dict[str, Any]:
-    """Read a call's arguments; unreadable ones are none."""
-    try:
-        args = json.loads(call.args) if isinstance(call.args, str) else call.args
-    except ValueError:
-        return {}
-    return args if isinstance(args, dict) else {}
 
 
 def _dump(response: ModelResponse) -> Any:

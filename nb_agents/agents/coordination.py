@@ -37,6 +37,7 @@ MAX_REJECTED_TURNS = 3
 """Malformed turns of one round after which the agent is out. Source: MassGen (3 attempts)."""
 
 NO_ANSWERS = "Cannot vote when no answers exist. Use the new_answer tool."
+NO_VOTING = "There is nothing to vote on. Use the new_answer tool."
 STALE = "stale"
 
 
@@ -110,7 +111,7 @@ def apply(state: Coordination, event: ev.Event) -> Coordination:
         case ev.AnswerGiven(agent=agent, answer=answer) if agent in state.order:
             revisions = (*state.answers.get(agent, ()), answer)
             return replace(state, answers={**state.answers, agent: revisions}, votes={})
-        case ev.VoteCast(agent=agent, target=target, seen=known):
+        case ev.VoteCast(agent=agent, target=target, seen=known) if agent in state.order:
             if judge_vote(state, target, known):
                 return state
             return replace(state, votes={**state.votes, agent: target})

@@ -7,6 +7,7 @@ immediate stop keeps, is the text inside: it is taken from the unfinished JSON a
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from nb_agents.events import Channel, TextStreamed
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponseStreamEvent
 
-__all__ = ["Draft", "ReplyTooLongError"]
+__all__ = ["Draft", "ReplyTooLongError", "read_arguments"]
 
 MAX_REPLY_CHARS = 2_000_000
 """No model answers so much; a server that streams on for ever is cut here."""
@@ -90,7 +91,9 @@ class Draft:
         if part is not None and text:
             self._size += part.add(text)
             if self._size > MAX_REPLY_CHARS:
-                raise ReplyTooLongError(f"more than {MAX_REPLY_CHARS} characters")
+                raise ReplyTooLongError(
+                    f"The reply was cut: it went over {MAX_REPLY_CHARS} characters."
+                )
 
     def take(self) -> list[TextStreamed]:
         """Give what arrived since the last time, as events."""
@@ -120,10 +123,55 @@ def _json_text(args: str | dict[str, Any] | None) -> str:
     return args if isinstance(args, str) else (json.dumps(args) if args else "")
 
 
+def read_arguments(args: str | dict[str, Any] | None) -> dict[str, Any] | None:
+    """Read a call's arguments, as leniently as models write them.
+
+    Args:
+        args: JSON text, or what a provider has parsed already.
+
+    Returns:
+        The arguments, or None when they can't be read. Raw line breaks in strings are taken;
+        half surrogate pairs become U+FFFD, because no provider would take them back.
+    """
+    if not isinstance(args, str):
+        return args or {}
+    try:
+        known = json.loads(_whole(args) if r"\u" in args else args or "{}", strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return known if isinstance(known, dict) else None
+
+
 def _answer_so_far(arguments: str) -> str:
     try:
         known = from_json(arguments, allow_partial="trailing-strings")
     except ValueError:
-        return ""
+        # What strict JSON refuses and models write: raw line breaks, half surrogate pairs.
+        return _lenient_answer(arguments)
     content = known.get("content", "") if isinstance(known, dict) else ""
     return content if isinstance(content, str) else ""
+
+
+_SURROGATES = re.compile(r"(\\\\)|(\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89a-fA-F]..")
+_CONTENT = re.compile(
+    r'\s*\{\s*"content"\s*:\s*"((?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+)', re.DOTALL
+)
+
+
+def _whole(text: str) -> str:
+    """Replace the escapes of half surrogate pairs."""
+    return _SURROGATES.sub(lambda m: m[0] if m[1] or m[2] else r"\ufffd", text)
+
+
+def _lenient_answer(arguments: str) -> str:
+    found = _CONTENT.match(arguments)
+    if not found:
+        return ""
+    body = found[1]
+    if found.end() == len(arguments) or not arguments.startswith('"', found.end()):
+        # The other half of a pair may be on its way.
+        body = re.sub(r"\\u[dD][89abAB]..\Z", "", body)
+    try:
+        return str(json.loads(f'"{_whole(body)}"', strict=False))
+    except ValueError:
+        return ""

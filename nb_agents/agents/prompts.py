@@ -13,6 +13,10 @@ REMINDER = (
     "Finish your turn by calling exactly one of the tools {tools}. Plain text alone does not count."
 )
 BOTH = "Call either new_answer or vote in one turn, not both."
+UNREADABLE = (
+    "The arguments of your call are not valid JSON; they may have been cut off. Call it again, with "
+    "a shorter text if need be."
+)
 EMPTY = "The answer was empty. Call new_answer with the full text of your answer."
 
 _TEAM = """You are one of a team of agents that work on the same task side by side.

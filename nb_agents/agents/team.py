@@ -6,6 +6,7 @@ the run ends all rounds; a stop of one agent ends that one alone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "Team"]
 
+logger = logging.getLogger("nb_agents")
+
 
 @dataclass(frozen=True)
 class Result:
@@ -56,7 +59,8 @@ class Team:
         task: What was asked.
         history: The conversation before.
         context: Read-only files and directories for all agents.
-        token: The run's token; each agent gets a child.
+        token: The run's token.
+        tokens: For each agent id, its own, below the run's.
         emit: Takes what happens.
     """
 
@@ -69,6 +73,7 @@ class Team:
         history: Sequence[Message],
         context: Sequence[Path],
         token: CancelToken,
+        tokens: Mapping[str, CancelToken],
         emit: Callable[[ev.Event], None],
     ) -> None:
         self._agents = {agent.id: agent for agent in spec.agents}
@@ -78,6 +83,7 @@ class Team:
         self._history = history
         self._context = list(context)
         self._token = token
+        self._tokens = tokens
         self._publish = emit
         self._state = co.begin(list(self._agents))
         self._rounds = dict.fromkeys(self._agents, 0)
@@ -85,7 +91,6 @@ class Team:
         self._active: dict[str, AgentTurn] = {}
         self._running: set[str] = set()
         self._changed = anyio.Event()
-        self.tokens = {agent: token.child(agent) for agent in self._agents}
 
     def flush(self) -> None:
         """Emit the words that have arrived in all open model calls."""
@@ -144,17 +149,32 @@ class Team:
 
     async def _work(self, agent: str) -> None:
         known = co.seen(self._state)
-        boundary = Boundary(self.tokens[agent])
+        boundary = Boundary(self._tokens[agent])
+        turn: AgentTurn | None = None
         with boundary:
             try:
-                decision = await self._turn(agent, known, boundary)
+                boundary.checkpoint()
+                turn = self._make_turn(agent, known, boundary)
+                answers, own = self._answers_for(agent)
+                prompt = prompts.coordination_prompt(self._task, self._history, answers, own)
+                decision = await self._run_turn(agent, turn, self._opening(agent, prompt), known)
                 self._record(agent, decision, known)
             except AgentStopped:
                 self._end(agent, "stopped")
-            except ModelCallError as exc:
-                self._emit(ev.AgentFailed(agent=agent, error=str(exc)))
+            except Exception as exc:
+                self._emit(ev.AgentFailed(agent=agent, error=self._why(agent, exc)))
         if boundary.was_cut:
+            if turn is not None and turn.decision is not None:
+                # It was cut among other tools of the response that carried its answer or vote.
+                self._record(agent, turn.decision, known)
             self._end(agent, "killed")
+
+    def _why(self, agent: str, exc: Exception) -> str:
+        """Say why an agent failed: a defect of ours costs one agent, never the team."""
+        if isinstance(exc, ModelCallError):
+            return str(exc)
+        logger.error("agent %s crashed", agent, exc_info=exc)
+        return f"An unexpected error ended its work: {type(exc).__name__}: {exc}"
 
     def _end(self, agent: str, outcome: ev.Outcome) -> None:
         if not self._calls[agent]:
@@ -165,37 +185,39 @@ class Team:
         match decision:
             case Answered(answer=answer):
                 self._emit(ev.AnswerGiven(agent=agent, answer=answer))
+            case Voted(target=target) if co.judge_vote(self._state, target, known) == co.STALE:
+                # A newer answer came while other tools of the same response ran.
+                self._emit(ev.VoteIgnored(agent=agent, target=target))
             case Voted(target=target, reason=reason):
-                self._emit(
-                    ev.VoteCast(agent=agent, target=target, reason=reason, seen=dict(known))
-                )
+                self._emit(ev.VoteCast(agent=agent, target=target, reason=reason, seen=dict(known)))
             case Stale(target=target):
                 self._emit(ev.VoteIgnored(agent=agent, target=target))
 
-    async def _turn(self, agent: str, known: dict[str, int], boundary: Boundary) -> Decision:
-        boundary.checkpoint()
+    def _make_turn(
+        self, agent: str, known: Mapping[str, int], boundary: Boundary, *, presenting: bool = False
+    ) -> AgentTurn:
         labels = co.labels(self._state)
-        voters = [label for label, a in labels.items() if a in self._state.answers]
         solo = len(self._agents) == 1
+        can_vote = not (solo or presenting)
+        voters = [label for label, a in labels.items() if a in self._state.answers]
 
         def judge(label: str) -> tuple[str, str]:
+            if not can_vote:
+                return "", co.NO_VOTING
             target = labels.get(label, "")
             return target, co.judge_vote(self._state, target, known)
 
-        turn = AgentTurn(
+        return AgentTurn(
             agent,
             self._backends[agent],
             self._toolbox(agent),
             self._emit,
             judge,
             boundary,
-            () if solo else voters,
-            accept_text=solo,
+            voters if can_vote else (),
+            accept_text=not can_vote,
             calls=self._calls[agent],
         )
-        answers, own = self._answers_for(agent)
-        prompt = prompts.coordination_prompt(self._task, self._history, answers, own)
-        return await self._run_turn(agent, turn, self._opening(agent, prompt), known)
 
     async def _run_turn(
         self, agent: str, turn: AgentTurn, opening: list[ModelMessage], known: dict[str, int]
@@ -222,26 +244,21 @@ class Team:
         answers, own = self._answers_for(winner)
         tally = {labels[a]: n for a, n in votes.items()}
         prompt = prompts.presentation_prompt(self._task, self._history, answers, own, tally)
-        with Boundary(self.tokens[winner]) as boundary:
-            turn = AgentTurn(
-                winner,
-                self._backends[winner],
-                self._toolbox(winner),
-                self._emit,
-                lambda _: ("", co.NO_ANSWERS),
-                boundary,
-                accept_text=True,
-                calls=self._calls[winner],
-            )
-            opening = self._opening(winner, prompt, presenting=True)
+        known = co.seen(self._state)
+        with Boundary(self._tokens[winner]) as boundary:
             try:
-                decision = await self._run_turn(winner, turn, opening, co.seen(self._state))
-            except ModelCallError as exc:
-                self._emit(ev.Noticed(text=f"{winner} could not present ({exc}); its answer stands."))
-                return Result(winner, stored)
+                turn = self._make_turn(winner, known, boundary, presenting=True)
+                opening = self._opening(winner, prompt, presenting=True)
+                decision = await self._run_turn(winner, turn, opening, known)
             except AgentStopped:
                 self._end(winner, "stopped")
                 return self._after_cut(winner, stored)
+            except Exception as exc:
+                why = self._why(winner, exc)
+                self._emit(
+                    ev.Noticed(text=f"{winner} could not present ({why}); its answer stands.")
+                )
+                return Result(winner, stored)
             return Result(winner, decision.answer if isinstance(decision, Answered) else stored)
         self._end(winner, "killed")
         return self._after_cut(winner, stored)

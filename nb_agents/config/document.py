@@ -7,8 +7,10 @@ https://pyyaml.org/wiki/PyYAMLDocumentation.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,14 @@ from nb_agents.errors import ConfigError
 MAX_FILE_BYTES = 2_000_000
 """A team file is read by a person; anything larger is not one."""
 
+__all__ = ["Document", "Place", "expand", "load_document", "unset_variable"]
+
+MAX_NODES = 100_000
+"""Values in a file, aliases counted each time: a few lines of them can stand for billions."""
+
+# The names are left out of messages: a password may begin with * or !.
+_QUOTED = re.compile(r"(alias|anchor|tag|tag handle) '[^']*'")
+_JSON_ESCAPE = re.compile(r"\\.")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 
 
@@ -82,25 +92,57 @@ def load_document(path: str | os.PathLike[str]) -> Document:
     file = str(path)
     text = _read(Path(path))
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        return _parse(text, file)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
-        place = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        what = _QUOTED.sub(r"\1", exc.problem or exc.context or "")
         raise ConfigError(
-            f"Not valid YAML: {exc.problem or exc.context}. Mend that line.",
+            f"Not valid YAML: {what}. Mend that line.",
             file=file,
-            line=place[0],
-            column=place[1],
+            line=mark.line + 1 if mark else None,
+            column=mark.column + 1 if mark else None,
         ) from None
     except yaml.YAMLError as exc:
         raise ConfigError(f"Not valid YAML: {exc}", file=file) from None
-    if not isinstance(node, yaml.MappingNode):
-        raise ConfigError("A team file is a mapping with `agents:` or `agent:`.", file=file, line=1)
-    keys: dict[tuple[object, ...], Place] = {}
-    values: dict[tuple[object, ...], Place] = {(): Place(1, 1)}
-    _walk(node, (), keys, values, file)
-    data = yaml.safe_load(text)
-    return Document(expand(data), file, keys, values)
+    except RecursionError:
+        raise ConfigError("Nested too deeply: not a team file.", file=file) from None
+    except (ValueError, TypeError, AttributeError, LookupError):
+        # PyYAML's constructors let these out for a scalar that only looks like a date or a number.
+        raise ConfigError(
+            "Not valid YAML: a date or number can't be read. Quote it.", file=file
+        ) from None
+
+
+def _parse(text: str, file: str) -> Document:
+    data = _from_json(text)
+    loader = yaml.SafeLoader(text if data is None else _as_yaml(text))
+    try:
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(
+                "A team file is a mapping with `agents:` or `agent:`.", file=file, line=1
+            )
+        keys: dict[tuple[object, ...], Place] = {}
+        values: dict[tuple[object, ...], Place] = {(): Place(1, 1)}
+        _walk(node, (), keys, values, file)
+        data = loader.construct_document(node) if data is None else data
+        return Document(expand(data), file, keys, values)
+    finally:
+        loader.dispose()
+
+
+def _from_json(text: str) -> dict[str, Any] | None:
+    """Read JSON as JSON: YAML knows no tabs, and takes an escaped pair of surrogates for two."""
+    try:
+        data = json.loads(text.removeprefix("\ufeff"))
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _as_yaml(text: str) -> str:
+    """Make YAML of the same places from JSON: no tabs (all between values) and no escapes."""
+    return _JSON_ESCAPE.sub("__", text.replace("\t", " "))
 
 
 def expand(value: Any) -> Any:
@@ -122,8 +164,13 @@ def unset_variable(text: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"Larger than {MAX_FILE_BYTES} bytes: not a team file.", file=str(path))
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe or device may never end
+            raise ConfigError("Not a file. Give the path of a team file.", file=str(path))
+        if found.st_size > MAX_FILE_BYTES:
+            raise ConfigError(
+                f"Larger than {MAX_FILE_BYTES} bytes: not a team file.", file=str(path)
+            )
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
@@ -133,6 +180,8 @@ def _read(path: Path) -> str:
         raise ConfigError(f"Not UTF-8 text: {exc.reason}.", file=str(path)) from None
     except OSError as exc:
         raise ConfigError(f"Can't be read: {exc.strerror}.", file=str(path)) from None
+    except ValueError as exc:  # a NUL or half a surrogate pair in the path
+        raise ConfigError(f"Not a path: {exc}.", file=repr(path)) from None
 
 
 def _walk(
@@ -142,20 +191,23 @@ def _walk(
     values: dict[tuple[object, ...], Place],
     file: str,
 ) -> None:
+    if len(values) > MAX_NODES:
+        raise ConfigError(f"More than {MAX_NODES} values: not a team file.", file=file)
     values[path] = _place(node)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(item, (*path, index), keys, values, file)
     elif isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigError("A key must be a word.", file=file, **_place(key_node)._asdict())
             child = (*path, key_node.value)
             if child in keys:
                 raise ConfigError(
                     f"Key {key_node.value!r} stands twice (first on line {keys[child].line}). "
                     f"Keep one.",
                     file=file,
-                    line=_place(key_node).line,
-                    column=_place(key_node).column,
+                    **_place(key_node)._asdict(),
                 )
             keys[child] = _place(key_node)
             _walk(value_node, child, keys, values, file)

@@ -7,6 +7,7 @@ key that is nearly one of ours is taken for a slip of the pen and refused with t
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from pydantic import (
     Field,
     SecretStr,
     StrictFloat,
-    StrictInt,
     ValidationError,
     model_validator,
 )
@@ -28,11 +28,22 @@ from pydantic import (
 from nb_agents.config.document import Document, load_document
 from nb_agents.errors import ConfigError
 
+__all__ = [
+    "AgentSpec",
+    "BackendSpec",
+    "ContextPath",
+    "OrchestratorSpec",
+    "TeamSpec",
+    "TimeoutSpec",
+    "safe_name",
+]
+
 DEFAULT_ORCHESTRATOR_TIMEOUT_S = 1800.0
 """Source: MassGen's timeout configuration (orchestrator: 1800 seconds)."""
 
 _SAFE_NAME = re.compile(r"[\w][\w .\-]{0,63}", re.ASCII)
-_RESERVED = {"con", "prn", "aux", "nul"}
+_RESERVED = {"con", "prn", "aux", "nul"} | {f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10)}
+"""Windows' devices; it reserves them with any extension too."""
 
 
 def safe_name(name: str) -> str:
@@ -49,7 +60,7 @@ def safe_name(name: str) -> str:
             more than 64, or is reserved on some system.
     """
     fits = _SAFE_NAME.fullmatch(name) and not name.endswith((".", " "))
-    if not fits or name.lower() in _RESERVED:
+    if not fits or name.lower().partition(".")[0] in _RESERVED:
         raise ValueError(
             f"{name!r} can't be a directory name: use letters, digits, '_', '-' and '.', at most 64"
         )
@@ -57,19 +68,25 @@ def safe_name(name: str) -> str:
 
 
 def _positive(value: float) -> float:
-    if not value > 0:
-        raise ValueError(f"{value!r} is not more than 0 seconds")
-    return float(value)
+    if not 0 < value < math.inf:
+        raise ValueError(f"{value:g} is not a number of seconds above 0")
+    return value
 
 
 SafeName = Annotated[str, AfterValidator(safe_name)]
-Seconds = Annotated[StrictInt | StrictFloat, AfterValidator(_positive)]
+# Strict takes an int for a float, and neither a bool nor text.
+Seconds = Annotated[StrictFloat, AfterValidator(_positive)]
 
 
 class _Spec(BaseModel):
     """Frozen, and keeps keys that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Show our own keys alone: another's may hold a token or a password."""
+        fields = type(self).model_fields
+        return ((k, v) for k, v in super().__repr_args__() if k in fields)
 
 
 class BackendSpec(_Spec):
@@ -187,8 +204,9 @@ class TeamSpec(_Spec):
         seen: dict[str, str] = {}
         for agent in self.agents:
             # Case is folded because two such directories are one on macOS and Windows.
-            if (other := seen.setdefault(agent.id.lower(), agent.id)) is not agent.id:
+            if other := seen.get(agent.id.lower()):
                 raise ValueError(f"two agents are named {other!r}: ids must differ")
+            seen[agent.id.lower()] = agent.id
         return self
 
     @property
@@ -203,11 +221,7 @@ class TeamSpec(_Spec):
         Raises:
             ConfigError: One does not exist.
         """
-        paths = tuple(Path(c.path).expanduser().resolve() for c in self.orchestrator.context_paths)
-        for path in paths:
-            if not path.exists():
-                raise ConfigError(f"Context path {str(path)!r} does not exist. Mend or remove it.")
-        return paths
+        return tuple(_existing(c.path) for c in self.orchestrator.context_paths)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> TeamSpec:
@@ -229,6 +243,13 @@ class TeamSpec(_Spec):
             raise _config_error(exc, document) from None
         _refuse_slips(team, document)
         return team
+
+
+def _existing(text: str) -> Path:
+    try:
+        return Path(text).expanduser().resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):  # missing; a loop or an unknown ~user; a NUL
+        raise ConfigError(f"Context path {text!r} does not exist. Mend or remove it.") from None
 
 
 def _with_id(agent: Any, number: int) -> Any:
@@ -253,7 +274,7 @@ def _refuse_slips(team: TeamSpec, document: Document) -> None:
         # 0.84 lets "temprature" be caught and tells "top_k" from "top_p".
         near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.84)
         if near:
-            where = next((p for k, p in document.keys.items() if k[-1] == key), None)
+            where = next((p for k, p in document.keys.items() if _dotted(k) == path), None)
             raise ConfigError(
                 f"Unknown key {'.'.join(path)!r}; did you mean {near[0]!r}?",
                 file=document.file,
@@ -262,17 +283,26 @@ def _refuse_slips(team: TeamSpec, document: Document) -> None:
             )
 
 
+def _dotted(path: tuple[object, ...]) -> tuple[object, ...]:
+    """Give a path of the file as `_extras` does: ``agents`` for a lone ``agent``, no positions."""
+    head = ("agents",) if path[0] == "agent" else path[:1]
+    return head + tuple(part for part in path[1:] if not isinstance(part, int))
+
+
 def _config_error(exc: ValidationError, document: Document) -> ConfigError:
     """Turn pydantic's first fault into a sentence with its place."""
     faults = exc.errors(include_url=False, include_input=False)
     fault = faults[0]
-    path = tuple(fault["loc"])
+    path: tuple[object, ...] = tuple(fault["loc"])
+    if path[:2] == ("agents", 0) and "agents" not in document.data:
+        path = ("agent", *path[2:])
     missing = fault["type"] == "missing"
-    place = document.place(path, key=missing)
+    near = _near_key(document, path) if missing else None
+    place = document.place((*path[:-1], near) if near else path, key=missing)
     what = fault["msg"].removeprefix("Value error, ")
     name = ".".join(str(p) for p in path)
     if missing:
-        what = f"{name!r} is missing{_near_key(document, path)}"
+        what = f"{name!r} is missing" + (f"; is {near!r} meant for it?" if near else "")
     elif name:
         what = f"{name}: {what}"
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -284,8 +314,7 @@ def _config_error(exc: ValidationError, document: Document) -> ConfigError:
     )
 
 
-def _near_key(document: Document, path: tuple[object, ...]) -> str:
+def _near_key(document: Document, path: tuple[object, ...]) -> str | None:
     """Name a key beside the missing one that looks like it."""
     beside = [str(k[-1]) for k in document.keys if k[:-1] == path[:-1]]
-    near = difflib.get_close_matches(str(path[-1]), beside, n=1)
-    return f"; is {near[0]!r} meant for it?" if near else ""
+    return next(iter(difflib.get_close_matches(str(path[-1]), beside, n=1)), None)

@@ -5,7 +5,7 @@ Only this package knows IPython, ipykernel and anywidget.
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ def load(ip: InteractiveShell) -> None:
     from nb_agents.jupyter import kernel
     from nb_agents.jupyter.errors import show_cancelled_as_cards
     from nb_agents.jupyter.magic import AgentsMagics
-    from nb_agents.models.providers import warm
+    from nb_agents.models import providers
 
     magics = AgentsMagics(ip)
     ip.register_magics(magics)
     show_cancelled_as_cards(ip)
     kernel.open_doors(ip)
-    threading.Thread(target=warm, name="nb_agents warm-up", daemon=True).start()
+    kernel.when_idle(ip, partial(providers.load, ["openai"]))
     magics.tell_of_dead_turns()
 
 

@@ -11,12 +11,12 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-from IPython.display import display
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from nb_agents.jupyter import text
+from nb_agents.jupyter.ipython import display
 from nb_agents.session.history import PastTurn
 from nb_agents.view import AgentView, RunView
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
-
-from IPython.core.error import UsageError
+from typing import TYPE_CHECKING, Any
 
 from nb_agents.errors import RunCancelled, UserError
 from nb_agents.jupyter.cards import show_turn
+from nb_agents.jupyter.ipython import UsageError
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["as_usage_error", "show_cancelled_as_cards"]
 
 
-def show_cancelled_as_cards(ip: InteractiveShell) -> None:
+def show_cancelled_as_cards(ip: Any) -> None:
     """Show RunCancelled, where it ends a cell, as the turn's card instead of a traceback.
 
     The cell still counts as ended by an exception, so cells queued behind it don't run on.

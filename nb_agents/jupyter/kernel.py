@@ -30,7 +30,7 @@ from nb_agents.runs import registry
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["close_doors", "has_front_end", "is_headless", "open_doors", "pin_comm"]
+__all__ = ["close_doors", "has_front_end", "is_headless", "open_doors", "pin_comm", "when_idle"]
 
 STOP_REQUEST = "nb_agents_stop_request"
 STOP_REPLY = "nb_agents_stop_reply"
@@ -81,6 +81,12 @@ def close_doors(ip: InteractiveShell) -> None:
     if isinstance(getattr(kernel, "saved_sigint_handler", None), _IdleInterrupt):
         kernel.saved_sigint_handler = signal.SIG_IGN
     kernel.control_handlers.pop(STOP_REQUEST, None)
+
+
+def when_idle(ip: InteractiveShell, action: Callable[[], object]) -> None:
+    """Call ``action`` on the kernel's main thread between two cells; not at all in a terminal."""
+    if has_front_end(ip):
+        asyncio.get_event_loop().call_soon(action)
 
 
 class _IdleInterrupt:

@@ -9,13 +9,19 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
-
 from nb_agents.errors import TaskError, UserError
 from nb_agents.jupyter import kernel, verbs
 from nb_agents.jupyter.errors import as_usage_error
+from nb_agents.jupyter.ipython import (
+    Magics,
+    UsageError,
+    argument,
+    arguments,
+    cell_magic,
+    line_magic,
+    magics_class,
+    parse_argstring,
+)
 from nb_agents.jupyter.panel import show_run, show_text
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
@@ -34,20 +40,34 @@ class AgentsMagics(Magics):
 
     shell: InteractiveShell
 
-    @magic_arguments("agents")
+    @arguments("agents")
     @argument("--config", "-c", metavar="F", help="team file (MassGen's YAML or JSON)")
     @argument("--session", "-s", metavar="S", help="session to go on in, or to begin by that name")
-    @argument("--continue", dest="continue_", action="store_true", help="next turn of the session used last (or of --session)")  # noqa: E501
-    @argument("--orchestrator-timeout", type=float, metavar="S", help="seconds until the run is stopped (default: the config's, else 1800)")  # noqa: E501
-    @argument("--session-root", metavar="DIR", help="where sessions are (default: $NB_AGENTS_SESSIONS, else .nb_agents/sessions)")  # noqa: E501
+    @argument(
+        "--continue",
+        dest="continue_",
+        action="store_true",
+        help="next turn of the session used last (or of --session)",
+    )
+    @argument(
+        "--orchestrator-timeout",
+        type=float,
+        metavar="S",
+        help="seconds until the run is stopped (default: the config's, else 1800)",
+    )
+    @argument(
+        "--session-root",
+        metavar="DIR",
+        help="where sessions are (default: $NB_AGENTS_SESSIONS, else .nb_agents/sessions)",
+    )
     @argument("--wait", action="store_true", help="stay in the cell until the run is over")
     @argument("--out", metavar="NAME", help="keep the run in this variable")
     @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
-    @cell_magic
+    @cell_magic("agents")
     def agents(self, line: str, cell: str) -> None:
-        """Start a team of agents on the task that the cell holds, in the background.
+        r"""Start a team of agents on the task that the cell holds, in the background.
 
-        {{name}} in the task takes a notebook variable; write \\{{name}} for the braces themselves.
+        {{name}} in the task takes a notebook variable; write \{{name}} for the braces themselves.
         Without --config three demo agents run: offline, free, no key needed.
         """
         args = _parse(type(self).agents, line)
@@ -108,10 +128,10 @@ class AgentsMagics(Magics):
 
 
 def fill_in(task: str, names: dict[str, Any]) -> str:
-    """Put notebook variables into a task.
+    r"""Put notebook variables into a task.
 
     Args:
-        task: The cell's text; ``{{name}}`` takes a variable, ``\\{{name}}`` stays ``{{name}}``.
+        task: The cell's text; ``{{name}}`` takes a variable, ``\{{name}}`` stays ``{{name}}``.
         names: The notebook's variables.
 
     Returns:

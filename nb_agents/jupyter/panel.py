@@ -16,10 +16,11 @@ from typing import Any
 
 import anywidget
 import traitlets
-from IPython.display import DisplayHandle, display
+from IPython.display import DisplayHandle
 
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle
+from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.kernel import pin_comm
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
@@ -143,7 +144,7 @@ def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
         "round": f"Round: {view.round}/∞",
         "elapsed": elapsed,
         "fraction": round(fraction, 4),
-        "cost": text.cost(total_cost(view)),
+        "cost": text.cost(total_cost(view)) if any(a.tokens for a in view.agents.values()) else "",
         "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
         "agents": [_row(agent, view) for agent in view.agents.values()],
         "button": _button(view, now),
@@ -176,6 +177,8 @@ def _agent_chip(agent: AgentView, view: RunView) -> str:
             return f"voted for {agent.vote.target}" if agent.vote else "voted"
         case "tool":
             return agent.tool
+        case "writing" if agent.partial_call:
+            return "voting" if agent.tool == "vote" else agent.tool
         case _:
             if view.winner == agent.id and not view.is_over and agent.phase != "stopped":
                 return "presenting"
@@ -188,7 +191,7 @@ def _says(agent: AgentView) -> str:
     if agent.phase == "tool":
         return agent.tool_summary
     if agent.phase == "writing" and agent.partial_call:
-        return text.clip(f"{agent.tool}: {agent.partial_call}", SAYS, tail=True)
+        return text.clip(text.call_so_far(agent.partial_call), SAYS, tail=True)
     if agent.partial:
         return text.clip(agent.partial, SAYS, tail=True)
     if agent.vote:
@@ -205,7 +208,9 @@ def _button(view: RunView, now: float) -> dict[str, Any] | None:
         return {"label": "Stop", "now": False, "title": title}
     if stop.level == "immediate":
         return None
-    left = "" if stop.grace_s is None else f" · {max(0, stop.requested_at + stop.grace_s - now):.0f} s"
+    left = (
+        "" if stop.grace_s is None else f" · {max(0, stop.requested_at + stop.grace_s - now):.0f} s"
+    )
     title = "Cut the calls in flight now. What was streamed so far is kept as partial text."
     return {"label": f"Stop now{left}", "now": True, "title": title}
 

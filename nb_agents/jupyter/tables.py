@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from IPython.display import display
 from markupsafe import escape
+
+from nb_agents.jupyter.ipython import display
 
 __all__ = ["show_table"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic_core import from_json
+
 from nb_agents.view import AgentView, RunView, total_cost
 
 __all__ = [
@@ -19,9 +21,9 @@ __all__ = [
 
 _SOURCES = {
     "widget": "you",
-    "interrupt": "an interrupt",
-    "api": "run.stop()",
-    "magic": "%agents stop",
+    "interrupt": "you (interrupt)",
+    "api": "you (run.stop)",
+    "magic": "you (%agents stop)",
     "rest": "the HTTP interface",
     "cli": "the command line",
     "timeout": "the timeout",
@@ -83,8 +85,12 @@ def cost(dollars: float | None) -> str:
 
 def spent(view: RunView) -> str:
     """Tokens and price of a whole turn."""
-    parts = [tokens(sum(a.tokens for a in view.agents.values())), cost(total_cost(view))]
-    return " · ".join(part for part in parts if part)
+    used = sum(a.tokens for a in view.agents.values())
+    price = cost(total_cost(view)) if used else ""
+    cut = any(a.outcome == "killed" for a in view.agents.values())
+    return " · ".join(p for p in (tokens(used), price) if p) + (
+        " (calls that were cut not counted)" if cut else ""
+    )
 
 
 def size(count: int) -> str:
@@ -117,6 +123,15 @@ def stopped_by(view: RunView) -> str:
     return f"Stopped by {_SOURCES.get(view.stop.source, view.stop.source)}" + (
         f" ({clip(reason, 120)})" if reason not in known else ""
     )
+
+
+def call_so_far(arguments: str) -> str:
+    """The values of a tool call's arguments as far as they have come."""
+    try:
+        known = from_json(arguments, allow_partial="trailing-strings")
+    except ValueError:
+        return ""
+    return " · ".join(str(v) for v in known.values()) if isinstance(known, dict) else ""
 
 
 def agent_state(agent: AgentView, view: RunView) -> str:

@@ -9,13 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from IPython.core.magic_arguments import argument, magic_arguments
-from IPython.display import display
-
 from nb_agents.errors import UnknownRunError, UnknownSessionError
 from nb_agents.events import Event, TextStreamed
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.cards import show_turn
+from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.panel import show_run, show_text, shown_path
 from nb_agents.jupyter.tables import show_table
 from nb_agents.runs import registry
@@ -35,7 +33,7 @@ _root = argument("--session-root", metavar="DIR", help="where sessions are")
 _run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such as r1; the latest")
 
 
-@magic_arguments("agents")
+@arguments("agents")
 def table(ip: Any, args: Any) -> None:
     """Show this kernel's runs."""
     rows = [
@@ -53,7 +51,7 @@ def table(ip: Any, args: Any) -> None:
     show_table(heads, rows, "No run was started in this kernel. %%agents starts one.")
 
 
-@magic_arguments("agents stop")
+@arguments("agents stop")
 @_run
 @argument("--now", action="store_true", help="cut the calls in flight")
 @argument("--agent", metavar="A", help="stop this agent alone")
@@ -72,7 +70,7 @@ def stop(ip: Any, args: Any) -> None:
     display({"text/plain": said.get(result.status, result.status).capitalize()}, raw=True)
 
 
-@magic_arguments("agents wait")
+@arguments("agents wait")
 @_run
 def wait(ip: Any, args: Any) -> None:
     """Stay in the cell until a run is over; an interrupt stops the run."""
@@ -85,7 +83,7 @@ def wait(ip: Any, args: Any) -> None:
         show_text(run)
 
 
-@magic_arguments("agents show")
+@arguments("agents show")
 @argument("what", nargs="?", default="", metavar="RUN|SESSION[/TURN]", help="default: the latest")
 @_root
 def show(ip: Any, args: Any) -> None:
@@ -98,7 +96,7 @@ def show(ip: Any, args: Any) -> None:
     (show_run if kernel.has_front_end(ip) else show_text)(run)
 
 
-@magic_arguments("agents sessions")
+@arguments("agents sessions")
 @_root
 def sessions(ip: Any, args: Any) -> None:
     """List the sessions on disk, the one used last first."""
@@ -108,7 +106,7 @@ def sessions(ip: Any, args: Any) -> None:
     show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
 
 
-@magic_arguments("agents log")
+@arguments("agents log")
 @_run
 @_root
 def log(ip: Any, args: Any) -> None:
@@ -194,4 +192,6 @@ def _log_line(event: Event) -> str:
     fields = (name for name in type(event).__dataclass_fields__ if name not in hidden)
     shown = [f"{name}={value!r}" for name in fields if (value := getattr(event, name))]
     what = event.kind.replace("_", " ")
-    return text.clip(f"{clock}  {getattr(event, 'agent', '') or '-':<12} {what}  " + " ".join(shown), 400)
+    return text.clip(
+        f"{clock}  {getattr(event, 'agent', '') or '-':<12} {what}  " + " ".join(shown), 400
+    )

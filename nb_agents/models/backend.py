@@ -54,7 +54,9 @@ class PydanticBackend:
         settings: pydantic-ai model settings, such as temperature.
     """
 
-    def __init__(self, model: Model, name: str = "", settings: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, model: Model, name: str = "", settings: dict[str, Any] | None = None
+    ) -> None:
         self._model = model
         self._settings: Any = {**(settings or {}), "max_retries": 0}
         self.name = name or model.model_name
@@ -87,9 +89,8 @@ def usage_of(response: ModelResponse) -> Usage:
     """
     try:
         cost: float | None = float(response.cost().total_price)
-    except (LookupError, AssertionError):
+    except (LookupError, AssertionError, ValueError):
+        # ValueError: the server told no usage, as some local ones do.
         cost = None
     usage = response.usage
-    return Usage(
-        input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=cost
-    )
+    return Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=cost)

@@ -1,13 +1,18 @@
 """From a backend of a team file to a model: one row per MassGen backend type.
 
-Providers are imported when they are first needed (0.9-2 s cold); `warm` does it in the background.
+Providers are imported when they are first needed (0.9-2 s cold), by `load`, in the thread that
+starts a run: pydantic-ai's modules import each other in circles, and when two threads do that at
+once one of them is given a half-made module. A notebook's cells and their imports are on the main
+thread; so is the warming after ``%load_ext``, between cells.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +25,10 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.models import Model
 
-__all__ = ["PROVIDERS", "backend_for", "check_team", "http_client", "warm"]
+__all__ = ["PROVIDERS", "backend_for", "check_team", "http_client", "load"]
+
+_BASE = ("pydantic_ai.direct", "pydantic_ai.models.function", "httpx2")
+_loading = threading.Lock()
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 300.0
@@ -37,11 +45,13 @@ class Provider:
         build: Makes the model from (spec, base_url, key, client).
         base_url: Where it lives, or None when its SDK knows.
         variables: Environment variables that may hold the key, best first; none for local servers.
+        module: What `build` imports, by name.
     """
 
     build: Callable[[BackendSpec, str | None, str | None, httpx2.AsyncClient], Model]
     base_url: str | None = None
     variables: tuple[str, ...] = ()
+    module: str = "pydantic_ai.models.openai"
 
 
 def http_client() -> httpx2.AsyncClient:
@@ -110,11 +120,19 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
     return PydanticBackend(model, spec.model, settings)
 
 
-def warm() -> None:
-    """Import what every run needs, so that the first cell does not wait for it."""
-    import pydantic_ai.direct
-    import pydantic_ai.models.function
-    import pydantic_ai.models.openai  # noqa: F401
+def load(kinds: Iterable[str] = ()) -> None:
+    """Import what runs of these backend types need; quick when it was done before.
+
+    Args:
+        kinds: Backend types; what every run needs is imported in any case.
+    """
+    # Separates threads that start runs; see the top of this file.
+    with _loading:
+        for name in _BASE:
+            importlib.import_module(name)
+        for kind in kinds:
+            if kind in PROVIDERS:
+                importlib.import_module(PROVIDERS[kind].module)
 
 
 def _key(agent: AgentSpec) -> str | None:
@@ -123,7 +141,8 @@ def _key(agent: AgentSpec) -> str | None:
         key = spec.api_key.get_secret_value()
         if name := unset_variable(key):
             raise MissingKeyError(agent.id, name, spec.type)
-        return key
+        if key:
+            return key
     for variable in provider.variables:
         if key := os.environ.get(variable, ""):
             return key
@@ -196,12 +215,12 @@ def _gemini(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
 PROVIDERS: dict[str, Provider] = {
     "openai": Provider(_openai, "https://api.openai.com/v1", ("OPENAI_API_KEY",)),
     "chatcompletion": Provider(_openai, "https://api.openai.com/v1", ("OPENAI_API_KEY",)),
-    "claude": Provider(_claude, None, ("ANTHROPIC_API_KEY",)),
-    "gemini": Provider(_gemini, None, ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
-    "grok": Provider(_openai, "https://api.x.ai/v1", ("XAI_API_KEY",)),
-    "openrouter": Provider(
-        _openrouter, "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)
+    "claude": Provider(_claude, None, ("ANTHROPIC_API_KEY",), "pydantic_ai.models.anthropic"),
+    "gemini": Provider(
+        _gemini, None, ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "pydantic_ai.models.google"
     ),
+    "grok": Provider(_openai, "https://api.x.ai/v1", ("XAI_API_KEY",)),
+    "openrouter": Provider(_openrouter, "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
     "azure_openai": Provider(_azure, None, ("AZURE_OPENAI_API_KEY",)),
     "lmstudio": Provider(_openai, "http://localhost:1234/v1"),
     "vllm": Provider(_openai, "http://localhost:8000/v1"),

@@ -10,32 +10,46 @@ import asyncio
 import atexit
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+import anyio
+from anyio.from_thread import BlockingPortal
 
 __all__ = ["at_shutdown", "portal", "post"]
 
 THREAD_NAME = "nb_agents"
 
+GOODBYE_S = 0.3
+"""What the loop gets at exit to close its sockets, after the runs are saved."""
+
+
+@dataclass(frozen=True)
+class _Background:
+    portal: BlockingPortal
+    loop: asyncio.AbstractEventLoop
+    end: asyncio.Event
+    thread: threading.Thread
+
+
 # Separates threads that start the first run at the same moment.
 _lock = threading.Lock()
-_portal: BlockingPortal | None = None
-_loop: asyncio.AbstractEventLoop | None = None
-_stack = ExitStack()
+_background: _Background | None = None
 _before_exit: list[Callable[[], None]] = []
 
 
 def portal() -> BlockingPortal:
     """Give the way onto the loop; starts its thread on first use."""
-    global _portal, _loop
+    global _background
     with _lock:
-        if _portal is None:
-            _portal = _stack.enter_context(start_blocking_portal(name=THREAD_NAME))
-            _loop = _portal.call(asyncio.get_running_loop)
+        if _background is None:
+            ready: Future[_Background] = Future()
+            threading.Thread(target=_serve, args=(ready,), name=THREAD_NAME, daemon=True).start()
+            _background = ready.result()
             atexit.register(_shut_down)
-        return _portal
+        return _background.portal
 
 
 def post(function: Callable[..., object], *args: Any) -> None:
@@ -45,8 +59,9 @@ def post(function: Callable[..., object], *args: Any) -> None:
         function: Must not block.
         args: Its arguments.
     """
-    if _loop is not None and not _loop.is_closed():
-        _loop.call_soon_threadsafe(function, *args)
+    if _background is not None:
+        with suppress(RuntimeError):  # the loop is closed: nothing is left to be told
+            _background.loop.call_soon_threadsafe(function, *args)
 
 
 def at_shutdown(action: Callable[[], None]) -> None:
@@ -54,8 +69,23 @@ def at_shutdown(action: Callable[[], None]) -> None:
     _before_exit.append(action)
 
 
+def _serve(ready: Future[_Background]) -> None:
+    async def main() -> None:
+        end = asyncio.Event()
+        async with BlockingPortal() as made:
+            here = threading.current_thread()
+            ready.set_result(_Background(made, asyncio.get_running_loop(), end, here))
+            await end.wait()
+            await made.stop(cancel_remaining=True)
+
+    # anyio's start_blocking_portal would do, but it joins its thread without a limit, also when
+    # its context is merely garbage-collected: a tool that hangs would then hold up the exit.
+    anyio.run(main)
+
+
 def _shut_down() -> None:
     for action in _before_exit:
         action()
-    # The thread is a daemon: not waiting for what may hang in it is what keeps exit prompt.
-    _stack.pop_all()
+    if _background is not None:
+        post(_background.end.set)
+        _background.thread.join(GOODBYE_S)

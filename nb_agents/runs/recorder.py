@@ -44,30 +44,45 @@ class Recorder:
         logger.debug("%s", event)
         self._journal.append(event)
         self.view = apply(self.view, event)
-        if self._journal.error is not None and not self._failing:
-            self._failing = True
-            why = self._journal.error.strerror or str(self._journal.error)
-            self.emit(Noticed(text=f"Saving failed: {why}. All is kept in memory and tried again."))
-        elif self._journal.error is None and self._failing:
-            self._failing = False
-            self.emit(Noticed(text="Saving works again; everything is on disk."))
+        self._tell()
 
     def flush(self) -> None:
         """Try again what could not be written."""
         if self._journal.error is not None:
             self._journal.flush()
-            if self._journal.error is None and not self.view.is_over:
-                self._failing = False
-                self.emit(Noticed(text="Saving works again; everything is on disk."))
+            self._tell()
+
+    def note(self, text: str) -> None:
+        """Tell a person something, also when the turn's last line is written already."""
+        if self.view.is_over:
+            self.view = replace(self.view, notices=(*self.view.notices, text))
+        else:
+            self.emit(Noticed(text=text))
+
+    def _tell(self) -> None:
+        """Note when saving begins to fail, and when it works again."""
+        error = self._journal.error
+        if (error is not None) is self._failing:
+            return
+        self._failing = error is not None
+        if error is not None:
+            why = error.strerror or str(error)
+            self.note(f"Saving failed: {why}. All is kept in memory and tried again.")
+        elif not self.view.is_over:
+            self.note("Saving works again; everything is on disk.")
 
     def sync(self) -> None:
         """Bring the journal through to the disk; may be called from a worker thread."""
         self._journal.sync()
 
     def publish(self) -> None:
-        """Show the view to all subscribers."""
+        """Show the view to all subscribers; one that fails costs nobody else anything."""
         for subscriber in tuple(self.subscribers):
-            subscriber(self.view)
+            try:
+                subscriber(self.view)
+            except Exception:
+                name = getattr(subscriber, "__qualname__", repr(subscriber))
+                logger.exception("subscriber %s failed", name)
 
     def close(self) -> None:
         """Close the journal, unless lines still wait to be written."""

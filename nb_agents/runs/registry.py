@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
-from concurrent.futures import wait as wait_for_futures
+import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from filelock import FileLock
+
 from nb_agents.cancel import CancelPolicy, StopResult, StopSource
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import ConfigError, TaskError, UnknownRunError
-from nb_agents.models.providers import check_team
+from nb_agents.errors import (
+    ConfigError,
+    SessionBusyError,
+    StorageError,
+    TaskError,
+    UnknownRunError,
+)
+from nb_agents.models.providers import check_team, load
 from nb_agents.runs.debug import open_debug_log, secrets_of
 from nb_agents.runs.loop import at_shutdown, portal
 from nb_agents.runs.run import Run, Work
@@ -73,17 +83,17 @@ def start(
         run = nb_agents.start("Compare three ways to cache embeddings")
         run.stop(reason="wrong path")
     """
-    if not task.strip():
+    task = task.strip()
+    if not task:
         raise TaskError("The task is empty. Write what the agents are to do below the first line.")
     spec, notices = _team(config)
     check_team(spec)
     context = spec.context_paths
     timeout_s = _timeout(timeout, spec)
+    load({agent.backend.type for agent in spec.agents})
     past = _open_session(session_root, session, continue_)
     with _lock:
         paths, lock = layout.claim_turn(past.path, _owner_here(past.path))
-        for agent in spec.agents:
-            (paths.workspaces / agent.id).mkdir(exist_ok=True)
         work = Work(
             task=task,
             spec=spec,
@@ -94,12 +104,28 @@ def start(
             notices=(*notices, *past.restored()),
             owner=f"pid {os.getpid()} on {socket.gethostname()}",
         )
-        run = Run(f"r{len(_runs) + 1}", work, lock, policy or CancelPolicy())
+        run = _begin(f"r{len(_runs) + 1}", work, lock, policy or CancelPolicy(), debug)
         _runs[run.id] = run
-    if debug:
-        close_log = open_debug_log(paths.path / "debug.log", secrets_of(spec))
-        run.subscribe(lambda view: close_log() if view.is_over else None)
-    portal().start_task_soon(run.execute, name=f"run {run.id}")
+    return run
+
+
+def _begin(run_id: str, work: Work, lock: FileLock, policy: CancelPolicy, debug: bool) -> Run:
+    """Make a run and let it go; if that can't be, the turn was never there."""
+    paths = work.paths
+    try:
+        for agent in work.spec.agents:
+            (paths.workspaces / agent.id).mkdir(exist_ok=True)
+        run = Run(run_id, work, lock, policy)
+        if debug:
+            close_log = open_debug_log(paths.path / "debug.log", secrets_of(work.spec))
+            run.subscribe(lambda view: close_log() if view.is_over else None)
+        portal().start_task_soon(run.execute, name=f"run {run_id}")
+    except BaseException as exc:
+        lock.release()
+        shutil.rmtree(paths.path, ignore_errors=True)
+        if isinstance(exc, OSError):
+            raise StorageError(str(paths.path), exc.strerror or str(exc)) from None
+        raise
     return run
 
 
@@ -110,7 +136,7 @@ def runs() -> tuple[Run, ...]:
 
 def live_runs() -> tuple[Run, ...]:
     """The runs that are not over, oldest first."""
-    return tuple(run for run in _runs.values() if not run.is_over)
+    return tuple(run for run in runs() if not run.is_over)
 
 
 def find_run(name: str = "") -> Run:
@@ -188,7 +214,7 @@ def _open_session(
     else:
         path = layout.new_session(where, datetime.now())
     if any(turn.is_live() for turn in layout.turns_of(path)[-1:]):
-        layout.claim_turn(path, _owner_here(path))  # says who is at it
+        raise SessionBusyError(path.name, _owner_here(path) or "another process")
     return load_session(path)
 
 
@@ -202,8 +228,10 @@ def _stop_all_and_wait() -> None:
     live = live_runs()
     for run in live:
         run.request_stop(True, "parent", "the kernel or process is shutting down")
-    wait_for_futures([run._done for run in live], timeout=SHUTDOWN_S)
+    deadline = time.monotonic() + SHUTDOWN_S
+    for run in live:
+        with suppress(TimeoutError):
+            run.wait_over(max(0.0, deadline - time.monotonic()))
 
 
 at_shutdown(_stop_all_and_wait)
-

@@ -9,6 +9,7 @@ Source: MassGen's "Graceful Cancellation" document (the texts), `session/_state.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,15 +18,16 @@ from typing import Any
 from nb_agents.events import FileInfo, TurnStarted
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
-from nb_agents.session.turn import write_views
+from nb_agents.session.turn import answer_text, partial_answers, write_views
 from nb_agents.tools.workspace import list_files
 from nb_agents.view import AgentView, RunView, VoteView, fold
 
 __all__ = ["Message", "PastTurn", "Session", "load_session", "load_turn", "workspace_files"]
 
-_PARTIAL_HEADER = (
-    "[PARTIAL TEXT - written by agents before the stop, never submitted as an answer]"
-)
+_PARTIAL_HEADER = "[PARTIAL TEXT - written by agents before the stop, never submitted as an answer]"
+
+
+_BEST_ANSWER = re.compile(r"\[PARTIAL ANSWER - [^\n]*\]\n\[Best answer from: ([^\n]+)\]\n=+\n\n")
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class PastTurn:
             return "failed"
         if self.view.stop is None:
             return "incomplete (the kernel died)" if not self.view.is_over else "incomplete"
-        return "incomplete (timeout)" if self.view.stop.source == "timeout" else "incomplete (stopped)"
+        return (
+            "incomplete (timeout)" if self.view.stop.source == "timeout" else "incomplete (stopped)"
+        )
 
 
 @dataclass(frozen=True)
@@ -146,15 +150,15 @@ def load_turn(paths: TurnPaths, *, mend: bool = True) -> PastTurn:
     """
     live = paths.is_live()
     recovered = read_journal(paths.journal) if paths.journal.exists() else None
+    unread = recovered.warnings if recovered else ()
     if recovered is None or not any(isinstance(e, TurnStarted) for e in recovered.events):
         view, warnings = _from_files(paths)
-        return PastTurn(paths, view, live, warnings)
-    view, warnings = fold(recovered.events), recovered.warnings
-    if not view.is_over and not live:
-        view = _as_died(view, paths)
-        if mend:
-            warnings += _mend(view, paths)
-    return PastTurn(paths, view, live, warnings)
+        return PastTurn(paths, view, live, unread + warnings)
+    view = fold(recovered.events)
+    if not live:
+        view = view if view.is_over else _as_died(view, paths)
+        unread += _mend(view, paths) if mend else ()
+    return PastTurn(paths, view, live, unread)
 
 
 def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> tuple[FileInfo, ...]:
@@ -184,13 +188,24 @@ def _as_died(view: RunView, paths: TurnPaths) -> RunView:
 
 
 def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
-    if _read_json(paths.metadata).get("journal_seq") == view.seq and paths.answer.exists():
+    view = view if view.is_over else replace(view, ended_at=view.last_at)
+    if _is_up_to_date(view, paths):
         return ()
     try:
-        write_views(replace(view, ended_at=view.last_at), paths)
+        write_views(view, paths)
     except OSError as exc:
         return (f"{paths.metadata} can't be brought up to date: {exc.strerror}",)
     return ()
+
+
+def _is_up_to_date(view: RunView, paths: TurnPaths) -> bool:
+    """Whether the files show all of the journal; only an ended turn's metadata has a receipt."""
+    known = _read_json(paths.metadata)
+    needed = [paths.answer] if answer_text(view) else []
+    if view.status != "completed" and partial_answers(view):
+        needed.append(paths.partial_answers)
+    whole = known.get("journal_seq") == view.seq and "receipt" in known
+    return whole and all(path.exists() for path in needed)
 
 
 def _messages(turn: PastTurn) -> list[Message]:
@@ -249,8 +264,11 @@ def _unsubmitted(view: RunView) -> str:
 
 
 def _workspaces(turn: PastTurn) -> list[Path]:
-    folder = turn.paths.workspaces
-    return sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    return _folders(turn.paths.workspaces)
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
 
 
 def _from_files(paths: TurnPaths) -> tuple[RunView, tuple[str, ...]]:
@@ -259,28 +277,37 @@ def _from_files(paths: TurnPaths) -> tuple[RunView, tuple[str, ...]]:
     warnings: list[str] = []
     if not data:
         warnings.append(f"{paths.metadata} is missing or can't be read")
+    if (partial := _read_json(paths.partial_answers)) == {} and paths.partial_answers.exists():
+        warnings.append(f"{paths.partial_answers} can't be read")
     complete = bool(data) and data.get("status") is None
     try:
         answer = paths.answer.read_text(encoding="utf-8", errors="replace")
     except OSError:
         answer = ""
-    partial = _read_json(paths.partial_answers)
-    spaces = [p.name for p in paths.workspaces.iterdir()] if paths.workspaces.is_dir() else []
+    # MassGen leaves a cancelled turn's partial answers beside the complete one that replaced it.
+    partial = {} if complete else partial or _best_answer(answer)
+    spaces = [p.name for p in _folders(paths.workspaces)]
     agents = {a: _agent_from(a, partial.get(a)) for a in dict.fromkeys([*partial, *spaces])}
     phase = data.get("phase")
     view = RunView(
         session=paths.session,
         turn=paths.number,
-        task=str(data.get("task", "")),
+        task=str(data.get("task") or ""),
         status="completed" if complete else "cancelled",
         phase=phase if phase in ("coordinating", "presenting") else "coordinating",
         agents=agents,
-        winner=str(data.get("winning_agent", "")),
+        winner=str(data.get("winning_agent") or ""),
         answer=answer if complete else "",
         files=workspace_files(paths, agents),
         ended_at=paths.path.stat().st_mtime,
     )
     return view, tuple(warnings)
+
+
+def _best_answer(text: str) -> dict[str, Any]:
+    """Take the one answer that ``answer.txt`` still has when partial_answers.json is lost."""
+    head = _BEST_ANSWER.match(text)
+    return {head[1]: {"answer": text[head.end() :]}} if head else {}
 
 
 def _agent_from(agent_id: str, entry: object) -> AgentView:
@@ -300,7 +327,6 @@ def _agent_from(agent_id: str, entry: object) -> AgentView:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
-

@@ -1,11 +1,11 @@
-"""The journal: append-only JSON lines, the truth of a turn.
+r"""The journal: append-only JSON lines, the truth of a turn.
 
 One event is one `os.write`, so that a killed process leaves at most one torn line, at the end; it
 is cut before the next append. A write that fails (a full disk) keeps its lines in memory and is
 tried again with the next one: nothing is lost while the process lives.
 
-Source: measured in 150 kill -9 each, and what others' issue trackers taught: cut the torn tail, skip
-bad lines in the middle, split on b"\\n" only, keep ASCII (U+2028 ends a line for some readers).
+Source: measured in 150 kill -9 each, and what others' issue trackers taught: cut the torn tail,
+skip bad lines in the middle, split on b"\n" only, keep ASCII (U+2028 ends a line for some readers).
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Journal:
         try:
             os.fsync(self._fd)
         except OSError as exc:
+            self._is_synced = False
             self.error = exc
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = [
     "TurnPaths",
     "claim_turn",
     "find_session",
+    "named_session",
     "new_session",
     "session_root",
     "sessions_by_use",
@@ -37,6 +39,8 @@ __all__ = [
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 _TURN = re.compile(r"turn_([1-9]\d*)")
 _ALLOT_TIMEOUT_S = 10.0
+_PROBE_S = 0.05
+"""Whoever only looks holds the lock for far less, so it is not taken for an owner."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class TurnPaths:
         """Whether a process (this one or another) runs the turn now."""
         lock = self.lock()
         try:
-            lock.acquire(blocking=False)
+            lock.acquire(timeout=_PROBE_S, poll_interval=_PROBE_S / 10)
         except Timeout:
             return True
         except OSError:
@@ -240,7 +244,7 @@ def claim_turn(session: Path, owner_of: str = "") -> tuple[TurnPaths, FileLock]:
             paths = TurnPaths(session.absolute() / f"turn_{turns[-1].number + 1 if turns else 1}")
             paths.workspaces.mkdir(parents=True)
             lock = paths.lock()
-            lock.acquire(blocking=False)
+            lock.acquire(timeout=_ALLOT_TIMEOUT_S)  # a moment longer only if somebody looks
             return paths, lock
     except Timeout:
         raise SessionBusyError(session.name, "another process is starting a turn") from None
@@ -249,5 +253,8 @@ def claim_turn(session: Path, owner_of: str = "") -> tuple[TurnPaths, FileLock]:
 
 
 def _last_use(turn: TurnPaths) -> float:
-    times = [p.stat().st_mtime for p in (turn.journal, turn.metadata) if p.exists()]
-    return max(times, default=turn.path.stat().st_mtime)
+    # The journal first: the other files may have been mended since, by merely looking.
+    for path in (turn.journal, turn.metadata, turn.path):
+        with suppress(OSError):
+            return path.stat().st_mtime
+    return 0.0

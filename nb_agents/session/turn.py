@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -24,6 +26,7 @@ from nb_agents.view import RunView, receipt
 __all__ = ["answer_text", "metadata", "partial_answers", "write_atomic", "write_views"]
 
 _RULE = "=" * 80
+_TURN_LINE = re.compile(r"TURN ([0-9]+)\b")
 
 
 def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]:
@@ -176,8 +179,12 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def _reason(view: RunView) -> str:
     if view.stop is None:
-        return "failed" if view.status == "failed" else ("running" if not view.is_over else "")
+        return "failed" if view.status == "failed" else _reason_unasked(view)
     return "timeout" if view.stop.source == "timeout" else "cancelled"
+
+
+def _reason_unasked(view: RunView) -> str:
+    return "kernel died" if view.is_over else "running"
 
 
 def _longest_partial(view: RunView) -> str:
@@ -189,8 +196,12 @@ def _link_workspace(paths: TurnPaths, winner: str) -> None:
     target = Path("workspaces", winner)
     if paths.workspace.is_symlink():
         paths.workspace.unlink()
-    if not paths.workspace.exists():
+    if paths.workspace.exists():
+        return
+    try:
         paths.workspace.symlink_to(target, target_is_directory=True)
+    except OSError:  # Windows without the right to, FAT, some network drives
+        shutil.copytree(paths.path / target, paths.workspace, symlinks=True)
 
 
 def _append_winner(paths: TurnPaths, view: RunView) -> None:
@@ -207,13 +218,14 @@ def _append_winner(paths: TurnPaths, view: RunView) -> None:
 def _summary_blocks(path: Path) -> dict[int, str]:
     """Read the blocks that are there, by turn number."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except (OSError, ValueError):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
         return {}
+    lines = text.splitlines(keepends=True)
     starts = [
-        (i, int(line.split()[1]))
+        (i, int(turn[1]))
         for i, line in enumerate(lines)
-        if line.startswith("TURN ") and lines[i - 1].strip() == _RULE and line.split()[1].isdigit()
+        if (turn := _TURN_LINE.match(line)) and i and lines[i - 1].strip() == _RULE
     ]
     ends = [i - 2 for i, _ in starts[1:]] + [len(lines)]
     return {

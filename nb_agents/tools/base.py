@@ -7,6 +7,7 @@ Schema and argument checking are pydantic-ai's. A tool tells the model of a fail
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from nb_agents.cancel import checkpoint
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
-__all__ = ["MAX_RESULT_CHARS", "Tool", "ToolError", "ToolResult", "Toolbox"]
+__all__ = ["MAX_RESULT_CHARS", "Tool", "ToolError", "ToolResult", "Toolbox", "summarize"]
+
+logger = logging.getLogger("nb_agents")
 
 MAX_RESULT_CHARS = 100_000
 """What one result may add to a conversation; the rest is cut, and the model is told."""
@@ -82,6 +85,11 @@ class Tool:
             return ToolResult(_explain(self.name, exc), is_error=True)
         except ToolError as exc:
             return ToolResult(f"Error: {exc}", is_error=True)
+        except Exception as exc:
+            # A tool that breaks costs a call, never the run: the model is told and goes on.
+            logger.warning("tool %s failed", self.name, exc_info=True)
+            why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+            return ToolResult(f"Error: {type(exc).__name__}: {why}", is_error=True)
 
 
 class Toolbox:
@@ -112,7 +120,7 @@ def summarize(name: str, args: str | dict[str, Any] | None) -> str:
     """Say in a few words what a call is about, for the panel: its path, or its first argument."""
     try:
         known = json.loads(args) if isinstance(args, str) else args
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     if not isinstance(known, dict) or not known:
         return ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from anyio import to_thread
@@ -23,6 +24,8 @@ MAX_WRITE_CHARS = 5_000_000
 MAX_READ_CHARS = 50_000
 MAX_READ_BYTES = 20_000_000
 MAX_LISTED = 500
+_BINARY_PROBE_BYTES = 8000
+"""A NUL so early says binary. Source: git's buffer_is_binary."""
 PEERS = "peers"
 _TEMP = ".nb_agents.tmp"
 
@@ -44,7 +47,11 @@ def list_files(root: Path, limit: int | None = None) -> list[tuple[str, int]]:
             path = Path(folder, name)
             if name.endswith(_TEMP) or path.is_symlink():
                 continue
-            found.append((path.relative_to(root).as_posix(), path.stat().st_size))
+            try:
+                size = path.stat().st_size
+            except OSError:  # deleted since the directory was read
+                continue
+            found.append((path.relative_to(root).as_posix(), size))
             if limit is not None and len(found) >= limit:
                 return found
     return found
@@ -110,9 +117,10 @@ class Workspace:
         target = self._readable(path)
         if not target.is_file():
             raise ToolError(f"there is no file {path!r}")
-        if target.stat().st_size > MAX_READ_BYTES:
-            raise ToolError(f"{path!r} is larger than {MAX_READ_BYTES} bytes")
-        text = (await to_thread.run_sync(target.read_bytes)).decode("utf-8", errors="replace")
+        data = await to_thread.run_sync(_read, target, path)
+        if b"\0" in data[:_BINARY_PROBE_BYTES]:
+            raise ToolError(f"{path!r} is a binary file of {len(data)} bytes")
+        text = data.decode("utf-8", errors="replace")
         part = text[max(offset, 0) : max(offset, 0) + MAX_READ_CHARS]
         end = max(offset, 0) + len(part)
         return part + (f"\n[cut; go on with offset={end}]" if end < len(text) else "")
@@ -141,10 +149,17 @@ class Workspace:
         target = self._writable(path)
         if not target.is_file():
             raise ToolError(f"there is no file {path!r}")
-        text = (await to_thread.run_sync(target.read_bytes)).decode("utf-8", errors="replace")
+        try:
+            text = (await to_thread.run_sync(_read, target, path)).decode("utf-8")
+        except UnicodeDecodeError:
+            # Read with replacement and written back, its other bytes would be lost.
+            raise ToolError(f"{path!r} is not UTF-8 text and can't be edited") from None
         if not old or text.count(old) != 1:
             raise ToolError(f"`old` occurs {text.count(old) if old else 0} times, not once")
-        await to_thread.run_sync(_replace, target, text.replace(old, new))
+        text = text.replace(old, new)
+        if len(text) > MAX_WRITE_CHARS:
+            raise ToolError(f"{len(text)} characters are too many; at most {MAX_WRITE_CHARS}")
+        await to_thread.run_sync(_replace, target, text)
         return f"Edited {path}."
 
     async def delete_file(self, path: str) -> str:
@@ -165,7 +180,7 @@ class Workspace:
             raise ToolError("other agents' files can only be read")
         # The parent is resolved and the last name is not followed: a symlink can't lead out, and
         # replacing or deleting one touches the link alone.
-        parent = self._root.joinpath(*parts[:-1]).resolve()
+        parent = _resolve(self._root.joinpath(*parts[:-1]), path)
         if not parent.is_relative_to(self._root):
             raise ToolError(f"{path!r} leads out of your workspace")
         target = parent / parts[-1]
@@ -174,8 +189,9 @@ class Workspace:
         return target
 
     def _readable(self, path: str) -> Path:
+        _refuse_unnameable(path)
         if os.path.isabs(path):
-            target = Path(path).resolve()
+            target = _resolve(Path(path), path)
             if any(target.is_relative_to(root) for root in [*self._context, self._root]):
                 return target
             raise ToolError(f"{path!r} is not below your workspace or a context path")
@@ -184,26 +200,54 @@ class Workspace:
             root, parts = self._peers[parts[1]], parts[2:]
         else:
             root = self._root
-        target = root.joinpath(*parts).resolve()
+        target = _resolve(root.joinpath(*parts), path)
         if not target.is_relative_to(root):
             raise ToolError(f"{path!r} leads out of the workspace")
         return target
 
     def _relative_parts(self, path: str) -> tuple[str, ...]:
+        _refuse_unnameable(path)
         pure = PurePosixPath(path.replace("\\", "/"))
-        if "\0" in path or pure.is_absolute() or Path(path).is_absolute():
+        if pure.is_absolute() or Path(path).is_absolute():
             raise ToolError(f"{path!r} is not a relative path")
         if not pure.parts or ".." in pure.parts:
             raise ToolError(f"{path!r} is not a path inside your workspace")
         return pure.parts
 
 
+def _refuse_unnameable(path: str) -> None:
+    """Refuse what no file can be named: a NUL, or half a surrogate pair."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ToolError(f"{path!r} is not a path") from None
+    if "\0" in path:
+        raise ToolError(f"{path!r} is not a path")
+
+
+def _resolve(target: Path, path: str) -> Path:
+    try:
+        return target.resolve()
+    except (OSError, RuntimeError):  # RuntimeError: pathlib's word for a loop of symlinks
+        raise ToolError(f"{path!r} leads nowhere") from None
+
+
+def _read(target: Path, path: str) -> bytes:
+    if target.stat().st_size > MAX_READ_BYTES:
+        raise ToolError(f"{path!r} is larger than {MAX_READ_BYTES} bytes")
+    return target.read_bytes()
+
+
 def _replace(target: Path, content: str) -> None:
     temp = target.with_name(f".{target.name}{_TEMP}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temp.write_text(content, encoding="utf-8", errors="replace")
+        temp.unlink(missing_ok=True)
+        # "x" makes a file of its own: a symlink of that name would lead out of the workspace.
+        with open(temp, "xb") as file:
+            file.write(content.encode("utf-8", "replace"))
         os.replace(temp, target)
     except OSError as exc:
-        temp.unlink(missing_ok=True)
+        with suppress(OSError):  # the name may be what was refused
+            temp.unlink(missing_ok=True)
         raise ToolError(f"the file can't be written: {exc.strerror}") from exc

@@ -1,0 +1,27 @@
+"""Runs the named benchmarks, or all: `python -m tests.bench [name ...]`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from tests.bench.server import BenchServer
+from tests.bench.table import print_machine
+
+BENCHMARKS = ("cell", "stop", "tokens", "round_trip")
+
+
+def main(names: list[str]) -> int:
+    """Run them one after the other, each beside a model server in a process of its own."""
+    if unknown := set(names) - set(BENCHMARKS):
+        print(f"No benchmark {', '.join(sorted(unknown))}. There are: {', '.join(BENCHMARKS)}.")
+        return 2
+    print_machine()
+    for name in names or BENCHMARKS:
+        with BenchServer() as server:
+            import_module(f"tests.bench.{name}").main(server)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

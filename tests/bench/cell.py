@@ -1,0 +1,52 @@
+"""How long a cell with `%%agents` takes: it starts a team of three and returns."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from tests.bench.notebook import START, live_notebook, seconds, stop_and_wait
+from tests.bench.server import BenchServer
+from tests.bench.table import print_table, spread, verdict
+from tests.kernel.driver import Kernel
+
+AGENTS = 3
+KERNELS = 3
+WARM = 10
+WARM_S = 0.15
+_IS_IMPORTED = "'pydantic_ai.models.openai' in __import__('sys').modules"
+
+
+def main(server: BenchServer) -> None:
+    server.set_pace(20)
+    at_once, later, warm = [], [], []
+    for _ in range(KERNELS):
+        at_once.append(_first(server, wait=False))
+        later.append(_first(server, wait=True, then=warm))
+    rows = [
+        ["first, at once after %load_ext", spread(at_once), "", ""],
+        ["first, when its imports are done", spread(later), "", ""],
+        ["warm", spread(warm), f"<= {WARM_S}", verdict(median(warm) <= WARM_S)],
+    ]
+    title = (
+        f"cell: seconds from sending %%agents to the end of the cell, {AGENTS} agents; "
+        f"median of {KERNELS} kernels, warm: {len(warm)} cells (least-greatest)"
+    )
+    print_table(title, ("cell", "seconds", "aim", ""), rows)
+
+
+def _first(server: BenchServer, *, wait: bool, then: list[float] | None = None) -> float:
+    with live_notebook(server.url, AGENTS) as kernel:
+        kernel.run("%load_ext nb_agents")
+        if wait:
+            kernel.wait_until(lambda: kernel.eval(_IS_IMPORTED))
+        first = seconds(kernel, START)
+        stop_and_wait(kernel)
+        if then is not None:
+            then += [_one(kernel) for _ in range(WARM)]
+        return first
+
+
+def _one(kernel: Kernel) -> float:
+    took = seconds(kernel, START)
+    stop_and_wait(kernel)
+    return took

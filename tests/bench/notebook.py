@@ -1,0 +1,38 @@
+"""A live kernel with a team file, for the benchmarks that need one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.bench.clients import team
+from tests.kernel.driver import Kernel
+
+__all__ = ["START", "live_notebook", "seconds", "stop_and_wait"]
+
+START = "%%agents --config team.json\nWrite at length."
+_STOP = "%agents stop --now\n%agents wait"
+
+
+@contextmanager
+def live_notebook(url: str, agents: int) -> Iterator[Kernel]:
+    """Give a kernel beside a team file with so many agents."""
+    with Kernel() as kernel:
+        (kernel.cwd / "team.json").write_text(json.dumps(team(url, agents)))
+        yield kernel
+
+
+def seconds(kernel: Kernel, code: str) -> float:
+    """Run a cell that must succeed; seconds until all of its output is here."""
+    began = time.perf_counter()
+    result = kernel.run(code, timeout_s=60)
+    took = time.perf_counter() - began
+    assert result.status == "ok", result.error
+    return took
+
+
+def stop_and_wait(kernel: Kernel) -> None:
+    """End the latest run."""
+    seconds(kernel, _STOP)

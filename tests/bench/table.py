@@ -1,0 +1,46 @@
+"""Plain aligned tables, and what must stand above them: the machine's facts."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from statistics import median
+
+__all__ = ["p95", "print_machine", "print_table", "spread", "verdict"]
+
+_PACKAGES = ("nb_agents", "pydantic-ai-slim", "openai", "httpx2", "anyio", "ipykernel", "anywidget")
+
+
+def print_machine() -> None:
+    """Print what the figures depend on."""
+    load = f"load {os.getloadavg()[0]:.1f}"
+    system = f"{platform.system()} {platform.release()}"
+    print(f"{os.cpu_count()} cores, {load}, {system}, Python {platform.python_version()}")
+    print(", ".join(f"{name} {version(name)}" for name in _PACKAGES))
+
+
+def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under a head, first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    print(f"\n{title}")
+    for row in (head, ["-" * w for w in widths], *rows):
+        first, *others = zip(row, widths, strict=True)
+        print("  ".join([first[0].ljust(first[1]), *(cell.rjust(w) for cell, w in others)]))
+
+
+def spread(values: Sequence[float], digits: int = 3) -> str:
+    """Word a sample as "median (least-greatest)"."""
+    low, middle, high = (f"{v:.{digits}f}" for v in (min(values), median(values), max(values)))
+    return f"{middle} ({low}-{high})" if len(values) > 1 else middle
+
+
+def p95(values: Sequence[float]) -> float:
+    """Give the value that 95 % don't exceed."""
+    return sorted(values)[round(0.95 * (len(values) - 1))]
+
+
+def verdict(is_met: bool) -> str:
+    """Word whether an aim was met."""
+    return "met" if is_met else "missed"

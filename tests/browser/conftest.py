@@ -1,0 +1,43 @@
+"""One JupyterLab, one browser and one model server for each file; a notebook for each test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser.lab import Lab, NotebookPage, chromium, start_lab
+from tests.browser.story import Story
+from tests.model_server import ModelServer
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with start_lab(tmp_path_factory.mktemp("lab")) as lab:
+        yield lab
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture
+def story(lab: Lab, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Story]:
+    """A notebook's story. After each test the page has shown and done nothing that it must not."""
+    folder = lab.root / re.sub(r"\W+", "_", request.node.name)[:60]
+    folder.mkdir()
+    with NotebookPage(lab, browser) as page:
+        story = Story(page, folder)
+        yield story
+        story.check()
+        page.shutdown_kernel()

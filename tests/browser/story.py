@@ -1,0 +1,193 @@
+"""What the story's tests share: a notebook with nb_agents in it, seen as a person sees it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from playwright.sync_api import Dialog, Locator
+from playwright.sync_api import Request as PageRequest
+
+from tests.browser.lab import NotebookPage, write_notebook
+from tests.model_server import ModelServer, Reply, Request, ToolCall
+
+__all__ = ["KERNELS_SETTINGS", "LOAD", "Story", "agent", "demo_team", "server_team"]
+
+KERNELS_SETTINGS = "@jupyterlab/apputils-extension:kernels-settings"
+LOAD = "%load_ext nb_agents"
+WIDGET_ERRORS = ("Error displaying widget", "Loading widget", "Error creating widget")
+_LOCAL = re.compile(r"(https?|wss?)://(127\.0\.0\.1|localhost)[:/]|data:|blob:|about:")
+
+
+class Story:
+    """One test's notebook, alone in a folder; the kernel works in that folder.
+
+    Attributes:
+        page: The browser tab.
+        folder: Where the notebook and its sessions are.
+        strangers: Requests of the page to anywhere but this machine.
+        dialogs: Messages of alert, confirm and prompt.
+    """
+
+    def __init__(self, page: NotebookPage, folder: Path) -> None:
+        self.page = page
+        self.folder = folder
+        self.strangers: list[str] = []
+        self.dialogs: list[str] = []
+        page.page.on("request", self._note_request)
+        page.page.on("dialog", self._note_dialog)
+
+    def _note_request(self, request: PageRequest) -> None:
+        if not _LOCAL.match(request.url):
+            self.strangers.append(request.url)
+
+    def _note_dialog(self, dialog: Dialog) -> None:
+        if dialog.type != "beforeunload":
+            self.dialogs.append(dialog.message)
+
+    def check(self) -> None:
+        """Find nothing that a page must never show, say or do."""
+        shown = self.page.output_text() if self.page.notebook else ""
+        assert not [error for error in WIDGET_ERRORS if error in shown], shown
+        assert self.page.console_errors == []
+        assert self.strangers == []
+        assert self.dialogs == []
+
+    # Cells
+
+    def open(self, *cells: str) -> None:
+        """Write a notebook, open it and load the extension; ``cells`` come after."""
+        write_notebook(self.folder / "story.ipynb", [LOAD, *cells])
+        self.page.open_notebook(f"{self.folder.name}/story.ipynb")
+        self.page.run_cell(0)
+
+    def run(self, source: str, wait: bool = True) -> int:
+        """Append a cell and run it; returns its index."""
+        i = self.page.append_cell(source)
+        self.page.run_cell(i, wait)
+        return i
+
+    def start(self, task: str, options: str = "", wait: bool = True) -> int:
+        """Start a run in a new cell; returns the cell's index when its panel is there."""
+        i = self.run(f"%%agents {options}\n{task}".replace("%%agents \n", "%%agents\n"), wait)
+        self.panel(i).wait_for()
+        return i
+
+    def team(self, team: Mapping[str, Any], name: str = "team.yaml") -> str:
+        """Write a team file; returns the option that names it."""
+        (self.folder / name).write_text(yaml.safe_dump(dict(team)))
+        return f"--config {name}"
+
+    # What is seen
+
+    def panel(self, i: int) -> Locator:
+        """The live panel in a cell's output."""
+        return self.page.outputs(i).locator(".nba")
+
+    def card(self, i: int) -> Locator:
+        """The card in a cell's output."""
+        return self.page.outputs(i).locator('[role="group"][aria-label^="nb_agents:"]')
+
+    def chip(self, i: int) -> Locator:
+        """The panel's status chip."""
+        return self.panel(i).locator("header .chip")
+
+    def row(self, i: int, name: str) -> Locator:
+        """An agent's row on the panel."""
+        return self.panel(i).locator("tbody tr", has=self.page.page.get_by_text(name, exact=True))
+
+    def wait_running(self, i: int) -> None:
+        """Wait until an agent is writing."""
+        self.page.wait_until(
+            lambda: self.panel(i).locator(".caret:visible").count(),
+            what=f"words on the panel of cell {i}",
+            seen=lambda: self.page.output_text(i),
+        )
+
+    def wait_card(self, i: int, state: str) -> Locator:
+        """Wait for the card of a state, such as "stopped"; the panel is gone then."""
+        card = self.card(i)
+        card.get_by_text(re.compile(rf"^\W+ {state}$")).wait_for()
+        assert self.panel(i).count() == 0
+        return card
+
+    # What is on the disk
+
+    def sessions(self) -> list[Path]:
+        """The sessions, by name."""
+        return sorted((self.folder / ".nb_agents" / "sessions").glob("session_*"))
+
+    def turn(self, number: int = 1, session: int = 0) -> Path:
+        """A turn's directory."""
+        return self.sessions()[session] / f"turn_{number}"
+
+    def events(self, kind: str, number: int = 1, session: int = 0) -> list[dict[str, Any]]:
+        """What a turn's journal says, of one kind."""
+        lines = (self.turn(number, session) / "events.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [event for event in found if event["kind"] == kind]
+
+    def metadata(self, number: int = 1, session: int = 0) -> dict[str, Any]:
+        """A turn's metadata."""
+        data: dict[str, Any] = json.loads((self.turn(number, session) / "metadata.json").read_text())
+        return data
+
+
+def demo_team(words_per_second: float, count: int = 3) -> dict[str, Any]:
+    """A team of the demo model at another pace."""
+    backend = {"type": "demo", "words_per_second": words_per_second}
+    names = ["ada", "ben", "cleo", *(f"agent_{n:02}" for n in range(4, count + 1))]
+    return {"agents": [{"id": name, "backend": backend} for name in names[:count]]}
+
+
+def server_team(server: ModelServer, **models: str) -> dict[str, Any]:
+    """A team whose models are the server's; agents' names and their models."""
+    return {
+        "agents": [
+            {
+                "id": name,
+                "backend": {"type": "openai", "model": model, "base_url": server.url, "api_key": "k"},
+            }
+            for name, model in models.items()
+        ]
+    }
+
+
+def agent(
+    answer: str,
+    says: str = "",
+    files: Mapping[str, str] | None = None,
+    final: str = "",
+    hang_after: int | None = None,
+) -> Callable[[Request], Reply]:
+    """An agent's part: it writes its files, answers, votes, and presents when it has won.
+
+    Args:
+        answer: What it submits.
+        says: What it streams before that.
+        files: What it writes first, by path.
+        final: What it presents; its answer by default.
+        hang_after: How many chunks of what it says come before its model falls silent.
+    """
+
+    def reply(request: Request) -> Reply:
+        if "<FINAL PRESENTATION>" in request.prompt:
+            return _call(final or answer, "new_answer", content=final or answer)
+        if answers := re.findall(r'<ANSWER from="(agent\d+)">', request.prompt):
+            why = "It is the most complete of the answers."
+            return _call("I compared the answers. ", "vote", agent_id=answers[0], reason=why)
+        written = sum(message["role"] == "tool" for message in request.messages)
+        for path, content in list((files or {}).items())[written:]:
+            return _call(f"First I write {path}. ", "write_file", path=path, content=content)
+        return replace(_call(says, "new_answer", content=answer), hang_after=hang_after)
+
+    return reply
+
+
+def _call(says: str, tool: str, **args: str) -> Reply:
+    return Reply(text=says, tool_calls=(ToolCall(tool, args),))

@@ -1,0 +1,272 @@
+"""A notebook whose agents speak to a `ModelServer`: what the tests of stops and sessions share.
+
+`Notebook` is a live kernel plus the server plus a team file of three agents (models m1, m2, m3).
+By default every model streams `WORDS` and then answers, votes or presents, as it is offered.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kernel.driver import Comm, Kernel, Result
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
+
+__all__ = [
+    "HELD",
+    "TURN_MIME",
+    "WIDGET_MIME",
+    "WORDS",
+    "Notebook",
+    "Turn",
+    "assert_stopped_gracefully",
+    "assert_stopped_now",
+    "play",
+    "write_team",
+]
+
+AGENTS = ("ada", "ben", "cleo")
+WORDS = "alpha beta gamma delta epsilon zeta"
+HELD = "alpha beta gamma"
+TURN_MIME = "application/vnd.nb-agents.turn+json"
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+
+def play(request: Request) -> Reply:
+    """Play an agent's part: answer, vote for the first answer that there is, present."""
+    if "<FINAL PRESENTATION>" in request.prompt:
+        return Reply(text="The team's final answer.")
+    if answered := re.search(r'<ANSWER from="(agent\d)">', request.prompt):
+        args = {"agent_id": answered[1], "reason": "It is the first."}
+        return Reply(text=WORDS, tool_calls=(ToolCall("vote", args),))
+    call = ToolCall("new_answer", {"content": f"The answer of {request.model}."})
+    return Reply(text=WORDS, tool_calls=(call,))
+
+
+def write_team(
+    path: Path, server: ModelServer, extra: str = "", backend: Mapping[str, str] | None = None
+) -> Path:
+    """Write a team file of three agents that speak to the server."""
+    fields = {"type": "chatcompletion", "base_url": server.url, "api_key": "no-key"}
+    lines = ["agents:"]
+    for number, agent in enumerate(AGENTS, 1):
+        options = {**fields, "model": f"m{number}", **(backend or {})}
+        lines += [f"  - id: {agent}", "    backend:"]
+        lines += [f"      {name}: {json.dumps(value)}" for name, value in options.items()]
+    path.write_text("\n".join([*lines, extra, ""]))
+    return path
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn on disk, read anew at each look.
+
+    Attributes:
+        run: The run's id in its kernel.
+        cell: The message that started it.
+    """
+
+    path: Path
+    run: str = ""
+    cell: str = ""
+
+    @property
+    def name(self) -> str:
+        """The turn as `%agents show` takes it: SESSION/TURN."""
+        return f"{self.path.parent.name}/{self.path.name.removeprefix('turn_')}"
+
+    @property
+    def session(self) -> str:
+        return self.path.parent.name
+
+    def events(self, kind: str = "") -> list[dict[str, Any]]:
+        """The journal's whole lines (of this kind)."""
+        journal = self.path / "events.jsonl"
+        lines = journal.read_text().split("\n")[:-1] if journal.exists() else []
+        return [e for e in map(json.loads, lines) if kind in ("", e["kind"])]
+
+    def streamed(self) -> dict[str, str]:
+        """The words of each agent that the journal has."""
+        texts: dict[str, str] = {}
+        for event in self.events("text_streamed"):
+            texts[event["agent"]] = texts.get(event["agent"], "") + event["text"]
+        return texts
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return dict(json.loads((self.path / "metadata.json").read_text()))
+
+    @property
+    def partial_answers(self) -> dict[str, dict[str, Any]]:
+        return dict(json.loads((self.path / "partial_answers.json").read_text()))
+
+    @property
+    def answer(self) -> str:
+        return (self.path / "answer.txt").read_text()
+
+    @property
+    def summary(self) -> str:
+        return (self.path.parent / "SESSION_SUMMARY.txt").read_text()
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.events("turn_ended"))
+
+    def wait_streamed(self, words: str = HELD, agents: int = len(AGENTS)) -> None:
+        """Wait until so many agents' words are in the journal."""
+        there = lambda: [t for t in self.streamed().values() if words in t]  # noqa: E731
+        wait_until(lambda: len(there()) >= agents, 10, f"{words!r} on disk", self.streamed)
+
+    def wait_stop(self, level: str = "requested", agent: str = "") -> None:
+        """Wait until a stop of this level is in the journal."""
+        wanted = (level, agent)
+        stops = lambda: [(e["level"], e["agent"]) for e in self.events("stop_requested")]  # noqa: E731
+        wait_until(lambda: wanted in stops(), 10, f"a stop {wanted}", stops)
+
+    def wait_over(self) -> None:
+        """Wait until the turn has ended and its metadata say so."""
+        ended = lambda: self.metadata["run_status"] in ("completed", "cancelled", "failed")  # noqa: E731
+        wait_until(ended, 15, "the turn's end", self.events)
+
+
+class Notebook:
+    """A kernel with nb_agents loaded, a model server and a team file.
+
+    Args:
+        kernel: With nb_agents loaded.
+        server: Where the team's models are.
+        place: A directory for the team file and the sessions.
+    """
+
+    def __init__(self, kernel: Kernel, server: ModelServer, place: Path) -> None:
+        self.kernel = kernel
+        self.server = server
+        self.place = place
+        self.root = place / "sessions"
+        self.team = write_team(place / "team.yaml", server)
+        self.use(kernel)
+
+    def use(self, kernel: Kernel) -> None:
+        """Work in this kernel from now on; its sessions are this notebook's."""
+        self.kernel = kernel
+        kernel.eval(f"__import__('os').environ.update(NB_AGENTS_SESSIONS={str(self.root)!r})")
+
+    def magic(self, options: str = "", task: str = "Count to six.") -> str:
+        """The source of a cell that starts the team."""
+        return f"%%agents --config {self.team} {options}\n{task}"
+
+    def send(self, options: str = "", task: str = "Count to six.") -> Turn:
+        """Start the team in a cell, whether or not the cell ends, and give its turn."""
+        before = set(self.panels())
+        cell = self.kernel.send(self.magic(options, task))
+        return self.turn_of(cell, before)
+
+    def turn_of(self, cell: str, before: set[str] | None = None) -> Turn:
+        """Wait for the panel that a cell shows, and give its turn."""
+
+        def new() -> list[Comm]:
+            if self.kernel.outputs_of(cell).status == "error":
+                raise AssertionError(self.kernel.outputs_of(cell))
+            return [c for run, c in self.panels().items() if run not in (before or ())]
+
+        def seen() -> Result:
+            return self.kernel.outputs_of(cell)
+
+        comm = self.kernel.wait_until(new, 15, "the panel", seen)[-1]
+        state = comm.state["state"]
+        path = self.root / state["session"] / f"turn_{state['turn']}"
+        return Turn(path, state["run"], cell)
+
+    def start(self, options: str = "", task: str = "Count to six.") -> Turn:
+        """Start the team in a cell that returns."""
+        turn = self.send(options, task)
+        result = self.kernel.result(turn.cell)
+        assert result.status == "ok", result
+        return turn
+
+    def start_held(self, options: str = "") -> Turn:
+        """Start the team and wait until each model has streamed `HELD` and pauses there."""
+        self.server.hold(after=3)
+        turn = self.start(options)
+        turn.wait_streamed()
+        return turn
+
+    def panels(self) -> dict[str, Comm]:
+        """All panels that the kernel ever opened, by their run."""
+        self.kernel._drain(0)
+        states = [(c, c.state.get("state")) for c in self.kernel.comms.values()]
+        return {s["run"]: c for c, s in states if isinstance(s, dict) and "run" in s}
+
+    def panel(self, turn: Turn) -> Comm:
+        return self.panels()[turn.run]
+
+    def press(self, turn: Turn, *, now: bool = False, subshell_id: str | None = None) -> str:
+        """Press the panel's Stop button; the message goes by the widget's comm alone."""
+        content = {"type": "stop", "run": turn.run, "now": now}
+        return self.kernel.send_custom(self.panel(turn).comm_id, content, subshell_id)
+
+    def end_all(self) -> None:
+        """Stop every run of the kernel at once and wait for it."""
+        self.kernel.run(
+            "import nb_agents as _nb\n"
+            "for _run in _nb.runs():\n"
+            "    _run.stop(now=True)\n"
+            "for _run in _nb.runs():\n"
+            "    _run.wait_quietly()"
+        )
+
+    def text(self, result: Result) -> str:
+        """All plain text that a person sees of a cell."""
+        shown = [d.data.get("text/plain", "") for d in result.displays]
+        error = [result.error.evalue] if result.error else []
+        return "\n".join([result.stdout, result.stderr, *shown, *error])
+
+
+def assert_stopped_now(turn: Turn, server: ModelServer, source: str) -> None:
+    """Assert that an immediate stop closed all three streams and kept their words, on disk."""
+    server.wait_closed()
+    assert [r.closed_by for r in server.requests] == ["client"] * 3
+    turn.wait_over()
+    _assert_incomplete(turn, source)
+    assert turn.events("stop_requested")[-1]["level"] == "immediate"
+    kept = turn.partial_answers
+    assert sorted(kept) == sorted(AGENTS)
+    for entry in kept.values():
+        assert (entry["partial"], entry["partial_text"]) == (True, HELD)
+    assert turn.answer.startswith("[PARTIAL ANSWER - Session was cancelled during")
+    assert turn.answer.endswith(HELD)
+
+
+def assert_stopped_gracefully(turn: Turn, server: ModelServer, source: str) -> None:
+    """Let the held streams go on; assert that they ended, were kept, and that no other began."""
+    assert not turn.is_over
+    server.release()
+    turn.wait_over()
+    server.wait_closed()
+    assert [r.closed_by for r in server.requests] == ["server"] * 3
+    _assert_incomplete(turn, source)
+    assert {e["level"] for e in turn.events("stop_requested")} == {"requested"}
+    kept = turn.partial_answers
+    for number, agent in enumerate(AGENTS, 1):
+        assert kept[agent]["answer"] == f"The answer of m{number}."
+        assert "partial" not in kept[agent]
+    assert turn.answer.startswith("[PARTIAL ANSWER - Session was cancelled during coordinating")
+    assert "The answer of m" in turn.answer
+
+
+def _assert_incomplete(turn: Turn, source: str) -> None:
+    data = turn.metadata
+    found = {name: data[name] for name in ("status", "phase", "run_status", "reason")}
+    assert found == {
+        "status": "incomplete",
+        "phase": "coordinating",
+        "run_status": "cancelled",
+        "reason": "timeout" if source == "timeout" else "cancelled",
+    }
+    assert turn.events("stop_requested")[0]["source"] == source
+    marker = "TIMEOUT" if source == "timeout" else "CANCELLED"
+    assert f"TURN {data['turn']} [INCOMPLETE - {marker}]" in turn.summary

@@ -1,0 +1,375 @@
+"""Every door at each level, in a live kernel: what is on disk, and what the server saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.driver import Kernel
+from tests.kernel.notebook import (
+    HELD,
+    TURN_MIME,
+    Notebook,
+    Turn,
+    assert_stopped_gracefully,
+    assert_stopped_now,
+    write_team,
+)
+from tests.model_server import ModelServer
+
+STOP_REQUEST = "nb_agents_stop_request"
+SLEEP = "import time\nprint('begun', flush=True)\ntime.sleep(30)"
+AWAIT = "import asyncio\nprint('begun', flush=True)\nawait asyncio.sleep(30)"
+NEST = "import nest_asyncio; nest_asyncio.apply()"
+
+
+@pytest.fixture(scope="module", params=["plain", "nest_asyncio"])
+def either(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """A kernel as it is, and one in which a person has applied nest_asyncio."""
+    with Kernel() as kernel:
+        assert kernel.run("%load_ext nb_agents").status == "ok"
+        if request.param == "nest_asyncio":
+            assert kernel.run(NEST).status == "ok"
+        yield kernel
+
+
+@pytest.fixture
+def both(either: Kernel, server: ModelServer, tmp_path: Path) -> Iterator[Notebook]:
+    """A notebook in each of these kernels."""
+    notebook = Notebook(either, server, tmp_path)
+    yield notebook
+    notebook.end_all()
+
+
+def level(now: bool) -> str:
+    return "immediate" if now else "requested"
+
+
+def assert_stopped(turn: Turn, server: ModelServer, source: str, now: bool) -> None:
+    turn.wait_stop(level(now))
+    (assert_stopped_now if now else assert_stopped_gracefully)(turn, server, source)
+
+
+# The panel
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_button_by_control_message(both: Notebook, now: bool) -> None:
+    turn = both.start_held()
+    reply = both.kernel.control(STOP_REQUEST, {"run": turn.run, "now": now})
+    status = "stopping-now" if now else "stopping"
+    assert reply == {"status": "ok", "changed": True, "run_status": status}
+    assert_stopped(turn, both.server, "widget", now)
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_button_by_control_message_while_a_cell_blocks(both: Notebook, now: bool) -> None:
+    turn = both.start_held()
+    blocked = both.kernel.send(SLEEP)
+    both.kernel.wait_stdout(blocked, "begun")
+    both.kernel.control(STOP_REQUEST, {"run": turn.run, "now": now})
+    assert_stopped(turn, both.server, "widget", now)
+    assert both.kernel.outputs_of(blocked).is_busy
+    both.kernel.interrupt()
+    assert both.kernel.result(blocked).error
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_button_by_widget_message(both: Notebook, now: bool) -> None:
+    turn = both.start_held()
+    both.press(turn, now=now)
+    assert_stopped(turn, both.server, "widget", now)
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("busy", [SLEEP, AWAIT], ids=["sleep", "await"])
+def test_button_by_widget_message_while_a_cell_blocks(
+    notebook: Notebook, busy: str, now: bool
+) -> None:
+    turn = notebook.start_held()
+    subshell = notebook.kernel.create_subshell()  # as JupyterLab makes one for comm messages
+    blocked = notebook.kernel.send(busy)
+    notebook.kernel.wait_stdout(blocked, "begun")
+    notebook.press(turn, now=now, subshell_id=subshell)
+    assert_stopped(turn, notebook.server, "widget", now)
+    assert notebook.kernel.outputs_of(blocked).is_busy
+    notebook.kernel.interrupt()
+    assert notebook.kernel.result(blocked).error
+
+
+def test_the_panels_two_messages_are_one_stop(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    notebook.press(turn)
+    turn.wait_stop()
+    reply = notebook.kernel.control(STOP_REQUEST, {"run": turn.run, "now": False})
+    assert reply == {"status": "ok", "changed": False, "run_status": "stopping"}
+    assert_stopped_gracefully(turn, notebook.server, "widget")
+    reply = notebook.kernel.control(STOP_REQUEST, {"run": turn.run, "now": True})
+    assert (reply["changed"], reply["run_status"]) == (False, "finished")
+
+
+def test_a_second_press_raises_the_level(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    notebook.press(turn)
+    turn.wait_stop("requested")
+    assert not turn.is_over
+    notebook.press(turn, now=True)
+    turn.wait_stop("immediate")
+    assert_stopped_now(turn, notebook.server, "widget")
+
+
+def test_a_stop_of_an_unknown_run_says_so(notebook: Notebook) -> None:
+    reply = notebook.kernel.control(STOP_REQUEST, {"run": "nobody", "now": True})
+    assert (reply["changed"], reply["run_status"]) == (False, "unknown")
+
+
+# The interrupt of an idle kernel
+
+
+def test_interrupt_when_idle(both: Notebook) -> None:
+    turn = both.start_held()
+    both.kernel.interrupt()
+    assert_stopped(turn, both.server, "interrupt", False)
+
+
+def test_two_interrupts_when_idle(both: Notebook) -> None:
+    turn = both.start_held()
+    both.kernel.interrupt()
+    turn.wait_stop("requested")
+    assert not turn.is_over
+    both.kernel.interrupt()
+    assert_stopped(turn, both.server, "interrupt", True)
+
+
+def test_an_idle_interrupt_stops_every_run(notebook: Notebook) -> None:
+    first = notebook.start_held()
+    second = notebook.start_held()
+    notebook.kernel.interrupt()
+    first.wait_stop("requested")
+    second.wait_stop("requested")
+    notebook.kernel.interrupt()
+    for turn in (first, second):
+        turn.wait_over()
+        stops = [(e["level"], e["source"]) for e in turn.events("stop_requested")]
+        assert stops == [("requested", "interrupt"), ("immediate", "interrupt")]
+        assert turn.partial_answers["ada"]["partial_text"] == HELD
+    notebook.server.wait_closed()
+    assert {r.closed_by for r in notebook.server.requests} == {"client"}
+
+
+def test_an_idle_interrupt_without_runs_does_nothing(notebook: Notebook) -> None:
+    notebook.kernel.interrupt()
+    assert notebook.kernel.run("1 + 1").value == "2"
+
+
+# The interrupt of a cell that waits. A cell that shows the stopped run's card has no traceback.
+
+WAITING = {
+    "magic --wait": None,
+    "%agents wait": "%agents wait",
+    "run.wait()": "run.wait()",
+    "await run": "await run",
+}
+
+
+def waiting_cell(notebook: Notebook, how: str) -> Turn:
+    """Start a held run and a cell that waits for it; the turn's `cell` is the waiting one."""
+    if WAITING[how] is None:
+        notebook.server.hold(after=3)
+        turn = notebook.send("--wait")
+        turn.wait_streamed()
+        return turn
+    turn = notebook.start_held("--out run")
+    cell = notebook.kernel.send(WAITING[how] or "")
+    notebook.kernel.wait_busy(cell)
+    wait_for_handler(notebook.kernel)
+    return Turn(turn.path, turn.run, cell)
+
+
+def wait_for_handler(kernel: Kernel) -> None:
+    """Wait until the cell waits indeed: its own handler of SIGINT is in force."""
+    subshell = kernel.create_subshell()
+    handler = "__import__('signal').getsignal(2).__qualname__"
+    wanted = "interrupt_calls.<locals>.on_signal"
+    kernel.wait_until(
+        lambda: (
+            kernel.eval(
+                f"getattr(__import__('signal').getsignal(2), '__qualname__', '')",
+                subshell_id=subshell,
+            )
+            == wanted
+        ),
+        10,
+        handler,
+    )
+
+
+def assert_ended_cleanly(notebook: Notebook, cell: str, how: str) -> None:
+    result = notebook.kernel.result(cell)
+    if how in ("magic --wait", "%agents wait"):
+        assert result.status == "ok", result
+        shown = [d for d in [*result.displays, *result.updates] if TURN_MIME in d.data]
+    else:
+        assert result.error
+        assert result.error.ename == "RunCancelled"
+        assert result.error.traceback == []
+        shown = [d for d in result.displays if TURN_MIME in d.data]
+        assert shown[-1].data[TURN_MIME]["state"] == "stopped"
+    assert shown
+    assert "Traceback" not in notebook.text(result)
+
+
+@pytest.mark.parametrize("how", WAITING)
+def test_interrupt_of_a_waiting_cell(both: Notebook, how: str) -> None:
+    turn = waiting_cell(both, how)
+    both.kernel.interrupt()
+    turn.wait_stop("requested")
+    assert both.kernel.outputs_of(turn.cell).is_busy
+    assert_stopped_gracefully(turn, both.server, "interrupt")
+    assert_ended_cleanly(both, turn.cell, how)
+
+
+@pytest.mark.parametrize("how", WAITING)
+def test_two_interrupts_of_a_waiting_cell(both: Notebook, how: str) -> None:
+    turn = waiting_cell(both, how)
+    both.kernel.interrupt()
+    turn.wait_stop("requested")
+    assert both.kernel.outputs_of(turn.cell).is_busy
+    both.kernel.interrupt()
+    assert_stopped(turn, both.server, "interrupt", True)
+    assert_ended_cleanly(both, turn.cell, how)
+
+
+def test_cells_behind_a_stopped_magic_run_on(notebook: Notebook) -> None:
+    turn = waiting_cell(notebook, "magic --wait")
+    behind = notebook.kernel.send("'behind'")
+    notebook.kernel.interrupt()
+    turn.wait_stop()
+    notebook.server.release()
+    assert notebook.kernel.result(behind).value == "'behind'"
+
+
+# The interrupt of any other busy cell
+
+
+@pytest.mark.parametrize("busy", [SLEEP, AWAIT], ids=["sleep", "await"])
+def test_interrupt_of_another_cell_leaves_the_runs_alone(both: Notebook, busy: str) -> None:
+    turn = both.start_held()
+    cell = both.kernel.send(busy)
+    both.kernel.wait_stdout(cell, "begun")
+    both.kernel.interrupt()
+    error = both.kernel.result(cell, timeout_s=15).error
+    assert error
+    assert error.ename in ("KeyboardInterrupt", "CancelledError")
+    both.server.release()
+    turn.wait_over()
+    assert turn.metadata["run_status"] == "completed"
+    assert turn.events("stop_requested") == []
+
+
+# The magic
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_stop_magic(notebook: Notebook, now: bool) -> None:
+    turn = notebook.start_held()
+    result = notebook.kernel.run(f"%agents stop {'--now' if now else ''} --reason 'wrong path'")
+    assert f"un {turn.run} is stopping" in notebook.text(result)
+    assert_stopped(turn, notebook.server, "magic", now)
+    assert turn.events("stop_requested")[0]["reason"] == "wrong path"
+    again = notebook.kernel.run(f"%agents stop {turn.run}")
+    assert "is over already; nothing was changed" in notebook.text(again)
+
+
+def test_stop_magic_names_a_run(notebook: Notebook) -> None:
+    first = notebook.start_held()
+    second = notebook.start_held()
+    notebook.kernel.run(f"%agents stop {first.run} --now")
+    first.wait_over()
+    assert not second.is_over
+    notebook.server.release()
+    second.wait_over()
+    assert second.metadata["run_status"] == "completed"
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_stop_magic_of_one_agent(notebook: Notebook, now: bool) -> None:
+    turn = notebook.start_held()
+    result = notebook.kernel.run(f"%agents stop --agent ben {'--now' if now else ''}")
+    assert "gent ben of run" in notebook.text(result)
+    turn.wait_stop(level(now), agent="ben")
+    notebook.server.release()
+    turn.wait_over()
+    assert turn.metadata["run_status"] == "completed"
+    assert [r.closed_by for r in notebook.server.requests if r.model == "m2"] == [
+        "client" if now else "server"
+    ]
+    [ended] = [e for e in turn.events("agent_ended") if e["agent"] == "ben"]
+    assert ended["outcome"] == ("killed" if now else "stopped")
+
+
+# Python
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_run_stop(notebook: Notebook, now: bool) -> None:
+    turn = notebook.start_held("--out run")
+    result = notebook.kernel.run(f"run.stop(now={now}, reason='enough')")
+    assert (
+        result.value
+        == f"StopResult(changed=True, status='{'stopping-now' if now else 'stopping'}')"
+    )
+    assert_stopped(turn, notebook.server, "api", now)
+    assert turn.events("stop_requested")[0]["reason"] == "enough"
+
+
+def test_run_cancel_waits_until_all_is_saved(both: Notebook) -> None:
+    turn = both.start_held("--out run")
+    cell = both.kernel.send("result = await run.cancel('why')\nresult.changed, str(run.status)")
+    turn.wait_stop("requested")
+    assert both.kernel.outputs_of(cell).is_busy
+    assert_stopped_gracefully(turn, both.server, "api")
+    assert both.kernel.result(cell).value == "(True, 'cancelled')"
+    assert turn.events("stop_requested")[0]["reason"] == "why"
+
+
+# Time
+
+
+def test_timeout_option(notebook: Notebook) -> None:
+    notebook.server.hold(after=3)
+    turn = notebook.start("--orchestrator-timeout 0.5")
+    turn.wait_streamed()
+    assert_stopped(turn, notebook.server, "timeout", False)
+    reason = turn.events("stop_requested")[0]["reason"]
+    assert reason == "orchestrator timeout reached (0.5 seconds)"
+
+
+def test_timeout_of_the_team_file(notebook: Notebook) -> None:
+    write_team(
+        notebook.team,
+        notebook.server,
+        "timeout_settings:\n  orchestrator_timeout_seconds: 0.5",
+    )
+    notebook.server.hold(after=3)
+    turn = notebook.start()
+    turn.wait_streamed()
+    assert_stopped(turn, notebook.server, "timeout", False)
+
+
+def test_a_graceful_stop_becomes_immediate_when_the_grace_is_over(notebook: Notebook) -> None:
+    notebook.server.hold(after=3)
+    cell = notebook.kernel.send(
+        "import nb_agents\n"
+        f"run = nb_agents.start('Count.', config={str(notebook.team)!r},"
+        " policy=nb_agents.CancelPolicy(grace_timeout_s=0.4))\n"
+        "print(run.path)"
+    )
+    turn = Turn(Path(notebook.kernel.result(cell).stdout.strip()))
+    turn.wait_streamed()
+    notebook.kernel.run("run.stop()")
+    turn.wait_stop("requested")
+    turn.wait_stop("immediate")
+    assert_stopped_now(turn, notebook.server, "api")

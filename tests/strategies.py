@@ -1,0 +1,48 @@
+"""Random events, by hypothesis, made from the fields that each class declares."""
+
+import dataclasses
+from typing import Any, get_args
+
+from hypothesis import strategies as st
+
+from nb_agents import events as ev
+
+EVENT_CLASSES: tuple[type[Any], ...] = get_args(ev.Event)
+
+AGENTS = st.sampled_from(["ada", "ben", "stranger"])
+TEXT = st.text(max_size=12)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+_NUMBERS = st.floats(0, 1e9, allow_nan=False)
+_ANY_NUMBERED = {"response": JSON, "args": JSON, "request": st.lists(JSON, max_size=2)}
+
+
+def _field(name: str) -> st.SearchStrategy[Any] | None:
+    if name in ("agent", "target", "winner"):
+        return AGENTS | st.just("")
+    return _ANY_NUMBERED.get(name)
+
+
+def of_class(cls: type[Any]) -> st.SearchStrategy[Any]:
+    """Give instances of one event class."""
+    chosen = {f.name: s for f in dataclasses.fields(cls) if (s := _field(f.name)) is not None}
+    return st.builds(cls, **{**chosen, "seq": st.integers(0, 99), "at": _NUMBERS})
+
+
+st.register_type_strategy(float, _NUMBERS)
+st.register_type_strategy(str, TEXT)
+
+EVENTS = st.one_of([of_class(cls) for cls in EVENT_CLASSES])
+
+STARTED = ev.TurnStarted(
+    session="session_1",
+    turn=1,
+    task="Why?",
+    agents=(ev.AgentInfo(id="ada", model="m1"), ev.AgentInfo(id="ben", model="m2")),
+    timeout_s=60,
+    seq=1,
+    at=100.0,
+)

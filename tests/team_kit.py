@@ -1,0 +1,102 @@
+"""Runs of scripted teams, for tests: start one, hold it at a point, read what it left."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.cancel import CancelPolicy
+from nb_agents.errors import NbAgentsError
+from nb_agents.models.backend import Backend
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.session.journal import read_journal
+from nb_agents.testing import ScriptedModel, scripted_team
+from nb_agents.view import fold
+
+WAIT_S = 10.0
+ROOT = Path(__file__).parent.parent
+
+
+def start(
+    root: Path, policy: CancelPolicy | None = None, timeout: float | None = None, **models: Backend
+) -> Run:
+    """Start a team of these models on a task, sessions below `root`."""
+    team = scripted_team(**models)
+    return nb_agents.start("the task", team, session_root=root, timeout=timeout, policy=policy)
+
+
+def finish(run: Run) -> Run:
+    """Wait for the end, whatever it is, and check that disk and memory tell the same."""
+    run.wait_over(WAIT_S)
+    told = read_journal(run.path / "events.jsonl")
+    assert told.warnings == ()
+    assert [e.seq for e in told.events] == list(range(1, len(told.events) + 1))
+    assert isinstance(told.events[0], ev.TurnStarted)
+    assert isinstance(told.events[-1], ev.TurnEnded)
+    assert fold(told.events).agents == run.view.agents
+    assert fold(told.events).stop == run.view.stop
+    assert metadata(run)["run_status"] == run.status
+    assert load_session(run.path.parent).turns[-1].view.status == run.status
+    for agent in run.view.agents.values():
+        assert not agent.in_flight
+    assert "running" not in [tool.outcome for tool in run.view.tools]
+    return run
+
+
+def outcome(run: Run) -> str | NbAgentsError:
+    """What waiting for a run gives: the answer, or what is raised."""
+    try:
+        return run.wait(WAIT_S)
+    except NbAgentsError as exc:
+        return exc
+
+
+def events(run: Run, *kinds: type[Any]) -> list[Any]:
+    """The journal's events of these kinds, in order; of all kinds by default."""
+    found = read_journal(run.path / "events.jsonl").events
+    return [e for e in found if not kinds or isinstance(e, kinds)]
+
+
+def metadata(run: Run) -> dict[str, Any]:
+    """What metadata.json says."""
+    data: dict[str, Any] = json.loads((run.path / "metadata.json").read_text(encoding="utf-8"))
+    return data
+
+
+def outcomes(run: Run) -> dict[str, str]:
+    """What became of each agent, by the receipt."""
+    return {agent: each.outcome for agent, each in run.receipt.agents.items()}
+
+
+def prompt(model: ScriptedModel, request: int) -> str:
+    """Everything that a model read in one of its requests."""
+    parts = [part for message in model.requests[request] for part in message.parts]
+    return "\n".join(str(getattr(part, "content", "")) for part in parts)
+
+
+def script(
+    source: str, root: Path, *args: str, options: tuple[str, ...] = (), **popen: Any
+) -> subprocess.Popen[str]:
+    """Run a Python script in a process of its own, in `root`."""
+    path = root / "script.py"
+    path.write_text(source, encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "NB_AGENTS_SESSIONS": str(root / "sessions")}
+    return subprocess.Popen(
+        [sys.executable, *options, str(path), *args],
+        cwd=root,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **popen,
+    )
+
+
+def sessions(root: Path) -> list[Path]:
+    """The session directories that scripts made in `root`."""
+    return sorted(p for p in (root / "sessions").iterdir() if p.is_dir())

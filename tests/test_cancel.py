@@ -1,0 +1,224 @@
+"""The cancel token: levels rise, downwards through the tree, heard once by everyone."""
+
+import threading
+from collections import Counter
+
+import pytest
+from anyio import to_thread
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents.cancel import (
+    AgentStopped,
+    CancellationStatus,
+    CancelToken,
+    StopRequest,
+    bind,
+    checkpoint,
+    should_stop,
+)
+
+NONE, REQUESTED, IMMEDIATE, CANCELLED = CancellationStatus
+LEVELS = st.sampled_from(CancellationStatus)
+
+
+@given(st.lists(LEVELS))
+def test_the_level_only_rises(asked: list[CancellationStatus]) -> None:
+    token, highest = CancelToken(), NONE
+    for level in asked:
+        assert token.request(level, "api") is (level > highest)
+        highest = max(highest, level)
+        assert token.status is highest
+
+
+def test_the_first_requester_is_kept() -> None:
+    token = CancelToken()
+    token.request(REQUESTED, "widget", "wrong path")
+    token.request(IMMEDIATE, "interrupt", "now")
+    assert token.first_request == StopRequest(REQUESTED, "widget", "wrong path")
+
+
+def test_a_stop_reaches_all_below_and_nothing_beside() -> None:
+    run = CancelToken("run")
+    ada, ben = run.child("ada"), run.child("ben")
+    tool = ada.child("tool")
+    ada.request(REQUESTED, "widget")
+    assert [t.status for t in (run, ada, tool, ben)] == [NONE, REQUESTED, REQUESTED, NONE]
+    run.request(IMMEDIATE, "api")
+    assert {t.status for t in (run, ada, tool, ben)} == {IMMEDIATE}
+
+
+def test_a_child_made_late_inherits_level_and_request() -> None:
+    run = CancelToken()
+    run.request(REQUESTED, "timeout", "time is over")
+    late = run.child("late").child("later")
+    assert late.status is REQUESTED
+    assert late.first_request == run.first_request
+    with pytest.raises(AgentStopped):
+        late.checkpoint()
+
+
+def test_a_detached_child_hears_nothing_more() -> None:
+    run = CancelToken()
+    child = run.child("done")
+    run.detach(child)
+    run.detach(child)  # twice is the same as once
+    run.request(IMMEDIATE, "api")
+    assert child.status is NONE
+
+
+def test_clear_lets_a_resumed_run_work_and_stop_again() -> None:
+    run = CancelToken()
+    run.request(CANCELLED, "api")
+    run.clear()
+    run.checkpoint()
+    assert (run.status, run.first_request, run.child("new").status) == (NONE, None, NONE)
+    assert run.request(REQUESTED, "magic")
+    assert run.first_request == StopRequest(REQUESTED, "magic")
+
+
+def test_a_listener_hears_each_rise_once() -> None:
+    token, heard = CancelToken(), []
+    token.on_request(lambda request: heard.append(request.level))
+    for level in (REQUESTED, REQUESTED, IMMEDIATE, REQUESTED, CANCELLED):
+        token.request(level, "api")
+    assert heard == [REQUESTED, IMMEDIATE, CANCELLED]
+
+
+def test_a_listener_that_comes_late_hears_the_level_at_once() -> None:
+    token, heard = CancelToken(), []
+    token.request(REQUESTED, "rest", "why")
+    token.request(IMMEDIATE, "api")
+    token.on_request(heard.append)
+    assert heard == [StopRequest(IMMEDIATE, "rest", "why")]
+
+
+def test_an_unsubscribed_listener_hears_nothing() -> None:
+    token, heard = CancelToken(), []
+    unsubscribe = token.on_request(heard.append)
+    unsubscribe()
+    unsubscribe()
+    token.request(REQUESTED, "api")
+    assert heard == []
+
+
+def test_a_listener_of_a_parent_hears_nothing_of_a_child() -> None:
+    run, heard = CancelToken(), []
+    run.on_request(heard.append)
+    run.child("ada").request(IMMEDIATE, "api")
+    assert heard == []
+
+
+def test_a_listener_that_fails_keeps_the_stop_from_nobody() -> None:
+    run, heard = CancelToken(), []
+    child = run.child("ada")
+    child.on_request(lambda _: 1 / 0)
+    run.on_request(lambda _: 1 / 0)
+    run.on_request(heard.append)
+    ben = run.child("ben")
+    with pytest.raises(ZeroDivisionError):
+        run.request(REQUESTED, "api")
+    assert len(heard) == 1
+    assert child.is_stopping and ben.is_stopping
+
+
+def test_a_listener_may_use_the_token_it_hears_of() -> None:
+    token, seen = CancelToken(), []
+    token.on_request(lambda _: seen.append(token.child("late").status))
+    token.request(REQUESTED, "api")
+    assert seen == [REQUESTED]
+
+
+def test_many_threads_asking_at_once_make_one_change_a_level() -> None:
+    for _ in range(20):
+        token, heard, won = CancelToken(), [], []
+        child_heard: list[CancellationStatus] = []
+        token.on_request(lambda r, to=heard: to.append(r.level))
+        token.child("ada").on_request(lambda r, to=child_heard: to.append(r.level))
+        start = threading.Barrier(12)
+
+        def ask(level: CancellationStatus, token=token, start=start, won=won) -> None:
+            start.wait()
+            if token.request(level, "api"):
+                won.append(level)
+
+        levels = [REQUESTED, IMMEDIATE, CANCELLED] * 4
+        threads = [threading.Thread(target=ask, args=(level,)) for level in levels]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert token.status is CANCELLED
+        assert max(Counter(won).values()) == 1
+        assert Counter(heard) == Counter(won)
+        assert max(Counter(child_heard).values()) == 1
+        assert CANCELLED in child_heard
+
+
+def test_children_made_while_a_stop_comes_are_all_stopped() -> None:
+    for _ in range(50):
+        run, made = CancelToken(), []
+        start = threading.Barrier(2)
+
+        def grow(run=run, made=made, start=start) -> None:
+            start.wait()
+            made += [run.child(str(n)) for n in range(50)]
+
+        thread = threading.Thread(target=grow)
+        thread.start()
+        start.wait()
+        run.request(IMMEDIATE, "api")
+        thread.join()
+        assert {child.status for child in made} == {IMMEDIATE}
+
+
+def test_except_exception_does_not_swallow_a_stop() -> None:
+    token = CancelToken()
+    token.request(REQUESTED, "widget", "enough")
+
+    def tool() -> None:
+        try:
+            checkpoint()
+        except Exception:
+            pytest.fail("a tool swallowed the stop")
+
+    with bind(token), pytest.raises(AgentStopped) as caught:
+        tool()
+    assert caught.value.request.reason == "enough"
+
+
+def test_outside_a_run_checkpoint_does_nothing() -> None:
+    checkpoint()
+    assert should_stop() is False
+
+
+def test_binding_ends_with_its_block() -> None:
+    outer, inner = CancelToken("outer"), CancelToken("inner")
+    inner.request(REQUESTED, "api")
+    with bind(outer):
+        with bind(inner):
+            assert should_stop()
+        checkpoint()
+    assert not should_stop()
+
+
+async def test_a_tool_in_a_worker_thread_feels_the_stop() -> None:
+    token = CancelToken()
+
+    def tool() -> bool:
+        before = should_stop()
+        token.request(IMMEDIATE, "api")
+        checkpoint()
+        return before
+
+    with bind(token), pytest.raises(AgentStopped):
+        await to_thread.run_sync(tool)
+    assert token.is_stopping
+
+
+async def test_a_worker_thread_outside_the_binding_does_not() -> None:
+    token = CancelToken()
+    token.request(IMMEDIATE, "api")
+    with bind(token):
+        assert await to_thread.run_sync(should_stop)
+    assert not await to_thread.run_sync(should_stop)

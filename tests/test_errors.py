@@ -1,0 +1,59 @@
+"""Errors: sentences for people, whole after a pickle."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from nb_agents import errors
+from nb_agents.cancel import AgentStopped, CancellationStatus, StopRequest
+from nb_agents.view import RunView, receipt
+
+RECEIPT = receipt(RunView(), "/s/turn_1")
+
+ERRORS: list[errors.NbAgentsError] = [
+    errors.ConfigError("Wrong.", file="team.yaml", line=3, column=7),
+    errors.MissingKeyError("ada", "OPENAI_API_KEY", "openai"),
+    errors.TaskError("The task is empty."),
+    errors.UnknownRunError("r9", ("r1",)),
+    errors.UnknownSessionError("sesion_1", "/root", "session_1"),
+    errors.SessionBusyError("session_1", "pid 7"),
+    errors.StorageError("/s", "No space left on device"),
+    errors.ModelCallError("gpt", "503"),
+    errors.RunFailed("r1", {"ada": "503"}, Path("/s/turn_1")),
+    errors.RunCancelled("r1", {"ada": "words"}, RECEIPT, Path("/s/turn_1")),
+]
+
+
+def test_every_error_of_the_tree_is_tried_here() -> None:
+    classes = {getattr(errors, name) for name in errors.__all__}
+    assert classes - {type(e) for e in ERRORS} == {errors.NbAgentsError, errors.UserError}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_an_error_survives_a_pickle(error: errors.NbAgentsError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_an_error_reads_as_a_sentence(error: errors.NbAgentsError) -> None:
+    assert str(error)
+    assert "<" not in str(error)
+
+
+def test_a_stop_survives_a_pickle() -> None:
+    request = StopRequest(CancellationStatus.REQUESTED, "widget", "enough")
+    assert pickle.loads(pickle.dumps(AgentStopped(request))).request == request
+
+
+def test_a_config_error_begins_with_its_place() -> None:
+    assert str(ERRORS[0]) == "team.yaml:3:7: Wrong."
+    assert str(errors.ConfigError("Wrong.")) == "Wrong."
+
+
+@pytest.mark.parametrize(
+    "error", [ERRORS[0], ERRORS[-2], ERRORS[-1]], ids=lambda e: type(e).__name__
+)
+def test_a_notebook_shows_the_sentence_and_no_traceback(error: object) -> None:
+    assert str(error) in "".join(error._render_traceback_())  # type: ignore[attr-defined]

@@ -1,0 +1,167 @@
+"""The house's floors: imports go down only, and importing the package costs little."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "nb_agents"
+
+FLOORS = {
+    "errors": 0,
+    "cancel": 1,
+    "config": 1,
+    "events": 2,
+    "models": 2,
+    "view": 3,
+    "tools": 3,
+    "session": 4,
+    "agents": 4,
+    "recipes": 5,
+    "runs": 6,
+    "testing": 6,
+    "jupyter": 7,
+    "cli": 7,
+    "": 8,
+}
+"""Each part of the package and its floor; "" is the package's own names."""
+
+NEIGHBOURS = {("models", "events"), ("agents", "session"), ("cli", "jupyter")}
+"""(importer, imported) on one floor that are allowed, one way only."""
+
+NOTEBOOK_ONLY = {"IPython", "anywidget", "comm", "ipykernel", "ipywidgets", "traitlets"}
+
+
+class Import(NamedTuple):
+    importer: str
+    line: int
+    target: str
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Give the imports that run, those inside functions too."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif not _is_for_types_only(node):
+            yield from _statements(node)
+
+
+def imports_of(module: str, source: str) -> list[Import]:
+    found = []
+    for node in _statements(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        else:
+            assert node.level == 0, f"{module}:{node.lineno}: import by the full name"
+            base = node.module or ""
+            inside = [f"{base}.{alias.name}" for alias in node.names]
+            targets = [name if name in MODULES else base for name in inside]
+        found += [Import(module, node.lineno, target) for target in dict.fromkeys(targets)]
+    return found
+
+
+def all_imports() -> list[Import]:
+    return [i for m, path in MODULES.items() for i in imports_of(m, path.read_text("utf-8"))]
+
+
+def _part(module: str) -> str:
+    return module.partition(".")[2].partition(".")[0]
+
+
+def _goes_down(found: Import) -> bool:
+    importer, imported = _part(found.importer), _part(found.target)
+    return (
+        FLOORS[imported] < FLOORS[importer]
+        or importer == imported
+        or (importer, imported) in NEIGHBOURS
+    )
+
+
+def breaches(found: list[Import]) -> list[str]:
+    ours = [i for i in found if i.target.split(".")[0] == "nb_agents"]
+    up = [i for i in ours if not _goes_down(i)]
+    notebook = [
+        i
+        for i in found
+        if i.target.split(".")[0] in NOTEBOOK_ONLY and _part(i.importer) != "jupyter"
+    ]
+    return [f"{i.importer}:{i.line} imports {i.target}" for i in up + notebook]
+
+
+def test_every_part_of_the_package_has_a_floor() -> None:
+    assert {_part(module) for module in MODULES} <= FLOORS.keys()
+
+
+def test_imports_go_strictly_down_and_notebook_libraries_stay_in_jupyter() -> None:
+    assert breaches(all_imports()) == []
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("nb_agents.errors", "from nb_agents.cancel import checkpoint"),
+        ("nb_agents.session.turn", "from nb_agents.agents.team import Team"),
+        ("nb_agents.session.turn", "from nb_agents.agents import team"),
+        ("nb_agents.events", "def f():\n    import nb_agents.models.backend"),
+        ("nb_agents.runs.run", "from nb_agents import jupyter"),
+        ("nb_agents.runs.run", "import nb_agents"),
+        ("nb_agents.runs.run", "import IPython.display"),
+        ("nb_agents.view", "try:\n    import ipykernel\nexcept ImportError:\n    pass"),
+    ],
+)
+def test_a_breach_is_noticed(module: str, source: str) -> None:
+    assert breaches(imports_of(module, source))
+
+
+def test_imports_for_types_alone_are_free() -> None:
+    source = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import IPython"
+    assert breaches(imports_of("nb_agents", source)) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for found in all_imports():
+        if found.target in MODULES and found.importer != found.target:
+            graph.setdefault(found.importer, set()).add(found.target)
+    TopologicalSorter(graph).prepare()
+
+
+def test_session_knows_nothing_of_agents() -> None:
+    below = [i for i in all_imports() if _part(i.importer) in ("session", "tools", "view")]
+    assert [i for i in below if _part(i.target) == "agents"] == []
+
+
+def test_importing_the_package_loads_no_model_sdk_and_no_notebook() -> None:
+    heavy = ("openai", "anthropic", "google.genai", "pydantic_ai", "httpx2", "IPython", "ipykernel")
+    code = f"import sys, nb_agents; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_names_are_listed_in_order_and_exist(name: str) -> None:
+    module = importlib.import_module(name)
+    names = getattr(module, "__all__", [])
+    assert list(names) == sorted(set(names))
+    assert [n for n in names if not hasattr(module, n)] == []

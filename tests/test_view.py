@@ -1,0 +1,294 @@
+"""The fold: what panel, card and disk show after each event."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents import events as ev
+from nb_agents.view import (
+    _APPLY,
+    AgentView,
+    RunView,
+    ToolView,
+    VoteView,
+    apply,
+    fold,
+    receipt,
+    total_cost,
+)
+from tests.strategies import EVENT_CLASSES, EVENTS, STARTED
+
+USAGE = ev.Usage(input_tokens=10, output_tokens=5, cost=0.25)
+
+
+def said(text: str, agent: str = "ada", **more: str) -> ev.TextStreamed:
+    return ev.TextStreamed(agent=agent, call=1, channel="answer", text=text, **more)  # type: ignore[arg-type]
+
+
+def answer(agent: str, text: str) -> ev.AnswerGiven:
+    return ev.AnswerGiven(agent=agent, answer=text)
+
+
+def vote(agent: str, target: str) -> ev.VoteCast:
+    return ev.VoteCast(agent=agent, target=target, reason="best")
+
+
+def ended(status: str = "cancelled", **more: object) -> ev.TurnEnded:
+    return ev.TurnEnded(status=status, phase="coordinating", at=160.0, **more)  # type: ignore[arg-type]
+
+
+ASKED = ev.ModelStarted(agent="ada", call=1)
+FINISHED = ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE)
+TOOL = ev.ToolStarted(agent="ada", call_id="1.0", tool="read_file", summary="notes.md")
+
+
+def done(outcome: str = "ok") -> ev.ToolFinished:
+    return ev.ToolFinished(agent="ada", call_id="1.0", tool="read_file", outcome=outcome)  # type: ignore[arg-type]
+
+
+CHANGES_OF_ADA = [
+    ([ev.RoundStarted(agent="ada", number=2)], {"round": 2, "phase": "thinking"}),
+    ([ASKED], {"calls": 1, "in_flight": True, "phase": "thinking"}),
+    ([ASKED, said("one "), said("two")], {"partial": "one two", "phase": "writing"}),
+    (
+        [ASKED, ev.TextStreamed(agent="ada", call=1, channel="thinking", text="hm")],
+        {"partial": "", "phase": "thinking"},
+    ),
+    (
+        [ASKED, ev.TextStreamed(agent="ada", call=1, channel="call", text='{"pa', tool="edit")],
+        {"partial_call": '{"pa', "tool": "edit", "phase": "writing"},
+    ),
+    (
+        [ASKED, FINISHED],
+        {"in_flight": False, "input_tokens": 10, "output_tokens": 5, "cost": 0.25, "tokens": 15},
+    ),
+    (
+        [
+            ASKED,
+            ev.TextStreamed(agent="ada", call=1, channel="call", text="{}", tool="edit"),
+            FINISHED,
+        ],
+        {"partial_call": "", "tool": ""},
+    ),
+    ([ASKED, FINISHED, replace(FINISHED, usage=ev.Usage(input_tokens=1))], {"cost": None}),
+    (
+        [ASKED, ev.ModelFailed(agent="ada", call=1, error="503", retry_in_s=1)],
+        {"in_flight": False, "phase": "waiting"},
+    ),
+    (
+        [ASKED, said("half"), ev.ModelCut(agent="ada", call=1)],
+        {"in_flight": False, "partial": "half"},
+    ),
+    ([TOOL], {"phase": "tool", "tool": "read_file", "tool_summary": "notes.md"}),
+    ([TOOL, done()], {"phase": "thinking", "tool": "", "tool_summary": ""}),
+    ([ev.TurnRejected(agent="ada", why="neither", attempt=1)], {"phase": "thinking"}),
+    (
+        [ASKED, said("x"), answer("ada", "x")],
+        {"answers": ("x",), "answer": "x", "partial": "", "phase": "answered"},
+    ),
+    ([answer("ada", "x"), answer("ada", "y")], {"answers": ("x", "y"), "answer": "y"}),
+    ([vote("ada", "ben")], {"vote": VoteView("ben", "best"), "phase": "voted"}),
+    ([ev.VoteIgnored(agent="ada", target="ben")], {"vote": None, "phase": "waiting"}),
+    (
+        [ASKED, ev.AgentFailed(agent="ada", error="no key")],
+        {"phase": "failed", "error": "no key", "outcome": "failed", "in_flight": False},
+    ),
+    (
+        [ASKED, said("half"), ev.AgentEnded(agent="ada", outcome="killed")],
+        {"phase": "stopped", "outcome": "killed", "in_flight": False, "partial": "half"},
+    ),
+]
+
+
+@pytest.mark.parametrize("events, expected", CHANGES_OF_ADA)
+def test_an_event_changes_its_agent(events: list[ev.Event], expected: dict[str, object]) -> None:
+    before = fold([STARTED])
+    after = fold(events, before)
+    assert {name: getattr(after.agents["ada"], name) for name in expected} == expected
+    assert after.agents["ben"] == before.agents["ben"]
+
+
+CHANGES_OF_RUN = [
+    (
+        [],
+        {
+            "session": "session_1",
+            "turn": 1,
+            "task": "Why?",
+            "status": "in-progress",
+            "timeout_s": 60,
+        },
+    ),
+    ([ev.RoundStarted(agent="ben", number=3)], {"round": 3}),
+    ([], {"round": 1, "phase": "coordinating", "is_over": False}),
+    ([ev.PresentationStarted(agent="ben")], {"phase": "presenting", "winner": "ben"}),
+    ([ev.Noticed(text="one"), ev.Noticed(text="two")], {"notices": ("one", "two")}),
+    ([ended()], {"status": "cancelled", "ended_at": 160.0, "is_over": True, "answer": ""}),
+    (
+        [ended("completed", winner="ada", answer="42")],
+        {"status": "completed", "winner": "ada", "answer": "42"},
+    ),
+    ([vote("ada", "ben"), vote("ben", "ben")], {"votes": {"ben": 2}}),
+    ([TOOL], {"tools": (ToolView("ada", "1.0", "read_file", "running", "notes.md"),)}),
+    ([TOOL, done("cut")], {"tools": (ToolView("ada", "1.0", "read_file", "cut", "notes.md"),)}),
+    ([done("cancelled")], {"tools": (ToolView("ada", "1.0", "read_file", "cancelled"),)}),
+]
+
+
+@pytest.mark.parametrize("events, expected", CHANGES_OF_RUN)
+def test_an_event_changes_the_run(events: list[ev.Event], expected: dict[str, object]) -> None:
+    view = fold([STARTED, *events])
+    assert {name: getattr(view, name) for name in expected} == expected
+
+
+def test_every_event_class_has_its_change() -> None:
+    kinds = {cls.__dataclass_fields__["kind"].default for cls in EVENT_CLASSES}
+    assert kinds == _APPLY.keys()
+
+
+@given(st.lists(EVENTS, max_size=12), st.booleans())
+def test_no_sequence_of_events_breaks_the_fold(events: list[ev.Event], started: bool) -> None:
+    view = fold([STARTED] if started else [])
+    for event in events:
+        view = apply(view, event)
+        assert view.round >= 1
+        assert view.best_agent in {"", *view.agents}
+        receipt(view, "/path")
+
+
+@given(EVENTS)
+def test_a_view_is_never_changed_in_place(event: ev.Event) -> None:
+    before = fold([STARTED])
+    apply(before, event)
+    assert before == fold([STARTED])
+
+
+@given(EVENTS)
+def test_the_position_follows_the_journal(event: ev.Event) -> None:
+    assert apply(fold([STARTED]), replace(event, seq=77)).seq == 77
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.AgentFailed(agent="stranger", error="x"),
+        answer("stranger", "x"),
+        ev.PresentationStarted(agent="stranger"),
+        said("x", "stranger"),
+    ],
+)
+def test_an_unknown_agent_changes_nothing_but_the_position(event: ev.Event) -> None:
+    before = fold([STARTED])
+    assert apply(before, replace(event, seq=9)) == replace(before, seq=9)
+
+
+def test_an_answer_clears_all_votes() -> None:
+    voted = fold([STARTED, answer("ada", "x"), vote("ada", "ada"), vote("ben", "ada")])
+    view = apply(voted, answer("ben", "y"))
+    assert view.votes == {}
+    # Nobody is shown as having voted whose vote no longer counts.
+    assert [a.phase for a in view.agents.values()] == ["waiting", "answered"]
+
+
+def test_partial_text_survives_a_cut_until_the_agent_asks_again() -> None:
+    cut = [ASKED, said("half a "), said("thought"), ev.ModelCut(agent="ada", call=1)]
+    stopped = [
+        ev.StopRequested(level="immediate", source="widget"),
+        ev.AgentEnded(agent="ada", outcome="killed"),
+        ended(),
+    ]
+    view = fold([STARTED, *cut, *stopped])
+    assert view.agents["ada"].partial == "half a thought"
+    assert receipt(view, "").agents["ada"].words_kept == 3
+    again = fold([STARTED, *cut, replace(ASKED, call=2)])
+    assert again.agents["ada"].partial == ""
+
+
+def test_the_presenters_words_are_the_answer_not_a_partial() -> None:
+    view = fold([STARTED, ASKED, said("42"), ended("completed", winner="ada", answer="42")])
+    assert view.agents["ada"].partial == ""
+
+
+def test_the_stop_keeps_its_first_source_and_its_hardest_level() -> None:
+    graceful = ev.StopRequested(level="requested", source="widget", reason="a", grace_s=30, at=5.0)
+    hard = ev.StopRequested(level="immediate", source="interrupt", reason="b", at=9.0)
+    for order in ([graceful, hard], [graceful, hard, graceful]):
+        stop = fold([STARTED, *order]).stop
+        assert stop is not None
+        assert (stop.level, stop.source, stop.reason) == ("immediate", "widget", "a")
+        assert (stop.requested_at, stop.grace_s) == (5.0, 30)
+
+
+def test_the_stop_of_one_agent_is_not_the_runs() -> None:
+    event = ev.StopRequested(level="immediate", source="widget", agent="ada")
+    assert fold([STARTED, event]).stop is None
+
+
+BEST = [
+    ([], ""),
+    ([answer("ada", "long text"), answer("ben", "short")], "ada"),
+    ([answer("ada", "same"), answer("ben", "size")], "ada"),
+    ([answer("ada", "long text"), answer("ben", "short"), vote("ada", "ben")], "ben"),
+    (
+        [
+            answer("ada", "x"),
+            answer("ben", "y"),
+            vote("ada", "ben"),
+            ev.PresentationStarted(agent="ada"),
+        ],
+        "ada",
+    ),
+    ([answer("ada", "x"), ended(winner="stranger")], "ada"),
+]
+
+
+@pytest.mark.parametrize("events, best", BEST)
+def test_the_best_answer_is_the_winners_else_the_most_voted_else_the_longest(
+    events: list[ev.Event], best: str
+) -> None:
+    assert fold([STARTED, *events]).best_agent == best
+
+
+OUTCOMES = [
+    ([ended()], "never started"),
+    ([ASKED, ended()], "stopped"),
+    ([ASKED, vote("ada", "ben"), ended()], "finished"),
+    ([ASKED, ended("completed", winner="ben", answer="x")], "finished"),
+    ([ASKED, ev.AgentFailed(agent="ada", error="x"), ended("failed")], "failed"),
+    ([ASKED, ev.AgentEnded(agent="ada", outcome="killed"), ended()], "killed"),
+    ([ev.AgentEnded(agent="ada", outcome="never started"), ended()], "never started"),
+]
+
+
+@pytest.mark.parametrize("events, outcome", OUTCOMES)
+def test_the_receipt_says_what_became_of_an_agent(events: list[ev.Event], outcome: str) -> None:
+    assert receipt(fold([STARTED, *events]), "").agents["ada"].outcome == outcome
+
+
+@pytest.mark.parametrize(
+    "events, outcome",
+    [
+        ([TOOL, done("ok")], "finished"),
+        ([TOOL, done("error")], "finished"),
+        ([TOOL], "killed"),
+        ([TOOL, done("cut")], "killed"),
+        ([done("cancelled")], "never started"),
+    ],
+)
+def test_the_receipt_says_what_became_of_a_tool_call(events: list[ev.Event], outcome: str) -> None:
+    assert receipt(fold([STARTED, *events]), "").tools == (("ada: read_file", outcome),)
+
+
+def test_the_receipt_carries_stop_cost_and_place() -> None:
+    stop = ev.StopRequested(level="requested", source="timeout", reason="60 s are over")
+    summed = receipt(fold([STARTED, ASKED, FINISHED, stop, ended()]), "/turn_1")
+    assert (summed.source, summed.reason, summed.path) == ("timeout", "60 s are over", "/turn_1")
+    assert (summed.tokens, summed.cost, summed.status) == (15, 0.25, "cancelled")
+
+
+def test_one_unknown_price_makes_the_total_unknown() -> None:
+    agents = {"a": AgentView("a", cost=1.0), "b": AgentView("b", cost=None)}
+    assert total_cost(RunView(agents=agents)) is None
+    assert total_cost(RunView(agents={"a": agents["a"]})) == 1.0
