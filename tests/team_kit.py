@@ -4,8 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import nb_agents
 from nb_agents import events as ev
@@ -16,6 +20,8 @@ from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import read_journal
 from nb_agents.testing import ScriptedModel, scripted_team
+from nb_agents.tools.base import Tool
+from nb_agents.tools.workspace import Workspace
 from nb_agents.view import fold
 
 WAIT_S = 10.0
@@ -26,7 +32,7 @@ def start(
     root: Path, policy: CancelPolicy | None = None, timeout: float | None = None, **models: Backend
 ) -> Run:
     """Start a team of these models on a task, sessions below `root`."""
-    team = scripted_team(**models)
+    team = scripted_team(None, **models)
     return nb_agents.start("the task", team, session_root=root, timeout=timeout, policy=policy)
 
 
@@ -73,28 +79,38 @@ def outcomes(run: Run) -> dict[str, str]:
     return {agent: each.outcome for agent, each in run.receipt.agents.items()}
 
 
+def give_tools(monkeypatch: pytest.MonkeyPatch, *functions: Callable[..., Any]) -> None:
+    """Let agents have these tools instead of those over their files."""
+    monkeypatch.setattr(Workspace, "tools", lambda self: [Tool(each) for each in functions])
+
+
 def prompt(model: ScriptedModel, request: int) -> str:
     """Everything that a model read in one of its requests."""
     parts = [part for message in model.requests[request] for part in message.parts]
     return "\n".join(str(getattr(part, "content", "")) for part in parts)
 
 
-def script(
-    source: str, root: Path, *args: str, options: tuple[str, ...] = (), **popen: Any
-) -> subprocess.Popen[str]:
-    """Run a Python script in a process of its own, in `root`."""
+@contextmanager
+def script(source: str, root: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a Python script in a process of its own, in `root`; it is dead at the end."""
     path = root / "script.py"
     path.write_text(source, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NB_AGENTS_SESSIONS": str(root / "sessions")}
-    return subprocess.Popen(
-        [sys.executable, *options, str(path), *args],
-        cwd=root,
-        env=env,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **popen,
-    )
+    pipe = subprocess.PIPE
+    command = [sys.executable, *options, str(path)]
+    with subprocess.Popen(
+        command, cwd=root, env=env, text=True, stdout=pipe, stderr=pipe
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line that a script prints, or what it says in its despair."""
+    assert process.stdout is not None and process.stderr is not None
+    return process.stdout.readline() or process.stderr.read()
 
 
 def sessions(root: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
@@ -184,6 +185,8 @@ class AgentTurn:
                     add(event)
                 response = stream.get()
         except anyio.get_cancelled_exc_class():
+            # First all agents' streams close, then the cuts are recorded.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
             self.flush()
             self._emit(ev.ModelCut(agent=self._agent, call=self._calls))
             raise

@@ -1,4 +1,4 @@
-"""The words of one open model call: gathered at the cost of an append a token, given out in batches.
+"""The words of one open model call: an append a token to gather them, given out in batches.
 
 A model's answer arrives as the JSON arguments of `new_answer`. What a person reads, and what an
 immediate stop keeps, is the text inside: it is taken from the unfinished JSON at each batch.
@@ -66,7 +66,8 @@ class Draft:
     def __init__(self, agent: str, call: int) -> None:
         self._agent = agent
         self._call = call
-        self._parts: dict[int, _Part] = {}
+        self._parts: list[_Part] = []
+        self._open: dict[int, _Part] = {}
         self._size = 0
 
     def add(self, event: ModelResponseStreamEvent) -> None:
@@ -81,11 +82,13 @@ class Draft:
                 text = _json_text(delta.args_delta)
             else:
                 text = getattr(delta, "content_delta", None) or ""
-            part = self._parts.get(event.index)
+            part = self._open.get(event.index)
         elif event.event_kind == "part_start":
             part, text = _start(event.part)
             if part is not None:
-                self._parts[event.index] = part
+                # An index may start anew; what came under it before is kept.
+                self._parts.append(part)
+                self._open[event.index] = part
         else:
             return
         if part is not None and text:
@@ -101,7 +104,7 @@ class Draft:
             TextStreamed(
                 agent=self._agent, call=self._call, channel=p.channel, text=text, tool=p.tool
             )
-            for p in self._parts.values()
+            for p in self._parts
             if (text := p.take())
         ]
 

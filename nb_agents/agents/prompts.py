@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,13 +10,17 @@ from nb_agents.session.history import Message
 
 __all__ = ["REMINDER", "coordination_prompt", "presentation_prompt", "system_prompt"]
 
+_FRAMES = re.compile(
+    r"<(/?(?:TASK|ANSWER|CURRENT_ANSWERS|CONVERSATION_HISTORY|FINAL PRESENTATION))", re.IGNORECASE
+)
+
 REMINDER = (
     "Finish your turn by calling exactly one of the tools {tools}. Plain text alone does not count."
 )
 BOTH = "Call either new_answer or vote in one turn, not both."
 UNREADABLE = (
-    "The arguments of your call are not valid JSON; they may have been cut off. Call it again, with "
-    "a shorter text if need be."
+    "The arguments of your call are not valid JSON; they may have been cut off. Call it again, "
+    "with a shorter text if need be."
 )
 EMPTY = "The answer was empty. Call new_answer with the full text of your answer."
 
@@ -34,7 +39,8 @@ complete, in your own words, using what is good in the other answers. Write it a
 call `new_answer` once with it."""
 
 _FILES = """You have a workspace of files, reached by the tools list_files, read_file, write_file,
-edit_file and delete_file with relative paths. Workspaces of the others can be read below `peers/`."""
+edit_file and delete_file with relative paths. Workspaces of the others can be read below
+`peers/`."""
 
 
 def system_prompt(own: str, *, solo: bool, presenting: bool, context: Sequence[Path]) -> str:
@@ -71,7 +77,7 @@ def coordination_prompt(
     Returns:
         The message.
     """
-    return f"{_history(history)}<TASK>\n{task}\n</TASK>\n\n{_answers(answers, own_label)}"
+    return f"{_history(history)}<TASK>\n{_fenced(task)}\n</TASK>\n\n{_answers(answers, own_label)}"
 
 
 def presentation_prompt(
@@ -90,7 +96,7 @@ def presentation_prompt(
 def _history(history: Sequence[Message]) -> str:
     if not history:
         return ""
-    lines = "\n".join(f"{m.role.capitalize()}: {m.content}" for m in history)
+    lines = "\n".join(f"{m.role.capitalize()}: {_fenced(m.content)}" for m in history)
     return f"<CONVERSATION_HISTORY>\n{lines}\n</CONVERSATION_HISTORY>\n\n"
 
 
@@ -109,5 +115,5 @@ def _own(name: str, own_label: str) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Keep an answer from closing its own frame and speaking for another agent."""
-    return text.replace("</ANSWER", "<\\/ANSWER").replace("<ANSWER", "<\\ANSWER")
+    """Keep a text from closing its own frame and speaking for the team or another agent."""
+    return _FRAMES.sub(r"<\\\1", text)

@@ -271,16 +271,22 @@ def _extras(
 
 def _refuse_slips(team: TeamSpec, document: Document) -> None:
     for path, key, model in _extras(team, ()):
-        # 0.84 lets "temprature" be caught and tells "top_k" from "top_p".
-        near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.84)
-        if near:
+        if near := _meant_by(key, model):
             where = next((p for k, p in document.keys.items() if _dotted(k) == path), None)
             raise ConfigError(
-                f"Unknown key {'.'.join(path)!r}; did you mean {near[0]!r}?",
+                f"Unknown key {'.'.join(path)!r}; did you mean {near!r}?",
                 file=document.file,
                 line=where.line if where else None,
                 column=where.column if where else None,
             )
+
+
+def _meant_by(key: str, model: type[BaseModel]) -> str:
+    """Name the key of ours that ``key`` is a slip of, or ""."""
+    swapped = [name for name in model.model_fields if sorted(name) == sorted(key)]
+    # 0.84 lets "temprature" be caught and tells "top_k" from "top_p".
+    near = difflib.get_close_matches(key, model.model_fields, n=1, cutoff=0.84)
+    return next(iter(swapped + near), "")
 
 
 def _dotted(path: tuple[object, ...]) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 from markupsafe import Markup
 
 from nb_agents.jupyter import text
@@ -166,6 +167,7 @@ def _html(view: RunView, path: str) -> str:
         summary=_summary(view),
         how=_how(view) if view.winner else "",
         address=_address(view),
+        notices=[notice for notice in view.notices if notice.strip()],
         continue_cell=f"{_continue(view)}\nWhat should the agents do now?",
         files={a: [f for f in view.files if f.agent == a][:MAX_FILES] for a in view.agents},
         markdown=lambda words: Markup(_markdown().render(_cut(words))),
@@ -186,4 +188,22 @@ def _environment() -> Environment:
 
 @cache
 def _markdown() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    made = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    made.core.ruler.push("margins", _set_margins)
+    return made
+
+
+_MARGINS = {
+    "paragraph_open": "6px 0",
+    "bullet_list_open": "6px 0",
+    "ordered_list_open": "6px 0",
+    "table_open": "8px 0",
+    "heading_open": "10px 0 4px",
+}
+
+
+def _set_margins(state: StateCore) -> None:
+    """Set blocks as close as the rest of the card; a page's own margins are made for documents."""
+    for token in state.tokens:
+        if margin := _MARGINS.get(token.type):
+            token.attrSet("style", f"margin:{margin}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -18,7 +19,7 @@ __all__ = [
     "display",
     "line_magic",
     "magics_class",
-    "parse_argstring",
+    "parse_line",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,5 +31,26 @@ cell_magic = cast("Callable[[str], Callable[[F], F]]", magic.cell_magic)
 line_magic = cast("Callable[[str], Callable[[F], F]]", magic.line_magic)
 arguments: Callable[[str], Callable[[F], F]] = magic_arguments.magic_arguments
 argument: Callable[..., Callable[[F], F]] = magic_arguments.argument
-parse_argstring: Callable[[Callable[..., Any], str], Any] = magic_arguments.parse_argstring
 display: Callable[..., Any] = _display
+
+
+def parse_line(function: Any, line: str) -> Any:
+    """Parse a magic's line by the arguments that its function declares.
+
+    IPython's own ``parse_argstring`` leaves the quotes on: ``--reason "too slow"`` would keep them.
+
+    Args:
+        function: Declared with `argument`.
+        line: Words, quoted where they have spaces; a backslash is only itself (Windows' paths).
+
+    Returns:
+        The namespace.
+
+    Raises:
+        UsageError: The arguments don't fit.
+        ValueError: A quote is not closed.
+    """
+    words = shlex.shlex(line, posix=True, punctuation_chars=False)
+    words.whitespace_split = True
+    words.commenters = words.escape = ""
+    return function.parser.parse_args(list(words))

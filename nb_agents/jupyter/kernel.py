@@ -8,6 +8,8 @@
   https://github.com/ipython/ipykernel/issues/881
 - A control-channel message is handled while a cell blocks the shell channel, on every ipykernel
   and with any JupyterLab setting. https://jupyter-client.readthedocs.io/en/stable/messaging.html
+- The shutdown request comes on that channel too. A cell that blocks would keep the interpreter from
+  its orderly end until it is killed, so the runs are saved when the request comes.
 - The comm pin: 7.4 sends comm messages to the subshell that made the widget, which may be blocked.
   https://github.com/ipython/ipykernel/pull/1565
 
@@ -25,6 +27,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from nb_agents.cancel import StopResult
 from nb_agents.runs import registry
 
 if TYPE_CHECKING:
@@ -59,15 +62,19 @@ def pin_comm(widget: Any) -> None:
 
 
 def open_doors(ip: InteractiveShell) -> None:
-    """Open the kernel's stop doors: interrupt when idle, and the control channel."""
+    """Open the kernel's stop doors: interrupt when idle, control channel, shutdown."""
     kernel = getattr(ip, "kernel", None)
     if kernel is None:
         return
     _take_idle_interrupt(kernel)
     # Other libraries set the handler too; ours is put back after each cell.
-    ip.events.register("post_run_cell", partial(_after_cell, kernel))
+    if not _our_callbacks(ip):
+        ip.events.register("post_run_cell", partial(_after_cell, kernel))
     _wake_on_signals()
     kernel.control_handlers[STOP_REQUEST] = partial(_on_control, kernel)
+    shut_down = kernel.control_handlers["shutdown_request"]
+    if getattr(shut_down, "func", None) is not _on_shutdown:
+        kernel.control_handlers["shutdown_request"] = partial(_on_shutdown, shut_down)
 
 
 def close_doors(ip: InteractiveShell) -> None:
@@ -75,12 +82,15 @@ def close_doors(ip: InteractiveShell) -> None:
     kernel = getattr(ip, "kernel", None)
     if kernel is None:
         return
-    for callback in list(ip.events.callbacks["post_run_cell"]):
-        if getattr(callback, "func", None) is _after_cell:
-            ip.events.unregister("post_run_cell", callback)
-    if isinstance(getattr(kernel, "saved_sigint_handler", None), _IdleInterrupt):
-        kernel.saved_sigint_handler = signal.SIG_IGN
+    for callback in _our_callbacks(ip):
+        ip.events.unregister("post_run_cell", callback)
+    saved = getattr(kernel, "saved_sigint_handler", None)
+    if isinstance(saved, _IdleInterrupt):
+        kernel.saved_sigint_handler = saved.previous
     kernel.control_handlers.pop(STOP_REQUEST, None)
+    shut_down = kernel.control_handlers["shutdown_request"]
+    if getattr(shut_down, "func", None) is _on_shutdown:
+        kernel.control_handlers["shutdown_request"] = shut_down.args[0]
 
 
 def when_idle(ip: InteractiveShell, action: Callable[[], object]) -> None:
@@ -93,14 +103,14 @@ class _IdleInterrupt:
     """The handler of an idle kernel: one press for every live run, else what was there before."""
 
     def __init__(self, previous: Handler | int | None) -> None:
-        self._previous = previous
+        self.previous = previous
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         live = registry.live_runs()
         for run in live:
             run.press()
-        if not live and callable(self._previous):
-            self._previous(number, frame)
+        if not live and callable(self.previous):
+            self.previous(number, frame)
 
 
 def _take_idle_interrupt(kernel: Any) -> None:
@@ -115,6 +125,11 @@ def _take_idle_interrupt(kernel: Any) -> None:
         signal.signal(signal.SIGINT, _IdleInterrupt(signal.getsignal(signal.SIGINT)))
 
 
+def _our_callbacks(ip: InteractiveShell) -> list[Any]:
+    callbacks = ip.events.callbacks["post_run_cell"]
+    return [c for c in callbacks if getattr(c, "func", None) is _after_cell]
+
+
 def _after_cell(kernel: Any, result: object) -> None:
     _take_idle_interrupt(kernel)
 
@@ -126,9 +141,21 @@ def _wake_on_signals() -> None:
 
 
 async def _on_control(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-    content = parent.get("content") or {}
-    stop = partial(registry.stop, str(content.get("run", "")), bool(content.get("now")), "widget")
-    # In a thread: a hook of the person's may veto the stop and take its time over it.
-    result = await asyncio.get_running_loop().run_in_executor(None, stop)
+    match parent.get("content"):
+        case {"run": str(run), **more} if run:  # "" would be the latest run, whichever that is
+            stop = partial(registry.stop, run, bool(more.get("now")), "widget")
+            # In a thread: a hook of the person's may veto the stop and take its time over it.
+            result = await asyncio.get_running_loop().run_in_executor(None, stop)
+        case _:
+            result = StopResult(False, "unknown")
     reply = {"status": "ok", "changed": result.changed, "run_status": result.status}
     kernel.session.send(stream, STOP_REPLY, reply, parent, ident)
+
+
+async def _on_shutdown(
+    shut_down: Callable[..., Any], stream: Any, ident: Any, parent: dict[str, Any]
+) -> None:
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, registry.stop_all)
+    finally:
+        await shut_down(stream, ident, parent)

@@ -20,7 +20,7 @@ from nb_agents.jupyter.ipython import (
     cell_magic,
     line_magic,
     magics_class,
-    parse_argstring,
+    parse_line,
 )
 from nb_agents.jupyter.panel import show_run, show_text
 from nb_agents.runs import registry
@@ -157,7 +157,7 @@ def fill_in(task: str, names: dict[str, Any]) -> str:
 
 def _parse(function: Any, line: str) -> Any:
     try:
-        return parse_argstring(function, line)
+        return parse_line(function, line)
     except UsageError as exc:
         raise UsageError(f"{exc}. %%agents? and %agents? list the options.") from None
     except ValueError as exc:

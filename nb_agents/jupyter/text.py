@@ -80,7 +80,9 @@ def tokens(count: int) -> str:
 
 def cost(dollars: float | None) -> str:
     """A price, or "" when it is unknown: an unknown price is never shown as 0."""
-    return "" if dollars is None else f"${dollars:.3f}"
+    if dollars is None:
+        return ""
+    return "<$0.001" if 0 < dollars < 0.0005 else f"${dollars:.3f}"
 
 
 def spent(view: RunView) -> str:

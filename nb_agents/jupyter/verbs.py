@@ -67,7 +67,8 @@ def stop(ip: Any, args: Any) -> None:
         "stopping": f"{what} is stopping; calls in flight may finish. --now cuts them.",
         "stopping-now": f"{what} is stopping now.",
     }
-    display({"text/plain": said.get(result.status, result.status).capitalize()}, raw=True)
+    sentence = said.get(result.status, result.status)
+    display({"text/plain": sentence[:1].upper() + sentence[1:]}, raw=True)
 
 
 @arguments("agents wait")

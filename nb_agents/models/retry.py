@@ -17,6 +17,9 @@ FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 60.0
 """A server that asks for a longer wait than this is taken as down for this run."""
 
+_TRANSIENT_STATUS = {408, 409, 425, 429, *range(500, 600)}
+"""Statuses that pass; those of errors that pydantic-ai has put into no category."""
+
 MAX_MESSAGE = 300
 
 
@@ -56,7 +59,13 @@ def _is_transient(error: Exception) -> bool:
     if isinstance(error, final):
         return False
     # An error whose kind the provider did not tell, such as one sent inside an open stream.
-    return isinstance(error, transient) or type(error) is px.ModelAPIError
+    is_untold = type(error) is px.ModelAPIError
+    return is_untold or isinstance(error, transient) or _status(error) in _TRANSIENT_STATUS
+
+
+def _status(error: Exception) -> int | None:
+    status: int | None = getattr(error, "status_code", None)
+    return status
 
 
 def describe(error: Exception) -> str:
@@ -68,15 +77,16 @@ def describe(error: Exception) -> str:
     Returns:
         A sentence of at most `MAX_MESSAGE` characters.
     """
-    status = getattr(error, "status_code", None)
+    status = _status(error)
     if status is not None:
         text = _STATUS.get(status, "The server refused the request")
         return f"{text} (HTTP {status})."
+    import httpx2
     from pydantic_ai import exceptions as px
 
-    if isinstance(error, px.ModelTimeoutError):
+    if isinstance(error, px.ModelTimeoutError | httpx2.TimeoutException):
         return "The server did not answer in time."
-    if isinstance(error, px.ModelConnectionError):
+    if isinstance(error, px.ModelConnectionError | httpx2.TransportError):
         return "The connection to the server failed or was dropped."
     if isinstance(error, px.UnexpectedModelBehavior | json.JSONDecodeError):
         return "The server's answer can't be understood (malformed stream)."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 import socket
@@ -29,7 +31,7 @@ from nb_agents.runs.run import Run, Work
 from nb_agents.session import layout
 from nb_agents.session.history import Session, load_session
 
-__all__ = ["find_run", "live_runs", "runs", "start", "stop"]
+__all__ = ["find_run", "live_runs", "runs", "start", "stop", "stop_all"]
 
 SHUTDOWN_S = 2.0
 """ipykernel gets SIGTERM 2.5 s after a shutdown request. Source: jupyter_client manager.py."""
@@ -93,7 +95,7 @@ def start(
     load({agent.backend.type for agent in spec.agents})
     past = _open_session(session_root, session, continue_)
     with _lock:
-        paths, lock = layout.claim_turn(past.path, _owner_here(past.path))
+        paths, lock = layout.claim_turn(past.path, _owner_of(past.path))
         work = Work(
             task=task,
             spec=spec,
@@ -198,8 +200,10 @@ def _team(config: str | os.PathLike[str] | TeamSpec | None) -> tuple[TeamSpec, t
 
 def _timeout(chosen: float | None, spec: TeamSpec) -> float:
     timeout_s = spec.timeout_settings.orchestrator_timeout_seconds if chosen is None else chosen
-    if not timeout_s > 0:
-        raise ConfigError(f"The orchestrator timeout is {timeout_s!r} seconds; it must be over 0.")
+    if not 0 < timeout_s < math.inf:
+        raise ConfigError(
+            f"The orchestrator timeout is {timeout_s!r} seconds; it must be a number over 0."
+        )
     return float(timeout_s)
 
 
@@ -214,17 +218,26 @@ def _open_session(
     else:
         path = layout.new_session(where, datetime.now())
     if any(turn.is_live() for turn in layout.turns_of(path)[-1:]):
-        raise SessionBusyError(path.name, _owner_here(path) or "another process")
+        raise SessionBusyError(path.name, _owner_of(path))
     return load_session(path)
 
 
-def _owner_here(session: Path) -> str:
-    here = [r for r in live_runs() if r.path.parent == session]
-    return f"run {here[0].id} in this kernel" if here else ""
+def _owner_of(session: Path) -> str:
+    """Say who runs a session, as far as anybody knows."""
+    if here := [r for r in live_runs() if r.path.parent == session]:
+        return f"run {here[0].id} in this kernel"
+    try:
+        owner = json.loads(layout.turns_of(session)[-1].metadata.read_bytes())["owner"]
+    except (OSError, ValueError, LookupError, TypeError):
+        owner = ""
+    return f"another process, {owner}" if owner else "another process"
 
 
-def _stop_all_and_wait() -> None:
-    """Save every run before the interpreter ends."""
+def stop_all() -> None:
+    """Stop every run at once, for good: the process is ending. Waits until all is saved.
+
+    Returns after `SHUTDOWN_S` at the latest; a run's journal is on disk in any case.
+    """
     live = live_runs()
     for run in live:
         run.request_stop(True, "parent", "the kernel or process is shutting down")
@@ -234,4 +247,4 @@ def _stop_all_and_wait() -> None:
             run.wait_over(max(0.0, deadline - time.monotonic()))
 
 
-at_shutdown(_stop_all_and_wait)
+at_shutdown(stop_all)

@@ -279,7 +279,8 @@ def _from_files(paths: TurnPaths) -> tuple[RunView, tuple[str, ...]]:
         warnings.append(f"{paths.metadata} is missing or can't be read")
     if (partial := _read_json(paths.partial_answers)) == {} and paths.partial_answers.exists():
         warnings.append(f"{paths.partial_answers} can't be read")
-    complete = bool(data) and data.get("status") is None
+    # MassGen says complete by leaving the status out; other JSON that lacks one is no metadata.
+    complete = "status" not in data and not data.keys().isdisjoint({"task", "winning_agent"})
     try:
         answer = paths.answer.read_text(encoding="utf-8", errors="replace")
     except OSError:

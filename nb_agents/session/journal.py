@@ -127,7 +127,8 @@ def read_journal(path: Path) -> Recovered:
 
 
 def _line(event: Event) -> bytes:
-    text = json.dumps(EVENT.dump_python(event, mode="json"), separators=(",", ":"))
+    # Not pydantic's JSON mode: half a surrogate pair in a mapping's key makes it raise.
+    text = json.dumps(EVENT.dump_python(event), separators=(",", ":"), default=str)
     if r"\ud" in text:
         # A model's JSON may hold half a surrogate pair, which no strict reader takes back.
         whole = json.dumps(json.loads(text), ensure_ascii=False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
 __all__ = ["TOKEN_CHARS", "BenchServer"]
 
@@ -81,7 +82,13 @@ def _serve(pipe: Connection) -> None:
 
 def _set_pace(server: ModelServer, words_per_second: float | None) -> None:
     answer = ToolCall("new_answer", {"content": _LONG_ANSWER})
-    server.default = Reply(tool_calls=(answer,), words_per_second=words_per_second)
+    reply = Reply(tool_calls=(answer,), words_per_second=words_per_second)
+    server.default = lambda request: replace(reply, first_token_delay_s=_offset_s(request))
+
+
+def _offset_s(request: Request) -> float:
+    """Keep streams out of step: the tokens of different providers don't come at one moment."""
+    return request.number * 7 % 50 / 1000
 
 
 # Asked at intervals: the server's own waits wake at every token, which would slow it.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from statistics import median
 
-__all__ = ["p95", "print_machine", "print_table", "spread", "verdict"]
+__all__ = ["p95", "paired_ratio", "print_machine", "print_table", "spread", "verdict"]
 
 _PACKAGES = ("nb_agents", "pydantic-ai-slim", "openai", "httpx2", "anyio", "ipykernel", "anywidget")
 
@@ -34,6 +34,11 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
     """Word a sample as "median (least-greatest)"."""
     low, middle, high = (f"{v:.{digits}f}" for v in (min(values), median(values), max(values)))
     return f"{middle} ({low}-{high})" if len(values) > 1 else middle
+
+
+def paired_ratio(values: Sequence[float], others: Sequence[float]) -> float:
+    """Give the median ratio of measurements made in turn: a busy machine slows both of a pair."""
+    return median(value / other for value, other in zip(values, others, strict=True))
 
 
 def p95(values: Sequence[float]) -> float:

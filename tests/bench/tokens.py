@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from statistics import median
 from typing import NamedTuple
 
 from nb_agents.view import RunView
 from tests.bench.clients import bare_streams, live_team
 from tests.bench.server import TOKEN_CHARS, BenchServer
-from tests.bench.table import print_table, spread, verdict
+from tests.bench.table import paired_ratio, print_table, spread, verdict
 
 SIZES = (1, 10, 25)
 REPEATS = 5
@@ -49,7 +48,7 @@ def _row(server: BenchServer, size: int) -> list[str]:
     for _ in range(REPEATS):
         bare.append(asyncio.run(_measure_bare(server, size)))
         teams.append(_measure_team(server, size))
-    ratio = median(t.per_second for t in teams) / median(b.per_second for b in bare)
+    ratio = paired_ratio([t.per_second for t in teams], [b.per_second for b in bare])
     return [
         str(size),
         *(spread([rate.per_second for rate in kind], 0) for kind in (teams, bare)),

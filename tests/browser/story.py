@@ -54,9 +54,9 @@ class Story:
         """Find nothing that a page must never show, say or do."""
         shown = self.page.output_text() if self.page.notebook else ""
         assert not [error for error in WIDGET_ERRORS if error in shown], shown
-        assert self.page.console_errors == []
-        assert self.strangers == []
-        assert self.dialogs == []
+        assert not self.page.console_errors, self.page.console_errors
+        assert not self.strangers, self.strangers
+        assert not self.dialogs, self.dialogs
 
     # Cells
 

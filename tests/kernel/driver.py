@@ -74,6 +74,13 @@ class Result:
     reply: dict[str, Any] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """What a person would see: the messages themselves hold whole scripts of widgets."""
+        shown = [d.data.get("text/plain", sorted(d.data)) for d in self.displays]
+        seen = {"stdout": self.stdout, "stderr": self.stderr, "displays": shown}
+        told = "".join(f", {name}={value!r}" for name, value in seen.items() if value)
+        return f"Result({self.status or self._states}{told}, error={self.error!r})"
+
     @property
     def status(self) -> str | None:
         """`ok`, `error`, `aborted`, or None while there is no reply."""
@@ -211,7 +218,11 @@ class Kernel:
     # Life
 
     def __enter__(self) -> Kernel:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # also pytest's timeout: no process is left behind
+            self.shutdown(now=True)
+            raise
         return self
 
     def __exit__(

@@ -29,7 +29,7 @@ __all__ = [
     "write_team",
 ]
 
-AGENTS = ("ada", "ben", "cleo")
+AGENTS = ("ada", "Ben", "cleo")
 WORDS = "alpha beta gamma delta epsilon zeta"
 HELD = "alpha beta gamma"
 TURN_MIME = "application/vnd.nb-agents.turn+json"
@@ -210,14 +210,10 @@ class Notebook:
         return self.kernel.send_custom(self.panel(turn).comm_id, content, subshell_id)
 
     def end_all(self) -> None:
-        """Stop every run of the kernel at once and wait for it."""
-        self.kernel.run(
-            "import nb_agents as _nb\n"
-            "for _run in _nb.runs():\n"
-            "    _run.stop(now=True)\n"
-            "for _run in _nb.runs():\n"
-            "    _run.wait_quietly()"
-        )
+        """Stop every run of the kernel at once, even while a cell waits, and wait for it."""
+        for run in self.panels():
+            self.kernel.control("nb_agents_stop_request", {"run": run, "now": True})
+        self.kernel.run("import nb_agents as _nb\nfor _run in _nb.runs(): _run.wait_quietly()")
 
     def text(self, result: Result) -> str:
         """All plain text that a person sees of a cell."""

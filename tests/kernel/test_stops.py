@@ -189,21 +189,11 @@ def waiting_cell(notebook: Notebook, how: str) -> Turn:
 
 
 def wait_for_handler(kernel: Kernel) -> None:
-    """Wait until the cell waits indeed: its own handler of SIGINT is in force."""
+    """Wait until the cell waits indeed: a handler of the run's is in force."""
     subshell = kernel.create_subshell()
-    handler = "__import__('signal').getsignal(2).__qualname__"
-    wanted = "interrupt_calls.<locals>.on_signal"
-    kernel.wait_until(
-        lambda: (
-            kernel.eval(
-                f"getattr(__import__('signal').getsignal(2), '__qualname__', '')",
-                subshell_id=subshell,
-            )
-            == wanted
-        ),
-        10,
-        handler,
-    )
+    handler = "getattr(__import__('signal').getsignal(2), '__module__', '')"
+    ours = lambda: kernel.eval(handler, subshell_id=subshell) == "nb_agents.runs.interrupts"  # noqa: E731
+    kernel.wait_until(ours, 10, "the waiting cell's handler")
 
 
 def assert_ended_cleanly(notebook: Notebook, cell: str, how: str) -> None:
@@ -275,8 +265,8 @@ def test_interrupt_of_another_cell_leaves_the_runs_alone(both: Notebook, busy: s
 @pytest.mark.parametrize("now", [False, True])
 def test_stop_magic(notebook: Notebook, now: bool) -> None:
     turn = notebook.start_held()
-    result = notebook.kernel.run(f"%agents stop {'--now' if now else ''} --reason 'wrong path'")
-    assert f"un {turn.run} is stopping" in notebook.text(result)
+    result = notebook.kernel.run(f'%agents stop {"--now" if now else ""} --reason "wrong path"')
+    assert f"Run {turn.run} is stopping" in notebook.text(result)
     assert_stopped(turn, notebook.server, "magic", now)
     assert turn.events("stop_requested")[0]["reason"] == "wrong path"
     again = notebook.kernel.run(f"%agents stop {turn.run}")
@@ -297,16 +287,16 @@ def test_stop_magic_names_a_run(notebook: Notebook) -> None:
 @pytest.mark.parametrize("now", [False, True])
 def test_stop_magic_of_one_agent(notebook: Notebook, now: bool) -> None:
     turn = notebook.start_held()
-    result = notebook.kernel.run(f"%agents stop --agent ben {'--now' if now else ''}")
-    assert "gent ben of run" in notebook.text(result)
-    turn.wait_stop(level(now), agent="ben")
+    result = notebook.kernel.run(f"%agents stop --agent Ben {'--now' if now else ''}")
+    assert "Agent Ben of run" in notebook.text(result)
+    turn.wait_stop(level(now), agent="Ben")
     notebook.server.release()
     turn.wait_over()
     assert turn.metadata["run_status"] == "completed"
     assert [r.closed_by for r in notebook.server.requests if r.model == "m2"] == [
         "client" if now else "server"
     ]
-    [ended] = [e for e in turn.events("agent_ended") if e["agent"] == "ben"]
+    [ended] = [e for e in turn.events("agent_ended") if e["agent"] == "Ben"]
     assert ended["outcome"] == ("killed" if now else "stopped")
 
 

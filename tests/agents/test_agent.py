@@ -1,0 +1,244 @@
+"""One agent's round: tools, answers, votes, and what is said to a model that gets it wrong."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserPromptPart
+
+from nb_agents import events as ev
+from nb_agents.agents import agent as agent_module
+from nb_agents.agents import coordination as co
+from nb_agents.agents import draft, prompts
+from nb_agents.agents.agent import AgentTurn, Answered, Stale, Voted
+from nb_agents.agents.boundary import Boundary
+from nb_agents.cancel import AgentStopped, CancelToken
+from nb_agents.errors import ModelCallError
+from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote
+from nb_agents.tools.base import Tool, Toolbox
+
+pytestmark = pytest.mark.anyio
+
+
+class Round:
+    """Plays one round and keeps what was emitted and said."""
+
+    def __init__(self, *turns: Turn, **options: Any) -> None:
+        self.model = ScriptedModel(*turns)
+        self.events: list[ev.Event] = []
+        self.messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
+        self.options = options
+        self.token = CancelToken("a")
+
+    async def play(self, *tools: Any) -> Any:
+        with Boundary(self.token) as boundary:
+            turn = AgentTurn(
+                "a",
+                self.model,
+                Toolbox([Tool(each) for each in tools]),
+                self.events.append,
+                self._judge,
+                boundary,
+                **{"voters": ("agent1", "agent2"), **self.options},
+            )
+            return await turn.run(self.messages)
+
+    @staticmethod
+    def _judge(label: str) -> tuple[str, str]:
+        judged = {"agent1": ("a", ""), "agent2": ("b", co.STALE)}
+        return judged.get(label, ("", "Nobody of that name."))
+
+    def told(self, request: int) -> list[str]:
+        """What the model was told last before this request."""
+        return [str(part.content) for part in self.model.requests[request][-1].parts]  # type: ignore[union-attr]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [e for e in self.events if isinstance(e, kind)]
+
+
+async def note(text: str) -> str:
+    """Take a note."""
+    return f"noted {text}"
+
+
+async def test_an_answer_ends_the_round() -> None:
+    played = Round(Answer("  the answer\n"))
+    assert await played.play() == Answered("the answer")
+    kinds = [type(e) for e in played.events if not isinstance(e, ev.TextStreamed)]
+    assert kinds == [ev.ModelStarted, ev.ModelFinished]
+    assert "".join(e.text for e in played.of(ev.TextStreamed)) == "  the answer\n"
+
+
+async def test_a_vote_ends_the_round() -> None:
+    assert await Round(Vote("agent1", "clear")).play() == Voted("a", "clear")
+
+
+async def test_a_vote_over_outdone_answers_ends_it_as_stale() -> None:
+    assert await Round(Vote("agent2")).play() == Stale("b")
+
+
+async def test_the_last_of_several_votes_and_answers_counts() -> None:
+    two = Turn(calls=(*Vote("nobody").calls, *Vote("agent1").calls))
+    assert await Round(two).play() == Voted("a", "best")
+    two = Turn(calls=(*Answer("first").calls, *Answer("second").calls))
+    assert await Round(two).play() == Answered("second")
+
+
+@pytest.mark.parametrize(
+    ("turn", "complaint"),
+    [
+        (Turn(text="I think so"), prompts.REMINDER.format(tools="new_answer or vote")),
+        (Answer(""), prompts.EMPTY),
+        (Turn(calls=(Call("new_answer"),)), prompts.EMPTY),
+        (Vote("agent9"), "Nobody of that name."),
+        (Turn(calls=(*Answer("x").calls, *Vote("agent1").calls)), prompts.BOTH),
+    ],
+)
+async def test_a_turn_that_decides_nothing_is_told_why(turn: Turn, complaint: str) -> None:
+    played = Round(turn, Answer("better"))
+    assert await played.play() == Answered("better")
+    assert [e.why for e in played.of(ev.TurnRejected)] == [complaint]
+    assert all(complaint in each for each in played.told(1))
+    assert len(played.told(1)) == max(1, len(turn.calls))
+
+
+async def test_an_answer_cut_off_in_its_json_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "dumps", lambda args: '{"content": "cut o')
+    played = Round(Answer("x"), Turn(text="plain"), accept_text=True)
+    assert await played.play() == Answered("plain")
+    assert played.of(ev.TurnRejected)[0].why == prompts.UNREADABLE
+
+
+async def test_three_turns_without_decision_end_the_agent() -> None:
+    played = Round(Turn(text="hm"))
+    with pytest.raises(ModelCallError, match="3 turns ended in neither"):
+        await played.play()
+    assert [e.attempt for e in played.of(ev.TurnRejected)] == [1, 2, 3]
+    assert len(played.model.requests) == 3
+
+
+async def test_tools_run_in_order_and_the_model_is_told() -> None:
+    calls = tuple(Call("note", {"text": n}) for n in "12")
+    played = Round(Turn(text="first ", calls=calls), Answer("done"))
+    assert await played.play(note) == Answered("done")
+    assert played.told(1) == ["noted 1", "noted 2"]
+    steps = [e for e in played.events if isinstance(e, ev.ToolStarted | ev.ToolFinished)]
+    assert [(type(e), e.call_id) for e in steps] == [
+        (kind, steps[at].call_id) for at in (0, 2) for kind in (ev.ToolStarted, ev.ToolFinished)
+    ]
+    assert [e.outcome for e in played.of(ev.ToolFinished)] == ["ok", "ok"]
+    assert len({e.call_id for e in played.of(ev.ToolStarted)}) == 2
+
+
+async def test_an_unknown_tool_is_told() -> None:
+    played = Round(Turn(calls=(Call("fly"),)), Answer("done"))
+    await played.play(note)
+    assert played.told(1) == ["Error: no tool 'fly'. You have: note."]
+    assert [e.outcome for e in played.of(ev.ToolFinished)] == ["error"]
+
+
+async def test_tools_beside_an_answer_run_before_it_counts() -> None:
+    played = Round(Turn(calls=(Call("note", {"text": "x"}), *Answer("done").calls)))
+    assert await played.play(note) == Answered("done")
+    assert [e.outcome for e in played.of(ev.ToolFinished)] == ["ok"]
+
+
+async def test_tool_calls_do_not_count_as_rejected_turns() -> None:
+    noting = Turn(calls=(Call("note", {"text": "x"}),))
+    played = Round(*[noting] * 10, Answer("done"))
+    assert await played.play(note) == Answered("done")
+    assert played.of(ev.TurnRejected) == []
+
+
+async def test_a_model_that_only_ever_calls_tools_ends_somewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_module, "MAX_MODEL_CALLS", 4)
+    played = Round(Turn(calls=(Call("note", {"text": "x"}),)))
+    with pytest.raises(ModelCallError, match="No answer or vote within 4 model calls"):
+        await played.play(note)
+    assert len(played.model.requests) == 4
+
+
+async def test_every_call_of_a_history_has_its_return() -> None:
+    calls = (Call("note", {"text": "x"}), *Vote("nobody").calls, Call("fly"))
+    played = Round(Turn(calls=calls), Turn(text="hm"), Answer("done"))
+    await played.play(note)
+    responses = [m for m in played.messages if isinstance(m, ModelResponse)]
+    asked = [c.tool_call_id for m in responses[:-1] for c in m.tool_calls]
+    returns = [
+        part.tool_call_id
+        for m in played.messages
+        for part in m.parts
+        if part.part_kind == "tool-return"
+    ]
+    assert returns == asked
+
+
+async def test_failed_calls_are_tried_again_and_the_words_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nb_agents.models.retry.FIRST_DELAY_S", 0.0)
+    down = Turn(text="so far ", error=ModelHTTPError(503, "m"))
+    played = Round(down, down, Answer("done"))
+    assert await played.play() == Answered("done")
+    assert [(e.call, e.attempt) for e in played.of(ev.ModelStarted)] == [(1, 1), (1, 2), (1, 3)]
+    assert [e.retry_in_s for e in played.of(ev.ModelFailed)] == [0, 0]
+    assert played.of(ev.TextStreamed)[0].text == "so far "
+
+
+async def test_a_call_that_fails_for_good_ends_the_agent() -> None:
+    played = Round(Turn(error=ModelHTTPError(401, "m")))
+    with pytest.raises(ModelCallError, match=r"scripted: The server refused the key.*HTTP 401"):
+        await played.play()
+    assert len(played.model.requests) == 1
+
+
+async def test_an_empty_response_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nb_agents.models.retry.FIRST_DELAY_S", 0.0)
+    played = Round(Turn(text=""), Answer("done"))
+    assert await played.play() == Answered("done")
+    assert len(played.of(ev.ModelFailed)) + len(played.of(ev.TurnRejected)) == 1
+
+
+async def test_a_reply_without_end_is_cut_and_the_agent_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(draft, "MAX_REPLY_CHARS", 20)
+    played = Round(Turn(text="on and on and on and on and on"))
+    with pytest.raises(ModelCallError, match="The reply was cut: it went over 20 characters"):
+        await played.play()
+    assert "".join(e.text for e in played.of(ev.TextStreamed)).startswith("on and on")
+    assert played.model.open_streams == 0
+
+
+async def test_a_stop_asked_before_raises_before_any_call() -> None:
+    played = Round(Answer("x"))
+    played.token.request(1, "api")  # type: ignore[arg-type]
+    with pytest.raises(AgentStopped):
+        await played.play()
+    assert (played.events, played.model.requests) == ([], [])
+
+
+async def test_a_boundary_swallows_no_cancellation_but_its_own() -> None:
+    import anyio
+
+    token, inner = CancelToken("a"), []
+    with anyio.CancelScope() as outer:
+        with Boundary(token) as boundary:
+            outer.cancel()
+            await anyio.sleep_forever()
+        inner.append("went on")
+    assert outer.cancelled_caught and not boundary.was_cut and not inner
+
+
+async def test_a_stop_felt_after_a_boundary_was_left_cancels_nothing() -> None:
+    import anyio
+
+    token = CancelToken("a")
+    with Boundary(token) as boundary:
+        token.request(2, "api")  # type: ignore[arg-type]
+    for _ in range(5):
+        await anyio.lowlevel.checkpoint()
+    assert not boundary.was_cut

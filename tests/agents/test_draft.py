@@ -1,0 +1,133 @@
+"""The words of an open call: out of unfinished JSON at any split, complete at the end."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.messages import (
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
+)
+
+from nb_agents.agents import draft
+from nb_agents.agents.draft import Draft, ReplyTooLongError, read_arguments
+
+TEXTS = [
+    'quotes " and \\ and \\\\" and \n\t\r\b\f',
+    "é ü ñ \u2028 \u2029 \x7f \x00",
+    "😀 pairs 👩‍👩‍👧 at 🏳️‍🌈 every split 𝄞",
+    r"looks like an escape: \ud83d \u00e9 \n",
+    '{"content": "nested"}',
+    "",
+]
+
+
+def _call(json_text: str, split: int) -> list[str]:
+    """Stream a new_answer call in two pieces; the texts that are taken after each."""
+    gathered = Draft("a", 1)
+    gathered.add(PartStartEvent(index=0, part=ToolCallPart("new_answer", json_text[:split])))
+    taken = [_words(gathered)]
+    delta = ToolCallPartDelta(args_delta=json_text[split:])
+    gathered.add(PartDeltaEvent(index=0, delta=delta))
+    return [*taken, _words(gathered)]
+
+
+def _words(gathered: Draft) -> str:
+    return "".join(event.text for event in gathered.take() if event.channel == "answer")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_an_answer_is_whole_whatever_the_split(text: str, ascii_only: bool) -> None:
+    whole = json.dumps({"content": text}, ensure_ascii=ascii_only)
+    for split in range(len(whole) + 1):
+        first, second = _call(whole, split)
+        assert text.startswith(first)
+        assert first + second == text
+
+
+@given(st.text(max_size=40), st.booleans(), st.data())
+def test_an_answer_grows_piece_by_piece_and_never_takes_back(
+    text: str, ascii_only: bool, data: st.DataObject
+) -> None:
+    whole = json.dumps({"content": text}, ensure_ascii=ascii_only)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    gathered, words = Draft("a", 1), ""
+    gathered.add(PartStartEvent(index=0, part=ToolCallPart("new_answer", "")))
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        delta = ToolCallPartDelta(args_delta=whole[start:end])
+        gathered.add(PartDeltaEvent(index=0, delta=delta))
+        words += _words(gathered)
+        assert text.startswith(words)
+    assert words == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('{"content": "raw\nline breaks\tand tabs"}', "raw\nline breaks\tand tabs"),
+        ('{"content": "half \\ud83d a pair"}', "half \ufffd a pair"),
+        ('{"content": "the other \\udc00 half"}', "the other \ufffd half"),
+        ('{"content": "whole \\ud83d\\ude00\nand raw"}', "whole 😀\nand raw"),
+        ('{"content": "not one \\\\ud83d\nand raw"}', "not one \\ud83d\nand raw"),
+    ],
+)
+def test_what_strict_json_refuses_is_read_all_the_same(arguments: str, text: str) -> None:
+    for split in range(len(arguments) + 1):
+        first, second = _call(arguments, split)
+        assert first + second == text
+    assert read_arguments(arguments) == {"content": text}
+
+
+@pytest.mark.parametrize("arguments", ['{"content": "cut o', "[1]", "nonsense", "[" * 100_000])
+def test_unreadable_arguments_are_told_from_empty_ones(arguments: str) -> None:
+    assert read_arguments(arguments) is None
+    assert [read_arguments(""), read_arguments(None), read_arguments("{}")] == [{}] * 3
+
+
+@pytest.mark.parametrize("content", ["5", "null", '["a"]', '{"x": 1}'])
+def test_an_answer_that_is_no_text_has_no_words(content: str) -> None:
+    assert _call(f'{{"content": {content}}}', 4) == ["", ""]
+
+
+def test_each_channel_is_told_by_its_name() -> None:
+    gathered = Draft("a", 7)
+    parts: list[tuple[Any, Any]] = [
+        (TextPart("text "), TextPartDelta("more")),
+        (ThinkingPart("thought "), ThinkingPartDelta(content_delta="more")),
+        (ToolCallPart("write_file", '{"pa'), ToolCallPartDelta(args_delta='th": "x"}')),
+    ]
+    for index, (part, delta) in enumerate(parts):
+        gathered.add(PartStartEvent(index=index, part=part))
+        gathered.add(PartDeltaEvent(index=index, delta=delta))
+    told = [(e.channel, e.text, e.tool, e.call) for e in gathered.take()]
+    assert told == [
+        ("text", "text more", "", 7),
+        ("thinking", "thought more", "", 7),
+        ("call", '{"path": "x"}', "write_file", 7),
+    ]
+    assert gathered.take() == []
+
+
+def test_a_part_that_starts_anew_keeps_the_words_of_the_first() -> None:
+    gathered = Draft("a", 1)
+    gathered.add(PartStartEvent(index=0, part=TextPart("first ")))
+    gathered.add(PartStartEvent(index=0, part=TextPart("second")))
+    assert "".join(e.text for e in gathered.take()) == "first second"
+
+
+def test_a_reply_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft, "MAX_REPLY_CHARS", 10)
+    gathered = Draft("a", 1)
+    gathered.add(PartStartEvent(index=0, part=TextPart("0123456789")))
+    with pytest.raises(ReplyTooLongError, match="over 10 characters"):
+        gathered.add(PartDeltaEvent(index=0, delta=TextPartDelta("x")))
+    assert gathered.take()[0].text == "0123456789x"

@@ -1,0 +1,320 @@
+"""The story, sentence by sentence: what a person does with agents in JupyterLab, and what is seen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.lab import Lab
+from tests.browser.story import LOAD, Story, agent, demo_team, server_team
+from tests.model_server import ModelServer, Reply
+
+TASK = "Compare three ways to cache embeddings for 10 M documents"
+STOPPING = "Stopping… (after current LLM call completes)"
+SAYS = "I compare the three stores by their cold reads and by what they cost. " * 20
+MARKDOWN = "The **memory-mapped** store wins:\n\n1. no copies,\n2. no server.\n\n`mmap()` does it."
+STOPPED_GREY = {"JupyterLab Light": "rgba(0, 0, 0, 0.54)", "JupyterLab Dark": "rgba(255, 255, 255, 0.54)"}
+
+
+def three_at_work(story: Story, server: ModelServer) -> str:
+    """Make a team: one has answered and voted, one writes, one writes after two files.
+
+    Who writes has its 30th word on the screen and its 31st when `server.release()` lets it go.
+    """
+    server.script("gpt-5-mini", agent(MARKDOWN, "I have it. ", {"notes.md": "# Notes\n" * 40}))
+    server.script("gpt-4o", agent("Redis is simplest.", SAYS))
+    server.script("gpt-4.1-mini", agent("It depends.", SAYS, {"a.py": "x = 1\n", "b.py": "y = 1\n"}))
+    for model in ("gpt-4o", "gpt-4.1-mini"):
+        server.hold(30, model)
+    team = server_team(server, researcher="gpt-5-mini", critic="gpt-4o", builder="gpt-4.1-mini")
+    return story.team(team)
+
+
+def test_one_cell_starts_a_team_and_returns_at_once(story: Story) -> None:
+    story.open()
+    i = story.start(TASK)  # the cell is over when this returns
+    assert story.page.prompt(i) == "[2]:"
+    expect(story.chip(i)).to_have_text("running")
+    elsewhere = story.run("6 * 7")
+    assert story.page.output_text(elsewhere) == "42"
+
+    expect(story.panel(i).locator("header .task")).to_have_text(TASK)
+    expect(story.panel(i).locator(".meter")).to_contain_text("Round: 1/∞")
+    elapsed = story.panel(i).get_by_text(re.compile(r"^Elapsed: \d+s / 1800s \(0%\)$"))
+    first = elapsed.inner_text()
+    assert story.panel(i).locator("tbody .id").all_inner_texts() == ["ada", "ben", "cleo"]
+    words = story.row(i, "ada").locator(".says")
+    expect(words).to_contain_text("I am the demo model.")
+    said = words.inner_text()
+    story.page.wait_until(lambda: words.inner_text() != said, what="more words")
+    expect(story.row(i, "ben").locator(".num")).to_have_text(re.compile(r"^\d[\d\s]* tok"))
+    story.page.wait_until(lambda: elapsed.inner_text() != first, what="time to pass")
+    story.wait_card(i, "complete")
+
+
+def test_stop_lets_the_calls_in_flight_finish_and_keeps_everything(
+    story: Story, server: ModelServer
+) -> None:
+    story.open()
+    i = story.start(TASK, three_at_work(story, server))
+    story.page.wait_for_text("voted for researcher", i)
+    story.wait_running(i)
+    story.page.click_button("Stop", i)
+    expect(story.chip(i)).to_have_text(STOPPING)
+    button = story.page.button("Stop now", i)
+    expect(button).to_have_text(re.compile(r"^Stop now · (30|2\d) s$"))
+    expect(button).to_have_text(re.compile(r"^Stop now · 2[0-8] s$"))
+    expect(story.panel(i)).to_contain_text("2 calls in flight: critic, builder")
+
+    server.release()
+    card = story.wait_card(i, "stopped")
+    expect(card).to_contain_text("Incomplete turn. Stopped by you after")
+    expect(card).to_contain_text("3 answers")  # what the calls in flight carried is recorded
+    expect(card).to_contain_text("Redis is simplest.")
+    assert {r.closed_by for r in server.requests} == {"server"}
+    assert server.open_count == 0
+    assert story.metadata()["status"] == "incomplete"
+    assert story.events("turn_ended")[0]["status"] == "cancelled"
+
+
+def test_stop_now_cuts_at_once_and_the_card_shows_what_was_kept(
+    story: Story, server: ModelServer
+) -> None:
+    story.open()
+    i = story.start(TASK, three_at_work(story, server))
+    story.page.wait_for_text("voted for researcher", i)
+    server.wait_chunks(30)
+    story.page.click_button("Stop", i)
+    story.page.click_button("Stop now", i)
+    card = story.wait_card(i, "stopped")
+    server.wait_until(lambda: server.open_count == 0)
+    assert [r.closed_by for r in server.requests].count("client") == 2
+
+    expect(card).to_contain_text("Nothing was lost: 1 answer, 2 partial texts and 3 files are kept.")
+    for theme, grey in STOPPED_GREY.items():
+        story.page.set_theme(theme)
+        expect(card.get_by_text("■ stopped")).to_have_css("color", grey)
+    states = [summary.inner_text() for summary in card.locator("summary").all()]
+    assert [" ".join(state.split()) for state in states] == [
+        "researcher answered · voted for researcher · best answer so far",
+        "critic no answer yet · was writing (30 words kept)",
+        "builder no answer yet · was writing (30 words kept)",
+    ]
+    expect(card.get_by_label("partial text").first).to_contain_text("I compare the three stores")
+    files = [each.inner_text() for each in card.locator("li code").locator("..").all()]
+    assert files[-3:] == ["notes.md · 320 B", "a.py · 6 B", "b.py · 6 B"]
+    assert card.locator("pre").inner_text() == (
+        f"%%agents --continue --session {story.sessions()[0].name}\nWhat should the agents do now?"
+    )
+
+
+def test_the_cell_on_the_card_goes_on_where_the_stop_was(story: Story, server: ModelServer) -> None:
+    story.open()
+    options = three_at_work(story, server)
+    i = story.start(TASK, options)
+    story.page.wait_for_text("voted for researcher", i)
+    server.wait_chunks(30)
+    story.page.click_button("Stop", i)
+    story.page.click_button("Stop now", i)
+    cell = story.wait_card(i, "stopped").locator("pre").inner_text()
+
+    server.release()
+    server.script("gpt-4o", agent("Go on.", first := "Let me see. "))
+    before = server.count()
+    head, _, _ = cell.partition("\n")
+    i = story.run(f"{head} {options}\nAnd which is cheapest?")
+    card = story.wait_card(i, "complete")
+    expect(card).to_contain_text("📚 Restored session with 1 previous turn(s)")
+    expect(card).to_contain_text("Previous turn was incomplete (cancelled during coordinating phase)")
+    for request in server.requests[before:][:3]:
+        assert "And which is cheapest?" in request.prompt
+        assert TASK in request.prompt
+        assert "[INCOMPLETE TURN - Session was cancelled before completion]" in request.prompt
+        assert "The **memory-mapped** store wins" in request.prompt
+        assert first not in request.prompt.split("And which is cheapest?")[0]
+    assert "status" not in story.metadata(2)
+
+
+def test_a_complete_run_ends_in_its_answer_as_markdown(story: Story, server: ModelServer) -> None:
+    server.script("m", agent(MARKDOWN))
+    story.open()
+    i = story.start(TASK, story.team(server_team(server, ada="m", ben="m")))
+    card = story.wait_card(i, "complete")
+    assert card.locator("strong").first.inner_text() == "memory-mapped"
+    assert card.locator("ol").first.locator("li").all_inner_texts() == ["no copies,", "no server."]
+    assert card.locator("code").first.inner_text() == "mmap()"
+    how = card.locator("summary")
+    expect(how).to_have_text(re.compile(r"How they got there · \d answers · 2 votes .* presented by"))
+    how.click()
+    expect(card.locator("details")).to_contain_text("voted for")
+
+
+def test_an_interrupt_of_the_idle_kernel_stops_the_run(story: Story, server: ModelServer) -> None:
+    server.script("m", Reply(text=SAYS))
+    server.hold(5)
+    story.open()
+    i = story.start(TASK, story.team(server_team(server, ada="m")))
+    story.wait_running(i)
+    story.page.wait_idle()
+    story.page.interrupt("toolbar")
+    expect(story.chip(i)).to_have_text(STOPPING)
+    story.page.interrupt("command")
+    card = story.wait_card(i, "stopped")
+    expect(card).to_contain_text("Stopped by you (interrupt) after")
+    assert story.page.output_text(story.run("6 * 7")) == "42"
+
+
+def test_a_run_outlives_a_reload_and_its_panel_comes_back(
+    story: Story, server: ModelServer
+) -> None:
+    server.script("m", agent("Done.", SAYS))
+    server.hold(5)
+    story.open()
+    i = story.start(TASK, story.team(server_team(server, ada="m", ben="m")))
+    story.wait_running(i)
+    story.page.save()
+    story.page.reload()
+    server.hold(30)
+    story.panel(i).wait_for()  # saved: the same panel, live again
+    shown = story.run("%agents show")
+    story.wait_running(shown)
+    expect(story.row(shown, "ada").locator(".says")).to_contain_text("cold reads")
+    story.page.click_button("Stop", shown)
+    expect(story.chip(shown)).to_have_text(STOPPING)
+    expect(story.chip(i)).to_have_text(STOPPING)
+    story.page.click_button("Stop now", shown)
+    for cell in (i, shown):  # the reloaded page can't replace its outputs: the card is in the panel
+        expect(story.card(cell)).to_contain_text("Incomplete turn. Stopped by you")
+        expect(story.page.button("Stop", cell)).to_have_count(0)
+    card = story.run("%agents show")
+    story.wait_card(card, "stopped")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_saved_notebook_is_read_without_a_kernel(
+    story: Story, server: ModelServer, lab: Lab, trusted: bool
+) -> None:
+    story.open()
+    i = story.start(TASK, three_at_work(story, server))
+    story.page.wait_for_text("voted for researcher", i)
+    server.wait_chunks(30)
+    story.page.click_button("Stop", i)
+    story.page.click_button("Stop now", i)
+    story.wait_card(i, "stopped")
+    story.page.save()
+    story.page.shutdown_kernel()
+    saved = story.page.saved()
+    assert "widget-view" not in str(saved.cells[i].outputs)
+    assert "Incomplete turn" in saved.cells[i].outputs[0].data["text/plain"]
+    # Another notebook than the one that was signed; its kernel is none that this server has.
+    saved.metadata = {} if trusted else {"from": "a stranger"}
+    _write(lab, story, saved, trusted)
+
+    story.page.open_notebook(f"{story.folder.name}/copy.ipynb", kernel=False)
+    story.page.page.wait_for_timeout(3000); story.page.screenshot("/tmp/shots/nokernel.png" and __import__("pathlib").Path("/tmp/shots/nokernel%s.png" % trusted))
+    assert story.page.kernel_status() is None
+    assert story.page._ask("panel.content.model.cells.get(1).trusted") is trusted
+    card = story.page.outputs(i)
+    for words in (TASK, "■ stopped", "Incomplete turn.", "I compare the three stores", "320 B"):
+        expect(card).to_contain_text(words)
+    expect(card.locator("summary").first).to_contain_text("answered · voted for researcher")
+    expect(card.locator("pre")).to_contain_text("%%agents --continue --session session_")
+    assert card.locator("strong").first.inner_text() == "memory-mapped"
+
+
+def _write(lab: Lab, story: Story, notebook: object, trusted: bool) -> None:
+    import nbformat
+
+    path = f"{story.folder.name}/copy.ipynb"
+    nbformat.write(notebook, lab.root / path)
+    if trusted:
+        lab.api(f"contents/{path}/trust", "POST")
+
+
+def test_the_keyboard_alone_stops_a_run(story: Story, server: ModelServer) -> None:
+    server.script("m", agent("Done.", SAYS))
+    server.hold(5)
+    story.open()
+    i = story.start(TASK, story.team(server_team(server, ada="m")))
+    story.wait_running(i)
+    keyboard = story.page.page.keyboard
+    focused = "() => document.activeElement?.innerText ?? ''"
+    for _ in range(60):
+        if story.page.page.evaluate(focused) == "Stop":
+            break
+        keyboard.press("Tab")
+    assert story.page.page.evaluate(focused) == "Stop"
+    keyboard.press("Enter")
+    expect(story.chip(i)).to_have_text(STOPPING)
+    expect(story.page.button("Stop now", i)).to_be_focused()  # it is the same button
+    keyboard.press("Enter")
+    story.wait_card(i, "stopped")
+    assert story.page.prompt(i) == "[2]:"  # Enter did nothing to the cell
+
+
+def test_two_runs_at_once_have_two_panels(story: Story) -> None:
+    story.open()
+    slow = story.team(demo_team(3))
+    one, two = story.start("First task", slow), story.start("Second task", slow)
+    for i, task in ((one, "First task"), (two, "Second task")):
+        story.wait_running(i)
+        expect(story.panel(i).locator("header .task")).to_have_text(task)
+    story.page.click_button("Stop", one)
+    story.page.click_button("Stop now", one)
+    story.wait_card(one, "stopped")
+    expect(story.chip(two)).to_have_text("running")
+    table = story.run("%agents")
+    expect(story.page.outputs(table)).to_contain_text("First task")
+    story.page.click_button("Stop", two)
+    story.page.click_button("Stop now", two)
+    story.wait_card(two, "stopped")
+
+
+def test_a_failed_run_is_red_and_says_why(story: Story, server: ModelServer) -> None:
+    server.script("m", Reply(status=401, error="Incorrect API key provided."))
+    story.open()
+    i = story.start(TASK, story.team(server_team(server, ada="m", ben="m")))
+    card = story.wait_card(i, "failed")
+    expect(card).to_contain_text("Failed. No agent gave an answer.")
+    expect(card.locator("details").first).to_contain_text("The server refused the key")
+    chip = card.get_by_text("▲ failed")
+    red, green, blue = (
+        float(n) for n in re.findall(r"[\d.]+", chip.evaluate("e => getComputedStyle(e).color"))[:3]
+    )
+    assert red > 2 * max(green, blue)
+
+
+def test_sixty_agents_are_still_usable(story: Story) -> None:
+    story.open()
+    i = story.start(TASK, story.team(demo_team(3, 60)))
+    story.wait_running(i)
+    panel = story.panel(i)
+    expect(panel.locator("tbody tr")).to_have_count(60)
+    box = panel.bounding_box()
+    assert box and box["height"] < 600  # the rows scroll, Stop stays in sight
+    panel.locator("tbody tr").last.scroll_into_view_if_needed()
+    expect(panel.get_by_text("agent_60", exact=True)).to_be_in_viewport()
+    story.page.click_button("Stop", i)
+    expect(story.chip(i)).to_have_text(STOPPING)
+    story.page.click_button("Stop now", i)
+    card = story.wait_card(i, "stopped")
+    expect(card.locator("summary")).to_have_count(60)
+
+
+def test_a_kernel_that_goes_away_leaves_words_on_the_panel(story: Story) -> None:
+    story.open()
+    i = story.start(TASK, story.team(demo_team(3)))
+    story.wait_running(i)
+    story.page.restart_kernel()
+    story.page.wait_for_text("stopped", i)
+    story.run(LOAD)
+    story.wait_card(story.run("%agents show"), "stopped")
+
+
+def test_a_mistake_is_one_sentence(story: Story) -> None:
+    story.open()
+    i = story.run("%%agents --config none.yaml\nWhatever")
+    assert story.page.output_text(i).startswith("UsageError: ")
+    assert "Traceback" not in story.page.output_text(i)

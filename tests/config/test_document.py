@@ -1,0 +1,185 @@
+"""Reading YAML and JSON: every fault is a sentence with its place, and nothing else comes out."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nb_agents.config import document
+from nb_agents.config.document import Place, expand, load_document, unset_variable
+from nb_agents.errors import ConfigError
+
+
+def written(folder: Path, text: str | bytes, name: str = "team.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refused(path: Path) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_document(path)
+    return caught.value
+
+
+MALFORMED = [
+    ("agents: [\n", 2),
+    ("a: 1\nb: 'open\n", 3),
+    ("a: 1\n  b: 2\n", 2),
+    ("a: 1\n\tb: 2\n", 2),
+    ("a: *nobody\n", 1),
+    ("a: !strange 1\n", 1),
+    ("a: 1\n---\nb: 2\n", 2),
+]
+
+
+@pytest.mark.parametrize("text, line", MALFORMED)
+def test_malformed_yaml_is_refused_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    error = refused(written(tmp_path, text))
+    assert (error.line, error.file) == (line, str(tmp_path / "team.yaml"))
+    assert error.column is not None
+    assert str(error).startswith(f"{error.file}:{line}:")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "- a\n- b\n",
+        "just words",
+        "agents: 2024-99-99\n",
+        "a: !!int abc\n",
+        "a: !!timestamp soon\n",
+        "? [a, b]\n: 1\n",
+        "? {a: b}\n: 1\n",
+        "a: \0\n",
+        "a: &x [*x]\n",
+        "a: " + "[" * 1000,
+        '{"a": ' * 100_000,
+        "a: " + "9" * 5000,
+        b"\xff\xfe\x00",
+        b"a: \xe9\n",
+    ],
+    ids=lambda t: repr(t[:20]),
+)
+def test_what_is_not_a_mapping_of_plain_values_is_refused(
+    tmp_path: Path, text: str | bytes
+) -> None:
+    refused(written(tmp_path, text))
+
+
+def test_a_key_that_stands_twice_is_refused_with_both_places(tmp_path: Path) -> None:
+    error = refused(written(tmp_path, "agents: []\nui: {a: 1,\n     a: 2}\n"))
+    assert (error.line, error.column) == (3, 6)
+    assert "'a'" in error.message and "line 2" in error.message
+
+
+def test_a_key_that_stands_twice_in_json_is_refused_too(tmp_path: Path) -> None:
+    assert refused(written(tmp_path, '{"a": 1,\n\t"a": 2}', "team.json")).line == 2
+
+
+def test_a_few_lines_that_stand_for_billions_are_refused_at_once(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    assert "values" in refused(written(tmp_path, "\n".join(lines))).message
+
+
+def test_anchors_and_merges_work(tmp_path: Path) -> None:
+    text = "base: &b {type: demo}\nagent: {backend: {<<: *b, model: m}}\n"
+    data = load_document(written(tmp_path, text)).data
+    assert data["agent"]["backend"] == {"type": "demo", "model": "m"}
+
+
+def test_places_are_those_of_the_file(tmp_path: Path) -> None:
+    found = load_document(written(tmp_path, "ui: {}\nagents:\n  - id: a\n    backend: {type: b}\n"))
+    assert found.place(("agents", 0, "id")) == Place(3, 9)
+    assert found.place(("agents", 0, "id"), key=True) == Place(3, 5)
+    assert found.place(("agents", 0, "backend", "type")) == Place(4, 21)
+    # What the file lacks has the place of what it would stand in.
+    assert found.place(("agents", 0, "backend", "model")) == Place(4, 14)
+    assert found.place(("nothing",)) == Place(1, 1)
+
+
+def test_json_is_read_as_json_with_tabs_and_escapes(tmp_path: Path) -> None:
+    text = '{\n\t"a": "\\ud83d\\ude00 \\/ \\"q\\" \\\\",\n\t"b": {"c":1}\n}'
+    found = load_document(written(tmp_path, text, "team.json"))
+    assert found.data == json.loads(text)
+    assert found.data["a"].startswith("😀 /")
+    assert found.place(("b", "c")) == Place(3, 12)
+
+
+def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
+    for text in (b"\xef\xbb\xbfa: 1", b'\xef\xbb\xbf{"a": 1}'):
+        assert load_document(written(tmp_path, text)).data == {"a": 1}
+
+
+def test_variables_are_expanded_in_every_string_and_left_when_unset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHO", "ada")
+    monkeypatch.delenv("NOBODY", raising=False)
+    text = "${WHO}: ${WHO}\nlist: ['hello ${WHO}', {deep: '${NOBODY}'}, 3, null]\n"
+    data = load_document(written(tmp_path, text)).data
+    assert data == {"${WHO}": "ada", "list": ["hello ada", {"deep": "${NOBODY}"}, 3, None]}
+    assert unset_variable("a ${NOBODY} b") == "NOBODY"
+    assert unset_variable("$NOBODY {x}") == ""
+
+
+def test_a_value_from_the_environment_is_not_expanded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ONE", "${TWO}")
+    monkeypatch.setenv("TWO", "secret")
+    assert expand("${ONE}") == "${TWO}"
+
+
+def test_a_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    error = refused(tmp_path / "nothing.yaml")
+    assert "No such file" in error.message and str(Path.cwd()) in error.message
+
+
+@pytest.mark.parametrize("path", ["with\0nul", "half\ud800pair", "x" * 300, ""])
+def test_a_path_that_can_not_be_is_refused(path: str) -> None:
+    assert str(refused(Path(path))).encode()
+
+
+def test_a_directory_or_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", tmp_path / "team.yaml" / "below"):
+        refused(path)
+
+
+def test_a_file_too_large_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "big.yaml", "wb") as file:
+        file.truncate(document.MAX_FILE_BYTES + 1)
+    assert "Larger" in refused(tmp_path / "big.yaml").message
+
+
+@pytest.mark.parametrize(
+    "text", ["key: *hunter2secret", "key: !hunter2secret x", "key: !hunter2!s x"]
+)
+def test_a_password_that_looks_like_yaml_is_not_repeated(tmp_path: Path, text: str) -> None:
+    assert "hunter2" not in str(refused(written(tmp_path, text)))
+
+
+_YAMLISH = st.text("ab:-?[]{}&*!|>'\"%@`#,= \n\t\\0.<_1e~" + "é\0\u2028", max_size=40)
+
+
+@given(st.text() | _YAMLISH | st.binary(max_size=60))
+@example("{? [a]: b, <<: c}")
+@example("<<: 3")
+@example("a: 1:99:99")
+@example("a: 0b_")
+@example("a: ._")
+def test_no_file_whatever_raises_anything_but_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str | bytes
+) -> None:
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    path = written(tmp_path_factory.getbasetemp(), data, "any.yaml")
+    try:
+        assert isinstance(load_document(path).data, dict)
+    except ConfigError as error:
+        assert str(error)

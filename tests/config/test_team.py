@@ -1,0 +1,370 @@
+"""Team files: MassGen's YAML in, a validated team or one sentence with its place out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from nb_agents.config.team import (
+    DEFAULT_ORCHESTRATOR_TIMEOUT_S,
+    BackendSpec,
+    TeamSpec,
+    safe_name,
+)
+from nb_agents.errors import ConfigError
+
+SECRET = "sk-hunter2-hunter2"
+AGENT = {"id": "ada", "backend": {"type": "demo"}}
+
+
+def from_text(folder: Path, text: str, name: str = "team.yaml") -> TeamSpec:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return TeamSpec.from_file(path)
+
+
+def refused(folder: Path, text: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        from_text(folder, text)
+    return caught.value
+
+
+def team(**more: Any) -> TeamSpec:
+    return TeamSpec.model_validate({"agents": [AGENT], **more})
+
+
+MASSGEN = """\
+agents:
+  - id: writer
+    backend:
+      type: openai
+      model: gpt-5-nano
+      cwd: workspace1
+      enable_web_search: true
+    system_message: |
+      Write.
+  - id: critic
+    backend: {type: gemini, model: gemini-2.5-flash, enable_web_search: true}
+orchestrator:
+  snapshot_storage: snapshots
+  voting_sensitivity: balanced
+  coordination: {max_orchestration_restarts: 1}
+timeout_settings:
+  orchestrator_timeout_seconds: 90
+  initial_round_timeout_seconds: 60
+ui:
+  display_type: rich_terminal
+"""
+
+
+def test_a_massgen_file_is_a_team(tmp_path: Path) -> None:
+    team = from_text(tmp_path, MASSGEN)
+    assert [(a.id, a.backend.type, a.backend.model) for a in team.agents] == [
+        ("writer", "openai", "gpt-5-nano"),
+        ("critic", "gemini", "gemini-2.5-flash"),
+    ]
+    assert team.agents[0].system_message == "Write.\n"
+    assert team.timeout_settings.orchestrator_timeout_seconds == 90
+
+
+def test_keys_that_mean_nothing_here_are_listed_once(tmp_path: Path) -> None:
+    assert sorted(from_text(tmp_path, MASSGEN).ignored) == [
+        "agents.backend.cwd",
+        "agents.backend.enable_web_search",
+        "orchestrator.coordination",
+        "orchestrator.snapshot_storage",
+        "orchestrator.voting_sensitivity",
+        "timeout_settings.initial_round_timeout_seconds",
+        "ui",
+    ]
+
+
+def test_a_single_agent_is_a_team_of_one(tmp_path: Path) -> None:
+    team = from_text(tmp_path, "agent:\n  backend:\n    type: demo\n")
+    assert [a.id for a in team.agents] == ["agent1"]
+    assert team.ignored == ()
+
+
+def test_agents_without_an_id_are_numbered() -> None:
+    spec = TeamSpec.model_validate({"agents": [{"backend": {"type": "demo"}}, AGENT]})
+    assert [a.id for a in spec.agents] == ["agent1", "ada"]
+
+
+def test_a_json_file_is_a_team(tmp_path: Path) -> None:
+    text = '{\n\t"agents": [{"id": "ada", "backend": {"type": "demo"}}]\n}'
+    assert from_text(tmp_path, text, "team.json").agents[0].id == "ada"
+
+
+def test_empty_sections_are_as_if_left_out(tmp_path: Path) -> None:
+    text = "agents: [{backend: {type: demo}}]\norchestrator:\ntimeout_settings:\nui:\n"
+    limit = from_text(tmp_path, text).timeout_settings.orchestrator_timeout_seconds
+    assert limit == DEFAULT_ORCHESTRATOR_TIMEOUT_S
+
+
+SLIPS = [
+    ("agents:\n- id: a\n  backend:\n    type: demo\n    temprature: 1\n", "temperature", 5, 5),
+    ("agent:\n  backend:\n    type: demo\n    modle: x\n", "model", 4, 5),
+    ("agent:\n  backend:\n    typ: demo\n", "typ", 3, 5),
+    ("agent:\n  backend: {type: demo}\n  system_mesage: x\n", "system_message", 3, 3),
+    ("agent: {backend: {type: demo}}\ntimeout_setting: {}\n", "timeout_settings", 2, 1),
+    ("ui: {}\nagnets: []\n", "agnets", 2, 1),
+    (
+        "agent: {backend: {type: demo}}\ntimeout_settings:\n  orchestrator_timeout_second: 3\n",
+        "orchestrator_timeout_seconds",
+        3,
+        3,
+    ),
+    # The same word elsewhere, where it means nothing, is not the place.
+    (
+        "ui:\n  temprature: 1\nagents:\n- backend: {type: demo}\n- backend:\n    type: demo\n"
+        "    temprature: 1\n",
+        "temperature",
+        7,
+        5,
+    ),
+]
+
+
+@pytest.mark.parametrize("text, nearest, line, column", SLIPS)
+def test_a_slip_of_the_pen_names_the_nearest_key_and_the_place(
+    tmp_path: Path, text: str, nearest: str, line: int, column: int
+) -> None:
+    error = refused(tmp_path, text)
+    assert repr(nearest) in error.message
+    assert (error.line, error.column) == (line, column)
+
+
+def test_massgens_own_keys_are_no_slips(tmp_path: Path) -> None:
+    keys = "top_k: 1, text: {}, reasoning: {}, max_output_tokens: 5, cwd: w"
+    spec = from_text(tmp_path, f"agent: {{backend: {{type: demo, {keys}}}}}")
+    assert len(spec.ignored) == 5
+
+
+FAULTS = [
+    ("agents: []\n", "agents", 1),
+    ("agents: 3\n", "agents", 1),
+    ("agents:\n- 3\n", "agents", 2),
+    ("agents:\n- id: a\n", "'agents.0.backend' is missing", 2),
+    ("agent:\n  id: a\n  backend:\n    model: x\n", "'agent.backend.type' is missing", 3),
+    ("agents:\n- backend: {type: demo}\n- backend:\n    type: 3\n", "agents.1.backend.type", 4),
+    ("agent:\n  backend:\n    type: demo\n    max_tokens: many\n", "agent.backend.max_tokens", 4),
+    ("agent:\n  backend: {type: demo, words_per_second: 0}\n", "words_per_second", 2),
+    ("agent:\n  backend: {type: python}\n", "Python", 2),
+    ("3: x\nagent: {backend: {type: demo}}\n", "string", 1),
+]
+
+
+@pytest.mark.parametrize("text, what, line", FAULTS)
+def test_a_fault_is_told_with_its_path_and_line(
+    tmp_path: Path, text: str, what: str, line: int
+) -> None:
+    error = refused(tmp_path, text)
+    assert what in error.message
+    assert error.line == line
+
+
+BAD_SECONDS = ["true", "false", "0", "-1", "0.0", ".inf", ".nan", "'60'", "[60]", "1" + "0" * 400]
+
+
+@pytest.mark.parametrize("value", BAD_SECONDS)
+def test_what_is_not_a_number_of_seconds_above_zero_is_refused(tmp_path: Path, value: str) -> None:
+    key = "orchestrator_timeout_seconds"
+    error = refused(
+        tmp_path, f"agent: {{backend: {{type: demo}}}}\ntimeout_settings:\n  {key}: {value}\n"
+    )
+    assert f"timeout_settings.{key}: " in error.message
+    assert "more)" not in error.message
+    assert error.line == 3
+
+
+@pytest.mark.parametrize("value, seconds", [("1", 1.0), ("0.5", 0.5), ("1800", 1800.0)])
+def test_seconds_may_be_whole_or_not(tmp_path: Path, value: str, seconds: float) -> None:
+    limit = f"timeout_settings: {{orchestrator_timeout_seconds: {value}}}"
+    text = f"agent: {{backend: {{type: demo}}}}\n{limit}\n"
+    assert from_text(tmp_path, text).timeout_settings.orchestrator_timeout_seconds == seconds
+
+
+UNSAFE = [
+    "", ".", "..", "../x", "a/b", "a\\b", "/etc", ".hidden", "-x", "a.", "a ", " a", "a\n", "a\0",
+    "ä", "a" * 65, "con", "NUL", "com1", "LPT9", "aux.txt", "a:b", "a*", "~",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_an_id_that_is_no_directory_name_everywhere_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="directory name"):
+        safe_name(name)
+    with pytest.raises(ValidationError):
+        TeamSpec.model_validate({"agents": [{**AGENT, "id": name}]})
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "agent_a", "Agent-1.2", "two words", "a" * 64, "console", "7"]
+)
+def test_ordinary_ids_are_fine(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@given(st.text())
+def test_a_safe_name_stays_inside_its_directory(name: str) -> None:
+    try:
+        path = Path("/root", safe_name(name))
+    except ValueError:
+        return
+    assert path.parent == Path("/root") and path.name == name
+
+
+@pytest.mark.parametrize("ids", [("ada", "ada"), ("ada", "ben", "ADA"), ("ADA", "ada")])
+def test_ids_must_differ_by_more_than_case(ids: tuple[str, ...]) -> None:
+    agents = [{**AGENT, "id": i} for i in ids]
+    with pytest.raises(ValidationError, match="(?i)two agents are named 'ada'"):
+        TeamSpec.model_validate({"agents": agents})
+
+
+def test_a_team_can_not_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        team().agents = ()  # type: ignore[misc]
+
+
+# Secrets ------------------------------------------------------------------------------------
+
+
+def with_key(folder: Path) -> TeamSpec:
+    return from_text(folder, f"agent: {{id: ada, backend: {{type: openai, api_key: {SECRET}}}}}")
+
+
+def test_a_key_is_shown_nowhere(tmp_path: Path) -> None:
+    spec = with_key(tmp_path)
+    for shown in (repr(spec), str(spec), f"{spec}", spec.model_dump_json(), str(spec.model_dump())):
+        assert SECRET not in shown
+    key = spec.agents[0].backend.api_key
+    assert key is not None and key.get_secret_value() == SECRET
+
+
+def test_a_key_from_the_environment_is_shown_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_SECRET", SECRET)
+    spec = from_text(tmp_path, "agent: {backend: {type: openai, api_key: '${MY_SECRET}'}}")
+    assert SECRET not in repr(spec) + spec.model_dump_json()
+
+
+def test_a_token_under_a_foreign_key_is_not_in_the_repr(tmp_path: Path) -> None:
+    spec = from_text(
+        tmp_path, f"agent: {{backend: {{type: demo, env: {{GITHUB_TOKEN: {SECRET}}}}}}}"
+    )
+    assert spec.ignored == ("agents.backend.env",)
+    assert SECRET not in repr(spec)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        f"type: openai, apikey: {SECRET}",
+        f"type: [], api_key: {SECRET}",
+        f"api_key: {SECRET}",
+        f"type: openai, api_key: [{SECRET}]",
+        f"type: openai, api_key: {{key: {SECRET}}}",
+        f"type: openai, max_tokens: {SECRET}",
+        f"type: openai, model: [{SECRET}]",
+        f"type: openai, api_key: {SECRET}, api_key: {SECRET}",
+        f"type: openai, api_key: '{SECRET}",
+        f"type: openai, api_key: *{SECRET}",
+    ],
+)
+def test_no_error_repeats_a_key(tmp_path: Path, backend: str) -> None:
+    error = refused(tmp_path, f"agent:\n  backend: {{{backend}}}\n")
+    assert SECRET not in str(error) + repr(error)
+    assert error.__context__ is None or error.__suppress_context__
+
+
+def test_a_mistake_made_in_python_does_not_repeat_a_key_either() -> None:
+    with pytest.raises(ValidationError) as caught:
+        BackendSpec.model_validate({"type": "openai", "api_key": [SECRET], "top_p": SECRET})
+    assert SECRET not in str(caught.value)
+
+
+def test_a_python_backend_goes_with_its_instance_only() -> None:
+    class Model:
+        def stream(self) -> None: ...
+
+    spec = BackendSpec(type="python", instance=Model())
+    assert "instance" not in spec.model_dump()
+    for wrong in ({"type": "python"}, {"type": "demo", "instance": Model()}):
+        with pytest.raises(ValidationError):
+            BackendSpec.model_validate(wrong)
+
+
+# Context paths ------------------------------------------------------------------------------
+
+
+def test_context_paths_are_strings_or_mappings_and_become_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src").mkdir()
+    monkeypatch.chdir(tmp_path)
+    spec = team(
+        orchestrator={"context_paths": ["src", {"path": str(tmp_path), "permission": "write"}]}
+    )
+    assert spec.context_paths == (tmp_path / "src", tmp_path)
+
+
+@pytest.mark.parametrize("path", ["nothing-here", "a\0b", "~nobody-at-all/x", "loop"])
+def test_a_context_path_that_does_not_exist_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.chdir(tmp_path)
+    spec = team(orchestrator={"context_paths": [path]})
+    with pytest.raises(ConfigError, match="does not exist"):
+        _ = spec.context_paths
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "agents",
+                    "agent",
+                    "id",
+                    "backend",
+                    "type",
+                    "model",
+                    "orchestrator",
+                    "context_paths",
+                    "timeout_settings",
+                    "orchestrator_timeout_seconds",
+                    "api_key",
+                    "path",
+                ]
+            ),  # fmt: skip
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["agents", "agent", "orchestrator", "timeout_settings"]), _VALUES
+    )
+)
+def test_no_data_whatever_raises_anything_but_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]
+) -> None:
+    import yaml
+
+    path = tmp_path_factory.getbasetemp() / "any_team.yaml"
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    try:
+        TeamSpec.from_file(path)
+    except ConfigError as error:
+        assert str(error)

@@ -1,0 +1,246 @@
+"""One test for each part of ipykernel's inside that `nb_agents.jupyter.kernel` reaches into.
+
+When an ipykernel release changes one of them, the test that bears its name fails here. The SIGINT
+dispositions are looked at in /proc, because a look from a cell sees the cell's own handler.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.driver import Kernel
+from tests.kernel.notebook import Notebook, assert_stopped_gracefully
+from tests.model_server import ModelServer
+
+STOP_REQUEST = "nb_agents_stop_request"
+SAVED = "type(get_ipython().kernel.saved_sigint_handler).__name__"
+SLEEP = "import time\nprint('begun', flush=True)\ntime.sleep(30)"
+
+
+@pytest.fixture
+def bare() -> Iterator[Kernel]:
+    """A kernel in which nothing is loaded."""
+    with Kernel() as kernel:
+        yield kernel
+
+
+def wait_stopped(notebook: Notebook) -> None:
+    """An interrupt of the idle kernel stops a run: the door is open."""
+    turn = notebook.start_held()
+    notebook.kernel.interrupt()
+    turn.wait_stop("requested")
+    assert_stopped_gracefully(turn, notebook.server, "interrupt")
+
+
+# saved_sigint_handler
+
+
+def test_saved_sigint_handler_survives_later_cells(notebook: Notebook) -> None:
+    for _ in range(3):
+        notebook.kernel.run("1 + 1")
+    assert notebook.kernel.run("raise ValueError").error
+    assert notebook.kernel.eval(SAVED) == "_IdleInterrupt"
+    wait_stopped(notebook)
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        "get_ipython().kernel.saved_sigint_handler = signal.SIG_IGN",
+        "signal.signal(signal.SIGINT, lambda *_: None)",
+    ],
+)
+def test_saved_sigint_handler_is_put_back_after_another_library_replaced_it(
+    notebook: Notebook, replace: str
+) -> None:
+    assert notebook.kernel.run(f"import signal\n{replace}").status == "ok"
+    assert notebook.kernel.eval(SAVED) == "_IdleInterrupt"
+    wait_stopped(notebook)
+
+
+def test_the_handler_that_was_there_is_still_called_without_runs(bare: Kernel) -> None:
+    bare.run(
+        "hits = []\n"
+        "def mine(number, frame): hits.append(number)\n"
+        "get_ipython().kernel.saved_sigint_handler = mine"
+    )
+    bare.run("%load_ext nb_agents")
+    bare.interrupt()
+    bare.wait_until(lambda: bare.eval("hits") == [2], 5, "the other library's handler")
+    bare.run("%unload_ext nb_agents")
+    bare.interrupt()
+    bare.wait_until(lambda: bare.eval("hits") == [2, 2], 5, "the handler that was put back")
+
+
+def test_a_burst_of_comm_messages_leaves_the_handler_in_place(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    comm = notebook.panel(turn).comm_id
+    for page in range(20):
+        notebook.kernel.send_custom(comm, {"type": "mounted", "page": str(page)})
+    assert notebook.kernel.eval(SAVED) == "_IdleInterrupt"
+    notebook.kernel.interrupt()
+    turn.wait_stop("requested")
+
+
+# control_handlers
+
+
+def test_control_handlers_answer_while_a_cell_blocks(notebook: Notebook) -> None:
+    blocked = notebook.kernel.send(SLEEP)
+    notebook.kernel.wait_stdout(blocked, "begun")
+    reply = notebook.kernel.control(STOP_REQUEST, {"run": "none", "now": False}, timeout_s=5)
+    assert reply == {"status": "ok", "changed": False, "run_status": "unknown"}
+    assert notebook.kernel.outputs_of(blocked).is_busy
+    notebook.kernel.interrupt()
+    notebook.kernel.result(blocked)
+
+
+@pytest.mark.parametrize("content", [{}, {"run": None}, {"run": ["r1"], "now": "yes"}])
+def test_a_control_message_of_another_shape_stops_nothing(
+    notebook: Notebook, content: dict[str, object]
+) -> None:
+    turn = notebook.start_held()
+    reply = notebook.kernel.control(STOP_REQUEST, content)
+    assert (reply["changed"], reply["run_status"]) == (False, "unknown")
+    assert turn.events("stop_requested") == []
+
+
+# The comm pin
+
+
+def test_the_comm_pin_lets_a_subshell_take_the_panels_messages(notebook: Notebook) -> None:
+    """Without the pin 7.4 hands them to the main shell, which is busy."""
+    turn = notebook.start_held()
+    subshell = notebook.kernel.create_subshell()
+    blocked = notebook.kernel.send(SLEEP)
+    notebook.kernel.wait_stdout(blocked, "begun")
+    notebook.press(turn, subshell_id=subshell)
+    turn.wait_stop("requested")
+    assert notebook.kernel.outputs_of(blocked).is_busy
+    notebook.kernel.interrupt()
+    notebook.kernel.result(blocked)
+
+
+def test_the_comm_pin_holds_for_a_panel_of_the_same_cell(notebook: Notebook) -> None:
+    subshell = notebook.kernel.create_subshell()
+    notebook.server.hold(after=3)
+    code = f"get_ipython().run_cell_magic('agents', '--config {notebook.team}', 'Count.')\n{SLEEP}"
+    cell = notebook.kernel.send(code)
+    turn = notebook.turn_of(cell, set(notebook.panels()))
+    notebook.kernel.wait_stdout(cell, "begun")
+    notebook.press(turn, subshell_id=subshell)
+    turn.wait_stop("requested")
+    assert notebook.kernel.outputs_of(cell).is_busy
+    notebook.kernel.interrupt()
+    notebook.kernel.result(cell)
+
+
+# The wake-up descriptor
+
+
+def test_an_interrupt_ends_a_cell_that_awaits_at_once(notebook: Notebook) -> None:
+    """Without it the interrupt takes effect when the sleep is over: after the test's timeout."""
+    cell = notebook.kernel.send(
+        "import asyncio\nprint('begun', flush=True)\nawait asyncio.sleep(300)"
+    )
+    notebook.kernel.wait_stdout(cell, "begun")
+    notebook.kernel.interrupt()
+    error = notebook.kernel.result(cell, timeout_s=15).error
+    assert error
+    assert error.ename in ("CancelledError", "KeyboardInterrupt")
+
+
+# Loading
+
+AT_START = "c.InteractiveShellApp.extensions = ['nb_agents']"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the signal mask in /proc")
+def test_loaded_at_kernel_start(server: ModelServer, tmp_path: Path) -> None:
+    with Kernel(ipython_config=AT_START) as kernel:
+        notebook = Notebook(kernel, server, tmp_path)
+        # Before any cell: ipykernel ignores SIGINT at its start, and we don't.
+        status = Path(f"/proc/{kernel.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+        assert int(caught.split()[1], 16) & (1 << (2 - 1))
+        wait_stopped(notebook)
+
+
+def test_an_interrupt_of_a_kernel_that_loaded_us_at_its_start_does_no_harm() -> None:
+    with Kernel(ipython_config=AT_START) as kernel:
+        kernel.interrupt()
+        assert kernel.run("1 + 1").value == "2"
+        kernel.interrupt()
+        assert kernel.run("%agents").status == "ok"
+
+
+def test_loading_twice_is_loading_once(server: ModelServer, tmp_path: Path) -> None:
+    with Kernel() as kernel:
+        notebook = Notebook(kernel, server, tmp_path)
+        callbacks = "len(get_ipython().events.callbacks['post_run_cell'])"
+        before = kernel.eval(callbacks)
+        kernel.run("%load_ext nb_agents")
+        once = kernel.eval(callbacks)
+        result = kernel.run("%load_ext nb_agents\n%reload_ext nb_agents\n%reload_ext nb_agents")
+        assert (result.status, result.stderr) == ("ok", "")
+        assert kernel.eval(callbacks) == once == before + 1
+        # One press is one stop, not three.
+        turn = notebook.start_held()
+        kernel.interrupt()
+        turn.wait_stop("requested")
+        assert_stopped_gracefully(turn, server, "interrupt")
+        shown = kernel.run("raise_it = 1\nrun = __import__('nb_agents').runs()[0]\nrun.wait()")
+        assert len(shown.displays) == 1
+
+
+def test_loading_by_calling_the_hook_again_is_loading_once(bare: Kernel) -> None:
+    callbacks = "len(get_ipython().events.callbacks['post_run_cell'])"
+    bare.run("%load_ext nb_agents")
+    once = bare.eval(callbacks)
+    bare.run("import nb_agents\nnb_agents.load_ipython_extension(get_ipython())")
+    assert bare.eval(callbacks) == once
+
+
+def test_unload_closes_the_doors_and_the_runs_go_on(server: ModelServer, tmp_path: Path) -> None:
+    with Kernel() as kernel:
+        notebook = Notebook(kernel, server, tmp_path)
+        kernel.run("%load_ext nb_agents")
+        turn = notebook.start_held("--out run")
+        assert kernel.run("%unload_ext nb_agents").status == "ok"
+        assert "agents" in str(kernel.run("%agents").stderr)  # not found
+        kernel.interrupt()
+        assert kernel.run("run.is_over").value == "False"
+        assert turn.events("stop_requested") == []
+        assert not kernel.eval(f"{STOP_REQUEST!r} in get_ipython().kernel.control_handlers")
+        # The panel that is shown still works: its widget is alive.
+        assert kernel.run("%load_ext nb_agents").status == "ok"
+        kernel.interrupt()
+        turn.wait_stop("requested")
+        assert_stopped_gracefully(turn, server, "interrupt")
+
+
+def test_unload_shows_a_stopped_run_as_ipython_does(bare: Kernel) -> None:
+    bare.run("%load_ext nb_agents\n%unload_ext nb_agents")
+    shown = bare.run("raise ValueError('mine')")
+    assert shown.error
+    assert shown.error.traceback
+
+
+def test_errors_of_others_keep_their_traceback(notebook: Notebook) -> None:
+    error = notebook.kernel.run("1 / 0").error
+    assert error
+    assert "ZeroDivisionError" in "".join(error.traceback)
+
+
+def test_the_custom_exceptions_of_others_are_still_shown_by_them(bare: Kernel) -> None:
+    bare.run(
+        "def mine(shell, kind, exc, trace, tb_offset=None):\n"
+        "    print('shown by mine:', exc)\n"
+        "get_ipython().set_custom_exc((KeyError,), mine)"
+    )
+    bare.run("%load_ext nb_agents")
+    assert "shown by mine: 'x'" in bare.run("raise KeyError('x')").stdout

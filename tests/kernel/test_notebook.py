@@ -1,0 +1,396 @@
+"""What a person sees in a notebook: cells, tables, panels, and what stays of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.kernel.driver import Display, Kernel, Result
+from tests.kernel.notebook import (
+    HELD,
+    TURN_MIME,
+    WIDGET_MIME,
+    Notebook,
+    Turn,
+    assert_stopped_gracefully,
+    play,
+)
+from tests.model_server import ModelServer, Reply, Request, wait_until
+
+KEY = "sk-test-0123456789abcdef0123456789abcdef"
+STATIC = {"text/html", "text/markdown", "text/plain", TURN_MIME}
+
+
+def shown(notebook: Notebook, turn: Turn, number: int = 0) -> Display:
+    """What stands now in the output of the cell that started the turn (or of another one)."""
+    displays = notebook.kernel.outputs_of(turn.cell).displays
+    panel = [d for d in displays if d.display_id][number]
+    now = notebook.kernel.shown(panel.display_id or "")
+    assert now
+    return now
+
+
+def wait_frozen(notebook: Notebook, turn: Turn) -> Display:
+    notebook.kernel.wait_until(
+        lambda: WIDGET_MIME not in shown(notebook, turn).data, 10, "the frozen card"
+    )
+    return shown(notebook, turn)
+
+
+# The cell
+
+
+def test_the_cell_returns_while_the_run_goes_on(notebook: Notebook) -> None:
+    turn = notebook.start_held("--out run")
+    assert notebook.kernel.run("run.is_over, run.status").value == "(False, 'in-progress')"
+    notebook.server.release()
+    assert notebook.kernel.run("run.wait()").value == '"The team\'s final answer."'
+    assert turn.metadata["run_status"] == "completed"
+
+
+def test_the_cell_has_no_value_and_prints_nothing(notebook: Notebook) -> None:
+    turn = notebook.start()
+    turn.wait_over()
+    result = notebook.kernel.result(turn.cell)
+    assert (result.value, result.stdout, result.stderr) == (None, "", "")
+
+
+def test_a_task_takes_notebook_variables(notebook: Notebook) -> None:
+    notebook.kernel.run("city = 'Oslo'\nlimit = 3")
+    task = "Name {{limit}} parks of {{ city }}, not of \\{{city}} nor of {city} or $city."
+    turn = notebook.start(task=task)
+    turn.wait_over()
+    wanted = "Name 3 parks of Oslo, not of {{city}} nor of {city} or $city."
+    assert turn.metadata["task"] == wanted
+    assert wanted in notebook.server.requests[0].prompt
+
+
+def test_out_names_the_run_before_it_is_over(notebook: Notebook) -> None:
+    turn = notebook.start_held("--out my_run")
+    assert notebook.kernel.eval("my_run.id, str(my_run.path)") == (turn.run, str(turn.path))
+
+
+def test_options_may_be_quoted(notebook: Notebook) -> None:
+    place = notebook.place / "two words"
+    place.mkdir()
+    notebook.team = notebook.team.rename(place / "my team.yaml")
+    result = notebook.kernel.run(f'%%agents --config "{notebook.team}" --wait\nCount.')
+    assert result.status == "ok", result
+    assert notebook.server.count() > 3
+
+
+def test_wait_stays_in_the_cell_until_the_card_is_there(notebook: Notebook) -> None:
+    turn = notebook.send("--wait")
+    result = notebook.kernel.result(turn.cell)
+    assert result.status == "ok"
+    assert turn.is_over
+    assert shown(notebook, turn).data.keys() == STATIC
+
+
+# Secrets
+
+
+@pytest.mark.parametrize("given", ["file", "environment"])
+def test_a_key_is_nowhere(notebook: Notebook, given: str) -> None:
+    """Not on disk, not in any output, though the server's refusal repeats it."""
+    text = notebook.team.read_text()
+    key = f'"{KEY}"' if given == "file" else '"${TEST_KEY}"'
+    notebook.team.write_text(text.replace('"no-key"', key))
+    notebook.kernel.eval(f"__import__('os').environ.update(TEST_KEY={KEY!r})")
+    notebook.server.default = Reply(status=401, error=f"Incorrect API key provided: {KEY}.")
+    turn = notebook.send("--debug --wait --out run")
+    result = notebook.kernel.result(turn.cell)
+    assert result.status == "ok"
+    assert notebook.server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    seen = notebook.kernel.run("%agents show\n%agents log\nrun.view, run.receipt")
+    failed = notebook.kernel.run("await run")
+    for each in (result, seen, failed):
+        assert KEY not in json.dumps(each.messages, default=str)
+    assert "debug.log" in notebook.text(seen)
+    assert (turn.path / "debug.log").stat().st_size
+    written = [p for p in notebook.root.rglob("*") if p.is_file()]
+    assert [p for p in written if KEY.encode() in p.read_bytes()] == []
+    assert "The server refused the key" in shown(notebook, turn).data["text/plain"]
+    assert KEY not in json.dumps([c.state for c in notebook.kernel.comms.values()], default=str)
+
+
+# %agents
+
+
+def table(result: Result) -> list[str]:
+    assert result.status == "ok", result
+    [display] = result.displays
+    assert "<table>" in display.data["text/html"]
+    return [line for line in display.data["text/plain"].splitlines() if line.strip()]
+
+
+def test_agents_lists_the_runs_of_the_kernel(notebook: Notebook) -> None:
+    done = notebook.start(task="First task.")
+    done.wait_over()
+    live = notebook.start_held()
+    head, *rows = table(notebook.kernel.run("%agents"))
+    assert head.split() == ["run", "status", "round", "elapsed", "session/turn", "task"]
+    by_run = {row.split()[0]: row for row in rows}
+    assert "complete" in by_run[done.run]
+    assert "First task." in by_run[done.run]
+    assert "running" in by_run[live.run]
+    assert live.name in by_run[live.run]
+    notebook.press(live)
+    live.wait_stop()
+    rows = table(notebook.kernel.run("%agents"))
+    assert any("Stopping… (after current LLM call completes)" in row for row in rows)
+
+
+def test_agents_in_a_fresh_kernel_says_how_to_begin() -> None:
+    with Kernel() as kernel:
+        kernel.run("%load_ext nb_agents")
+        [display] = kernel.run("%agents").displays
+        assert "No run was started in this kernel" in display.data["text/plain"]
+        [display] = kernel.run("%agents sessions").displays
+        assert "No sessions in .nb_agents/sessions" in display.data["text/plain"]
+
+
+def test_sessions_tells_every_state(notebook: Notebook) -> None:
+    done = notebook.start("--session done")
+    done.wait_over()
+    stopped = notebook.start_held("--session stopped")
+    notebook.kernel.run("%agents stop --now")
+    stopped.wait_over()
+    late = notebook.start_held("--session late --orchestrator-timeout 0.3")
+    late.wait_stop()
+    notebook.server.release()
+    late.wait_over()
+    notebook.start_held("--session running")
+    rows = {row.split()[0]: row for row in table(notebook.kernel.run("%agents sessions"))[1:]}
+    assert list(rows) == ["running", "late", "stopped", "done"]
+    assert " complete " in rows["done"]
+    assert " incomplete (stopped) " in rows["stopped"]
+    assert " incomplete (timeout) " in rows["late"]
+    assert " running " in rows["running"]
+
+
+def test_sessions_of_another_root(notebook: Notebook) -> None:
+    other = notebook.place / "other"
+    turn = notebook.kernel.run(
+        f"%%agents --config {notebook.team} --session-root {other} --session there --wait\nCount."
+    )
+    assert turn.status == "ok"
+    rows = table(notebook.kernel.run(f"%agents sessions --session-root {other}"))
+    assert rows[1].startswith("there")
+    [card] = notebook.kernel.run(f"%agents show there/1 --session-root {other}").displays
+    assert card.data[TURN_MIME]["state"] == "complete"
+
+
+def test_log_tells_what_happened_without_the_streamed_words(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    notebook.kernel.run("%agents stop --now --reason 'too slow'")
+    turn.wait_over()
+    [by_run] = notebook.kernel.run(f"%agents log {turn.run}").displays
+    lines = by_run.data["text/plain"].splitlines()
+    assert any("stop requested" in line and "too slow" in line for line in lines)
+    assert "turn ended" in lines[-1]
+    assert not any("text streamed" in line for line in lines)
+    [by_name] = notebook.kernel.run(f"%agents log {turn.name}").displays
+    assert by_name.data == by_run.data
+
+
+def test_show_of_a_live_run_is_a_second_view_of_its_panel(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    again = notebook.kernel.run(f"%agents show {turn.run}")
+    [display] = again.displays
+    first = notebook.kernel.outputs_of(turn.cell).displays[0]
+    assert display.data[WIDGET_MIME]["model_id"] == first.data[WIDGET_MIME]["model_id"]
+    notebook.kernel.run("%agents stop --now")
+    for cell in (turn.cell, again.msg_id):
+        card = wait_frozen(notebook, Turn(turn.path, turn.run, cell))
+        assert card.data[TURN_MIME]["state"] == "stopped"
+
+
+def test_show_of_a_finished_run_and_of_a_turn_on_disk_is_the_card(notebook: Notebook) -> None:
+    turn = notebook.start("--session kept")
+    turn.wait_over()
+    frozen = wait_frozen(notebook, turn)
+    for name in (turn.run, "kept", "kept/1"):
+        [display] = notebook.kernel.run(f"%agents show {name}").displays
+        assert display.data == frozen.data
+    with Kernel() as other:
+        other.run("%load_ext nb_agents")
+        root = f"--session-root {notebook.root}"
+        for name in ("kept", "kept/1", "kept/turn_1", ""):
+            [display] = other.run(f"%agents show {name} {root}").displays
+            assert (
+                display.data["text/markdown"].splitlines()[:-1]
+                == (frozen.data["text/markdown"].splitlines()[:-1])
+            )
+
+
+# Frozen outputs
+
+
+@pytest.mark.parametrize("end", ["complete", "stopped", "failed"])
+def test_the_output_is_frozen_at_the_end(notebook: Notebook, end: str) -> None:
+    if end == "failed":
+        notebook.server.default = Reply(status=401)
+    turn = notebook.start() if end == "failed" else notebook.start_held()
+    panel = notebook.panel(turn)
+    [first] = notebook.kernel.outputs_of(turn.cell).displays
+    assert first.data.keys() == STATIC | {WIDGET_MIME}
+    if end == "stopped":
+        notebook.kernel.run("%agents stop --now")
+    notebook.server.release()
+    card = wait_frozen(notebook, turn)
+    assert card.data.keys() == STATIC
+    assert card.data[TURN_MIME]["state"] == end
+    assert f"[{end}]" in card.data["text/plain"]
+    assert end in card.data["text/html"]
+    notebook.kernel.wait_until(lambda: not panel.is_open, 5, "the closed widget")
+
+
+def test_the_live_panel_tells_what_the_agents_do(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    panel = notebook.panel(turn)
+    rows = lambda: [row["says"] for row in panel.state["state"]["agents"]]  # noqa: E731
+    notebook.kernel.wait_until(lambda: rows() == [HELD] * 3, 5, HELD, rows)
+    assert panel.state["state"]["button"]["label"] == "Stop"
+    notebook.press(turn)
+    label = lambda: (panel.state["state"]["button"] or {}).get("label", "")  # noqa: E731
+    notebook.kernel.wait_until(lambda: label().startswith("Stop now · "), 5, "the countdown", label)
+    assert panel.state["state"]["chip"] == "Stopping… (after current LLM call completes)"
+
+
+def test_output_of_a_background_run_never_lands_in_another_cell(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    busy = notebook.kernel.send("name = input('name? ')\nprint(name)")
+    notebook.kernel.wait_until(lambda: notebook.kernel.input_prompts, 5, "the prompt")
+    notebook.server.release()
+    wait_frozen(notebook, turn)
+    notebook.kernel.answer_input("Ada")
+    result = notebook.kernel.result(busy)
+    assert (result.stdout, result.stderr, result.displays, result.updates) == ("Ada\n", "", [], [])
+    kinds = {m["msg_type"] for m in result.messages}
+    assert kinds <= {"status", "execute_input", "stream"}
+
+
+def test_several_runs_have_their_own_panels_and_sessions(notebook: Notebook) -> None:
+    notebook.server.hold(after=3)
+    turns = [notebook.start(task=f"Task {n}.") for n in range(3)]
+    assert len({t.session for t in turns}) == len({t.run for t in turns}) == 3
+    assert len({notebook.panel(t).comm_id for t in turns}) == 3
+    for turn in turns:
+        turn.wait_streamed()
+    notebook.press(turns[1], now=True)
+    turns[1].wait_over()
+    notebook.server.release()
+    states = [wait_frozen(notebook, t).data[TURN_MIME] for t in turns]
+    assert [s["state"] for s in states] == ["complete", "stopped", "complete"]
+    assert [s["task"] for s in states] == ["Task 0.", "Task 1.", "Task 2."]
+
+
+def test_a_reloaded_page_keeps_the_widget_with_the_card(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    panel = notebook.panel(turn)
+    for page in ("first page", "second page"):
+        notebook.kernel.send_custom(panel.comm_id, {"type": "mounted", "page": page})
+    notebook.server.release()
+    card = wait_frozen(notebook, turn)
+    there = lambda: panel.state["state"]["card"]  # noqa: E731
+    notebook.kernel.wait_until(there, 5, "the card in the widget")
+    assert panel.state["state"]["card"] == card.data["text/html"]
+    assert panel.state["state"]["button"] is None
+    assert panel.is_open
+
+
+def test_two_views_on_one_page_are_no_reload(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    panel = notebook.panel(turn)
+    for _ in range(2):
+        notebook.kernel.send_custom(panel.comm_id, {"type": "mounted", "page": "the page"})
+    notebook.server.release()
+    wait_frozen(notebook, turn)
+    notebook.kernel.wait_until(lambda: not panel.is_open, 5, "the closed widget")
+
+
+def test_what_a_model_writes_is_no_markup_on_the_card(notebook: Notebook) -> None:
+    evil = "<script>alert(1)</script> <img src=x onerror=alert(2)> [a](javascript:alert(3))"
+
+    def reply(request: Request) -> Reply:
+        return Reply(text=evil) if "<FINAL" in request.prompt else play(request)
+
+    notebook.server.default = reply
+    turn = notebook.start(task="<b onmouseover=alert(4)>Bold</b>")
+    html = wait_frozen(notebook, turn).data["text/html"]
+    for sign in ("<script", "<img", "<b ", 'href="javascript'):
+        assert sign not in html
+
+
+# Headless
+
+
+def test_headless_runs_wait_in_the_cell(open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook(headless=True)
+    turn = notebook.send()
+    result = notebook.kernel.result(turn.cell)
+    assert turn.is_over
+    states = [d.data[TURN_MIME]["state"] for d in [*result.displays, *result.updates]]
+    assert states == ["running", "complete"]
+
+
+def test_nbclient_executes_a_notebook(server: ModelServer, tmp_path: Path) -> None:
+    cells = ["%load_ext nb_agents", "%%agents\nCount to six.", "%agents"]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    place = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(nb, timeout=60, kernel_name="python3", resources=place).execute()
+    [output] = nb.cells[1].outputs
+    assert set(output.data) == STATIC
+    assert output.data[TURN_MIME]["state"] == "complete"
+    assert "demo model" in output.data["text/markdown"]
+    assert "complete" in nb.cells[2].outputs[0].data["text/plain"]
+    nbformat.validate(nb)
+
+
+def test_a_headless_run_that_fails_does_not_end_the_notebook(
+    open_notebook: Callable[..., Notebook], server: ModelServer
+) -> None:
+    server.default = Reply(status=401)
+    notebook = open_notebook(headless=True)
+    turn = notebook.send()
+    assert notebook.kernel.result(turn.cell).status == "ok"
+    assert shown(notebook, turn).data[TURN_MIME]["state"] == "failed"
+
+
+def test_stop_of_a_run_while_its_cell_waits_headless(
+    open_notebook: Callable[..., Notebook], server: ModelServer
+) -> None:
+    notebook = open_notebook(headless=True)
+    server.hold(after=3)
+    turn = notebook.send()
+    turn.wait_streamed()
+    notebook.kernel.interrupt()
+    turn.wait_stop()
+    assert_stopped_gracefully(turn, server, "interrupt")
+    assert notebook.kernel.result(turn.cell).status == "ok"
+
+
+def test_hooks_of_a_person(notebook: Notebook) -> None:
+    """before_cancel may veto a graceful stop; after_cancel runs once, when all is saved."""
+    notebook.server.hold(after=3)
+    cell = notebook.kernel.run(
+        "import nb_agents\n"
+        "asked, done = [], []\n"
+        "policy = nb_agents.CancelPolicy(before_cancel=lambda r: asked.append(r.source),\n"
+        "    after_cancel=lambda receipt: done.append(receipt))\n"
+        f"run = nb_agents.start('Count.', config={str(notebook.team)!r}, policy=policy)\n"
+        "print(run.path)"
+    )
+    turn = Turn(Path(cell.stdout.strip()))
+    turn.wait_streamed()
+    notebook.kernel.interrupt()
+    wait_until(lambda: notebook.kernel.eval("asked") == ["interrupt"], 5, "before_cancel")
+    turn.wait_stop()
+    assert_stopped_gracefully(turn, notebook.server, "interrupt")
+    notebook.kernel.wait_until(lambda: notebook.kernel.eval("len(done)") == 1, 5, "after_cancel")

@@ -1,0 +1,294 @@
+"""Without a notebook: plain `ipython` in a terminal, and scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.notebook import (
+    HELD,
+    Turn,
+    assert_stopped_gracefully,
+    assert_stopped_now,
+    write_team,
+)
+from tests.model_server import ModelServer, wait_until
+
+ROOT = Path(__file__).parents[2]
+PROMPT = re.compile(r"In \[\d+\]: $")
+
+
+class Terminal:
+    """A program at a pseudo-terminal, typed to and read from."""
+
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            argv,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its controlling tty
+        )
+        os.close(slave)
+        self.text = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def enter(self, line: str) -> str:
+        """Type a line, wait for the next prompt and give what was shown until there."""
+        start = len(self.text)
+        self.type(f"{line}\n")
+        self.wait_prompt(start)
+        return self.text[start:]
+
+    def ctrl_c(self) -> None:
+        self.type("\x03")
+
+    def wait_prompt(self, after: int = 0) -> None:
+        wait_until(lambda: PROMPT.search(self._read()[after:]), 20, "a prompt", lambda: self.text)
+
+    def wait_text(self, text: str) -> None:
+        wait_until(lambda: text in self._read(), 20, repr(text), lambda: self.text)
+
+    def _read(self) -> str:
+        while select.select([self._master], [], [], 0)[0]:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # EIO: the program has ended
+                break
+            if not data:
+                break
+            self.text += re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", data.decode(errors="replace"))
+        return self.text
+
+    def wait_end(self) -> int:
+        def ended() -> bool:
+            self._read()
+            return self.process.poll() is not None
+
+        wait_until(ended, 20, "the program's end", lambda: self.text)
+        return int(self.process.returncode)
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(10)
+        os.close(self._master)
+
+
+def environment(place: Path) -> dict[str, str]:
+    extra = {
+        "NB_AGENTS_SESSIONS": str(place / "sessions"),
+        "IPYTHONDIR": str(place / "ipython"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "TERM": "dumb",
+    }
+    return {**os.environ, **extra}
+
+
+def only_turn(place: Path) -> Turn:
+    found = lambda: list((place / "sessions").glob("*/turn_*/events.jsonl"))  # noqa: E731
+    return Turn(wait_until(found, 20, "a turn on disk")[0].parent)
+
+
+@pytest.fixture
+def ipython(tmp_path: Path) -> Iterator[Terminal]:
+    argv = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
+    terminal = Terminal(argv, tmp_path, environment(tmp_path))
+    try:
+        terminal.wait_prompt()
+        terminal.enter("%load_ext nb_agents")
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def agents(team: Path, options: str = "") -> str:
+    return f"get_ipython().run_cell_magic('agents', '--config {team} {options}', 'Count.')"
+
+
+def test_a_run_from_start_to_card(ipython: Terminal, server: ModelServer, tmp_path: Path) -> None:
+    team = write_team(tmp_path / "team.yaml", server)
+    shown = ipython.enter(agents(team, "--wait"))
+    assert "The team's final answer." in shown
+    assert "[complete]" in shown
+    assert "Traceback" not in ipython.text
+    table = ipython.enter("%agents")
+    assert "complete" in table
+    assert "Count." in table
+
+
+def test_the_cell_magic_at_the_prompt(
+    ipython: Terminal, server: ModelServer, tmp_path: Path
+) -> None:
+    team = write_team(tmp_path / "team.yaml", server)
+    ipython.type(f"%%agents --config {team}\n")
+    ipython.type("Count to six.\n")
+    ipython.enter("")
+    turn = only_turn(tmp_path)
+    turn.wait_over()
+    assert turn.metadata["task"] == "Count to six."
+    assert "final answer" in ipython.enter("%agents show")
+
+
+@pytest.mark.parametrize("how", ["--wait", "%agents wait", "run.wait()"])
+@pytest.mark.parametrize("now", [False, True])
+def test_ctrl_c_in_a_cell_that_waits(
+    ipython: Terminal, server: ModelServer, tmp_path: Path, how: str, now: bool
+) -> None:
+    team = write_team(tmp_path / "team.yaml", server)
+    server.hold(after=3)
+    if how == "--wait":
+        ipython.type(agents(team, "--wait") + "\n")
+    else:
+        ipython.enter(agents(team, "--out run"))
+        ipython.type(f"{how}\n")
+    turn = only_turn(tmp_path)
+    turn.wait_streamed()
+    start = len(ipython.text)
+    ipython.ctrl_c()
+    turn.wait_stop("requested")
+    if now:
+        ipython.ctrl_c()
+        turn.wait_stop("immediate")
+    (assert_stopped_now if now else assert_stopped_gracefully)(turn, server, "interrupt")
+    ipython.wait_prompt(start)
+    assert "Incomplete turn" in ipython.text
+    assert "Traceback" not in ipython.text
+    assert "2" in ipython.enter("1 + 1")
+
+
+def test_ctrl_c_at_the_prompt_leaves_the_runs_alone(
+    ipython: Terminal, server: ModelServer, tmp_path: Path
+) -> None:
+    team = write_team(tmp_path / "team.yaml", server)
+    server.hold(after=3)
+    ipython.enter(agents(team))
+    turn = only_turn(tmp_path)
+    turn.wait_streamed()
+    start = len(ipython.text)
+    ipython.ctrl_c()
+    ipython.wait_prompt(start)
+    assert turn.events("stop_requested") == []
+    ipython.enter("%agents stop --now")
+    assert_stopped_now(turn, server, "magic")
+
+
+def test_leaving_ipython_saves_live_runs(
+    ipython: Terminal, server: ModelServer, tmp_path: Path
+) -> None:
+    team = write_team(tmp_path / "team.yaml", server)
+    server.hold(after=3)
+    ipython.enter(agents(team))
+    turn = only_turn(tmp_path)
+    turn.wait_streamed()
+    ipython.type("exit\n")
+    assert ipython.wait_end() == 0
+    assert_stopped_now(turn, server, "parent")
+
+
+def test_mistakes_are_a_sentence(ipython: Terminal) -> None:
+    shown = ipython.enter("%agents stahp")
+    assert "UsageError: %agents has no verb 'stahp'" in shown
+    shown = ipython.enter("import nb_agents; nb_agents.start(' ')")
+    assert "TaskError: The task is empty" in shown
+    assert "Traceback" not in ipython.text
+
+
+# Scripts
+
+
+@contextlib.contextmanager
+def script(place: Path, code: str) -> Iterator[subprocess.Popen[str]]:
+    file = place / "script.py"
+    file.write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, str(file)],
+        cwd=place,
+        env=environment(place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with process:
+            yield process
+            process.kill()
+    finally:
+        process.kill()
+
+
+START = "import asyncio, nb_agents\nrun = nb_agents.start('Count.', config='team.yaml')\n"
+WAITS = {
+    "wait": "try: print('answer:', run.wait())\nexcept nb_agents.RunCancelled as exc: print('kept', sorted(exc.partial_answers))\n",
+    "await": (
+        "async def main():\n"
+        "    try: print('answer:', await run)\n"
+        "    except nb_agents.RunCancelled as exc: print('kept', sorted(exc.partial_answers))\n"
+        "asyncio.run(main())\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_a_script_gets_the_answer(server: ModelServer, tmp_path: Path, how: str) -> None:
+    write_team(tmp_path / "team.yaml", server)
+    with script(tmp_path, START + WAITS[how]) as process:
+        out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "answer: The team's final answer.\n")
+
+
+@pytest.mark.parametrize("how", WAITS)
+@pytest.mark.parametrize("now", [False, True])
+def test_ctrl_c_in_a_script(server: ModelServer, tmp_path: Path, how: str, now: bool) -> None:
+    write_team(tmp_path / "team.yaml", server)
+    server.hold(after=3)
+    with script(tmp_path, START + WAITS[how]) as process:
+        turn = only_turn(tmp_path)
+        turn.wait_streamed()
+        process.send_signal(signal.SIGINT)
+        turn.wait_stop("requested")
+        if now:
+            process.send_signal(signal.SIGINT)
+            turn.wait_stop("immediate")
+        (assert_stopped_now if now else assert_stopped_gracefully)(turn, server, "interrupt")
+        out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "kept ['Ben', 'ada', 'cleo']\n")
+
+
+def test_a_script_that_ends_saves_its_live_runs(server: ModelServer, tmp_path: Path) -> None:
+    write_team(tmp_path / "team.yaml", server)
+    server.hold(after=3)
+    with script(tmp_path, START + "input()\n") as process:
+        turn = only_turn(tmp_path)
+        turn.wait_streamed()
+        process.communicate(timeout=20)
+    assert_stopped_now(turn, server, "parent")
+    assert HELD in turn.answer
+
+
+def test_importing_is_light(tmp_path: Path) -> None:
+    """No SDK and no notebook part comes with the import."""
+    code = (
+        "import sys, nb_agents\n"
+        "heavy = ('pydantic_ai', 'openai', 'anthropic', 'google.genai', 'IPython', 'anywidget')\n"
+        "print([m for m in heavy if m in sys.modules])\n"
+    )
+    with script(tmp_path, code) as process:
+        assert process.communicate(timeout=20)[0] == "[]\n"

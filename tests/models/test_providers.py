@@ -1,0 +1,169 @@
+"""Every backend type of a team file, end to end against a server that speaks its protocol."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import ConfigError, TeamSpec
+from nb_agents import events as ev
+from nb_agents.errors import MissingKeyError
+from nb_agents.models.providers import PROVIDERS, check_team, load
+from tests.model_server import ModelServer, Reply, ToolCall
+from tests.team_kit import events, finish, outcome
+
+SECRET = "sk-very-secret-0123456789"
+ROOTS = ("claude", "gemini", "azure_openai")
+"""Types whose SDK adds the version to the address itself."""
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+def _team(kind: str, server: ModelServer | None = None, **backend: Any) -> TeamSpec:
+    if server is not None:
+        backend = {"base_url": server.base if kind in ROOTS else server.url, **backend}
+    backend = {"type": kind, "model": "m", **backend}
+    return TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+
+
+@pytest.mark.parametrize("kind", sorted(PROVIDERS))
+def test_a_round_with_text_a_tool_call_and_an_answer_works(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    write = ToolCall("write_file", {"path": "n.md", "content": "a “note” 😀"})
+    answer = ToolCall("new_answer", {"content": "the “answer” 😀"})
+    server.script("m", Reply("I take a note.", (write,)), Reply("Now.", (answer,)))
+    team = _team(kind, server, api_key=SECRET, temperature=0.5, max_tokens=99)
+    run = finish(nb_agents.start("the task", team, session_root=tmp_path))
+    assert run.result == "the “answer” 😀"
+    assert (run.path / "workspaces" / "ann" / "n.md").read_text() == "a “note” 😀"
+    first, second = server.requests
+    assert "new_answer" in first.tool_names and "write_file" in first.tool_names
+    assert "the task" in first.prompt
+    assert "Wrote n.md" in second.prompt
+    assert "99" in str(first.body) and "0.5" in str(first.body)
+    assert SECRET in str(first.headers)
+    words = [(e.channel, e.text) for e in events(run, ev.TextStreamed)]
+    assert "".join(text for channel, text in words if channel == "text") == "I take a note.Now."
+    assert "".join(text for channel, text in words if channel == "answer") == run.result
+    assert run.view.agents["ann"].tokens > 0
+
+
+@pytest.mark.parametrize("kind", sorted(PROVIDERS))
+def test_the_key_is_nowhere_but_in_the_request(
+    tmp_path: Path, server: ModelServer, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="nb_agents")
+    server.script("m", Reply(status=401, error=f"Incorrect API key provided: {SECRET}"))
+    team = _team(kind, server, api_key=SECRET)
+    run = finish(nb_agents.start("t", team, session_root=tmp_path, debug=True))
+    error = outcome(run)
+    assert "refused the key" in str(error)
+    assert SECRET in str(server.requests[0].headers)
+    said = [str(error), repr(error), repr(run), repr(run.view), repr(run.receipt), repr(team)]
+    said += [r.getMessage() for r in caplog.records]
+    saved = [p.read_text(errors="replace") for p in tmp_path.rglob("*") if p.is_file()]
+    assert not [text for text in said + saved if SECRET in text]
+    assert any("debug.log" in p.name for p in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable"),
+    [
+        ("openai", "OPENAI_API_KEY"),
+        ("chatcompletion", "OPENAI_API_KEY"),
+        ("claude", "ANTHROPIC_API_KEY"),
+        ("gemini", "GEMINI_API_KEY"),
+        ("grok", "XAI_API_KEY"),
+        ("openrouter", "OPENROUTER_API_KEY"),
+        ("azure_openai", "AZURE_OPENAI_API_KEY"),
+    ],
+)
+def test_a_missing_key_names_its_variable_and_the_agent(
+    tmp_path: Path, kind: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "azure_openai":
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "http://localhost:1")
+    with pytest.raises(MissingKeyError) as caught:
+        nb_agents.start("t", _team(kind), session_root=tmp_path)
+    assert (caught.value.agent, caught.value.variable) == ("ann", variable)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv(variable, "k")
+    check_team(_team(kind))
+
+
+@pytest.mark.parametrize("kind", ["lmstudio", "vllm", "sglang", "ollama"])
+def test_local_servers_want_no_key(kind: str) -> None:
+    check_team(_team(kind))
+
+
+def test_a_second_variable_will_do_for_gemini(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", "k")
+    check_team(_team("gemini"))
+
+
+def test_a_key_that_names_an_unset_variable_says_which() -> None:
+    with pytest.raises(MissingKeyError, match="MY_KEY is not set"):
+        check_team(_team("openai", api_key="${MY_KEY}"))
+
+
+def test_an_empty_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
+        check_team(_team("openai", api_key=""))
+
+
+def test_an_address_that_names_an_unset_variable_says_which() -> None:
+    with pytest.raises(MissingKeyError, match="MY_SERVER is not set"):
+        check_team(_team("vllm", base_url="${MY_SERVER}/v1"))
+
+
+def test_azure_wants_an_endpoint() -> None:
+    with pytest.raises(MissingKeyError, match="AZURE_OPENAI_ENDPOINT"):
+        check_team(_team("azure_openai", api_key="k"))
+
+
+def test_an_unknown_type_names_the_nearest_and_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'opnai', which is not supported. Did you mean 'openai'"):
+        nb_agents.start("t", _team("opnai"), session_root=tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        check_team(_team("telepathy"))
+    assert "Did you mean" not in str(caught.value)
+    assert all(kind in str(caught.value) for kind in PROVIDERS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backend_without_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names no model"):
+        check_team(_team("openai", model="", api_key="k"))
+
+
+def test_a_server_that_tells_no_usage_costs_nothing_but_the_price(
+    tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests import model_server
+
+    monkeypatch.setattr(model_server._OpenAIWire, "end", lambda self: b"data: [DONE]\n\n")
+    server.script("m", Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),)))
+    run = finish(nb_agents.start("t", _team("vllm", server), session_root=tmp_path))
+    assert (run.result, run.receipt.cost) == ("done", None)
+
+
+def test_a_model_with_a_known_price_is_summed_up(tmp_path: Path, server: ModelServer) -> None:
+    done = ToolCall("new_answer", {"content": "done"})
+    server.script("gpt-4o", Reply(tool_calls=(done,), input_tokens=1000, output_tokens=100))
+    team = _team("openai", server, model="gpt-4o", api_key="k")
+    run = finish(nb_agents.start("t", team, session_root=tmp_path))
+    assert run.receipt.tokens == 1100
+    assert run.receipt.cost is None or run.receipt.cost == pytest.approx(0.0035)
+
+
+def test_all_modules_load_by_name() -> None:
+    load(PROVIDERS)
+    load(["demo", "python", "no such type"])

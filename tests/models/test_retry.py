@@ -1,0 +1,199 @@
+"""What is tried again, after how long, and how a stop and a silent server end it."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from pydantic_ai import exceptions as px
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.models import providers
+from nb_agents.models.retry import MAX_ATTEMPTS, describe, retry_delay_s
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.team_kit import events, finish, outcomes
+
+DONE = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
+TYPES = ("openai", "claude", "gemini")
+
+
+def _http(status: int, **headers: str) -> px.ModelHTTPError:
+    return px.ModelHTTPError(status, "m", headers=headers or None)
+
+
+@pytest.mark.parametrize(
+    ("error", "delays"),
+    [
+        (px.ModelRateLimitError("m", "x"), [0.5, 1, 2, None]),
+        (px.ModelUnavailableError("m", "x"), [0.5, 1, 2, None]),
+        (px.ModelOverloadedError("m", "x"), [0.5, 1, 2, None]),
+        (px.ModelServerError("m", "x"), [0.5, 1, 2, None]),
+        (px.ModelConnectionError("m", "x"), [0.5, 1, 2, None]),
+        (px.ModelTimeoutError("m", "x"), [0.5, 1, 2, None]),
+        (px.ModelAPIError("m", "of a kind not told"), [0.5, 1, 2, None]),
+        (px.UnexpectedModelBehavior("empty response"), [0.5, 1, 2, None]),
+        (httpx2.ReadError("x"), [0.5, 1, 2, None]),
+        (httpx2.ReadTimeout("x"), [0.5, 1, 2, None]),
+        (json.JSONDecodeError("x", "", 0), [0.5, 1, 2, None]),
+        (_http(429), [0.5, 1, 2, None]),
+        (_http(503), [0.5, 1, 2, None]),
+        (_http(408), [0.5, 1, 2, None]),
+        (_http(429, **{"retry-after": "7"}), [7, 7, 7, None]),
+        (_http(429, **{"retry-after": "60"}), [60, 60, 60, None]),
+        (_http(429, **{"retry-after": "61"}), [None]),
+        (_http(429, **{"retry-after": "soon"}), [0.5, 1, 2, None]),
+        (px.ModelQuotaExceededError("m", "x"), [None]),
+        (px.ModelAuthenticationError("m", "x"), [None]),
+        (px.ModelNotFoundError("m", "x"), [None]),
+        (px.ModelContextWindowExceededError("m", "x"), [None]),
+        (_http(400), [None]),
+        (_http(401), [None]),
+        (_http(404), [None]),
+        (px.UserError("our mistake"), [None]),
+        (ValueError("a defect"), [None]),
+    ],
+)
+def test_what_is_tried_again_and_when(error: Exception, delays: list[float | None]) -> None:
+    assert [retry_delay_s(error, attempt) for attempt in range(1, len(delays) + 1)] == delays
+    assert retry_delay_s(error, MAX_ATTEMPTS) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (_http(401), "The server refused the key; check it (HTTP 401)."),
+        (_http(418), "The server refused the request (HTTP 418)."),
+        (px.ModelTimeoutError("m", "x"), "The server did not answer in time."),
+        (httpx2.ReadTimeout("x"), "The server did not answer in time."),
+        (px.ModelConnectionError("m", "x"), "The connection to the server failed or was dropped."),
+        (httpx2.ReadError("x"), "The connection to the server failed or was dropped."),
+        (
+            px.UnexpectedModelBehavior("x"),
+            "The server's answer can't be understood (malformed stream).",
+        ),
+        (ValueError("with sk-secret in it"), "The call failed: ValueError."),
+    ],
+)
+def test_what_went_wrong_is_one_sentence_without_anything_secret(
+    error: Exception, sentence: str
+) -> None:
+    assert describe(error) == sentence
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    monkeypatch.setattr("nb_agents.models.retry.FIRST_DELAY_S", 0.001)
+    with ModelServer() as running:
+        yield running
+
+
+def _start(root: Path, server: ModelServer, kind: str = "openai") -> nb_agents.Run:
+    url = server.url if kind == "openai" else server.base
+    backend = {"type": kind, "model": "m", "base_url": url, "api_key": "key"}
+    team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+    return nb_agents.start("t", team, session_root=root)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Reply(status=500),
+        Reply(status=503),
+        Reply(status=429),
+        Reply(text="some words here", drop_after=2),
+        Reply(drop_after=0),
+        Reply(text="some words here", malformed=True),
+        Reply(text=""),
+        Reply(text="some words", error="overloaded"),
+    ],
+    ids=["500", "503", "429", "dropped", "no headers", "malformed", "empty", "error frame"],
+)
+def test_passing_faults_are_tried_again_with_one_request_each(
+    tmp_path: Path, server: ModelServer, kind: str, fault: Reply
+) -> None:
+    server.script("m", fault, fault, DONE)
+    run = finish(_start(tmp_path, server, kind))
+    assert (run.result, server.count()) == ("done", 3)
+    assert [e.attempt for e in events(run, ev.ModelStarted)][:3] in ([1, 2, 3], [1, 1, 1])
+    assert len(events(run, ev.ModelFailed, ev.TurnRejected)) == 2
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("status", [400, 401, 404])
+def test_a_refused_request_is_sent_once(
+    tmp_path: Path, server: ModelServer, kind: str, status: int
+) -> None:
+    server.script("m", Reply(status=status))
+    run = finish(_start(tmp_path, server, kind))
+    assert (run.status, server.count()) == ("failed", 1)
+    assert f"(HTTP {status})" in run.view.agents["a"].error
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_server_that_is_down_is_given_up_after_four_requests(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    server.script("m", Reply(status=503))
+    run = finish(_start(tmp_path, server, kind))
+    assert (run.status, server.count()) == ("failed", MAX_ATTEMPTS)
+    assert run.view.agents["a"].error == "m: The server is overloaded or down (HTTP 503)."
+
+
+def test_retry_after_is_honoured_and_ends_with_a_stop(tmp_path: Path, server: ModelServer) -> None:
+    server.script("m", Reply(status=429, headers={"Retry-After": "30"}), DONE)
+    run = _start(tmp_path, server)
+    wait_until(lambda: events(run, ev.ModelFailed))
+    assert events(run, ev.ModelFailed)[0].retry_in_s == 30
+    began = time.monotonic()
+    run.stop()
+    finish(run)
+    assert time.monotonic() - began < 2
+    assert (run.status, server.count()) == ("cancelled", 1)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("hang_after", [0, 2])
+def test_a_server_that_never_answers_is_left_by_an_immediate_stop(
+    tmp_path: Path, server: ModelServer, kind: str, hang_after: int
+) -> None:
+    server.script("m", Reply(text="one two three", hang_after=hang_after))
+    run = _start(tmp_path, server, kind)
+    server.wait_open(1)
+    if hang_after:
+        wait_until(lambda: "two" in run.view.agents["a"].partial)
+    run.stop(now=True)
+    server.wait_closed()
+    finish(run)
+    assert outcomes(run) == {"a": "killed"}
+    assert run.view.agents["a"].partial.split() == ["one", "two"][:hang_after]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_server_that_never_answers_becomes_a_sentence(
+    tmp_path: Path, server: ModelServer, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "READ_TIMEOUT_S", 0.05)
+    server.script("m", Reply(text="one two three", hang_after=2))
+    run = finish(_start(tmp_path, server, kind))
+    assert run.view.agents["a"].error in (
+        "m: The server did not answer in time.",
+        "m: The connection to the server failed or was dropped.",
+    )
+    assert server.count() == MAX_ATTEMPTS
+
+
+def test_a_server_that_is_not_there_becomes_a_sentence(tmp_path: Path, server: ModelServer) -> None:
+    server.stop()
+    run = finish(_start(tmp_path, server))
+    assert "The connection to the server failed" in run.view.agents["a"].error
+
+
+def test_a_spent_quota_is_not_tried_again(tmp_path: Path, server: ModelServer) -> None:
+    server.script("m", Reply(status=402))
+    run = finish(_start(tmp_path, server))
+    assert server.count() == 1
+    assert "credit is used up" in run.view.agents["a"].error

@@ -1,0 +1,59 @@
+"""The background loop: one thread for all runs, which nothing of the person's can freeze."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+from nb_agents.runs.loop import THREAD_NAME, portal, post
+from nb_agents.runs.recorder import Recorder
+from nb_agents.session.journal import Journal
+from nb_agents.testing import Answer, ScriptedModel
+from tests.model_server import wait_until
+from tests.team_kit import finish, start
+
+
+def test_all_runs_share_one_daemon_thread_of_that_name(tmp_path: Path) -> None:
+    finish(start(tmp_path, a=ScriptedModel(Answer("x"))))
+    finish(start(tmp_path, a=ScriptedModel(Answer("x"))))
+    found = [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    assert len(found) == 1 and found[0].daemon
+    assert portal() is portal()
+
+
+def test_first_uses_at_once_start_one_thread() -> None:
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(portal())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+
+
+def test_a_post_from_anywhere_runs_on_the_loop() -> None:
+    portal()
+    names: list[str] = []
+    post(lambda: names.append(threading.current_thread().name))
+    wait_until(lambda: names)
+    assert names == [THREAD_NAME]
+
+
+def test_agents_go_on_while_the_persons_own_loop_is_blocked(tmp_path: Path) -> None:
+    async def cell() -> str:
+        run = start(tmp_path, a=ScriptedModel(Answer("x")))
+        while not run.is_over:
+            time.sleep(0.001)  # noqa: ASYNC251 - a busy cell
+        return await run
+
+    assert asyncio.run(cell()) == "x"
+
+
+def test_a_recorder_stamps_events_in_order(tmp_path: Path) -> None:
+    recorder = Recorder(Journal(tmp_path / "events.jsonl"))
+    recorder.note("one")
+    recorder.note("two")
+    assert recorder.view.seq == 2
+    assert recorder.view.notices == ("one", "two")
+    recorder.close()
+    assert (tmp_path / "events.jsonl").read_text().count("\n") == 2

@@ -1,0 +1,264 @@
+"""Runs in processes of their own: their end, their death, Ctrl-C, a full disk, developer mode."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from nb_agents.runs.interrupts import interrupt_calls
+from nb_agents.session.history import load_session
+from tests.model_server import ModelServer, Reply
+from tests.team_kit import read_line, script, sessions
+
+HANGING = """
+import nb_agents
+from nb_agents.testing import *
+from tests.model_server import wait_until
+gate = Gate()
+model = ScriptedModel(Turn(text="words so far ", gate=gate))
+run = nb_agents.start("t", scripted_team(a=model, b=model))
+gate.wait_reached(2)
+print("end", flush=True)
+"""
+
+
+def test_a_process_that_ends_stops_and_saves_its_runs_in_time(tmp_path: Path) -> None:
+    with script(HANGING, tmp_path, "-X", "dev", "-W", "error") as process:
+        assert read_line(process) == "end\n"
+        began = time.monotonic()
+        _, errors = process.communicate(timeout=10)
+        assert time.monotonic() - began < 3
+        assert (process.returncode, _without_slowness(errors)) == (0, [])
+    (turn,) = load_session(sessions(tmp_path)[0]).turns
+    assert turn.state == "incomplete (stopped)"
+    assert {a.partial for a in turn.view.agents.values()} == {"words so far "}
+    assert turn.view.stop and turn.view.stop.source == "parent"
+
+
+TOOL_THAT_HANGS = """
+import threading, time, anyio, nb_agents
+from nb_agents.testing import *
+from tests.model_server import wait_until
+from nb_agents.tools.base import Tool
+from nb_agents.tools.workspace import Workspace
+started = threading.Event()
+def block():
+    started.set()
+    time.sleep(60)
+async def hang() -> str:
+    "Hang."
+    await anyio.to_thread.run_sync(block)
+Workspace.tools = lambda self: [Tool(hang)]
+run = nb_agents.start("t", scripted_team(a=ScriptedModel(Turn(calls=(Call("hang"),)))))
+started.wait()
+print("end", flush=True)
+"""
+
+
+def test_a_tool_that_hangs_for_ever_does_not_hold_up_the_exit(tmp_path: Path) -> None:
+    with script(TOOL_THAT_HANGS, tmp_path) as process:
+        assert read_line(process) == "end\n"
+        began = time.monotonic()
+        _, errors = process.communicate(timeout=10)
+        assert time.monotonic() - began < 3.5
+        assert (process.returncode, errors) == (0, "")
+    assert load_session(sessions(tmp_path)[0]).turns[0].view.stop
+
+
+STREAMING = """
+import nb_agents
+from nb_agents.testing import *
+from tests.model_server import wait_until
+words = " ".join(f"w{n}" for n in range(100_000))
+run = nb_agents.start("t", scripted_team(a=ScriptedModel(Turn(text=words, delay_s=0.001))))
+run.subscribe(lambda view: print(len(view.agents["a"].partial), flush=True))
+run.wait()
+"""
+
+
+def test_a_killed_process_loses_no_more_than_the_last_tenth_of_a_second(tmp_path: Path) -> None:
+    with script(STREAMING, tmp_path) as process:
+        told = [int(read_line(process)) for _ in range(4)]
+        process.kill()
+    (turn,) = load_session(sessions(tmp_path)[0]).turns
+    assert (turn.state, turn.is_complete) == ("incomplete (the kernel died)", False)
+    assert len(turn.view.agents["a"].partial) >= told[-1] > 0
+    assert turn.warnings == ()
+
+
+FULL_DISK = """
+import json, resource, signal, nb_agents
+from nb_agents.testing import *
+from tests.model_server import wait_until
+from nb_agents.errors import StorageError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+full, empty = Gate(), Gate()
+a = ScriptedModel(
+    Answer("first " + "x" * 5000, gate=full), Turn(text="y" * 5000, gate=empty), Answer("last")
+)
+run = nb_agents.start("t", scripted_team(a=a))
+full.wait_reached()
+size = (run.path / "events.jsonl").stat().st_size
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+limit(size + 10)
+full.open()
+if MODE == "before":
+    wait_until(lambda: any("Saving failed: File too large" in n for n in run.view.notices))
+    try:
+        run.save()
+    except StorageError as exc:
+        print("File too large" in str(exc))
+    limit(resource.RLIM_INFINITY)
+    run.save()
+else:
+    print(run.wait(10).startswith("first"))
+    print((run.path / "events.jsonl").stat().st_size == size + 10)
+    print(json.loads((run.path / "metadata.json").read_text())["run_status"] == "in-progress")
+    limit(resource.RLIM_INFINITY)
+    run.save()
+empty.open()
+run.wait(10)
+print(run.status == "completed", any("File too large" in n for n in run.view.notices), flush=True)
+"""
+
+
+@pytest.mark.parametrize("mode", ["before", "after"])
+def test_a_full_disk_is_told_kept_in_memory_and_written_later(tmp_path: Path, mode: str) -> None:
+    with script(f"MODE = {mode!r}\n{FULL_DISK}", tmp_path) as process:
+        output, errors = process.communicate(timeout=15)
+        assert (set(output.split()), errors) == ({"True"}, "")
+    (turn,) = load_session(sessions(tmp_path)[0]).turns
+    assert turn.is_complete and turn.warnings == ()
+    assert turn.view.answer == "first " + "x" * 5000
+    assert json.loads(turn.paths.metadata.read_text())["run_status"] == "completed"
+
+
+INTERRUPTED = """
+import asyncio, signal, sys, threading, nb_agents
+from nb_agents.testing import *
+from tests.model_server import wait_until
+from nb_agents import RunCancelled
+from nb_agents.runs import interrupts
+gate = Gate()
+b = ScriptedModel(Answer("B's", gate=gate))
+run = nb_agents.start("t", scripted_team(a=ScriptedModel(Turn(text="aaa ", HOW)), b=b))
+gate.wait_reached()
+wait_until(lambda: run.view.agents["a"].partial)
+def tell():
+    wait_until(lambda: len(interrupts._waits) >= COUNT)
+    print("ready", flush=True)
+    wait_until(lambda: run.view.stop)
+    level = run.view.stop.level
+    gate.open()
+    wait_until(lambda: run.view.agents["b"].answers)
+    print(level, flush=True)
+threading.Thread(target=tell, daemon=True).start()
+async def waits(): return await run
+async def together(): return await asyncio.gather(waits(), waits())
+try:
+    WAIT
+except RunCancelled as exc:
+    print("cancelled", exc.receipt.source, sorted(exc.partial_answers.items()))
+print(interrupts._waits, signal.getsignal(signal.SIGINT) is interrupts._on_signal, flush=True)
+"""
+
+
+def test_whatever_order_waits_end_in_the_first_handler_comes_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    pressed: list[str] = []
+    first = interrupt_calls(lambda: pressed.append("first"))
+    second = interrupt_calls(lambda: pressed.append("second"))
+    first.__enter__()
+    second.__enter__()
+    signal.raise_signal(signal.SIGINT)
+    first.__exit__(None, None, None)
+    signal.raise_signal(signal.SIGINT)
+    second.__exit__(None, None, None)
+    assert pressed == ["first", "second", "second"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_handler_that_somebody_put_over_ours_stays() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with interrupt_calls(lambda: None):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("wait", ["run.wait()", "asyncio.run(waits())", "asyncio.run(together())"])
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_stops_the_run_that_is_waited_for(tmp_path: Path, wait: str, presses: int) -> None:
+    how = "hang=True" if presses == 2 else "gate=gate"
+    count = "2" if "together" in wait else "1"
+    source = INTERRUPTED.replace("WAIT", wait).replace("HOW", how).replace("COUNT", count)
+    with script(source, tmp_path) as process:
+        assert read_line(process) == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert read_line(process) == "requested\n"
+        if presses == 2:
+            process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=10)
+        assert output.splitlines() == [
+            "cancelled interrupt [('a', 'aaa '), ('b', \"B's\")]",
+            "[] False",
+        ]
+        assert (process.returncode, errors) == (0, "")
+
+
+def test_nest_asyncio_changes_nothing(tmp_path: Path) -> None:
+    source = """
+import asyncio, nest_asyncio
+asyncio.set_event_loop(asyncio.new_event_loop())
+nest_asyncio.apply()
+import nb_agents
+from nb_agents.testing import *
+from tests.model_server import wait_until
+async def main():
+    gate = Gate()
+    a = ScriptedModel(Answer("A's"), Vote("agent1"), Turn(text="presented"))
+    b = ScriptedModel(Answer("B's"), Vote("agent1"))
+    print(await nb_agents.start("t", scripted_team(a=a, b=b)))
+    model = ScriptedModel(Turn(text="x ", gate=gate))
+    run = nb_agents.start("t", scripted_team(a=model, b=model))
+    await asyncio.to_thread(gate.wait_reached, 2)
+    print((await run.cancel() if False else run.stop(now=True)).status)
+    run.wait_over()
+    print(run.status, model.open_streams)
+asyncio.run(main())
+"""
+    with script(source, tmp_path) as process:
+        output, errors = process.communicate(timeout=15)
+    assert (output.splitlines(), errors) == (["presented", "stopping-now", "cancelled 0"], "")
+
+
+def test_stops_leave_no_warning_in_developer_mode(tmp_path: Path) -> None:
+    with ModelServer(Reply(text="word ", endless=True, words_per_second=200)) as server:
+        source = f"""
+import gc, nb_agents
+from tests.model_server import wait_until
+backend = {{"type": "chatcompletion", "model": "m", "base_url": {server.url!r}}}
+spec = {{"agents": [{{"id": f"a{{n}}", "backend": backend}} for n in range(3)]}}
+team = nb_agents.TeamSpec.model_validate(spec)
+for n in range(3):
+    run = nb_agents.start("t", team)
+    if n: wait_until(lambda: all(a.partial for a in run.view.agents.values()))
+    run.stop(now=True)
+    run.wait_quietly()
+    gc.collect()
+print(run.status)
+"""
+        with script(source, tmp_path, "-X", "dev", "-W", "error") as process:
+            output, errors = process.communicate(timeout=20)
+        assert (output, _without_slowness(errors), process.returncode) == ("cancelled\n", [], 0)
+        server.wait_closed()
+
+
+def _without_slowness(errors: str) -> list[str]:
+    """asyncio's debug mode tells slow steps; on a loaded machine there are some."""
+    return [line for line in errors.splitlines() if not line.startswith("Executing <")]

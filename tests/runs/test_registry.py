@@ -1,0 +1,229 @@
+"""Starting, finding and stopping runs; one session, one run."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+import nb_agents
+from nb_agents import ConfigError
+from nb_agents.errors import (
+    SessionBusyError,
+    StorageError,
+    TaskError,
+    UnknownRunError,
+    UnknownSessionError,
+    UserError,
+)
+from nb_agents.runs.registry import find_run, live_runs, start, stop
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from tests.team_kit import WAIT_S, finish, metadata, prompt, read_line, script, sessions
+from tests.team_kit import start as start_team
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def _hold(root: Path, gate: Gate, session: str | None = None) -> nb_agents.Run:
+    team = scripted_team(a=ScriptedModel(Answer("A's", gate=gate)))
+    return start("the task", team, session, session_root=root)
+
+
+def test_runs_are_listed_oldest_first_and_found_by_any_of_their_names(
+    tmp_path: Path, gate: Gate
+) -> None:
+    first, second = _hold(tmp_path, gate), _hold(tmp_path, gate, "mine")
+    assert nb_agents.runs()[-2:] == (first, second)
+    assert live_runs()[-2:] == (first, second)
+    for run, names in ((first, (first.id, first.session)), (second, ("mine", "mine/1"))):
+        assert [find_run(name) for name in names] == [run] * 2
+    assert find_run() is second
+    gate.open()
+    finish(first), finish(second)
+    assert first not in live_runs()
+    assert find_run() is nb_agents.runs()[-1]
+
+
+def test_an_unknown_run_is_told_with_those_that_are_known(tmp_path: Path, gate: Gate) -> None:
+    run = _hold(tmp_path, gate)
+    with pytest.raises(UnknownRunError, match=rf"No run named 'nope'\. Known here: .*{run.id}"):
+        find_run("nope")
+    assert stop("nope", False, "magic").status == "unknown"
+    gate.open()
+    finish(run)
+    assert stop(run.id, False, "magic").status == "finished"
+
+
+def test_a_stop_through_the_registry_tells_its_door(tmp_path: Path, gate: Gate) -> None:
+    run = _hold(tmp_path, gate)
+    gate.wait_reached()
+    assert stop(run.session, True, "rest", "from afar").status == "stopping-now"
+    finish(run)
+    assert (run.receipt.source, run.receipt.reason) == ("rest", "from afar")
+
+
+def test_several_runs_at_once_are_independent(tmp_path: Path, gate: Gate) -> None:
+    runs = [_hold(tmp_path, gate) for _ in range(4)]
+    gate.wait_reached(4)
+    runs[1].stop(now=True)
+    finish(runs[1])
+    assert [run.status for run in runs] == [
+        "in-progress",
+        "cancelled",
+        "in-progress",
+        "in-progress",
+    ]
+    gate.open()
+    assert [finish(run).result for run in (runs[0], *runs[2:])] == ["A's"] * 3
+    assert len({run.path for run in runs}) == 4
+
+
+def test_runs_started_by_many_threads_at_once_get_ids_and_sessions_of_their_own(
+    tmp_path: Path, gate: Gate
+) -> None:
+    found: list[nb_agents.Run] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(_hold(tmp_path, gate))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gate.open()
+    for run in found:
+        finish(run)
+    assert len({run.id for run in found}) == len({run.session for run in found}) == 8
+
+
+def test_a_session_that_is_run_here_is_busy_and_names_the_run(tmp_path: Path, gate: Gate) -> None:
+    run = _hold(tmp_path, gate, "mine")
+    with pytest.raises(SessionBusyError, match=f"run {run.id} in this kernel"):
+        _hold(tmp_path, gate, "mine")
+    with pytest.raises(SessionBusyError):
+        start("more", scripted_team(a=ScriptedModel()), continue_=True, session_root=tmp_path)
+    assert len(list((tmp_path / "mine").glob("turn_*"))) == 1
+    gate.open()
+    finish(run)
+    assert _hold(tmp_path, gate, "mine").wait(WAIT_S) == "A's"
+
+
+def test_a_session_that_another_process_runs_is_busy(tmp_path: Path) -> None:
+    source = """
+import nb_agents
+from nb_agents.testing import *
+run = nb_agents.start("t", scripted_team(a=ScriptedModel(Turn(hang=True))), "mine")
+print("ready", flush=True)
+run.wait()
+"""
+    with script(source, tmp_path) as process:
+        assert read_line(process) == "ready\n"
+        with pytest.raises(SessionBusyError, match="another process"):
+            _hold(tmp_path / "sessions", Gate(), "mine")
+    assert [path.name for path in sessions(tmp_path)] == ["mine"]
+    # Its death frees the session; what it left is an incomplete turn.
+    done = Gate()
+    done.open()
+    run = _hold(tmp_path / "sessions", done, "mine")
+    assert (run.wait(WAIT_S), run.turn) == ("A's", 2)
+
+
+def test_continuing_shows_the_next_turn_the_conversation_and_the_workspaces(
+    tmp_path: Path, gate: Gate
+) -> None:
+    wrote = Turn(calls=(Call("write_file", {"path": "n.md", "content": "a's note"}),))
+    a = ScriptedModel(wrote, Answer("A's draft"), Turn(text="later ", gate=gate))
+    first = start_team(tmp_path, a=a, b=ScriptedModel(Turn(text="half a thought ", gate=gate)))
+    gate.wait_reached(2)
+    first.stop(now=True)
+    finish(first)
+
+    def look(messages: object) -> Turn:
+        note = first.path / "workspaces" / "a" / "n.md"
+        return Turn(calls=(Call("read_file", {"path": str(note)}),))
+
+    model = ScriptedModel(look, Answer("done"))
+    team = scripted_team(a=model)
+    second = start("go on", team, continue_=True, session_root=tmp_path)
+    finish(second)
+    assert (second.session, second.turn, second.result) == (first.session, 2, "done")
+    said = prompt(model, 0)
+    for text in ("the task", "[INCOMPLETE TURN", "A's draft", "half a thought", "go on"):
+        assert text in said
+    assert "a's note" in prompt(model, 1)
+    assert any("Restored session with 1 previous turn" in n for n in second.view.notices)
+
+    third = ScriptedModel(Answer("ok"))
+    finish(start("and on", scripted_team(a=third), first.session, session_root=tmp_path))
+    assert "Assistant: done" in prompt(third, 0)
+
+
+def test_continuing_without_a_session_says_what_there_is(tmp_path: Path) -> None:
+    team = scripted_team(a=ScriptedModel())
+    with pytest.raises(UnknownSessionError, match="No session to continue"):
+        start("t", team, continue_=True, session_root=tmp_path)
+    with pytest.raises(UnknownSessionError, match="No session 'x'"):
+        start("t", team, "x", continue_=True, session_root=tmp_path)
+
+
+@pytest.mark.parametrize("task", ["", " \n\t"])
+def test_an_empty_task_is_refused(tmp_path: Path, task: str) -> None:
+    with pytest.raises(TaskError):
+        start(task, scripted_team(a=ScriptedModel()), session_root=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_that_is_none_is_refused(tmp_path: Path, timeout: float) -> None:
+    with pytest.raises(ConfigError, match="must be over 0"):
+        start("t", scripted_team(a=ScriptedModel()), session_root=tmp_path, timeout=timeout)
+
+
+def test_a_timeout_comes_from_the_call_else_from_the_team(tmp_path: Path, gate: Gate) -> None:
+    gate.open()
+    team = scripted_team(timeout_s=77, a=ScriptedModel(Answer("A's")))
+    assert start("t", team, session_root=tmp_path).progress.timeout_s == 77
+    run = start("t", team, session_root=tmp_path, timeout=5)
+    assert run.progress.timeout_s == 5
+    finish(run)
+
+
+def test_a_session_name_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="can't be a directory name"):
+        start("t", scripted_team(a=ScriptedModel()), "../out", session_root=tmp_path)
+
+
+def test_a_root_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        start("t", scripted_team(a=ScriptedModel()), session_root=tmp_path / "file" / "below")
+
+
+def test_the_debug_log_tells_the_events_and_closes_with_the_run(tmp_path: Path) -> None:
+    team = scripted_team(a=ScriptedModel(Answer("A's")))
+    run = start("t", team, session_root=tmp_path, debug=True)
+    finish(run)
+    log = (run.path / "debug.log").read_text()
+    assert "AnswerGiven" in log and "TurnEnded" in log
+
+
+def test_without_a_team_three_demo_agents_start(tmp_path: Path) -> None:
+    run = start("t", session_root=tmp_path)
+    assert tuple(run.view.agents) == ("ada", "ben", "cleo")
+    assert "no key" in run.view.notices[0] or "nobody's key" in run.view.notices[0]
+    run.stop(now=True)
+    finish(run)
+    assert json.dumps(metadata(run)["models"]) == '{"ada": "demo", "ben": "demo", "cleo": "demo"}'
+
+
+def test_votes_of_one_session_do_not_reach_the_next(tmp_path: Path) -> None:
+    a = ScriptedModel(Answer("A's"), Vote("agent1"), Turn(text="fin"))
+    b = ScriptedModel(Answer("B's"), Vote("agent1"))
+    first = finish(start_team(tmp_path, a=a, b=b))
+    again = ScriptedModel(Answer("new"), Vote("agent2"), Turn(text="fin 2"))
+    team = scripted_team(a=again, b=again)
+    second = finish(start("t", team, first.session, session_root=tmp_path))
+    assert all("CURRENT_ANSWERS>\n(no answers yet)" in prompt(again, n) for n in (0,))
+    assert second.status == "completed"

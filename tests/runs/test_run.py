@@ -1,0 +1,313 @@
+"""The handle of a run: how it stands, waiting for it, and what is on disk at every moment."""
+
+import asyncio
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunCancelled
+from nb_agents import events as ev
+from nb_agents.cancel import StopResult
+from nb_agents.errors import StorageError, UserError
+from nb_agents.runs import execution
+from nb_agents.runs.loop import portal
+from nb_agents.runs.run import Run
+from nb_agents.session.layout import TurnPaths
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.model_server import ModelServer, Reply, wait_until
+from tests.team_kit import (
+    WAIT_S,
+    events,
+    finish,
+    metadata,
+    outcome,
+    start,
+)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def test_the_turn_is_on_disk_as_incomplete_before_any_model_is_called(tmp_path: Path) -> None:
+    found: list[Any] = []
+
+    def look(messages: object) -> Turn:
+        (turn,) = tmp_path.glob("*/turn_1")
+        known = json.loads((turn / "metadata.json").read_text())
+        lines = (turn / "events.jsonl").read_text().splitlines()
+        found.append((known["status"], known["run_status"], json.loads(lines[0])["kind"]))
+        assert (turn / "workspaces" / "a").is_dir()
+        assert TurnPaths(turn).is_live()
+        return Answer("A's")
+
+    assert finish(start(tmp_path, a=ScriptedModel(look))).result == "A's"
+    assert found == [("incomplete", "in-progress", "turn_started")]
+
+
+def test_starting_returns_before_the_model_is_called(tmp_path: Path, gate: Gate) -> None:
+    model = ScriptedModel(Answer("A's", gate=gate))
+    run = start(tmp_path, a=model)
+    assert (run.status, run.result, run.is_over) == ("in-progress", None, False)
+    gate.open()
+    assert run.wait(WAIT_S) == "A's"
+    assert (run.status, run.result, run.is_over) == ("completed", "A's", True)
+    assert not TurnPaths(run.path).is_live()
+
+
+def test_progress_tells_where_it_stands(tmp_path: Path, gate: Gate) -> None:
+    a = ScriptedModel(Answer("A's"), Vote("agent1", gate=gate), Turn(text="fin"))
+    b = ScriptedModel(Answer("B's"), Vote("agent1"))
+    run = start(tmp_path, a=a, b=b, timeout=60)
+    wait_until(lambda: run.progress.votes == 1 and run.progress.answers == 2)
+    seen = run.progress
+    assert (seen.in_flight, seen.timeout_s) == (("a",), 60)
+    assert seen.round in (2, 3) and 0 <= seen.elapsed_s < 20
+    gate.open()
+    finish(run)
+    assert run.progress.in_flight == ()
+    assert run.progress.elapsed_s == run.progress.elapsed_s
+
+
+def test_the_receipt_counts_what_was_used(tmp_path: Path) -> None:
+    wrote = Turn(calls=(Call("write_file", {"path": "x", "content": "y"}),))
+    run = finish(start(tmp_path, a=ScriptedModel(wrote, Answer("A's"))))
+    receipt = run.receipt
+    assert receipt.tools == (("a: write_file", "finished"),)
+    assert receipt.tokens == run.view.agents["a"].tokens > 0
+    assert receipt.cost is None  # nobody knows a price for the scripted model
+    assert receipt.path == str(run.path)
+    assert [(f.agent, f.path, f.size) for f in run.view.files] == [("a", "x", 1)]
+
+
+def test_a_wait_that_times_out_leaves_the_run_going(tmp_path: Path, gate: Gate) -> None:
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+    with pytest.raises(TimeoutError):
+        run.wait(0.01)
+    assert run.status == "in-progress"
+    gate.open()
+    assert run.wait(WAIT_S) == run.wait(WAIT_S) == "A's"
+
+
+def test_a_run_is_awaited_from_any_loop_and_more_than_once(tmp_path: Path, gate: Gate) -> None:
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+
+    async def twice() -> list[str]:
+        first, second = asyncio.ensure_future(_awaited(run)), asyncio.ensure_future(_awaited(run))
+        await asyncio.to_thread(gate.wait_reached)
+        gate.open()
+        return [await first, await second, await run]
+
+    assert asyncio.run(twice()) == ["A's"] * 3
+    assert asyncio.run(_awaited(run)) == "A's"
+
+
+def test_giving_up_an_await_leaves_the_run_going_and_its_end_quiet(
+    tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_awaited(run), 0.01)
+
+    asyncio.run(give_up())
+    gate.open()
+    finish(run)
+    assert run.result == "A's"
+    assert [r for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+def test_cancel_stops_gracefully_and_returns_when_all_is_saved(tmp_path: Path, gate: Gate) -> None:
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)), b=ScriptedModel(Turn("x ")))
+
+    async def cancel() -> StopResult:
+        asking = asyncio.ensure_future(run.cancel("changed my mind"))
+        await asyncio.to_thread(wait_until, lambda: run.view.stop)
+        gate.open()
+        return await asking
+
+    assert asyncio.run(cancel()) == StopResult(True, "finished")
+    assert metadata(run)["run_status"] == "cancelled"
+    assert run.receipt.reason == "changed my mind"
+    assert asyncio.run(run.cancel()) == StopResult(False, "finished")
+    with pytest.raises(RunCancelled):
+        asyncio.run(_awaited(run))
+
+
+def test_stopping_an_agent_that_is_not_there_names_those_that_are(
+    tmp_path: Path, gate: Gate
+) -> None:
+    run = start(tmp_path, a=ScriptedModel(Turn(gate=gate)))
+    with pytest.raises(UserError, match=r"has no agent 'z'. It has: a\."):
+        run.stop(agent="z")
+    run.stop(now=True)
+    finish(run)
+
+
+def test_a_failing_subscriber_costs_nobody_anything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate, told = Gate(), []
+
+    def bad(view: object) -> None:
+        raise RuntimeError("panel trouble")
+
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+    run.subscribe(bad)
+    run.subscribe(lambda view: told.append(view.status))
+    wait_until(lambda: told)
+    gate.open()
+    finish(run)
+    assert (run.result, told[-1]) == ("A's", "completed")
+
+
+def test_words_are_published_and_journalled_while_they_stream(tmp_path: Path, gate: Gate) -> None:
+    told: list[str] = []
+    run = start(tmp_path, a=ScriptedModel(Turn(text="one two ", gate=gate)))
+    run.subscribe(lambda view: told.append(view.agents["a"].partial))
+    wait_until(lambda: "one two " in told)
+    assert "".join(e.text for e in events(run, ev.TextStreamed)) == "one two "
+    run.stop(now=True)
+    finish(run)
+    assert max(told.index(t) for t in told) <= 20
+
+
+def test_a_defect_of_ours_is_raised_to_the_waiter_and_the_turn_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(self: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr("nb_agents.runs.execution.Team.run", broken)
+    run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
+    with pytest.raises(ZeroDivisionError):
+        run.wait(WAIT_S)
+    assert run.status == "failed"
+    assert not TurnPaths(run.path).is_live()
+
+
+@pytest.mark.parametrize("broken", ["workspace_files", "write_views", "receipt"])
+def test_waiters_are_told_whatever_breaks_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, gate: Gate
+) -> None:
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+
+    def fail(*args: object) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(execution, broken, fail)
+    gate.open()
+    run.wait_over(WAIT_S)
+    assert not TurnPaths(run.path).is_live()
+    if broken != "receipt":  # it is made for after_cancel only
+        assert isinstance(run._execution.crash, ValueError)
+
+
+def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(*args: object) -> None:
+        raise FileNotFoundError(2, "gone")
+
+    monkeypatch.setattr(execution, "workspace_files", vanish)
+    run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
+    assert run.result == "A's"
+    assert "The workspaces can't be listed: gone." in run.view.notices
+
+
+def test_views_that_could_not_be_written_are_written_by_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "write_views", full)
+        gate.open()
+        assert run.wait(WAIT_S) == "A's"
+        assert any("run.save() tries again" in notice for notice in run.view.notices)
+        with pytest.raises(StorageError, match="No space left on device"):
+            run.save()
+    assert metadata(run)["run_status"] == "in-progress"
+    run.save()
+    assert metadata(run)["run_status"] == "completed"
+    assert (run.path / "answer.txt").read_text() == "A's"
+
+
+def test_nothing_is_left_on_the_loop_when_runs_are_over(tmp_path: Path, gate: Gate) -> None:
+    def tasks() -> set[str]:
+        return {task.get_name() for task in asyncio.all_tasks() if "run " in task.get_name()}
+
+    def timers() -> int:
+        return sum("escalate" in repr(t) for t in asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
+
+    before = portal().call(timers)
+    run = start(tmp_path, a=ScriptedModel(Turn(text="x ", gate=gate)))
+    gate.wait_reached()
+    run.stop()
+    run.stop(now=True)
+    finish(run)
+    wait_until(lambda: f"run {run.id}" not in portal().call(tasks))
+    agents = [t for t in portal().call(lambda: [t.get_name() for t in asyncio.all_tasks()])]
+    assert not [name for name in agents if name.startswith("agent ")]
+    assert portal().call(timers) - before in (0, 1)  # cancelled ones go with the next turn
+
+
+def test_an_immediate_stop_closes_every_connection(tmp_path: Path) -> None:
+    with ModelServer(Reply(text="word ", endless=True, words_per_second=200)) as server:
+        backend = {"type": "chatcompletion", "model": "m", "base_url": server.url}
+        agents = [{"id": f"a{n}", "backend": backend} for n in range(3)]
+        team = nb_agents.TeamSpec.model_validate({"agents": agents})
+        run = nb_agents.start("t", team, session_root=tmp_path)
+        server.wait_open(3)
+        server.wait_chunks(3)
+        began = time.monotonic()
+        run.stop(now=True)
+        server.wait_closed()
+        finish(run)
+        assert time.monotonic() - began < 1
+        assert [r.closed_by for r in server.requests] == ["client"] * 3
+        assert all(view.partial for view in run.view.agents.values())
+        assert server.count() == 3
+
+
+def test_the_words_kept_are_those_that_the_server_sent(tmp_path: Path) -> None:
+    text = " ".join(f"w{n}" for n in range(100))
+    with ModelServer(Reply(text=text)) as server:
+        server.hold(after=40)
+        backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": "k"}
+        agents = [{"id": "a", "backend": backend}]
+        team = nb_agents.TeamSpec.model_validate({"agents": agents})
+        run = nb_agents.start("t", team, session_root=tmp_path)
+        server.wait_chunks(40)
+        wait_until(lambda: "w39" in run.view.agents["a"].partial)
+        run.stop(now=True)
+        finish(run)
+        assert run.view.agents["a"].partial == " ".join(f"w{n}" for n in range(40))
+
+
+async def _awaited(run: Run) -> str:
+    return await run
+
+
+def test_a_disk_that_is_full_at_the_start_is_a_storage_error_and_leaves_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "write_views", full)
+        with pytest.raises(StorageError, match="No space left"):
+            start(tmp_path, a=ScriptedModel(Answer("A's")))
+    assert list(tmp_path.glob("*/turn_*")) == []
+    assert outcome(start(tmp_path, a=ScriptedModel(Answer("A's")))) == "A's"

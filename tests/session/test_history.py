@@ -1,0 +1,454 @@
+"""Reading back: what the next turn and the person are shown, whatever state the files are in."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nb_agents import events as ev
+from nb_agents.session.history import Message, Session, load_session, load_turn
+from nb_agents.session.layout import TurnPaths, claim_turn
+from nb_agents.session.turn import write_atomic
+from tests import processes
+from tests.session.turns import (
+    ADA,
+    BEN,
+    CANCELLED,
+    COMPLETED,
+    STOP,
+    answer,
+    started,
+    turn_paths,
+    vote,
+    write_journal,
+    write_turn,
+    writing,
+)
+
+WRITE_AND_WAIT = """
+import sys
+from pathlib import Path
+from nb_agents.session.layout import claim_turn
+from tests.session.turns import started, answer, write_journal, writing
+paths, lock = claim_turn(Path(sys.argv[1]))
+for agent in ("ada", "ben"):
+    (paths.workspaces / agent).mkdir()
+(paths.workspaces / "ben" / "notes.md").write_text("12345")
+write_journal(paths, started(), answer("ada", "An answer."), *writing("ben", "half a thought"))
+print("written", flush=True)
+sys.stdin.readline()
+"""
+
+
+def session_of(root: Path) -> Session:
+    return load_session(root / "session_1")
+
+
+def massgen_turn(root: Path, number: int, files: dict[str, Any]) -> TurnPaths:
+    """Write a turn as MassGen does: no journal, no keys of ours."""
+    paths = TurnPaths(root / "session_1" / f"turn_{number}")
+    paths.path.mkdir(parents=True)
+    for name, content in files.items():
+        text = content if isinstance(content, str) else json.dumps(content, indent=2)
+        path = paths.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+COMPLETE = {
+    "turn": 1,
+    "timestamp": "2025-12-05T12:00:00.000001",
+    "winning_agent": "agent_a",
+    "task": "First question",
+    "session_id": "session_1",
+}
+INCOMPLETE = {
+    "turn": 2,
+    "timestamp": "2025-12-05T12:01:00.000001",
+    "status": "incomplete",
+    "phase": "coordinating",
+    "task": "Complex question...",
+    "session_id": "session_1",
+}
+PARTIAL = {
+    "agent_a": {
+        "answer": "First agent's partial answer...",
+        "has_voted": True,
+        "votes": {"voted_for": "agent_b", "reason": "r"},
+        "answer_count": 1,
+    }
+}
+
+
+# What the next turn sees --------------------------------------------------------------------
+
+
+def test_an_incomplete_turn_reads_exactly_as_massgens_document_says(tmp_path: Path) -> None:
+    files = {
+        "metadata.json": INCOMPLETE,
+        "partial_answers.json": PARTIAL,
+        "workspaces/agent_a/a.txt": "x",
+        "workspaces/agent_b/b.txt": "y",
+    }
+    paths = massgen_turn(tmp_path, 2, files)
+    user, assistant = session_of(tmp_path).messages
+    assert user == Message("user", "Complex question...")
+    assert assistant == Message(
+        "assistant",
+        f"""\
+[INCOMPLETE TURN - Session was cancelled before completion]
+[Phase when cancelled: coordinating]
+
+## agent_a's answer (voted for: agent_b):
+First agent's partial answer...
+[Workspace available at: {paths.workspaces}/agent_a]
+
+## agent_b:
+[No answer submitted - agent was still working]
+[View workspace for current progress: {paths.workspaces}/agent_b]
+""",
+    )
+
+
+def test_our_own_incomplete_turn_reads_the_same_way_in_order_of_ids(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    write_turn(paths, started(), answer("ben", BEN), vote("ben", "ben"), STOP, CANCELLED)
+    assert session_of(tmp_path).messages[1].content == (
+        "[INCOMPLETE TURN - Session was cancelled before completion]\n"
+        "[Phase when cancelled: coordinating]\n"
+        "\n"
+        "## ada:\n"
+        "[No answer submitted - agent was still working]\n"
+        f"[View workspace for current progress: {paths.workspaces}/ada]\n"
+        "\n"
+        "## ben's answer (voted for: ben):\n"
+        f"{BEN}\n"
+        f"[Workspace available at: {paths.workspaces}/ben]\n"
+    )
+
+
+def test_words_never_submitted_are_told_apart_from_answers(tmp_path: Path) -> None:
+    write_turn(turn_paths(tmp_path), started(), *writing("ada", "half a"), STOP, CANCELLED)
+    _, document, unsubmitted = session_of(tmp_path).messages
+    assert "half a" not in document.content
+    assert unsubmitted.content.endswith("## ada was writing:\nhalf a")
+    assert "never submitted" in unsubmitted.content
+
+
+def test_a_complete_turn_is_its_task_and_its_answer(tmp_path: Path) -> None:
+    write_turn(turn_paths(tmp_path), started(), answer("ada", ADA), COMPLETED)
+    assert session_of(tmp_path).messages == (
+        Message("user", "Why?"),
+        Message("assistant", "The answer."),
+    )
+
+
+def test_turns_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in (10, 9, 2):
+        write_turn(turn_paths(tmp_path, number), started(number, f"task {number}"), COMPLETED)
+    tasks = [m.content for m in session_of(tmp_path).messages if m.role == "user"]
+    assert tasks == ["task 2", "task 9", "task 10"]
+
+
+def test_a_session_without_turns_says_nothing(tmp_path: Path) -> None:
+    session = load_session(tmp_path / "nothing")
+    assert (session.turns, session.messages, session.context_paths) == ((), (), ())
+    assert session.restored() == ()
+
+
+def test_every_workspace_of_an_incomplete_turn_and_the_winners_of_others_may_be_read(
+    tmp_path: Path,
+) -> None:
+    first, second = turn_paths(tmp_path, 1), turn_paths(tmp_path, 2)
+    write_turn(first, started(1), answer("ada", ADA), COMPLETED)
+    write_turn(second, started(2), STOP, CANCELLED)
+    (second.workspaces / "stray file").touch()
+    assert session_of(tmp_path).context_paths == (
+        first.workspace,
+        second.workspaces / "ada",
+        second.workspaces / "ben",
+    )
+
+
+# What a person sees -------------------------------------------------------------------------
+
+
+def test_the_restored_lines_are_those_of_the_document(tmp_path: Path) -> None:
+    massgen_turn(tmp_path, 1, {"metadata.json": COMPLETE, "answer.txt": "First answer"})
+    both = {**PARTIAL, "agent_b": {"answer": "Second", "has_voted": False, "votes": None}}
+    massgen_turn(tmp_path, 2, {"metadata.json": INCOMPLETE, "partial_answers.json": both})
+    assert session_of(tmp_path).restored() == (
+        "📚 Restored session with 2 previous turn(s)",
+        "   Starting turn 3",
+        "",
+        "⚠️  Previous turn was incomplete (cancelled during coordinating phase)",
+        "   Task: Complex question...",
+        "   Partial answers saved from: agent_a, agent_b",
+        "   The incomplete turn's partial progress is saved in the session directory.",
+    )
+
+
+def test_a_later_complete_turn_clears_the_warning(tmp_path: Path) -> None:
+    write_turn(turn_paths(tmp_path, 1), started(1), STOP, CANCELLED)
+    write_turn(turn_paths(tmp_path, 5), started(5), COMPLETED)
+    assert session_of(tmp_path).restored() == (
+        "📚 Restored session with 2 previous turn(s)",
+        "   Starting turn 6",
+    )
+
+
+STATES = [
+    ([COMPLETED], "complete"),
+    ([STOP, CANCELLED], "incomplete (stopped)"),
+    ([ev.StopRequested(level="requested", source="timeout"), CANCELLED], "incomplete (timeout)"),
+    ([ev.TurnEnded(status="failed", phase="coordinating")], "failed"),
+    ([], "incomplete (the kernel died)"),
+]
+
+
+@pytest.mark.parametrize("events, state", STATES)
+def test_a_turn_says_how_it_stands(tmp_path: Path, events: list[ev.Event], state: str) -> None:
+    paths = turn_paths(tmp_path)
+    write_journal(paths, started(), *events)
+    turn = load_turn(paths)
+    assert (turn.state, turn.is_complete) == (state, state == "complete")
+
+
+def test_a_turn_that_runs_now_is_running_and_is_not_mended(tmp_path: Path) -> None:
+    paths, lock = claim_turn(tmp_path / "session_1")
+    write_journal(paths, started())
+    with lock:
+        turn = load_turn(paths)
+        assert (turn.state, turn.is_live) == ("running", True)
+        assert not paths.metadata.exists()
+
+
+# Mending ------------------------------------------------------------------------------------
+
+
+def test_a_turn_whose_process_was_killed_is_mended_from_its_journal(tmp_path: Path) -> None:
+    with processes.python(WRITE_AND_WAIT, tmp_path / "session_1") as process:
+        assert processes.line(process) == "written"
+        (turn,) = session_of(tmp_path).turns
+        assert turn.state == "running"
+        process.kill()
+        process.wait()
+    (turn,) = session_of(tmp_path).turns
+    assert turn.state == "incomplete (the kernel died)"
+    assert turn.warnings == ()
+    assert not any(a.in_flight for a in turn.view.agents.values())
+    data = json.loads(turn.paths.metadata.read_text())
+    assert (data["status"], data["reason"], data["run_status"]) == (
+        "incomplete",
+        "kernel died",
+        "cancelled",
+    )
+    assert data["files"] == [{"agent": "ben", "path": "notes.md", "size": 5}]
+    partial = json.loads(turn.paths.partial_answers.read_text())
+    assert partial["ada"]["answer"] == "An answer."
+    assert partial["ben"]["partial_text"] == "half a thought"
+    assert turn.paths.answer.read_text().endswith("\n\nAn answer.")
+    assert "TURN 1 [INCOMPLETE - KERNEL DIED]" in turn.paths.summary.read_text()
+
+
+def test_a_turn_that_completed_before_its_files_were_written_is_mended_to_complete(
+    tmp_path: Path,
+) -> None:
+    paths = turn_paths(tmp_path)
+    write_turn(paths, started())
+    paths.journal.unlink()
+    write_journal(paths, started(), answer("ada", ADA), COMPLETED)
+    assert load_turn(paths).is_complete
+    assert "status" not in json.loads(paths.metadata.read_text())
+    assert paths.answer.read_text() == "The answer."
+
+
+@pytest.mark.parametrize("name", ["metadata.json", "answer.txt", "partial_answers.json"])
+@pytest.mark.parametrize("events", [(STOP, CANCELLED), ()], ids=["stopped", "killed"])
+def test_a_lost_view_is_made_again(tmp_path: Path, name: str, events: tuple[ev.Event, ...]) -> None:
+    paths = turn_paths(tmp_path)
+    write_journal(paths, started(), answer("ada", ADA), *events)
+    load_turn(paths)
+    before = (paths.path / name).read_bytes()
+    (paths.path / name).unlink()
+    load_turn(paths)
+    assert (paths.path / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"turn": 1, "sta', b"[]", b"\xff", b"[" * 100_000])
+def test_torn_metadata_is_made_again(tmp_path: Path, torn: bytes) -> None:
+    paths = turn_paths(tmp_path)
+    write_turn(paths, started(), answer("ada", ADA), STOP, CANCELLED)
+    before = paths.metadata.read_bytes()
+    paths.metadata.write_bytes(torn)
+    assert load_turn(paths).warnings == ()
+    assert paths.metadata.read_bytes() == before
+
+
+@pytest.mark.parametrize("events", [(), (answer("ada", ADA),), (answer("ada", ADA), COMPLETED)])
+def test_a_turn_is_mended_once_and_then_only_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: tuple[ev.Event, ...]
+) -> None:
+    paths = turn_paths(tmp_path)
+    write_journal(paths, started(), *events)
+    load_turn(paths)
+    written: list[Path] = []
+    monkeypatch.setattr("nb_agents.session.turn.write_atomic", lambda path, _: written.append(path))
+    load_turn(paths)
+    assert written == []
+
+
+def test_a_turn_that_can_not_be_mended_is_read_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = turn_paths(tmp_path)
+    write_journal(paths, started(), answer("ada", ADA))
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    turn = load_turn(paths)
+    assert turn.view.agents["ada"].answer == ADA
+    assert "Read-only file system" in turn.warnings[0]
+    assert load_turn(paths, mend=False).warnings == ()
+
+
+# Files in any state -------------------------------------------------------------------------
+
+
+def test_turns_that_massgen_wrote_load(tmp_path: Path) -> None:
+    massgen_turn(
+        tmp_path,
+        1,
+        {"metadata.json": COMPLETE, "answer.txt": "First answer", "workspace/a.txt": "x"},
+    )
+    massgen_turn(tmp_path, 2, {"metadata.json": INCOMPLETE, "partial_answers.json": PARTIAL})
+    session = session_of(tmp_path)
+    first, second = session.turns
+    assert (first.state, first.view.winner, first.view.answer) == (
+        "complete",
+        "agent_a",
+        "First answer",
+    )
+    assert (second.view.status, second.view.votes) == ("cancelled", {"agent_b": 1})
+    assert session.context_paths == (first.paths.workspace,)
+    assert [w for t in session.turns for w in t.warnings] == []
+    # Nothing of MassGen's is rewritten.
+    assert json.loads(first.paths.metadata.read_text()) == COMPLETE
+    assert not first.paths.journal.exists() and not first.paths.summary.exists()
+
+
+def test_a_vote_is_read_under_either_of_massgens_names(tmp_path: Path) -> None:
+    partial = {"agent_a": {"answer": "x", "has_voted": True, "votes": {"agent_id": "agent_b"}}}
+    massgen_turn(tmp_path, 1, {"metadata.json": INCOMPLETE, "partial_answers.json": partial})
+    assert "agent_a's answer (voted for: agent_b)" in session_of(tmp_path).messages[1].content
+
+
+def test_a_stale_cancelled_answer_beside_a_complete_turn_is_not_shown(tmp_path: Path) -> None:
+    files = {"metadata.json": COMPLETE, "answer.txt": "Final", "partial_answers.json": PARTIAL}
+    massgen_turn(tmp_path, 1, files)
+    (turn,) = session_of(tmp_path).turns
+    assert all(not a.answers for a in turn.view.agents.values())
+    assert session_of(tmp_path).messages[1].content == "Final"
+
+
+BROKEN = ["", "{", "[]", '"text"', "null", "3", "[" * 100_000, '{"agent_a": []}', '{"agent_a": 3}']
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=lambda t: t[:12])
+@pytest.mark.parametrize("name", ["metadata.json", "partial_answers.json"])
+def test_no_file_of_any_shape_keeps_the_rest_from_being_read(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    files = {"metadata.json": INCOMPLETE, "partial_answers.json": PARTIAL, name: text}
+    massgen_turn(tmp_path, 1, files)
+    massgen_turn(tmp_path, 2, {"metadata.json": INCOMPLETE, "partial_answers.json": PARTIAL})
+    session = session_of(tmp_path)
+    assert len(session.turns) == 2
+    assert "First agent's partial answer" in session.messages[-1].content
+    if not text.startswith('{"agent_a'):
+        assert any(name in line for line in session.restored())
+
+
+def test_the_answer_is_recovered_when_partial_answers_are_torn(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    write_turn(paths, started(), answer("ada", ADA), STOP, CANCELLED)
+    paths.journal.unlink()
+    paths.partial_answers.write_text('{"ada": {"ans')
+    turn = load_turn(paths)
+    assert turn.view.agents["ada"].answer == ADA
+    assert "partial_answers.json" in turn.warnings[0]
+
+
+def test_a_turn_whose_journal_is_lost_is_what_its_files_say(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    write_turn(
+        paths, started(), answer("ada", ADA), vote("ada", "ada"), *writing("ben", "half"), STOP,
+        CANCELLED,
+    )  # fmt: skip
+    before = session_of(tmp_path).messages
+    paths.journal.unlink()
+    assert session_of(tmp_path).messages == before
+    assert load_turn(paths).view.task == "Why?"
+
+
+def test_a_journal_without_its_first_line_falls_back_to_the_files_with_a_warning(
+    tmp_path: Path,
+) -> None:
+    paths = turn_paths(tmp_path)
+    write_turn(paths, started(), answer("ada", ADA), STOP, CANCELLED)
+    lines = paths.journal.read_bytes().split(b"\n")
+    paths.journal.write_bytes(b"\n".join([b"rubbish", *lines[1:]]))
+    turn = load_turn(paths)
+    assert turn.view.agents["ada"].answer == ADA
+    assert any("line 1" in w for w in turn.warnings)
+
+
+def test_a_bad_line_in_the_journal_is_told_when_the_session_goes_on(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    write_journal(paths, started(), answer("ada", ADA), COMPLETED)
+    lines = paths.journal.read_bytes().split(b"\n")
+    paths.journal.write_bytes(b"\n".join([lines[0], b"rubbish", *lines[1:]]))
+    session = session_of(tmp_path)
+    assert session.turns[0].is_complete
+    assert (
+        session.restored()[-1] == "   Not read: events.jsonl: line 2 can't be read and was skipped"
+    )
+
+
+def test_a_turn_killed_before_its_first_line_is_incomplete(tmp_path: Path) -> None:
+    paths, lock = claim_turn(tmp_path / "session_1")
+    lock.release()
+    paths.journal.touch()
+    (turn,) = session_of(tmp_path).turns
+    assert (turn.is_complete, turn.state) == (False, "incomplete")
+    assert "metadata.json" in turn.warnings[0]
+
+
+@pytest.mark.parametrize("data", [{}, {"colour": "red"}, {"task": "t", "status": None}])
+def test_a_turn_is_never_taken_for_complete_by_accident(tmp_path: Path, data: object) -> None:
+    massgen_turn(tmp_path, 1, {"metadata.json": data, "answer.txt": "An answer?"})
+    (turn,) = session_of(tmp_path).turns
+    assert not turn.is_complete
+
+
+def test_a_winner_that_nobody_knows_breaks_nothing(tmp_path: Path) -> None:
+    data = {**INCOMPLETE, "winning_agent": "stranger", "phase": "presenting"}
+    massgen_turn(tmp_path, 1, {"metadata.json": data, "partial_answers.json": PARTIAL})
+    (turn,) = session_of(tmp_path).turns
+    assert turn.view.best_agent == "agent_a"
+
+
+def test_a_task_of_none_is_no_task(tmp_path: Path) -> None:
+    massgen_turn(tmp_path, 1, {"metadata.json": {**COMPLETE, "task": None}, "answer.txt": "A"})
+    assert session_of(tmp_path).messages == (Message("assistant", "A"),)
+
+
+def test_atomic_writes_leave_no_strays_in_a_session(tmp_path: Path) -> None:
+    write_turn(turn_paths(tmp_path), started(), answer("ada", ADA), COMPLETED)
+    write_atomic(tmp_path / "session_1" / "note", "x")
+    assert [p for p in tmp_path.rglob("*.tmp")] == []

@@ -1,0 +1,280 @@
+"""The journal: whatever happens to the process or the disk, what was written can be read."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents.events import EVENT, Event, Noticed
+from nb_agents.session.journal import Journal, read_journal
+from tests import processes
+from tests.strategies import EVENTS, STARTED
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from nb_agents.events import Noticed
+from nb_agents.session.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+for n in range(1, 51):
+    journal.append(Noticed(text=f"line {n}", seq=n))
+failed = journal.error
+journal.sync()
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+journal.append(Noticed(text="line 51", seq=51))
+print(failed.strerror if failed else "", "|", journal.error)
+journal.close()
+"""
+
+WRITER = """
+import sys
+from pathlib import Path
+from nb_agents.events import Noticed
+from nb_agents.session.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+seq = int(sys.argv[2])
+while True:
+    seq += 1
+    journal.append(Noticed(text="x" * (seq * 37 % 5000), seq=seq))
+    print(seq, flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+def note(number: int) -> Noticed:
+    return Noticed(text=f"note {number}", seq=number)
+
+
+def write(path: Path, *events: Event) -> None:
+    journal = Journal(path)
+    for event in events:
+        journal.append(event)
+    journal.close()
+    assert journal.error is None
+
+
+def add_bytes(path: Path, data: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(data)
+
+
+@given(st.lists(EVENTS, max_size=8))
+def test_whatever_is_written_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, events: list[Event]
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "events.jsonl"
+    write(path, *events)
+    recovered = read_journal(path)
+    assert (recovered.events, recovered.warnings) == (tuple(events), ())
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    st.text(st.characters(categories=["Cs"]), max_size=3),
+)
+def test_any_text_is_kept_and_half_surrogate_pairs_are_replaced(
+    tmp_path_factory: pytest.TempPathFactory, text: str, halves: str
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "events.jsonl"
+    write(path, Noticed(text=text + halves + "end"))
+    (event,) = read_journal(path).events
+    assert isinstance(event, Noticed)
+    assert event.text.startswith(text) and event.text.endswith("end")
+    event.text.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["line\u2028separator", "\u2029", "\x85", "\0", "\r\n", "\\ud800", "\ud800", "😀", "\ufeff"],
+)
+def test_a_character_that_ends_lines_elsewhere_ends_none_here(path: Path, text: str) -> None:
+    write(path, Noticed(text=text), note(2))
+    data = path.read_bytes()
+    assert data.count(b"\n") == 2 and data.isascii()
+    first, second = read_journal(path).events
+    assert second == note(2)
+    assert first == Noticed(text=text.replace("\ud800", "\ufffd"))
+
+
+def test_a_half_pair_in_a_key_or_a_models_json_is_replaced_too(path: Path) -> None:
+    event = EVENT.validate_python(
+        {
+            "kind": "tool_started",
+            "agent": "ada",
+            "call_id": "1",
+            "tool": "t",
+            "args": {"k\ud800": ["\udc00", {"deep": "\ud83d\ude00"}]},
+        }
+    )
+    write(path, event)
+    (again,) = read_journal(path).events
+    assert again.args == {"k\ufffd": ["\ufffd", {"deep": "😀"}]}  # type: ignore[union-attr]
+
+
+def test_a_torn_last_line_is_dropped_and_cut_before_the_next_append(path: Path) -> None:
+    write(path, note(1))
+    add_bytes(path, b'{"kind": "noticed", "text": "half')
+    assert read_journal(path).events == (note(1),)
+    assert read_journal(path).warnings == ()
+    write(path, note(2))
+    recovered = read_journal(path)
+    assert (recovered.events, recovered.warnings) == ((note(1), note(2)), ())
+
+
+@pytest.mark.parametrize("tail", [1, 65_535, 65_536, 65_537, 200_000])
+def test_a_torn_tail_of_any_length_is_cut(path: Path, tail: int) -> None:
+    for before in ((), (note(1),)):
+        path.unlink(missing_ok=True)
+        write(path, *before)
+        add_bytes(path, b"x" * tail)
+        write(path, note(2))
+        assert read_journal(path).events == (*before, note(2))
+        assert read_journal(path).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"\0" * 300,
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"kind": "from_the_future"}',
+        b'{"kind": "noticed"}',
+        b"[" * 100_000,
+    ],
+    ids=lambda b: repr(b[:20]),
+)
+def test_a_bad_line_in_the_middle_is_skipped_with_a_warning(path: Path, line: bytes) -> None:
+    write(path, note(1))
+    add_bytes(path, line + b"\n")
+    write(path, note(3))
+    recovered = read_journal(path)
+    assert recovered.events == (note(1), note(3))
+    assert recovered.warnings == ("events.jsonl: line 2 can't be read and was skipped",)
+
+
+def test_nul_bytes_that_a_power_loss_left_at_the_end_are_cut(path: Path) -> None:
+    write(path, note(1))
+    add_bytes(path, b"\0" * 5000)
+    write(path, note(2))
+    assert read_journal(path).events == (note(1), note(2))
+
+
+def test_blank_lines_do_not_matter(path: Path) -> None:
+    write(path, note(1))
+    add_bytes(path, b"\n \r\n")
+    write(path, note(2))
+    assert read_journal(path) == read_journal(path)
+    assert read_journal(path).warnings == ()
+
+
+def test_a_journal_of_a_newer_version_says_so(path: Path) -> None:
+    add_bytes(path, EVENT.dump_json(STARTED).replace(b'"schema_version":1', b'"schema_version":9'))
+    add_bytes(path, b'\n{"kind": "from_the_future"}\n')
+    recovered = read_journal(path)
+    assert len(recovered.events) == 1
+    assert "newer" in recovered.warnings[-1]
+
+
+def test_a_missing_or_unreadable_journal_is_a_warning(tmp_path: Path) -> None:
+    assert read_journal(tmp_path / "none").warnings == ("none is missing",)
+    (tmp_path / "folder").mkdir()
+    assert "can't be read" in read_journal(tmp_path / "folder").warnings[0]
+
+
+def test_closing_twice_is_closing_once(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(note(1))
+    journal.close()
+    journal.close()
+    journal.sync()
+    assert read_journal(path).events == (note(1),)
+
+
+def test_each_event_is_on_disk_when_append_returns(path: Path) -> None:
+    journal = Journal(path)
+    for number in range(1, 4):
+        journal.append(note(number))
+        assert len(read_journal(path).events) == number
+    journal.close()
+
+
+def test_a_write_that_fails_halfway_is_finished_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, real = Journal(path), os.write
+    room = [10]
+
+    def filling(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        taken = real(fd, data[: room[0]])
+        room[0] -= taken
+        return taken
+
+    monkeypatch.setattr(os, "write", filling)
+    journal.append(note(1))
+    journal.append(note(2))
+    assert journal.error is not None and journal.error.errno == 28
+    assert read_journal(path).events == ()
+    room[0] = 10**6
+    journal.flush()
+    assert journal.error is None
+    journal.close()
+    assert read_journal(path).events == (note(1), note(2))
+
+
+def test_a_sync_that_fails_is_told_and_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(path)
+    journal.append(note(1))
+    tried: list[int] = []
+
+    def fails_once(fd: int) -> None:
+        tried.append(fd)
+        if len(tried) == 1:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails_once)
+    journal.sync()
+    assert journal.error is not None and journal.error.errno == 5
+    journal.sync()
+    journal.sync()  # all is synced: nothing to do
+    assert len(tried) == 2
+    journal.close()
+
+
+def test_a_full_disk_loses_nothing_once_there_is_room_again(path: Path) -> None:
+    assert processes.output(FULL_DISK, path).strip() == "File too large | None"
+    recovered = read_journal(path)
+    assert recovered.warnings == ()
+    assert [e.seq for e in recovered.events] == list(range(1, 52))
+    assert recovered.events[-1] == Noticed(text="line 51", seq=51)
+
+
+def test_kill_9_at_any_moment_leaves_a_journal_that_reads_and_goes_on(path: Path) -> None:
+    chance, written = random.Random(7), 0
+    for _ in range(3):
+        with processes.python(WRITER, path, written) as process:
+            for _ in range(chance.randint(1, 200)):
+                told = int(processes.line(process))
+            process.kill()
+        recovered = read_journal(path)
+        assert recovered.warnings == ()
+        assert [e.seq for e in recovered.events] == list(range(1, len(recovered.events) + 1))
+        # What append had returned for is there.
+        assert len(recovered.events) >= told
+        written = len(recovered.events)

@@ -1,0 +1,303 @@
+"""The workspace: an agent writes below it and nowhere else, and reads what it may."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
+from nb_agents.tools import workspace
+from nb_agents.tools.base import Toolbox, ToolResult
+from nb_agents.tools.workspace import Workspace, list_files
+
+NAMES = ("list_files", "read_file", "write_file", "edit_file", "delete_file")
+
+
+class Place:
+    """A workspace with peers and context beside it, and a secret outside of all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.own, self.peer, self.context = path / "own", path / "peer", path / "context"
+        for folder in (self.peer, self.context):
+            folder.mkdir(parents=True)
+        (self.peer / "draft.md").write_text("peer's draft")
+        (self.context / "data.csv").write_text("a,b")
+        self.secret = path / "secret.txt"
+        self.secret.write_text("secret")
+        space = Workspace(self.own, {"agent1": self.peer}, [self.context])
+        self._tools = Toolbox(space.tools())
+
+    async def call(self, tool: str, **args: Any) -> ToolResult:
+        return await self._tools.call(tool, args)
+
+    async def ok(self, tool: str, **args: Any) -> str:
+        result = await self.call(tool, **args)
+        assert not result.is_error, result
+        return result
+
+    async def refused(self, tool: str, **args: Any) -> str:
+        result = await self.call(tool, **args)
+        assert result.is_error, result
+        return result
+
+    def everything(self) -> dict[str, bytes | str]:
+        """All files and links below the place but the workspace's own."""
+        found: dict[str, bytes | str] = {}
+        for path in sorted(self.path.rglob("*")):
+            if path.is_symlink():
+                found[str(path)] = os.readlink(path)
+            elif path.is_file() and not path.is_relative_to(self.own):
+                found[str(path)] = path.read_bytes()
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def arguments(tool: str, path: str) -> dict[str, Any]:
+    more = {"write_file": {"content": "x"}, "edit_file": {"old": "e", "new": "x"}}
+    return {"path": path, **more.get(tool, {})}
+
+
+WAYS_OUT = [
+    "..", "../secret.txt", "a/../../secret.txt", "./../secret.txt", "..\\secret.txt",
+    "a\\..\\..\\secret.txt", "peers/../../secret.txt", "peers/agent1/../../secret.txt",
+    "peers\\agent1\\..\\draft.md", "/etc/passwd", "//etc/passwd", "\\etc\\passwd", "\\\\host\\x",
+    "{root}/secret.txt", "{root}/own/../secret.txt", "{root}/context/../secret.txt",
+    "{root}/contextual", "link_dir/secret.txt", "link_file", "link_up/link_file", "loop", "loop/x",
+    "a\0b", "/a\0b", "half\ud800", "/half\ud800", "x" * 5000, "/".join(["x"] * 5000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", NAMES)
+@pytest.mark.parametrize("path", WAYS_OUT, ids=lambda p: ascii(p[:30]))
+async def test_there_is_no_way_out(place: Place, tool: str, path: str) -> None:
+    (place.own / "link_dir").symlink_to(place.path, target_is_directory=True)
+    (place.own / "link_up").symlink_to(place.own, target_is_directory=True)
+    (place.own / "link_file").symlink_to(place.secret)
+    (place.own / "loop").symlink_to("loop")
+    (place.path / "contextual").write_text("secret beside the context")
+    before = place.everything()
+    result = await place.refused(tool, **arguments(tool, path.format(root=place.path)))
+    assert "secret" not in result.replace("secret.txt", "").replace("contextual", "")
+    assert place.everything() == before
+
+
+@pytest.mark.parametrize("tool", ["write_file", "edit_file", "delete_file"])
+@pytest.mark.parametrize(
+    "path",
+    ["peers/agent1/draft.md", "peers/x", "peers\\agent1\\draft.md", "{root}/context/data.csv"],
+)
+async def test_peers_and_context_are_read_only(place: Place, tool: str, path: str) -> None:
+    before = place.everything()
+    await place.refused(tool, **arguments(tool, path.format(root=place.path)))
+    assert place.everything() == before
+    assert list_files(place.own) == []
+
+
+async def test_peers_context_and_own_files_can_be_read(place: Place) -> None:
+    await place.ok("write_file", path="notes/a.md", content="mine")
+    assert await place.ok("read_file", path="notes/a.md") == "mine"
+    assert await place.ok("read_file", path="notes\\a.md") == "mine"
+    assert await place.ok("read_file", path=str(place.own / "notes" / "a.md")) == "mine"
+    assert await place.ok("read_file", path="peers/agent1/draft.md") == "peer's draft"
+    assert await place.ok("read_file", path=str(place.context / "data.csv")) == "a,b"
+    assert await place.ok("list_files") == "notes/a.md  4"
+    assert await place.ok("list_files", path="peers") == "peers/agent1/"
+    assert await place.ok("list_files", path="peers/agent1") == "draft.md  12"
+    assert await place.ok("list_files", path=str(place.context)) == "data.csv  3"
+    file = str(place.context / "data.csv")
+    assert await place.ok("list_files", path=file) == f"{file}  3"
+
+
+async def test_a_symlink_in_a_peers_workspace_leads_nowhere(place: Place) -> None:
+    (place.peer / "out").symlink_to(place.secret)
+    await place.refused("read_file", path="peers/agent1/out")
+    assert "out" not in await place.ok("list_files", path="peers/agent1")
+
+
+async def test_a_symlink_in_a_context_path_leads_nowhere(place: Place) -> None:
+    (place.context / "out").symlink_to(place.secret)
+    await place.refused("read_file", path=str(place.context / "out"))
+
+
+async def test_a_write_replaces_the_whole_file(place: Place) -> None:
+    await place.ok("write_file", path="a.txt", content="long old text")
+    inode = (place.own / "a.txt").stat().st_ino
+    assert await place.ok("write_file", path="a.txt", content="né\n") == "Wrote a.txt (4 bytes)."
+    assert (place.own / "a.txt").read_bytes() == "né\n".encode()
+    assert (place.own / "a.txt").stat().st_ino != inode
+
+
+async def test_a_write_that_fails_leaves_the_old_file_and_no_other(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.ok("write_file", path="a.txt", content="old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert "No space left" in await place.refused("write_file", path="a.txt", content="new")
+    assert os.listdir(place.own) == ["a.txt"]
+    assert (place.own / "a.txt").read_text() == "old"
+
+
+async def test_a_symlink_planted_for_the_temporary_file_is_not_followed(place: Place) -> None:
+    (place.own / f".a.txt{workspace._TEMP}").symlink_to(place.secret)
+    await place.ok("write_file", path="a.txt", content="new")
+    assert place.secret.read_text() == "secret"
+    assert (place.own / "a.txt").read_text() == "new"
+
+
+async def test_half_a_surrogate_pair_in_the_content_does_not_break_a_write(place: Place) -> None:
+    await place.ok("write_file", path="a.txt", content="a\ud800b")
+    assert (place.own / "a.txt").read_text() == "a?b"
+
+
+@pytest.mark.parametrize("path", ["folder", "file/below", ".", "", "x" * 250])
+async def test_a_name_that_can_not_be_written_is_told(place: Place, path: str) -> None:
+    (place.own / "folder").mkdir()
+    (place.own / "file").write_text("x")
+    await place.refused("write_file", path=path, content="x")
+    assert sorted(os.listdir(place.own)) == ["file", "folder"]
+
+
+async def test_an_edit_replaces_one_passage(place: Place) -> None:
+    (place.own / "a.txt").write_bytes(b"one\r\ntwo\r\n")
+    await place.ok("edit_file", path="a.txt", old="two", new="2")
+    assert (place.own / "a.txt").read_bytes() == b"one\r\n2\r\n"
+
+
+@pytest.mark.parametrize("old, times", [("x", 0), ("one", 2), ("", 0)])
+async def test_an_edit_must_match_exactly_once(place: Place, old: str, times: int) -> None:
+    (place.own / "a.txt").write_text("one one")
+    told = await place.refused("edit_file", path="a.txt", old=old, new="y")
+    assert f"occurs {times} times" in told
+    assert (place.own / "a.txt").read_text() == "one one"
+
+
+async def test_a_file_that_is_not_text_is_not_edited(place: Place) -> None:
+    data = b"\x89PNG one \xff\xfe"
+    (place.own / "a.png").write_bytes(data)
+    assert "not UTF-8" in await place.refused("edit_file", path="a.png", old="one", new="two")
+    assert (place.own / "a.png").read_bytes() == data
+
+
+async def test_a_binary_file_is_told_as_such_and_another_encoding_is_read(place: Place) -> None:
+    (place.own / "a.bin").write_bytes(b"\0" * 1000)
+    assert "binary file of 1000 bytes" in await place.refused("read_file", path="a.bin")
+    (place.own / "latin.txt").write_bytes(b"caf\xe9")
+    assert await place.ok("read_file", path="latin.txt") == "caf\ufffd"
+
+
+@pytest.mark.parametrize("tool", ["read_file", "edit_file", "delete_file"])
+@pytest.mark.parametrize("path", ["nothing", "folder"])
+async def test_what_is_not_a_file_is_told(place: Place, tool: str, path: str) -> None:
+    (place.own / "folder").mkdir()
+    assert "there is no file" in await place.refused(tool, **arguments(tool, path))
+
+
+async def test_a_pipe_is_not_waited_for(place: Place) -> None:
+    os.mkfifo(place.own / "pipe")
+    await place.refused("read_file", path="pipe")
+
+
+async def test_a_deleted_file_is_gone(place: Place) -> None:
+    await place.ok("write_file", path="a/b.txt", content="x")
+    assert await place.ok("delete_file", path="a/b.txt") == "Deleted a/b.txt."
+    assert await place.ok("list_files") == "(no files)"
+
+
+async def test_a_long_file_is_read_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "MAX_READ_CHARS", 4)
+    (place.own / "a.txt").write_text("abcdefghij")
+    assert await place.ok("read_file", path="a.txt") == "abcd\n[cut; go on with offset=4]"
+    assert await place.ok("read_file", path="a.txt", offset=4) == "efgh\n[cut; go on with offset=8]"
+    assert await place.ok("read_file", path="a.txt", offset=8) == "ij"
+    assert (
+        await place.ok("read_file", path="a.txt", offset=-3) == "abcd\n[cut; go on with offset=4]"
+    )
+    assert await place.ok("read_file", path="a.txt", offset=99) == ""
+
+
+@pytest.mark.parametrize("tool", ["read_file", "edit_file"])
+async def test_a_file_too_large_is_not_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    monkeypatch.setattr(workspace, "MAX_READ_BYTES", 4)
+    (place.own / "a.txt").write_text("abcde")
+    assert "larger than 4 bytes" in await place.refused(tool, **arguments(tool, "a.txt"))
+
+
+async def test_what_is_written_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "MAX_WRITE_CHARS", 4)
+    assert "at most 4" in await place.refused("write_file", path="a.txt", content="abcde")
+    await place.ok("write_file", path="a.txt", content="abcd")
+    assert "at most 4" in await place.refused("edit_file", path="a.txt", old="d", new="de")
+    assert (place.own / "a.txt").read_text() == "abcd"
+
+
+async def test_a_listing_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "MAX_LISTED", 3)
+    for number in range(5):
+        (place.own / f"{number}.txt").touch()
+    assert await place.ok("list_files") == "0.txt  0\n1.txt  0\n2.txt  0\n(more not listed)"
+
+
+@pytest.mark.parametrize("tool", NAMES)
+async def test_a_stopped_agent_touches_no_file(place: Place, tool: str) -> None:
+    (place.own / "a.txt").write_text("e")
+    token = CancelToken()
+    token.request(CancellationStatus.REQUESTED, "api")
+    with bind(token), pytest.raises(AgentStopped):
+        await place.call(tool, **arguments(tool, "a.txt"))
+    assert (place.own / "a.txt").read_text() == "e"
+
+
+def test_a_file_deleted_while_listing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("x")
+    real = os.walk
+
+    def walk(root: Path) -> Any:
+        for found in real(root):
+            (tmp_path / "a").unlink()
+            yield found
+
+    monkeypatch.setattr(os, "walk", walk)
+    assert list_files(tmp_path) == [("b", 1)]
+
+
+def test_a_listing_follows_no_symlinks(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a").write_text("xy")
+    (tmp_path / "link").symlink_to(tmp_path / "sub", target_is_directory=True)
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert list_files(tmp_path) == [("sub/a", 2)]
+    assert list_files(tmp_path / "missing") == []
+
+
+PIECES = st.sampled_from(
+    ["..", ".", "a", "link", "peers", "agent1", "", "~", "\\", "/", "C:", "a\0"]
+)
+
+
+@given(st.lists(PIECES, max_size=6).map("/".join) | st.text(max_size=10), st.sampled_from(NAMES))
+async def test_no_path_whatever_leads_out_or_breaks_a_tool(
+    tmp_path_factory: pytest.TempPathFactory, path: str, tool: str
+) -> None:
+    place = Place(tmp_path_factory.mktemp("any"))
+    (place.own / "link").symlink_to(place.path, target_is_directory=True)
+    before = place.everything()
+    result = await place.call(tool, **arguments(tool, path))
+    assert "secret" not in result
+    assert place.everything() == before
