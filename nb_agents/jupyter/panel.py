@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,14 @@ SAYS = 160
 
 def show_run(run: Run) -> None:
     """Show a run in the current cell: live if it is, its card if it is over."""
-    if run.is_over:
-        display(card_bundle(run.view, _shown_path(run)), raw=True)
-        return
-    panel = _panels.get(run.id)
-    if panel is None:
-        panel = _panels[run.id] = Panel(run)
-    panel.show()
+    with _lock:
+        if not run.view.is_over:
+            panel = _panels.get(run.id)
+            if panel is None:
+                panel = _panels[run.id] = Panel(run)
+            panel.show()
+            return
+    display(card_bundle(run.view, _shown_path(run)), raw=True)
 
 
 def show_text(run: Run) -> None:
@@ -96,7 +98,8 @@ class Panel:
     def _on_news(self, view: RunView) -> None:
         self._widget.state = panel_state(view, self._run.id, time.time())
         if view.is_over:
-            self._freeze(view)
+            with _lock:
+                self._freeze(view)
 
     def _freeze(self, view: RunView) -> None:
         bundle = card_bundle(view, _shown_path(self._run))
@@ -117,6 +120,8 @@ class Panel:
                 self._pages.add(page)
 
 
+# Separates cells, which show a panel, from the loop thread, which freezes it and closes its widget.
+_lock = threading.RLock()
 _panels: dict[str, Panel] = {}
 
 

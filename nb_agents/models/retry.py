@@ -88,9 +88,9 @@ def describe(error: Exception) -> str:
         return "The server did not answer in time."
     if isinstance(error, px.ModelConnectionError | httpx2.TransportError):
         return "The connection to the server failed or was dropped."
-    if isinstance(error, px.UnexpectedModelBehavior | json.JSONDecodeError):
-        return "The server's answer can't be understood (malformed stream)."
     cause = error.__cause__ or error
+    if isinstance(error, px.UnexpectedModelBehavior) or isinstance(cause, json.JSONDecodeError):
+        return "The server's answer can't be understood (malformed stream)."
     return f"The call failed: {type(cause).__name__}."[:MAX_MESSAGE]
 
 

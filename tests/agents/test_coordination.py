@@ -38,7 +38,7 @@ def state(order: str, *events: ev.Event) -> Coordination:
 NOBODY = "Nobody of that name has an answer. Vote for one of:"
 
 # Agents are registered as z, a, m, so that registration order is not the alphabet's.
-STEPS = {
+STEPS: dict[str, tuple[list[ev.Event], co.Step]] = {
     "everybody starts": ([], Work(("z", "a", "m"))),
     "an answer leaves all at work, its author too": ([answer("z")], Work(("z", "a", "m"))),
     "a voter waits": ([answer("z"), vote("a", "z", z=1)], Work(("z", "m"))),

@@ -125,7 +125,7 @@ def test_hooks_that_hang_are_cut_after_their_time(tmp_path: Path, gate: Gate) ->
     async def hang(_: object) -> None:
         await forever.wait()
 
-    policy = CancelPolicy(before_cancel=hang, after_cancel=hang, hook_timeout_s=0.05)  # type: ignore[arg-type]
+    policy = CancelPolicy(before_cancel=hang, after_cancel=hang, hook_timeout_s=0.05)
     run = start(tmp_path, policy, a=ScriptedModel(Turn(text="x ", gate=gate)))
     gate.wait_reached()
     assert run.stop().changed

@@ -15,19 +15,23 @@ _PACKAGES = ("nb_agents", "pydantic-ai-slim", "openai", "httpx2", "anyio", "ipyk
 
 def print_machine() -> None:
     """Print what the figures depend on."""
-    load = f"load {os.getloadavg()[0]:.1f}"
     system = f"{platform.system()} {platform.release()}"
-    print(f"{os.cpu_count()} cores, {load}, {system}, Python {platform.python_version()}")
+    print(f"{os.cpu_count()} cores, {system}, Python {platform.python_version()}")
     print(", ".join(f"{name} {version(name)}" for name in _PACKAGES))
 
 
 def print_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under a head, first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    print(f"\n{title}")
+    print(f"\n{title}\n{_load()}")
     for row in (head, ["-" * w for w in widths], *rows):
         first, *others = zip(row, widths, strict=True)
         print("  ".join([first[0].ljust(first[1]), *(cell.rjust(w) for cell, w in others)]))
+
+
+def _load() -> str:
+    """Word how many processes wanted the cores: above their number, times mean little."""
+    return f"machine's load in the last minute: {os.getloadavg()[0]:.1f}"
 
 
 def spread(values: Sequence[float], digits: int = 3) -> str:

@@ -134,7 +134,9 @@ class Story:
 
     def metadata(self, number: int = 1, session: int = 0) -> dict[str, Any]:
         """A turn's metadata."""
-        data: dict[str, Any] = json.loads((self.turn(number, session) / "metadata.json").read_text())
+        data: dict[str, Any] = json.loads(
+            (self.turn(number, session) / "metadata.json").read_text()
+        )
         return data
 
 
@@ -151,7 +153,12 @@ def server_team(server: ModelServer, **models: str) -> dict[str, Any]:
         "agents": [
             {
                 "id": name,
-                "backend": {"type": "openai", "model": model, "base_url": server.url, "api_key": "k"},
+                "backend": {
+                    "type": "openai",
+                    "model": model,
+                    "base_url": server.url,
+                    "api_key": "k",
+                },
             }
             for name, model in models.items()
         ]

@@ -229,6 +229,30 @@ def test_show_of_a_finished_run_and_of_a_turn_on_disk_is_the_card(notebook: Note
             )
 
 
+def test_show_at_the_very_moment_of_the_end(notebook: Notebook) -> None:
+    """A cell that shows the panel meets the loop thread, which freezes it: the card is shown."""
+    notebook.kernel.run(
+        "from nb_agents.jupyter import panel as _panel\n"
+        "_freeze = _panel.Panel._freeze\n"
+        "import threading\n"
+        "_begun = threading.Event()\n"
+        "def slow(self, view):\n"
+        "    _begun.set()\n"
+        "    _freeze(self, view)\n"
+        "    threading.Event().wait(0.3)\n"
+        "_panel.Panel._freeze = slow"
+    )
+    turn = notebook.start_held()
+    notebook.server.release()
+    cell = notebook.kernel.run("_begun.wait(10)\nget_ipython().run_line_magic('agents', 'show')")
+    notebook.kernel.run("_panel.Panel._freeze = _freeze")
+    assert cell.status == "ok", cell
+    [display] = cell.displays
+    assert display.data.keys() == STATIC
+    assert display.data[TURN_MIME]["state"] == "complete"
+    assert wait_frozen(notebook, turn).data == display.data
+
+
 # Frozen outputs
 
 

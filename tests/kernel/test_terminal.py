@@ -139,7 +139,7 @@ def test_the_cell_magic_at_the_prompt(
     team = write_team(tmp_path / "team.yaml", server)
     ipython.type(f"%%agents --config {team}\n")
     ipython.type("Count to six.\n")
-    ipython.enter("")
+    ipython.enter("\n")
     turn = only_turn(tmp_path)
     turn.wait_over()
     assert turn.metadata["task"] == "Count to six."
@@ -221,6 +221,7 @@ def script(place: Path, code: str) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, str(file)],
         cwd=place,
         env=environment(place),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -236,7 +237,10 @@ def script(place: Path, code: str) -> Iterator[subprocess.Popen[str]]:
 
 START = "import asyncio, nb_agents\nrun = nb_agents.start('Count.', config='team.yaml')\n"
 WAITS = {
-    "wait": "try: print('answer:', run.wait())\nexcept nb_agents.RunCancelled as exc: print('kept', sorted(exc.partial_answers))\n",
+    "wait": (
+        "try: print('answer:', run.wait())\n"
+        "except nb_agents.RunCancelled as exc: print('kept', sorted(exc.partial_answers))\n"
+    ),
     "await": (
         "async def main():\n"
         "    try: print('answer:', await run)\n"

@@ -1,0 +1,162 @@
+"""What a past turn leaves for a resume: a pure fold of its events.
+
+The coordination machine gets its own past. Each agent's open round comes back as the messages that
+it had exchanged, down to the tool call: what finished is never asked for again, what never ran or
+was cut runs now. The driver goes on from there as if nothing had been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nb_agents import events as ev
+from nb_agents.agents import coordination as co
+
+__all__ = ["Exchange", "OpenRound", "Past", "replay"]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One finished model request and what came of it.
+
+    Attributes:
+        call: The agent's number of the request.
+        response: The model's message, as pydantic-ai's JSON.
+        results: By position of the tool call: (what the model is told, whether it is an error).
+        begun: Positions of calls that were cut or whose end is unknown: they may have happened.
+        complaint: Why the turn was rejected, or "".
+    """
+
+    call: int
+    response: Any
+    results: dict[int, tuple[str, bool]] = field(default_factory=dict)
+    begun: frozenset[int] = frozenset()
+    complaint: str = ""
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round that a stop or a crash left undecided.
+
+    Attributes:
+        number: From 1.
+        seen: What the agent had seen, as `coordination.seen` gave it.
+        request: How the round opened, as pydantic-ai's JSON.
+        exchanges: Finished requests, in order; only the last may have tool calls left to run.
+        was_asking: Whether a request was open: it is sent again.
+    """
+
+    number: int
+    seen: dict[str, int]
+    request: list[Any]
+    exchanges: tuple[Exchange, ...] = ()
+    was_asking: bool = False
+
+
+@dataclass(frozen=True)
+class Past:
+    """Where a turn was when it ended.
+
+    Attributes:
+        state: The coordination machine's state.
+        rounds: For each agent with an open round, that round.
+        round_numbers, calls: For each agent, how many rounds and requests it had begun.
+        presenter: The winner, once the presentation had begun, else "".
+    """
+
+    state: co.Coordination
+    rounds: dict[str, OpenRound] = field(default_factory=dict)
+    round_numbers: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    presenter: str = ""
+
+
+def replay(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
+    """Fold the events of a turn, or of a chain of turns that resumed one another.
+
+    Args:
+        order: Agent ids in registration order.
+        events: In journal order; the endings that a run's stop made are passed over, those of
+            agents that were stopped alone count.
+
+    Returns:
+        Where to go on.
+    """
+    past = Past(co.begin(tuple(order)))
+    stopped_alone: set[str] = set()
+    for event in events:
+        if isinstance(event, ev.StopRequested) and event.agent:
+            stopped_alone.add(event.agent)
+        if isinstance(event, ev.AgentEnded) and event.agent not in stopped_alone:
+            continue
+        past = _apply(past, event)
+    return past
+
+
+def _apply(past: Past, event: ev.Event) -> Past:
+    past = replace(past, state=co.apply(past.state, event))
+    match event:
+        case ev.RoundStarted(agent=agent, number=number, seen=seen, request=request):
+            past = _with_round(past, agent, OpenRound(number, dict(seen), list(request)))
+            return replace(past, round_numbers={**past.round_numbers, agent: number})
+        case ev.ModelStarted(agent=agent, call=call):
+            past = replace(past, calls={**past.calls, agent: call})
+            return _change(past, agent, was_asking=True)
+        case ev.ModelFinished(agent=agent, call=call, response=response):
+            open_round = past.rounds.get(agent)
+            exchanges = open_round.exchanges if open_round else ()
+            added = (*exchanges, Exchange(call, response))
+            return _change(past, agent, exchanges=added, was_asking=False)
+        case ev.ToolStarted(agent=agent, call_id=call_id):
+            return _change_last(past, agent, call_id, None)
+        case ev.ToolFinished(agent=agent, call_id=call_id, outcome="ok" | "error", result=result):
+            return _change_last(past, agent, call_id, (result, event.outcome == "error"))
+        case ev.TurnRejected(agent=agent, why=why):
+            return _complain(past, agent, why)
+        case ev.PresentationStarted(agent=agent):
+            return replace(past, presenter=agent)
+        case (
+            ev.AnswerGiven(agent=agent)
+            | ev.VoteCast(agent=agent)
+            | ev.VoteIgnored(agent=agent)
+            | ev.AgentFailed(agent=agent)
+            | ev.AgentEnded(agent=agent)
+        ):
+            rounds = {a: r for a, r in past.rounds.items() if a != agent}
+            return replace(past, rounds=rounds)
+        case _:
+            return past
+
+
+def _with_round(past: Past, agent: str, open_round: OpenRound) -> Past:
+    return replace(past, rounds={**past.rounds, agent: open_round})
+
+
+def _change(past: Past, agent: str, **changes: Any) -> Past:
+    open_round = past.rounds.get(agent)
+    return _with_round(past, agent, replace(open_round, **changes)) if open_round else past
+
+
+def _change_last(past: Past, agent: str, call_id: str, result: tuple[str, bool] | None) -> Past:
+    """Note the beginning (no result) or the end of a tool call; its id is "request.position"."""
+    open_round = past.rounds.get(agent)
+    call, _, position = call_id.partition(".")
+    last = open_round.exchanges[-1] if open_round and open_round.exchanges else None
+    if last is None or str(last.call) != call or not position.isdigit():
+        return past
+    number = int(position)
+    if result is None:
+        last = replace(last, begun=last.begun | {number})
+    else:
+        last = replace(last, results={**last.results, number: result}, begun=last.begun - {number})
+    return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))  # type: ignore[union-attr]
+
+
+def _complain(past: Past, agent: str, why: str) -> Past:
+    open_round = past.rounds.get(agent)
+    if not open_round or not open_round.exchanges:
+        return past
+    last = replace(open_round.exchanges[-1], complaint=why)
+    return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))
