@@ -64,6 +64,7 @@ class ConfigError(UserError):
         file: The file's path, or None for a spec made in Python.
         line: Line of the fault, from 1, or None when it has no place.
         column: Column of the fault, from 1, or None when it has no place.
+        others: Further faults of the same file, in its order.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class ConfigError(UserError):
         self.file = file
         self.line = line
         self.column = column
+        self.others: tuple[ConfigError, ...] = ()
 
     def __str__(self) -> str:
         place = ":".join(str(p) for p in (self.file, self.line, self.column) if p is not None)
-        return f"{place}: {self.message}" if place else self.message
+        said = f"{place}: {self.message}" if place else self.message
+        return "\n".join([said, *map(str, self.others)])
 
 
 class MissingKeyError(UserError):

@@ -21,11 +21,12 @@ from nb_agents.agents import prompts
 from nb_agents.agents.boundary import Boundary
 from nb_agents.agents.coordination import MAX_REJECTED_TURNS, STALE
 from nb_agents.agents.draft import Draft, ReplyTooLongError, read_arguments
+from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, usage_of
 from nb_agents.models.retry import describe, retry_delay_s
-from nb_agents.tools.base import Toolbox, ToolResult, summarize
+from nb_agents.tools.base import Toolbox, ToolResult, repeating, summarize
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -107,6 +108,7 @@ class AgentTurn:
         self._accept_text = accept_text
         self._calls = calls
         self.decision: Decision | None = None
+        self._rejected = 0
         self._draft: Draft | None = None
         self._tools = [*toolbox.definitions, *_decision_tools(voters)]
         self._names = " or ".join(["new_answer"] + (["vote"] if voters else []))
@@ -117,11 +119,12 @@ class AgentTurn:
             for event in self._draft.take():
                 self._emit(event)
 
-    async def run(self, messages: list[ModelMessage]) -> Decision:
+    async def run(self, messages: list[ModelMessage], past: OpenRound | None = None) -> Decision:
         """Work until the turn is decided.
 
         Args:
             messages: How the round opens; grows by what is said and done.
+            past: What of the round was done before a stop; none of it is done again.
 
         Returns:
             What the turn ended in.
@@ -130,29 +133,51 @@ class AgentTurn:
             AgentStopped: At a boundary, when a stop was asked for.
             ModelCallError: The model can't be reached, or never ended its turn properly.
         """
-        from pydantic_ai.messages import ModelRequest
-
-        rejected = 0
+        exchanges = list(past.exchanges) if past else []
+        last = exchanges.pop() if past and exchanges and not past.was_asking else None
+        for exchange in exchanges:
+            self._recall(messages, exchange)
         for _ in range(MAX_MODEL_CALLS):
-            response = await self._ask(messages)
-            messages.append(response)
-            self.decision, complaint = self._decide(response)
-            returns = await self._run_tools(response)
-            if self.decision is not None:
+            exchange = last or Exchange(self._calls + 1, await self._ask(messages))
+            last = None
+            if await self._settle(messages, exchange):
+                assert self.decision is not None
                 return self.decision
-            if complaint:
-                rejected += 1
-                self._emit(ev.TurnRejected(agent=self._agent, why=complaint, attempt=rejected))
-                if rejected >= MAX_REJECTED_TURNS:
-                    raise ModelCallError(
-                        self._backend.name,
-                        f"{rejected} turns ended in neither a valid answer nor a valid vote. "
-                        f"Last: {complaint}",
-                    )
-            messages.append(ModelRequest(parts=self._replies(response, returns, complaint)))
         raise ModelCallError(
             self._backend.name, f"No answer or vote within {MAX_MODEL_CALLS} model calls."
         )
+
+    def _recall(self, messages: list[ModelMessage], exchange: Exchange) -> None:
+        """Put a finished exchange of the past into the conversation."""
+        response = exchange.response
+        results = _results(exchange)
+        self._rejected += bool(exchange.complaint)
+        messages.append(response)
+        messages.append(_request(self._replies(response, results, exchange.complaint)))
+
+    async def _settle(self, messages: list[ModelMessage], exchange: Exchange) -> bool:
+        """Do what a response asks for, as far as it is not done: whether it decided the turn."""
+        response = exchange.response
+        messages.append(response)
+        self.decision, complaint = self._decide(response)
+        results = await self._run_tools(exchange)
+        if self.decision is not None:
+            return True
+        if complaint:
+            self._reject(complaint, is_known=bool(exchange.complaint))
+        messages.append(_request(self._replies(response, results, complaint)))
+        return False
+
+    def _reject(self, complaint: str, *, is_known: bool) -> None:
+        self._rejected += 1
+        if not is_known:
+            self._emit(ev.TurnRejected(agent=self._agent, why=complaint, attempt=self._rejected))
+        if self._rejected >= MAX_REJECTED_TURNS:
+            raise ModelCallError(
+                self._backend.name,
+                f"{self._rejected} turns ended in neither a valid answer nor a valid vote. "
+                f"Last: {complaint}",
+            )
 
     async def _ask(self, messages: list[ModelMessage]) -> ModelResponse:
         """Make one model request, tried again as `retry` says."""
@@ -201,7 +226,7 @@ class AgentTurn:
             ev.ModelFinished(
                 agent=self._agent,
                 call=self._calls,
-                response=_dump(response),
+                response=dump_messages([response])[0],
                 usage=usage_of(response),
             )
         )
@@ -242,29 +267,30 @@ class AgentTurn:
             return None, refusal
         return Voted(target, str(args.get("reason") or "")), ""
 
-    async def _run_tools(self, response: ModelResponse) -> dict[int, ToolResult]:
-        """Run the response's other tool calls in order: results by position.
+    async def _run_tools(self, exchange: Exchange) -> dict[int, ToolResult]:
+        """Run the response's other tool calls in order, those not yet done: results by position.
 
         Once a stop is felt, the rest is answered as cancelled, so that any provider takes the
         history; a graceful stop itself passes on unless the response has decided the turn.
         """
-        results: dict[int, ToolResult] = {}
+        results = _results(exchange)
         calls = [
             (number, call)
-            for number, call in enumerate(response.tool_calls)
-            if call.tool_name not in ("new_answer", "vote")
+            for number, call in enumerate(exchange.response.tool_calls)
+            if call.tool_name not in ("new_answer", "vote") and number not in results
         ]
         try:
             while calls:
                 self._boundary.checkpoint()
                 number, call = calls.pop(0)
-                results[number] = await self._run_tool(call, f"{self._calls}.{number}")
+                with repeating(number in exchange.begun):
+                    results[number] = await self._run_tool(call, f"{exchange.call}.{number}")
         except AgentStopped:
             if self.decision is None:
                 raise
         finally:
             for number, call in calls:
-                self._finish_tool(call, f"{self._calls}.{number}", "cancelled", CANCELLED_RETURN)
+                self._finish_tool(call, f"{exchange.call}.{number}", "cancelled", CANCELLED_RETURN)
         return results
 
     async def _run_tool(self, call: ToolCallPart, call_id: str) -> ToolResult:
@@ -318,10 +344,17 @@ class AgentTurn:
         ]
 
 
-def _dump(response: ModelResponse) -> Any:
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
+def _results(exchange: Exchange) -> dict[int, ToolResult]:
+    return {
+        number: ToolResult(text, is_error=is_error)
+        for number, (text, is_error) in exchange.results.items()
+    }
 
-    return ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
+
+def _request(parts: list[Any]) -> ModelMessage:
+    from pydantic_ai.messages import ModelRequest
+
+    return ModelRequest(parts=parts)
 
 
 def _decision_tools(voters: Sequence[str]) -> list[ToolDefinition]:

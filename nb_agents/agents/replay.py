@@ -9,12 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nb_agents import events as ev
 from nb_agents.agents import coordination as co
 
-__all__ = ["Exchange", "OpenRound", "Past", "replay"]
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+__all__ = [
+    "Exchange",
+    "OpenRound",
+    "Past",
+    "dump_messages",
+    "load_messages",
+    "load_round",
+    "replay",
+]
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,7 @@ class Exchange:
 
     Attributes:
         call: The agent's number of the request.
-        response: The model's message, as pydantic-ai's JSON.
+        response: The model's message: pydantic-ai's JSON in a `Past`, a ModelResponse at work.
         results: By position of the tool call: (what the model is told, whether it is an error).
         begun: Positions of calls that were cut or whose end is unknown: they may have happened.
         complaint: Why the turn was rejected, or "".
@@ -160,3 +171,33 @@ def _complain(past: Past, agent: str, why: str) -> Past:
         return past
     last = replace(open_round.exchanges[-1], complaint=why)
     return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))
+
+
+def dump_messages(messages: Iterable[ModelMessage]) -> list[Any]:
+    """Give messages as pydantic-ai's JSON."""
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+    return dumped
+
+
+def load_messages(data: Iterable[Any]) -> list[ModelMessage]:
+    """Give the messages of pydantic-ai's JSON.
+
+    Raises:
+        ValueError: They are no messages.
+    """
+    from pydantic_ai.messages import ModelMessagesTypeAdapter
+
+    return ModelMessagesTypeAdapter.validate_python(list(data))
+
+
+def load_round(past: OpenRound) -> OpenRound:
+    """Give a past round with its responses as messages.
+
+    Raises:
+        ValueError: A response is no message.
+    """
+    responses = load_messages(e.response for e in past.exchanges)
+    pairs = zip(past.exchanges, responses, strict=True)
+    return replace(past, exchanges=tuple(replace(e, response=r) for e, r in pairs))

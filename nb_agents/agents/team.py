@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -19,6 +19,7 @@ from nb_agents.agents import coordination as co
 from nb_agents.agents import prompts
 from nb_agents.agents.agent import AgentTurn, Answered, Decision, Stale, Voted
 from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.replay import OpenRound, Past, dump_messages, load_messages, load_round
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ModelCallError
@@ -62,6 +63,7 @@ class Team:
         token: The run's token.
         tokens: For each agent id, its own, below the run's.
         emit: Takes what happens.
+        past: Where an earlier turn had come to, when this one resumes it.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Team:
         token: CancelToken,
         tokens: Mapping[str, CancelToken],
         emit: Callable[[ev.Event], None],
+        past: Past | None = None,
     ) -> None:
         self._agents = {agent.id: agent for agent in spec.agents}
         self._backends = backends
@@ -85,9 +88,12 @@ class Team:
         self._token = token
         self._tokens = tokens
         self._publish = emit
-        self._state = co.begin(list(self._agents))
-        self._rounds = dict.fromkeys(self._agents, 0)
-        self._calls = dict.fromkeys(self._agents, 0)
+        past = past or Past(co.begin(list(self._agents)))
+        self._state = past.state
+        self._rounds = {a: past.round_numbers.get(a, 0) for a in self._agents}
+        self._calls = {a: past.calls.get(a, 0) for a in self._agents}
+        self._open_rounds = dict(past.rounds)
+        self._presenter = past.presenter
         self._active: dict[str, AgentTurn] = {}
         self._running: set[str] = set()
         self._changed = anyio.Event()
@@ -148,7 +154,8 @@ class Team:
             self._changed.set()
 
     async def _work(self, agent: str) -> None:
-        known = co.seen(self._state)
+        past = self._open_rounds.pop(agent, None)
+        known = past.seen if past else co.seen(self._state)
         boundary = Boundary(self._tokens[agent])
         turn: AgentTurn | None = None
         with boundary:
@@ -157,7 +164,9 @@ class Team:
                 turn = self._make_turn(agent, known, boundary)
                 answers, own = self._answers_for(agent)
                 prompt = prompts.coordination_prompt(self._task, self._history, answers, own)
-                decision = await self._run_turn(agent, turn, self._opening(agent, prompt), known)
+                decision = await self._run_turn(
+                    agent, turn, self._opening(agent, prompt), known, past
+                )
                 self._record(agent, decision, known)
             except AgentStopped:
                 self._end(agent, "stopped")
@@ -199,7 +208,7 @@ class Team:
         labels = co.labels(self._state)
         solo = len(self._agents) == 1
         can_vote = not (solo or presenting)
-        voters = [label for label, a in labels.items() if a in self._state.answers]
+        voters = [label for label, a in labels.items() if a in known]
 
         def judge(label: str) -> tuple[str, str]:
             if not can_vote:
@@ -220,17 +229,22 @@ class Team:
         )
 
     async def _run_turn(
-        self, agent: str, turn: AgentTurn, opening: list[ModelMessage], known: dict[str, int]
+        self,
+        agent: str,
+        turn: AgentTurn,
+        opening: list[ModelMessage],
+        known: dict[str, int],
+        past: OpenRound | None,
     ) -> Decision:
-        self._rounds[agent] += 1
-        self._emit(
-            ev.RoundStarted(
-                agent=agent, number=self._rounds[agent], seen=known, request=_dump(opening)
-            )
-        )
+        if past is not None:
+            opening, past = load_messages(past.request), load_round(past)
+        else:
+            self._rounds[agent] += 1
+            number, request = self._rounds[agent], dump_messages(opening)
+            self._emit(ev.RoundStarted(agent=agent, number=number, seen=known, request=request))
         self._active[agent] = turn
         try:
-            return await turn.run(opening)
+            return await turn.run(opening, past)
         finally:
             del self._active[agent]
 
@@ -240,7 +254,9 @@ class Team:
         stored = self._state.answers[winner][-1]
         labels = {agent: label for label, agent in co.labels(self._state).items()}
         votes = {a: list(self._state.votes.values()).count(a) for a in self._state.answers}
-        self._emit(ev.PresentationStarted(agent=winner, votes=votes))
+        past = self._open_rounds.pop(winner, None)
+        if self._presenter != winner:
+            self._emit(ev.PresentationStarted(agent=winner, votes=votes))
         answers, own = self._answers_for(winner)
         tally = {labels[a]: n for a, n in votes.items()}
         prompt = prompts.presentation_prompt(self._task, self._history, answers, own, tally)
@@ -249,7 +265,7 @@ class Team:
             try:
                 turn = self._make_turn(winner, known, boundary, presenting=True)
                 opening = self._opening(winner, prompt, presenting=True)
-                decision = await self._run_turn(winner, turn, opening, known)
+                decision = await self._run_turn(winner, turn, opening, known, past)
             except AgentStopped:
                 self._end(winner, "stopped")
                 return self._after_cut(winner, stored)
@@ -297,10 +313,3 @@ class Team:
             context=self._context,
         )
         return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(prompt)])]
-
-
-def _dump(messages: list[ModelMessage]) -> list[Any]:
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
-
-    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
-    return dumped

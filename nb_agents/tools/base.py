@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -18,12 +20,39 @@ from nb_agents.cancel import checkpoint
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
-__all__ = ["MAX_RESULT_CHARS", "Tool", "ToolError", "ToolResult", "Toolbox", "summarize"]
+__all__ = [
+    "MAX_RESULT_CHARS",
+    "Tool",
+    "ToolError",
+    "ToolResult",
+    "Toolbox",
+    "is_repeated",
+    "repeating",
+    "summarize",
+]
 
 logger = logging.getLogger("nb_agents")
 
 MAX_RESULT_CHARS = 100_000
 """What one result may add to a conversation; the rest is cut, and the model is told."""
+
+
+_repeated: ContextVar[bool] = ContextVar("nb_agents_repeated", default=False)
+
+
+@contextmanager
+def repeating(value: bool) -> Iterator[None]:
+    """Say, within the block, whether a call may have happened before: it was cut in its middle."""
+    reset = _repeated.set(value)
+    try:
+        yield
+    finally:
+        _repeated.reset(reset)
+
+
+def is_repeated() -> bool:
+    """Whether the call that runs now may have happened before; a tool then takes done for done."""
+    return _repeated.get()
 
 
 class ToolError(Exception):

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from anyio import to_thread
 
-from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.base import Tool, ToolError, is_repeated
 
 __all__ = ["Workspace", "list_files"]
 
@@ -154,6 +154,8 @@ class Workspace:
         except UnicodeDecodeError:
             # Read with replacement and written back, its other bytes would be lost.
             raise ToolError(f"{path!r} is not UTF-8 text and can't be edited") from None
+        if is_repeated() and (new in text if new else old not in text):
+            return f"Edited {path}."
         if not old or text.count(old) != 1:
             raise ToolError(f"`old` occurs {text.count(old) if old else 0} times, not once")
         text = text.replace(old, new)
@@ -169,6 +171,8 @@ class Workspace:
             path: Relative to your workspace.
         """
         target = self._writable(path)
+        if is_repeated() and not target.exists():
+            return f"Deleted {path}."
         if not target.is_file():
             raise ToolError(f"there is no file {path!r}")
         target.unlink()

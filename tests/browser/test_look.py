@@ -11,7 +11,7 @@ from tests.browser.story import Story, agent, demo_team, server_team
 from tests.model_server import ModelServer, Reply
 
 TASK = "Compare three ways to cache embeddings for 10 M documents"
-README_TASK = "Compare three ways to cache embeddings for 10 million documents, and recommend one."
+README_TASK = "Compare three ways to cache embeddings for 10 million documents"
 ANSWER = """A **memory-mapped store** wins when the working set is larger than RAM:
 
 1. a cold read is one page fault, without a round trip to a server;

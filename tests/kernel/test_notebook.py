@@ -72,7 +72,7 @@ def test_a_task_takes_notebook_variables(notebook: Notebook) -> None:
 
 def test_out_names_the_run_before_it_is_over(notebook: Notebook) -> None:
     turn = notebook.start_held("--out my_run")
-    assert notebook.kernel.eval("my_run.id, str(my_run.path)") == (turn.run, str(turn.path))
+    assert notebook.kernel.eval("(my_run.id, str(my_run.path))") == (turn.run, str(turn.path))
 
 
 def test_options_may_be_quoted(notebook: Notebook) -> None:
@@ -230,27 +230,29 @@ def test_show_of_a_finished_run_and_of_a_turn_on_disk_is_the_card(notebook: Note
 
 
 def test_show_at_the_very_moment_of_the_end(notebook: Notebook) -> None:
-    """A cell that shows the panel meets the loop thread, which freezes it: the card is shown."""
-    notebook.kernel.run(
-        "from nb_agents.jupyter import panel as _panel\n"
-        "_freeze = _panel.Panel._freeze\n"
-        "import threading\n"
-        "_begun = threading.Event()\n"
-        "def slow(self, view):\n"
-        "    _begun.set()\n"
-        "    _freeze(self, view)\n"
-        "    threading.Event().wait(0.3)\n"
-        "_panel.Panel._freeze = slow"
-    )
+    """The loop thread wants to freeze the panel while a cell is showing it: one after the other."""
     turn = notebook.start_held()
+    cell = notebook.kernel.send(
+        "import threading\n"
+        "from nb_agents.jupyter import panel as _panel\n"
+        "_bundle, _close = _panel.card_bundle, _panel.PanelWidget.close\n"
+        "_closed = threading.Event()\n"
+        "def close(self): _close(self); _closed.set()\n"
+        "def bundle(view, path):\n"
+        "    if threading.current_thread() is threading.main_thread():\n"
+        "        print('showing', flush=True); _closed.wait(1.5)\n"
+        "    return _bundle(view, path)\n"
+        "_panel.card_bundle, _panel.PanelWidget.close = bundle, close\n"
+        "try: get_ipython().run_line_magic('agents', 'show')\n"
+        "finally: _panel.card_bundle, _panel.PanelWidget.close = _bundle, _close"
+    )
+    notebook.kernel.wait_stdout(cell, "showing")
     notebook.server.release()
-    cell = notebook.kernel.run("_begun.wait(10)\nget_ipython().run_line_magic('agents', 'show')")
-    notebook.kernel.run("_panel.Panel._freeze = _freeze")
-    assert cell.status == "ok", cell
-    [display] = cell.displays
-    assert display.data.keys() == STATIC
-    assert display.data[TURN_MIME]["state"] == "complete"
-    assert wait_frozen(notebook, turn).data == display.data
+    result = notebook.kernel.result(cell)
+    assert result.status == "ok", result
+    card = wait_frozen(notebook, Turn(turn.path, turn.run, cell))
+    assert card.data[TURN_MIME]["state"] == "complete"
+    assert card.data == wait_frozen(notebook, turn).data
 
 
 # Frozen outputs
@@ -364,8 +366,12 @@ def test_headless_runs_wait_in_the_cell(open_notebook: Callable[..., Notebook]) 
     assert states == ["running", "complete"]
 
 
-def test_nbclient_executes_a_notebook(server: ModelServer, tmp_path: Path) -> None:
-    cells = ["%load_ext nb_agents", "%%agents\nCount to six.", "%agents"]
+def test_nbclient_executes_a_notebook(tmp_path: Path) -> None:
+    (tmp_path / "team.yaml").write_text(
+        "agents:\n  - id: solo\n    backend: {type: demo, words_per_second: 500}\n"
+    )
+    run = "%%agents --config team.yaml\nCount to six."
+    cells = ["%load_ext nb_agents", run, "%agents"]
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     place = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(nb, timeout=60, kernel_name="python3", resources=place).execute()

@@ -1,0 +1,195 @@
+"""The backend types of MassGen's files: what each needs to run here, or why it can't.
+
+How a model is built from them is in `nb_agents.models.providers`; here are names, addresses and
+variables alone, so that a file can be judged without importing any model SDK.
+
+Source: MassGen 0.1.97, `backend/capabilities.py` (types, addresses, variables) and
+`cli/backends.py` (`create_backend`: which key goes to which host).
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, model_validator
+
+from nb_agents.config.spec import Spec
+
+__all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]
+
+
+class BackendSpec(Spec):
+    """How to reach a model.
+
+    Attributes:
+        type: The provider, a MassGen backend type; `BACKEND_TYPES` lists those that run here.
+            Case does not matter.
+        model: The provider's name for the model; "" takes none (the demo model).
+        base_url: Another server that speaks the provider's protocol.
+        api_key: Its key; by default the provider's environment variable.
+        api_version: For azure_openai.
+        temperature, max_tokens, top_p: Passed to the model when set.
+        words_per_second: For type "demo": how fast it writes.
+        instance: For type "python", from Python only: an object with the methods of
+            `nb_agents.models.backend.Backend`.
+    """
+
+    type: str
+    model: str = ""
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    api_version: str | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    words_per_second: float | None = Field(default=None, gt=0)
+    instance: Any = Field(default=None, exclude=True, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lower_type(cls, value: Any) -> Any:
+        # MassGen lowers it too.
+        if isinstance(value, dict) and isinstance(value.get("type"), str):
+            return {**value, "type": value["type"].lower()}
+        return value
+
+    @model_validator(mode="after")
+    def _python_has_instance(self) -> BackendSpec:
+        if (self.type == "python") != hasattr(self.instance, "stream"):
+            raise ValueError("type 'python' goes with `instance`, a Backend object made in Python")
+        return self
+
+
+@dataclass(frozen=True)
+class BackendType:
+    """What a backend type needs.
+
+    Attributes:
+        base_url: Where it lives, or None when its SDK knows or a file must say.
+        variables: Environment variables that may hold the key, best first; none when no key is
+            needed.
+        domains: Internet domains of its servers; by them ``chatcompletion`` finds its key.
+        needs_model: Whether a model must be named.
+    """
+
+    base_url: str | None = None
+    variables: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    needs_model: bool = True
+
+
+BACKEND_TYPES: dict[str, BackendType] = {
+    "openai": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    "chatcompletion": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    "claude": BackendType(None, ("ANTHROPIC_API_KEY",)),
+    "gemini": BackendType(None, ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
+    "azure_openai": BackendType(None, ("AZURE_OPENAI_API_KEY",)),
+    "openrouter": BackendType(
+        "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), ("openrouter.ai",)
+    ),
+    "grok": BackendType("https://api.x.ai/v1", ("XAI_API_KEY",), ("x.ai",)),
+    "zai": BackendType(
+        "https://api.z.ai/api/paas/v4/", ("ZAI_API_KEY",), ("z.ai", "bigmodel.cn")
+    ),
+    "cerebras": BackendType(
+        "https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), ("cerebras.ai",)
+    ),
+    "together": BackendType(
+        "https://api.together.xyz/v1", ("TOGETHER_API_KEY",), ("together.xyz", "together.ai")
+    ),
+    "fireworks": BackendType(
+        "https://api.fireworks.ai/inference/v1", ("FIREWORKS_API_KEY",), ("fireworks.ai",)
+    ),
+    "groq": BackendType("https://api.groq.com/openai/v1", ("GROQ_API_KEY",), ("groq.com",)),
+    "moonshot": BackendType(
+        "https://api.moonshot.cn/v1",
+        ("MOONSHOT_API_KEY", "KIMI_API_KEY"),
+        ("moonshot.cn", "moonshot.ai"),
+    ),
+    "nvidia_nim": BackendType(
+        "https://integrate.api.nvidia.com/v1", ("NGC_API_KEY",), ("nvidia.com",)
+    ),
+    "nebius": BackendType(
+        "https://api.studio.nebius.ai/v1", ("NEBIUS_API_KEY",), ("nebius.ai", "nebius.com")
+    ),
+    "poe": BackendType("https://api.poe.com/v1", ("POE_API_KEY",), ("poe.com",)),
+    "qwen": BackendType(
+        "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        ("QWEN_API_KEY",),
+        ("aliyuncs.com",),
+    ),
+    "lmstudio": BackendType("http://localhost:1234/v1"),
+    "vllm": BackendType("http://localhost:8000/v1"),
+    "sglang": BackendType("http://localhost:30000/v1"),
+    "inference": BackendType("http://localhost:8000/v1"),
+    "ollama": BackendType("http://localhost:11434/v1"),
+    "demo": BackendType(needs_model=False),
+    "python": BackendType(needs_model=False),
+}
+"""Backend types that run here: MassGen's HTTP APIs, and ``ollama``, ``demo`` and ``python``."""
+
+_HIDDEN = {"python"}
+"""Not to be written into a file."""
+
+_ELSEWHERE = {
+    "claude_code": "It drives the Claude Code program; `claude` calls the same models.",
+    "codex": "It drives the Codex program; `openai` calls the same models.",
+    "copilot": "It drives GitHub Copilot's program.",
+    "gemini_cli": "It drives the Gemini program; `gemini` calls the same models.",
+    "antigravity_cli": "It drives the Antigravity program; `gemini` calls the same models.",
+    "ag2": "It runs agents of the AG2 framework.",
+    "autogen": "It runs agents of the AG2 framework.",
+    "uitars": "It steers a screen.",
+}
+"""MassGen's other types: programs and frameworks, not models behind an HTTP API."""
+
+
+def why_unsupported(kind: str) -> str:
+    """Say why a backend type can't run here.
+
+    Args:
+        kind: The type, in lower case.
+
+    Returns:
+        A sentence or two; "" when it can.
+    """
+    if kind in BACKEND_TYPES:
+        return ""
+    if why := _ELSEWHERE.get(kind):
+        return why
+    known = sorted(BACKEND_TYPES.keys() - _HIDDEN)
+    near = difflib.get_close_matches(kind, known, n=1)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return f"{hint}Supported: {', '.join(known)}."
+
+
+def type_at(spec: BackendSpec) -> BackendType:
+    """Give what a backend needs, by its type and where it lives.
+
+    Args:
+        spec: A backend whose type runs here.
+
+    Returns:
+        Its type's row; for ``chatcompletion`` at another provider's address, that provider's, so
+        that no provider is ever sent another's key.
+    """
+    row = BACKEND_TYPES[spec.type]
+    if spec.type != "chatcompletion" or not spec.base_url:
+        return row
+    host = _host(spec.base_url)
+    owners = (
+        other
+        for other in BACKEND_TYPES.values()
+        if any(host == d or host.endswith(f".{d}") for d in other.domains)
+    )
+    return next(owners, row)
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:  # half an IPv6 address
+        return ""

@@ -1,0 +1,161 @@
+"""What is wrong with a file: each fault a sentence with its place and the nearest valid key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from nb_agents.config.document import Document, Place
+from nb_agents.errors import ConfigError
+
+__all__ = ["Fault", "Origin", "Sections", "as_error", "invalid", "slips"]
+
+Sections = Mapping[tuple[object, ...], type[BaseModel]]
+"""For each section of a file, by its path with "*" for list positions, the spec it becomes."""
+
+MAX_FAULTS = 10
+"""Faults told of one file; who has more begins with these."""
+
+_NO_SLIPS: frozenset[str] = frozenset()
+"""Keys of MassGen's that only look like slips of ours."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        what: A sentence, without its place.
+        place: Where it is, or None when the file has no such place.
+        is_slip: Whether it is a key that is nearly one of ours.
+    """
+
+    what: str
+    place: Place | None
+    is_slip: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a spec was read from; equal to any other, because it is no part of what a spec says."""
+
+    document: Document | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def fault(self, what: str, path: tuple[object, ...]) -> ConfigError:
+        """Make the error of a fault at ``path``, with its place as far as it has one."""
+        if self.document is None:
+            return ConfigError(what)
+        place = self.document.place(_as_written(path, self.document))
+        return as_error([Fault(what, place)], self.document.file)
+
+
+def as_error(faults: Iterable[Fault], file: str) -> ConfigError:
+    """Make one error of the faults of a file: the first in it, and the others behind it."""
+    kept = _without_doubles(faults)
+    errors = [
+        ConfigError(f.what, file=file, **f.place._asdict() if f.place else {})
+        for f in kept[:MAX_FAULTS]
+    ]
+    if len(kept) > MAX_FAULTS:
+        errors.append(ConfigError(f"{len(kept) - MAX_FAULTS} more faults.", file=file))
+    errors[0].others = tuple(errors[1:])
+    return errors[0]
+
+
+def slips(document: Document, sections: Sections) -> list[Fault]:
+    """Find keys that are nearly one of ours.
+
+    Args:
+        document: A file.
+        sections: Its sections.
+
+    Returns:
+        A fault for each.
+    """
+    found = []
+    for path in document.keys:
+        section = sections.get(_pattern(_as_spec(path[:-1])))
+        near = _meant_by(str(path[-1]), section) if section else ""
+        if near:
+            name = ".".join(str(p) for p in path)
+            what = f"Unknown key {name!r}; did you mean {near!r}?"
+            found.append(Fault(what, document.place(path, key=True), is_slip=True))
+    return found
+
+
+def invalid(exc: ValidationError, document: Document) -> list[Fault]:
+    """Turn pydantic's faults into sentences with their places."""
+    return [_fault(each, document) for each in exc.errors(include_url=False)]
+
+
+def _fault(error: ErrorDetails, document: Document) -> Fault:
+    path = _as_written(tuple(error["loc"]), document)
+    name = ".".join(str(p) for p in path)
+    if error["type"] == "missing":
+        near = _nearest(str(path[-1]), _beside(document, path))
+        hint = f"; is {near!r} meant for it?" if near else ""
+        place = document.place((*path[:-1], near) if near else path, key=True)
+        return Fault(f"{name!r} is missing{hint}.", place)
+    what = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
+    return Fault(f"{name}: {what}." if name else f"{what}.", document.place(path))
+
+
+def _nearest_value(error: ErrorDetails) -> str:
+    """Name the allowed word that a wrong one is like; the wrong one may be a secret."""
+    given = error["input"]
+    if error["type"] != "literal_error" or not isinstance(given, str):
+        return ""
+    allowed = [part.strip("'") for part in str(error["ctx"]["expected"]).split()]
+    near = _nearest(given.lower(), allowed)
+    return f" (nearest: {near!r})" if near else ""
+
+
+def _meant_by(key: str, section: type[BaseModel]) -> str:
+    """Name the key of ours that ``key`` is a slip of, or ""."""
+    fields = section.model_fields
+    if key in fields or key in _NO_SLIPS:
+        return ""
+    swapped = [name for name in fields if sorted(name) == sorted(key)]
+    # 0.84 lets "temprature" be caught and tells "top_k" from "top_p".
+    near = difflib.get_close_matches(key, fields, n=1, cutoff=0.84)
+    return next(iter(swapped + near), "")
+
+
+def _without_doubles(faults: Iterable[Fault]) -> list[Fault]:
+    """Put faults in the file's order; a missing key and the slip meant for it are one."""
+    inorder = sorted(faults, key=lambda fault: fault.place or Place(0, 0))
+    told = {fault.place for fault in inorder if not fault.is_slip}
+    return [fault for fault in inorder if not (fault.is_slip and fault.place in told)]
+
+
+def _beside(document: Document, path: tuple[object, ...]) -> list[str]:
+    return [str(k[-1]) for k in document.keys if k[:-1] == path[:-1]]
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    return next(iter(difflib.get_close_matches(word, list(words), n=1)), "")
+
+
+def _as_written(path: tuple[object, ...], document: Document) -> tuple[object, ...]:
+    """Give a spec's path as the file has it, where a lone agent is ``agent``."""
+    if path[:2] == ("agents", 0) and "agents" not in document.data:
+        return ("agent", *path[2:])
+    return path
+
+
+def _as_spec(path: tuple[object, ...]) -> tuple[object, ...]:
+    return ("agents", 0, *path[1:]) if path[:1] == ("agent",) else path
+
+
+def _pattern(path: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple("*" if isinstance(part, int) else part for part in path)

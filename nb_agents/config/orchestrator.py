@@ -1,0 +1,170 @@
+"""How a team works together, and for how long: MassGen's keys, with its defaults.
+
+Source: MassGen 0.1.97, `agent_config.py` (defaults), `config_validator.py` (values).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+from pydantic import Field, StrictInt, model_validator
+
+from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec
+
+__all__ = [
+    "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
+    "DEFAULT_ROUND_GRACE_S",
+    "ContextPath",
+    "CoordinationSpec",
+    "FinalAnswerStrategy",
+    "Novelty",
+    "OnTimeout",
+    "OrchestratorSpec",
+    "Sensitivity",
+    "TimeoutSpec",
+]
+
+DEFAULT_ORCHESTRATOR_TIMEOUT_S = 1800.0
+"""Source: MassGen's timeout configuration (orchestrator: 1800 seconds)."""
+
+DEFAULT_ROUND_GRACE_S = 120.0
+"""Source: MassGen's timeout configuration (round_timeout_grace_seconds: 120)."""
+
+Novelty = Literal["lenient", "balanced", "strict"]
+FinalAnswerStrategy = Literal["winner_reuse", "winner_present", "synthesize"]
+OnTimeout = Literal["fail", "cancel", "continue"]
+Sensitivity = Literal[
+    "lenient",
+    "balanced",
+    "strict",
+    "roi",
+    "roi_conservative",
+    "roi_balanced",
+    "roi_aggressive",
+]
+# MassGen's other values: each is kept, and the nearest of ours used (`_NEAREST`).
+_AnySensitivity = Literal[
+    "lenient",
+    "balanced",
+    "strict",
+    "roi",
+    "roi_conservative",
+    "roi_balanced",
+    "roi_aggressive",
+    "sequential",
+    "adversarial",
+    "consistency",
+    "diversity",
+    "reflective",
+    "checklist",
+    "checklist_scored",
+    "checklist_gated",
+]
+_NEAREST: dict[str, Sensitivity] = {
+    # Strict in the first round, then balanced, then lenient.
+    "sequential": "balanced",
+    "adversarial": "strict",
+    "consistency": "balanced",
+    "diversity": "balanced",
+    "reflective": "balanced",
+    # Every item of a list must hold before a vote.
+    "checklist": "strict",
+    "checklist_scored": "strict",
+    "checklist_gated": "strict",
+}
+
+
+class ContextPath(Spec):
+    """A file or directory that all agents may read.
+
+    Attributes:
+        path: Where it is, absolute or from the working directory.
+        permission: MassGen's word; agents only read context paths here, whatever it says.
+        description: What it is, told to the agents.
+    """
+
+    path: str
+    permission: Literal["read", "write"] = "read"
+    description: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+
+class CoordinationSpec(Spec):
+    """MassGen's section ``orchestrator.coordination``.
+
+    Attributes:
+        enable_planning_mode: Whether agents only plan while they coordinate, without tools that
+            change anything, and the presenter alone acts.
+    """
+
+    enable_planning_mode: bool = False
+
+
+class OrchestratorSpec(Spec):
+    """How the team works together.
+
+    Attributes:
+        context_paths: What all agents may read.
+        max_new_answers_per_agent: Answers after which an agent can only vote; None has no limit.
+        max_new_answers_global: Answers of all agents after which all can only vote; None has no
+            limit.
+        answer_novelty_requirement: How much an answer must differ from those that are there.
+        defer_voting_until_all_answered: Whether nobody votes before everybody has answered.
+        fairness_enabled: Whether an agent may not run ahead of the slowest one.
+        fairness_lead_cap_answers: By how many answers it may.
+        voting_sensitivity: How demanding voters are, as the file says it; `voting_criteria` is
+            what that means here.
+        skip_voting: Whether the team is done when all have answered.
+        skip_final_presentation: Whether the winner's answer is taken as it stands.
+        final_answer_strategy: Where the final answer comes from; None means ``winner_reuse`` with
+            `skip_final_presentation`, else ``winner_present``.
+        max_cost: US dollars after which the run is stopped gracefully; None has no limit.
+        max_tokens: Tokens after which it is; None has no limit.
+        coordination: MassGen's section of that name.
+    """
+
+    context_paths: tuple[ContextPath, ...] = ()
+    max_new_answers_per_agent: Count | None = None
+    max_new_answers_global: Count | None = None
+    answer_novelty_requirement: Novelty = "lenient"
+    defer_voting_until_all_answered: bool = False
+    fairness_enabled: bool = True
+    fairness_lead_cap_answers: StrictInt = Field(default=2, ge=0)
+    voting_sensitivity: _AnySensitivity = "lenient"
+    skip_voting: bool = False
+    skip_final_presentation: bool = False
+    final_answer_strategy: FinalAnswerStrategy | None = None
+    max_cost: Dollars | None = None
+    max_tokens: Count | None = None
+    coordination: CoordinationSpec = CoordinationSpec()
+
+    @property
+    def voting_criteria(self) -> Sensitivity:
+        """What `voting_sensitivity` means here: itself, or the nearest for MassGen's others."""
+        given = self.voting_sensitivity
+        return _NEAREST[given] if given in _NEAREST else cast(Sensitivity, given)
+
+
+class TimeoutSpec(Spec):
+    """Time limits, seconds.
+
+    Attributes:
+        orchestrator_timeout_seconds: For the whole turn.
+        initial_round_timeout_seconds: For an agent's first round; None has no limit.
+        subsequent_round_timeout_seconds: For each later one; None has no limit.
+        round_timeout_grace_seconds: Between a round's limit and its end, to wrap up.
+        on_timeout: What the end of `orchestrator_timeout_seconds` makes of the run: it has
+            failed (``fail``), it is stopped (``cancel``), or it goes on and only says so
+            (``continue``).
+    """
+
+    orchestrator_timeout_seconds: Seconds = DEFAULT_ORCHESTRATOR_TIMEOUT_S
+    initial_round_timeout_seconds: Seconds | None = None
+    subsequent_round_timeout_seconds: Seconds | None = None
+    round_timeout_grace_seconds: Grace = DEFAULT_ROUND_GRACE_S
+    on_timeout: OnTimeout = "cancel"
+

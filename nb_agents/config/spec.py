@@ -1,0 +1,89 @@
+"""What all specs share: they are frozen, keep foreign keys, and take null for "left out"."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    model_validator,
+)
+
+__all__ = ["Count", "Dollars", "Grace", "SafeName", "Seconds", "Spec", "safe_name"]
+
+_SAFE_NAME = re.compile(r"[\w][\w .\-]{0,63}", re.ASCII)
+_RESERVED = {"con", "prn", "aux", "nul"} | {f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10)}
+"""Windows' devices; it reserves them with any extension too."""
+
+
+def safe_name(name: str) -> str:
+    """Check that a name can be a directory on any system.
+
+    Args:
+        name: An agent's or a session's id.
+
+    Returns:
+        The name.
+
+    Raises:
+        ValueError: It has other characters than letters, digits, ``_ . -`` and inner spaces, or
+            more than 64, or is reserved on some system.
+    """
+    fits = _SAFE_NAME.fullmatch(name) and not name.endswith((".", " "))
+    if not fits or name.lower().partition(".")[0] in _RESERVED:
+        raise ValueError(
+            f"{name!r} can't be a directory name: use letters, digits, '_', '-' and '.', at most 64"
+        )
+    return name
+
+
+def _above_zero(value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{value:g} is not a number of seconds above 0")
+    return value
+
+
+def _not_negative(value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{value:g} is not a number of seconds from 0")
+    return value
+
+
+def _price(value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{value:g} is not a number of US dollars above 0")
+    return value
+
+
+SafeName = Annotated[str, AfterValidator(safe_name)]
+# Strict takes an int for a float, and neither a bool nor text.
+Seconds = Annotated[StrictFloat, AfterValidator(_above_zero)]
+Grace = Annotated[StrictFloat, AfterValidator(_not_negative)]
+Dollars = Annotated[StrictFloat, AfterValidator(_price)]
+Count = Annotated[StrictInt, Field(ge=1)]
+
+
+class Spec(BaseModel):
+    """Frozen; keeps keys that it does not know, and takes a key without a value as left out."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_left_out(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {k: v for k, v in value.items() if v is not None}
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Show our own keys alone: another's may hold a token or a password."""
+        fields = type(self).model_fields
+        return ((k, v) for k, v in super().__repr_args__() if k in fields)
