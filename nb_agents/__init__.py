@@ -18,6 +18,7 @@ from nb_agents.cancel import AgentStopped, CancelPolicy, StopResult, checkpoint,
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, NbAgentsError, RunCancelled, RunFailed
 from nb_agents.runs.registry import runs, start
+from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "StopResult",
     "TeamSpec",
     "checkpoint",
+    "resume",
     "runs",
     "should_stop",
     "start",
@@ -57,4 +59,3 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
     from nb_agents.jupyter import unload
 
     unload(ip)
-

@@ -115,7 +115,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStarted(_Event):
-    """A turn began; first line of every journal."""
+    """A turn began; first line of every journal.
+
+    Attributes:
+        resumes: Number of the turn that this one goes on with, or 0: its events come before ours.
+        team: The team as it was, without keys, so that a resume needs no file; None for a team
+            with models made in Python.
+        config: The team file's path, or "".
+    """
 
     session: str
     turn: int
@@ -123,6 +130,9 @@ class TurnStarted(_Event):
     agents: tuple[AgentInfo, ...]
     timeout_s: float
     notices: tuple[str, ...] = ()
+    resumes: int = 0
+    team: dict[str, Any] | None = None
+    config: str = ""
     schema_version: int = SCHEMA_VERSION
     kind: Literal["turn_started"] = "turn_started"
 

@@ -70,6 +70,7 @@ class AgentView:
         partial_call: JSON of another tool's arguments as far as it had come.
         calls: Model requests begun.
         in_flight: Whether a model request is open.
+        was_cut: Whether its last model request was cut, so that a resume sends it again.
         input_tokens, output_tokens: Used so far.
         cost: US dollars so far, or None when a model's price is unknown.
         error: Why it failed, or "".
@@ -88,6 +89,7 @@ class AgentView:
     partial_call: str = ""
     calls: int = 0
     in_flight: bool = False
+    was_cut: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float | None = 0.0
@@ -134,6 +136,7 @@ class RunView:
         timeout_s: The orchestrator timeout, seconds.
         notices: One-line notes for a person.
         files: What the workspaces held at the end.
+        resumes: Number of the turn that this one went on with, or 0.
         seq: Journal position that this shows.
     """
 
@@ -153,6 +156,7 @@ class RunView:
     timeout_s: float = 0.0
     notices: tuple[str, ...] = ()
     files: tuple[ev.FileInfo, ...] = ()
+    resumes: int = 0
     seq: int = 0
 
     @property
@@ -321,8 +325,7 @@ def _with_agent(view: RunView, agent: str, **changes: Any) -> RunView:
 
 def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
     agents = {a.id: AgentView(a.id, a.model) for a in e.agents}
-    return replace(
-        view,
+    fresh = RunView(
         session=e.session,
         turn=e.turn,
         task=e.task,
@@ -331,7 +334,37 @@ def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
         started_at=e.at,
         timeout_s=e.timeout_s,
         notices=e.notices,
+        resumes=e.resumes,
     )
+    return _go_on_from(view, fresh) if e.resumes else fresh
+
+
+def _go_on_from(past: RunView, fresh: RunView) -> RunView:
+    """Keep what a resumed turn brings along; what is spent and shown from now on starts at 0."""
+    agents = {
+        k: replace(
+            a,
+            round=past.agents[k].round,
+            calls=past.agents[k].calls,
+            answers=past.agents[k].answers,
+            vote=past.agents[k].vote,
+            phase=_resting_phase(past.agents[k]),
+            error=past.agents[k].error,
+            outcome="failed" if past.agents[k].error else None,
+        )
+        if k in past.agents
+        else a
+        for k, a in fresh.agents.items()
+    }
+    return replace(fresh, agents=MappingProxyType(agents), phase=past.phase, winner=past.winner)
+
+
+def _resting_phase(agent: AgentView) -> AgentPhase:
+    if agent.error:
+        return "failed"
+    if agent.vote:
+        return "voted"
+    return "answered" if agent.answers else "waiting"
 
 
 def _round_started(view: RunView, e: ev.RoundStarted) -> RunView:
@@ -344,6 +377,7 @@ def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
         e.agent,
         calls=e.call,
         in_flight=True,
+        was_cut=False,
         phase="thinking",
         tool="",
         tool_summary="",
@@ -383,7 +417,7 @@ def _model_failed(view: RunView, e: ev.ModelFailed) -> RunView:
 
 
 def _model_cut(view: RunView, e: ev.ModelCut) -> RunView:
-    return _with_agent(view, e.agent, in_flight=False)
+    return _with_agent(view, e.agent, in_flight=False, was_cut=True)
 
 
 def _tool_started(view: RunView, e: ev.ToolStarted) -> RunView:

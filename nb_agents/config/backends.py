@@ -80,6 +80,14 @@ class BackendType:
     domains: tuple[str, ...] = ()
     needs_model: bool = True
 
+    def lives_at(self, url: str) -> bool:
+        """Whether an address is one of its own servers."""
+        try:
+            host = urlsplit(url).hostname or ""
+        except ValueError:  # half an IPv6 address
+            return False
+        return any(host == d or host.endswith(f".{d}") for d in self.domains)
+
 
 BACKEND_TYPES: dict[str, BackendType] = {
     "openai": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
@@ -91,12 +99,8 @@ BACKEND_TYPES: dict[str, BackendType] = {
         "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), ("openrouter.ai",)
     ),
     "grok": BackendType("https://api.x.ai/v1", ("XAI_API_KEY",), ("x.ai",)),
-    "zai": BackendType(
-        "https://api.z.ai/api/paas/v4/", ("ZAI_API_KEY",), ("z.ai", "bigmodel.cn")
-    ),
-    "cerebras": BackendType(
-        "https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), ("cerebras.ai",)
-    ),
+    "zai": BackendType("https://api.z.ai/api/paas/v4/", ("ZAI_API_KEY",), ("z.ai", "bigmodel.cn")),
+    "cerebras": BackendType("https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), ("cerebras.ai",)),
     "together": BackendType(
         "https://api.together.xyz/v1", ("TOGETHER_API_KEY",), ("together.xyz", "together.ai")
     ),
@@ -179,17 +183,4 @@ def type_at(spec: BackendSpec) -> BackendType:
     row = BACKEND_TYPES[spec.type]
     if spec.type != "chatcompletion" or not spec.base_url:
         return row
-    host = _host(spec.base_url)
-    owners = (
-        other
-        for other in BACKEND_TYPES.values()
-        if any(host == d or host.endswith(f".{d}") for d in other.domains)
-    )
-    return next(owners, row)
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:  # half an IPv6 address
-        return ""
+    return next((t for t in BACKEND_TYPES.values() if t.lives_at(spec.base_url)), row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ Sections = Mapping[tuple[object, ...], type[BaseModel]]
 MAX_FAULTS = 10
 """Faults told of one file; who has more begins with these."""
 
-_NO_SLIPS: frozenset[str] = frozenset()
+_NO_SLIPS = {"agent", "instance_id"}
 """Keys of MassGen's that only look like slips of ours."""
 
 
@@ -95,7 +96,11 @@ def slips(document: Document, sections: Sections) -> list[Fault]:
 
 def invalid(exc: ValidationError, document: Document) -> list[Fault]:
     """Turn pydantic's faults into sentences with their places."""
-    return [_fault(each, document) for each in exc.errors(include_url=False)]
+    errors = exc.errors(include_url=False)
+    inside = {error["loc"][:1] for error in errors if len(error["loc"]) > 1}
+    # Of a list whose items are all faulty pydantic says besides that it is empty.
+    real = (e for e in errors if e["type"] != "too_short" or e["loc"] not in inside)
+    return [_fault(each, document) for each in real]
 
 
 def _fault(error: ErrorDetails, document: Document) -> Fault:
@@ -103,9 +108,9 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     name = ".".join(str(p) for p in path)
     if error["type"] == "missing":
         near = _nearest(str(path[-1]), _beside(document, path))
-        hint = f"; is {near!r} meant for it?" if near else ""
+        hint = f"; is {near!r} meant for it?" if near else "."
         place = document.place((*path[:-1], near) if near else path, key=True)
-        return Fault(f"{name!r} is missing{hint}.", place)
+        return Fault(f"{name!r} is missing{hint}", place)
     what = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
     return Fault(f"{name}: {what}." if name else f"{what}.", document.place(path))
 
@@ -115,7 +120,7 @@ def _nearest_value(error: ErrorDetails) -> str:
     given = error["input"]
     if error["type"] != "literal_error" or not isinstance(given, str):
         return ""
-    allowed = [part.strip("'") for part in str(error["ctx"]["expected"]).split()]
+    allowed = re.findall("'([^']*)'", error["ctx"]["expected"])
     near = _nearest(given.lower(), allowed)
     return f" (nearest: {near!r})" if near else ""
 

@@ -12,10 +12,10 @@ from pydantic import Field, StrictInt, model_validator
 from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec
 
 __all__ = [
-    "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
-    "DEFAULT_ROUND_GRACE_S",
     "ContextPath",
     "CoordinationSpec",
+    "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
+    "DEFAULT_ROUND_GRACE_S",
     "FinalAnswerStrategy",
     "Novelty",
     "OnTimeout",
@@ -167,4 +167,3 @@ class TimeoutSpec(Spec):
     subsequent_round_timeout_seconds: Seconds | None = None
     round_timeout_grace_seconds: Grace = DEFAULT_ROUND_GRACE_S
     on_timeout: OnTimeout = "cancel"
-

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from nb_agents.config import report
-from nb_agents.config.backends import BackendSpec, why_unsupported
+from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, why_unsupported
 from nb_agents.config.document import load_document
 from nb_agents.config.faults import Origin, Sections, as_error, invalid, slips
 from nb_agents.config.orchestrator import (
@@ -29,17 +29,21 @@ from nb_agents.config.spec import SafeName, Spec, safe_name
 from nb_agents.errors import ConfigError
 
 __all__ = [
-    "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
     "AgentSpec",
     "BackendSpec",
     "ContextPath",
     "CoordinationSpec",
+    "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
+    "NO_AGENTS",
     "OrchestratorSpec",
     "TeamSpec",
     "TimeoutSpec",
     "Unsupported",
     "safe_name",
 ]
+
+
+NO_AGENTS = "It has no agents: this is MassGen's table of rate limits, not a team."
 
 
 class AgentSpec(Spec):
@@ -83,14 +87,13 @@ class TeamSpec(Spec):
     def _single_agent(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        value = {k: v for k, v in value.items() if v is not None}
         if "agent" in value and "agents" in value:
             raise ValueError("both `agent` and `agents` are given; keep one")
         if "agent" in value:
-            value = {"agents": [value["agent"]], **value}
-            del value["agent"]
+            value["agents"] = [value.pop("agent")]
         if isinstance(value.get("agents"), list):
-            agents = [_with_id(a, i) for i, a in enumerate(value["agents"], 1)]
-            value = {**value, "agents": agents}
+            value["agents"] = [_with_id(a, i) for i, a in enumerate(value["agents"], 1)]
         return value
 
     @model_validator(mode="after")
@@ -129,15 +132,19 @@ class TeamSpec(Spec):
         return tuple(self._existing(c.path, number) for number, c in given)
 
     def without_unsupported(self) -> TeamSpec:
-        """Give the team of the agents that can run here.
+        """Give the team of the agents that can run here: itself when all can.
 
         Raises:
             ConfigError: None can.
         """
         gone = {each.agent for each in self.unsupported}
+        if self.agents and not gone:
+            return self
         agents = tuple(agent for agent in self.agents if agent.id not in gone)
         if not agents:
-            raise self.fault("No agent of this team can run here", "agents")
+            named = ", ".join(f"{each.agent} ({each.type})" for each in self.unsupported)
+            what = f"None of its agents can run here: {named}." if named else NO_AGENTS
+            raise self.fault(what, "agents")
         return self.model_copy(update={"agents": agents})
 
     def fault(self, what: str, *path: object) -> ConfigError:
@@ -190,19 +197,20 @@ class TeamSpec(Spec):
             The team.
 
         Raises:
-            ConfigError: It has no colon, or a type that can't run here.
+            ConfigError: It lacks one of them, or the type can't run here.
 
         Example:
             >>> TeamSpec.from_model("ollama:llama3.2:1b").agents[0].backend.model
             'llama3.2:1b'
         """
         kind, colon, name = (part.strip() for part in model.partition(":"))
-        if not colon:
-            raise ConfigError(
-                f"Model {model!r} names no provider. Write type:model, such as openai:gpt-5-mini."
-            )
-        if why := why_unsupported(kind.lower()):
+        why = why_unsupported(kind.lower()) if colon else ""
+        if why:
             raise ConfigError(f"Model {model!r} has type {kind!r}, which is not supported. {why}")
+        if not colon or (not name and BACKEND_TYPES[kind.lower()].needs_model):
+            raise ConfigError(
+                f"Model {model!r} is not type:model. Write, for example, openai:gpt-5-mini."
+            )
         agent = {"backend": {"type": kind, "model": name}}
         try:
             return cls.model_validate({"agent": agent})

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.errors import TaskError, UserError
-from nb_agents.jupyter import kernel, verbs
+from nb_agents.jupyter import verbs
 from nb_agents.jupyter.errors import as_usage_error
 from nb_agents.jupyter.ipython import (
     Magics,
@@ -22,9 +22,7 @@ from nb_agents.jupyter.ipython import (
     magics_class,
     parse_line,
 )
-from nb_agents.jupyter.panel import show_run, show_text
 from nb_agents.runs import registry
-from nb_agents.runs.run import Run
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -42,6 +40,12 @@ class AgentsMagics(Magics):
 
     @arguments("agents")
     @argument("--config", "-c", metavar="F", help="team file (MassGen's YAML or JSON)")
+    @argument("--model", "-m", metavar="T:M", help="one agent of this model: openai:gpt-5-mini")
+    @argument(
+        "--skip-unsupported",
+        action="store_true",
+        help="run a team without its agents that can't run here",
+    )
     @argument("--session", "-s", metavar="S", help="session to go on in, or to begin by that name")
     @argument(
         "--continue",
@@ -68,7 +72,7 @@ class AgentsMagics(Magics):
         r"""Start a team of agents on the task that the cell holds, in the background.
 
         {{name}} in the task takes a notebook variable; write \{{name}} for the braces themselves.
-        Without --config three demo agents run: offline, free, no key needed.
+        Without --config and --model three demo agents run: offline, free, no key needed.
         """
         args = _parse(type(self).agents, line)
         self._guarded(lambda: self._start(args, cell))
@@ -81,8 +85,10 @@ class AgentsMagics(Magics):
         %agents stop [RUN] [--now] [--agent A] [--reason T]
         %agents wait [RUN]                       stay in the cell until it is over
         %agents show [RUN | SESSION[/TURN]]      the live panel, or the card
+        %agents check FILE                       what would become of a team file
         %agents sessions [--session-root DIR]    what is on disk
         %agents log [RUN]                        what happened, line by line
+        %agents resume [SESSION] [--preview]     go on with the incomplete turn
         """
         verb, _, rest = line.strip().partition(" ")
         action = verbs.VERBS.get(verb)
@@ -100,6 +106,8 @@ class AgentsMagics(Magics):
         run = registry.start(
             fill_in(cell, self.shell.user_ns),
             config=args.config,
+            model=args.model,
+            skip_unsupported=args.skip_unsupported,
             session=args.session,
             continue_=args.continue_,
             session_root=args.session_root,
@@ -108,17 +116,7 @@ class AgentsMagics(Magics):
         )
         if args.out:
             self.shell.user_ns[args.out] = run
-        self._show(run, wait=args.wait)
-
-    def _show(self, run: Run, *, wait: bool) -> None:
-        if not kernel.has_front_end(self.shell):
-            if wait:
-                run.wait_quietly()
-            show_text(run)
-            return
-        show_run(run)
-        if wait or kernel.is_headless(self.shell):
-            run.wait_quietly()
+        verbs.follow(self.shell, run, wait=args.wait)
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:

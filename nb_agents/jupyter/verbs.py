@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UnknownRunError, UnknownSessionError
 from nb_agents.events import Event, TextStreamed
 from nb_agents.jupyter import kernel, text
@@ -16,7 +17,11 @@ from nb_agents.jupyter.cards import show_turn
 from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.panel import show_run, show_text, shown_path
 from nb_agents.jupyter.tables import show_table
+from nb_agents.models.report import report_on
 from nb_agents.runs import registry
+from nb_agents.runs.resume import preview
+from nb_agents.runs.resume import resume as resume_turn
+from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (
@@ -27,7 +32,7 @@ from nb_agents.session.layout import (
     turns_of,
 )
 
-__all__ = ["VERBS", "tell_of_dead_turns"]
+__all__ = ["VERBS", "follow", "tell_of_dead_turns"]
 
 _root = argument("--session-root", metavar="DIR", help="where sessions are")
 _run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such as r1; the latest")
@@ -97,6 +102,17 @@ def show(ip: Any, args: Any) -> None:
     (show_run if kernel.has_front_end(ip) else show_text)(run)
 
 
+@arguments("agents check")
+@argument("file", metavar="FILE", help="team file (MassGen's YAML or JSON)")
+def check(ip: Any, args: Any) -> None:
+    """Show what would become of a team file, without running it."""
+    report = report_on(TeamSpec.from_file(args.file))
+    if report.agents:
+        show_table(("agent", "type", "model", "key"), report.agents, "")
+    said = "\n".join([*report.lines, report.verdict])
+    display({"text/plain": f"{args.file}\n{said}"}, raw=True)
+
+
 @arguments("agents sessions")
 @_root
 def sessions(ip: Any, args: Any) -> None:
@@ -124,13 +140,51 @@ def log(ip: Any, args: Any) -> None:
     display({"text/plain": "\n".join([*lines, *recovered.warnings])}, raw=True)
 
 
+def follow(ip: Any, run: Run, *, wait: bool) -> None:
+    """Show a run that was just started, and wait for it where nobody could see it later.
+
+    Args:
+        ip: The shell.
+        run: The run.
+        wait: Whether the person asked to wait.
+    """
+    if not kernel.has_front_end(ip):
+        if wait:
+            run.wait_quietly()
+        show_text(run)
+        return
+    show_run(run)
+    if wait or kernel.is_headless(ip):
+        run.wait_quietly()
+
+
+@arguments("agents resume")
+@argument("session", nargs="?", default="", metavar="SESSION", help="default: the one used last")
+@argument("--config", "-c", metavar="F", help="team file (default: the turn's own)")
+@argument("--orchestrator-timeout", type=float, metavar="S", help="seconds, counted anew")
+@argument("--preview", action="store_true", help="only say what would run again")
+@argument("--wait", action="store_true", help="stay in the cell until the run is over")
+@_root
+def resume(ip: Any, args: Any) -> None:
+    """Go on with an incomplete turn: same task, nothing that finished runs again."""
+    if args.preview:
+        display({"text/plain": str(preview(args.session, args.session_root))}, raw=True)
+        return
+    run = resume_turn(
+        args.session, args.config, args.session_root, timeout=args.orchestrator_timeout
+    )
+    follow(ip, run, wait=args.wait)
+
+
 VERBS: dict[str, Callable[[Any, Any], None]] = {
     "": table,
     "stop": stop,
     "wait": wait,
     "show": show,
+    "check": check,
     "sessions": sessions,
     "log": log,
+    "resume": resume,
 }
 
 

@@ -100,7 +100,7 @@ def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, di
             "read_file",
             {"path": f"peers/{best}/notes.md"},
         )
-    reason = f"{best} covers the task in full; the demo model votes for the first other answer."
+    reason = "It covers the task in full. (The demo model prefers the first answer of another.)"
     return f"I compared {len(peers)} answer(s). ", "vote", {"agent_id": best, "reason": reason}
 
 

@@ -1,4 +1,4 @@
-"""From a backend of a team file to a model: one row per MassGen backend type.
+"""From a backend of a team file to a model, for each type of `nb_agents.config.backends`.
 
 Providers are imported when they are first needed (0.9-2 s cold), by `load`, in the thread that
 starts a run: pydantic-ai's modules import each other in circles, and when two threads do that at
@@ -8,16 +8,16 @@ thread; so is the warming after ``%load_ext``, between cells.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nb_agents.config.backends import BACKEND_TYPES, type_at
 from nb_agents.config.document import unset_variable
-from nb_agents.config.team import AgentSpec, BackendSpec, TeamSpec
+from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError
 from nb_agents.models.backend import Backend, PydanticBackend
 
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.models import Model
 
-__all__ = ["PROVIDERS", "backend_for", "check_team", "http_client", "load"]
+__all__ = [
+    "FoundKey",
+    "PROVIDERS",
+    "backend_for",
+    "check_agent",
+    "check_team",
+    "find_key",
+    "http_client",
+    "load",
+]
 
 _BASE = ("pydantic_ai.direct", "pydantic_ai.models.function", "httpx2")
 _loading = threading.Lock()
@@ -39,19 +48,25 @@ MAX_CONNECTIONS = 1000
 
 @dataclass(frozen=True)
 class Provider:
-    """How to reach a backend type.
+    """How to make a backend type's models.
 
     Attributes:
         build: Makes the model from (spec, base_url, key, client).
-        base_url: Where it lives, or None when its SDK knows.
-        variables: Environment variables that may hold the key, best first; none for local servers.
         module: What `build` imports, by name.
     """
 
     build: Callable[[BackendSpec, str | None, str | None, httpx2.AsyncClient], Model]
-    base_url: str | None = None
-    variables: tuple[str, ...] = ()
     module: str = "pydantic_ai.models.openai"
+
+
+class FoundKey(NamedTuple):
+    """A key, and where it was found, for a person: its variable, the file, or that none is needed.
+
+    The value must never be shown.
+    """
+
+    value: str
+    where: str
 
 
 def http_client() -> httpx2.AsyncClient:
@@ -72,25 +87,41 @@ def check_team(team: TeamSpec) -> None:
         team: The team.
 
     Raises:
-        ConfigError: A backend type that nobody knows, or a model that is not named.
+        ConfigError: Agents whose backend type can't run here, each by name, or one whose model is
+            not named; with its place in the file.
         MissingKeyError: A key that is not set, named by its variable.
     """
+    if not team.agents:
+        raise ConfigError(NO_AGENTS)
+    if unsupported := team.unsupported:
+        said = [
+            f"Agent {u.agent!r} has backend type {u.type!r}, which is not supported. {u.why}"
+            for u in unsupported
+        ]
+        if len(unsupported) < len(team.agents):
+            said.append("--skip-unsupported (from Python: skip_unsupported=True) runs the others.")
+        raise team.fault(" ".join(said), "agents", unsupported[0].agent, "backend", "type")
     for agent in team.agents:
-        kind = agent.backend.type
-        if kind in ("demo", "python"):
-            continue
-        if kind not in PROVIDERS:
-            near = difflib.get_close_matches(kind, [*PROVIDERS, "demo"], n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            known = ", ".join(sorted([*PROVIDERS, "demo"]))
-            raise ConfigError(
-                f"Agent {agent.id!r} has backend type {kind!r}, which is not supported.{hint} "
-                f"Supported: {known}."
-            )
+        check_agent(team, agent)
+
+
+def check_agent(team: TeamSpec, agent: AgentSpec) -> None:
+    """Refuse an agent of a supported type that can't start.
+
+    Args:
+        team: Its team.
+        agent: The agent.
+
+    Raises:
+        ConfigError: Its model is not named.
+        MissingKeyError: Its key is not set, or a variable in its address.
+    """
+    if BACKEND_TYPES[agent.backend.type].needs_model:
         if not agent.backend.model:
-            raise ConfigError(f"Agent {agent.id!r} names no model; add `model:` to its backend.")
-        _key(agent)
+            what = f"Agent {agent.id!r} names no model; add `model:` to its backend."
+            raise team.fault(what, "agents", agent.id, "backend")
         _base_url(agent)
+    find_key(agent)
 
 
 def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
@@ -111,7 +142,7 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
     if spec.type == "python":
         instance: Backend = spec.instance
         return instance
-    model = PROVIDERS[spec.type].build(spec, _base_url(agent), _key(agent), client)
+    model = PROVIDERS[spec.type].build(spec, _base_url(agent), find_key(agent).value, client)
     settings = {
         name: value
         for name in ("temperature", "max_tokens", "top_p")
@@ -135,26 +166,31 @@ def load(kinds: Iterable[str] = ()) -> None:
                 importlib.import_module(PROVIDERS[kind].module)
 
 
-def _key(agent: AgentSpec) -> str | None:
-    spec, provider = agent.backend, PROVIDERS[agent.backend.type]
+def find_key(agent: AgentSpec) -> FoundKey:
+    """Find the key of an agent of a supported type: its own, else the environment's.
+
+    Raises:
+        MissingKeyError: There is none, and one is needed.
+    """
+    spec, needs = agent.backend, type_at(agent.backend)
     if spec.api_key is not None:
         key = spec.api_key.get_secret_value()
         if name := unset_variable(key):
             raise MissingKeyError(agent.id, name, spec.type)
         if key:
-            return key
-    for variable in provider.variables:
+            return FoundKey(key, "given")
+    for variable in needs.variables:
         if key := os.environ.get(variable, ""):
-            return key
+            return FoundKey(key, f"{variable} is set")
     # A server of one's own often wants no key; the SDKs want some text all the same.
-    if provider.variables and not spec.base_url:
-        raise MissingKeyError(agent.id, provider.variables[0], spec.type)
-    return "no-key-needed"
+    if needs.variables and (not spec.base_url or needs.lives_at(spec.base_url)):
+        raise MissingKeyError(agent.id, needs.variables[0], spec.type)
+    return FoundKey("no-key-needed", "none needed")
 
 
 def _base_url(agent: AgentSpec) -> str | None:
     spec = agent.backend
-    url = spec.base_url or PROVIDERS[spec.type].base_url
+    url = spec.base_url or BACKEND_TYPES[spec.type].base_url
     if spec.type == "azure_openai":
         url = url or os.environ.get("AZURE_OPENAI_ENDPOINT")
         if not url:
@@ -212,19 +248,16 @@ def _gemini(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     return GoogleModel(spec.model, provider=provider)
 
 
-PROVIDERS: dict[str, Provider] = {
-    "openai": Provider(_openai, "https://api.openai.com/v1", ("OPENAI_API_KEY",)),
-    "chatcompletion": Provider(_openai, "https://api.openai.com/v1", ("OPENAI_API_KEY",)),
-    "claude": Provider(_claude, None, ("ANTHROPIC_API_KEY",), "pydantic_ai.models.anthropic"),
-    "gemini": Provider(
-        _gemini, None, ("GEMINI_API_KEY", "GOOGLE_API_KEY"), "pydantic_ai.models.google"
-    ),
-    "grok": Provider(_openai, "https://api.x.ai/v1", ("XAI_API_KEY",)),
-    "openrouter": Provider(_openrouter, "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",)),
-    "azure_openai": Provider(_azure, None, ("AZURE_OPENAI_API_KEY",)),
-    "lmstudio": Provider(_openai, "http://localhost:1234/v1"),
-    "vllm": Provider(_openai, "http://localhost:8000/v1"),
-    "sglang": Provider(_openai, "http://localhost:30000/v1"),
-    "ollama": Provider(_openai, "http://localhost:11434/v1"),
+_SDKS = {
+    "claude": Provider(_claude, "pydantic_ai.models.anthropic"),
+    "gemini": Provider(_gemini, "pydantic_ai.models.google"),
+    "openrouter": Provider(_openrouter),
+    "azure_openai": Provider(_azure),
 }
-"""Backend types of a MassGen team file that work here (and "demo")."""
+
+PROVIDERS: dict[str, Provider] = {
+    kind: _SDKS.get(kind, Provider(_openai))
+    for kind, row in BACKEND_TYPES.items()
+    if row.needs_model
+}
+"""Backend types whose models are behind an HTTP API; most speak OpenAI's protocol."""

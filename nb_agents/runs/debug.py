@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.team import TeamSpec
-from nb_agents.models.providers import PROVIDERS
 
 __all__ = ["open_debug_log", "secrets_of"]
 
@@ -58,5 +58,5 @@ def open_debug_log(path: Path, secrets: Iterable[str]) -> Callable[[], None]:
 def secrets_of(spec: TeamSpec) -> list[str]:
     """Collect the keys that a team may use: its own and those of the environment."""
     own = [a.backend.api_key.get_secret_value() for a in spec.agents if a.backend.api_key]
-    variables = {name for provider in PROVIDERS.values() for name in provider.variables}
+    variables = {name for row in BACKEND_TYPES.values() for name in row.variables}
     return own + [os.environ.get(name, "") for name in variables]

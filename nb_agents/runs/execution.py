@@ -22,6 +22,7 @@ from anyio import to_thread
 from filelock import FileLock
 
 from nb_agents import events as ev
+from nb_agents.agents.replay import Past
 from nb_agents.agents.team import Result, Team
 from nb_agents.cancel import (
     AgentStopped,
@@ -31,6 +32,7 @@ from nb_agents.cancel import (
     StopRequest,
     bind,
 )
+from nb_agents.config.snapshot import snapshot
 from nb_agents.config.team import TeamSpec
 from nb_agents.models.providers import backend_for, http_client
 from nb_agents.runs.recorder import Recorder
@@ -40,7 +42,7 @@ from nb_agents.session.layout import TurnPaths
 from nb_agents.session.turn import write_views
 from nb_agents.view import RunView, receipt
 
-__all__ = ["Execution", "Work"]
+__all__ = ["Execution", "Resumed", "Work"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -49,6 +51,21 @@ TICK_S = 0.1
 
 CLOSE_S = 2.0
 """What the HTTP client gets to close its connections."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The turn that a run goes on with.
+
+    Attributes:
+        turn: Its number.
+        past: Where its agents were.
+        view: What it showed.
+    """
+
+    turn: int
+    past: Past
+    view: RunView
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,8 @@ class Work:
         timeout_s: The orchestrator timeout, seconds.
         notices: One-line notes for the panel.
         owner: Who runs it, in words.
+        config: The team file's path, or "".
+        resumed: What this goes on with, or None.
     """
 
     task: str
@@ -74,6 +93,8 @@ class Work:
     timeout_s: float = 1800.0
     notices: tuple[str, ...] = ()
     owner: str = ""
+    config: str = ""
+    resumed: Resumed | None = None
 
 
 class Execution:
@@ -103,7 +124,7 @@ class Execution:
         self.token = CancelToken(run_id)
         self.agents = {a.id: self.token.child(a.id) for a in work.spec.agents}
         journal = Journal(work.paths.journal)
-        self.recorder = Recorder(journal)
+        self.recorder = Recorder(journal, work.resumed.view if work.resumed else None)
         self.done: Future[None] = Future()
         # As one that runs it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
@@ -171,6 +192,7 @@ class Execution:
             self.token,
             self.agents,
             self.recorder.emit,
+            work.resumed.past if work.resumed else None,
         )
         # What the team raises is caught inside because the group would wrap it.
         outcome: Result | AgentStopped | Exception
@@ -394,4 +416,7 @@ def _turn_started(work: Work) -> ev.TurnStarted:
         ),
         timeout_s=work.timeout_s,
         notices=work.notices,
+        resumes=work.resumed.turn if work.resumed else 0,
+        team=snapshot(work.spec),
+        config=work.config,
     )

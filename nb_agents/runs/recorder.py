@@ -21,16 +21,17 @@ class Recorder:
 
     Args:
         journal: Where they are written.
+        past: The view of the turn that this one resumes.
 
     Attributes:
         view: The fold of all events so far.
         subscribers: Called with the view by `publish`.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, past: RunView | None = None) -> None:
         self._journal = journal
         self._failing = False
-        self.view = RunView()
+        self.view = replace(past, seq=0) if past else RunView()
         self.subscribers: list[Callable[[RunView], None]] = []
 
     @property

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
-import socket
-import threading
 import time
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
-
-from filelock import FileLock
 
 from nb_agents.cancel import CancelPolicy, StopResult, StopSource
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     ConfigError,
     SessionBusyError,
-    StorageError,
     TaskError,
     UnknownRunError,
 )
 from nb_agents.models.providers import check_team, load
-from nb_agents.runs.debug import open_debug_log, secrets_of
-from nb_agents.runs.loop import at_shutdown, portal
+from nb_agents.runs.launch import config_path, launch, live_runs, owner, owner_of, runs
+from nb_agents.runs.loop import at_shutdown
+from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run, Work
 from nb_agents.session import layout
 from nb_agents.session.history import Session, load_session
+from nb_agents.session.layout import TurnPaths
 
-__all__ = ["find_run", "live_runs", "runs", "start", "stop", "stop_all"]
+__all__ = [
+    "find_run",
+    "live_runs",
+    "runs",
+    "start",
+    "stop",
+    "stop_all",
+]
 
 SHUTDOWN_S = 2.0
 """ipykernel gets SIGTERM 2.5 s after a shutdown request. Source: jupyter_client manager.py."""
@@ -40,10 +41,6 @@ DEMO_NOTICE = (
     "Demo model: offline, free, nobody's key is used. For real models: "
     "%%agents --config team.yaml (see the README)."
 )
-
-# Separates threads that start runs at the same moment.
-_lock = threading.Lock()
-_runs: dict[str, Run] = {}
 
 
 def start(
@@ -54,6 +51,8 @@ def start(
     session_root: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     *,
+    model: str | None = None,
+    skip_unsupported: bool = False,
     policy: CancelPolicy | None = None,
     debug: bool = False,
 ) -> Run:
@@ -67,6 +66,8 @@ def start(
         continue_: Go on in a session that must exist.
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
         timeout: Orchestrator timeout in seconds; by default the config's, else 1800.
+        model: One agent of this model instead of a team, as ``openai:gpt-5-mini``.
+        skip_unsupported: Whether to run a team without its agents that can't run here.
         policy: Grace time and hooks of a stop.
         debug: Whether to write debug.log into the turn's directory.
 
@@ -88,15 +89,18 @@ def start(
     task = task.strip()
     if not task:
         raise TaskError("The task is empty. Write what the agents are to do below the first line.")
-    spec, notices = _team(config)
+    spec, notices = _team(_chosen(config, model))
+    if skip_unsupported:
+        spec, skipped = _skipping(spec)
+        notices += skipped
     check_team(spec)
     context = spec.context_paths
     timeout_s = _timeout(timeout, spec)
     load({agent.backend.type for agent in spec.agents})
     past = _open_session(session_root, session, continue_)
-    with _lock:
-        paths, lock = layout.claim_turn(past.path, _owner_of(past.path))
-        work = Work(
+
+    def make(paths: TurnPaths) -> Work:
+        return Work(
             task=task,
             spec=spec,
             paths=paths,
@@ -104,41 +108,11 @@ def start(
             context=(*context, *past.context_paths),
             timeout_s=timeout_s,
             notices=(*notices, *past.restored()),
-            owner=f"pid {os.getpid()} on {socket.gethostname()}",
+            owner=owner(),
+            config=config_path(config),
         )
-        run = _begin(f"r{len(_runs) + 1}", work, lock, policy or CancelPolicy(), debug)
-        _runs[run.id] = run
-    return run
 
-
-def _begin(run_id: str, work: Work, lock: FileLock, policy: CancelPolicy, debug: bool) -> Run:
-    """Make a run and let it go; if that can't be, the turn was never there."""
-    paths = work.paths
-    try:
-        for agent in work.spec.agents:
-            (paths.workspaces / agent.id).mkdir(exist_ok=True)
-        run = Run(run_id, work, lock, policy)
-        if debug:
-            close_log = open_debug_log(paths.path / "debug.log", secrets_of(work.spec))
-            run.subscribe(lambda view: close_log() if view.is_over else None)
-        portal().start_task_soon(run.execute, name=f"run {run_id}")
-    except BaseException as exc:
-        lock.release()
-        shutil.rmtree(paths.path, ignore_errors=True)
-        if isinstance(exc, OSError):
-            raise StorageError(str(paths.path), exc.strerror or str(exc)) from None
-        raise
-    return run
-
-
-def runs() -> tuple[Run, ...]:
-    """All runs of this process, oldest first."""
-    return tuple(_runs.values())
-
-
-def live_runs() -> tuple[Run, ...]:
-    """The runs that are not over, oldest first."""
-    return tuple(run for run in runs() if not run.is_over)
+    return launch(past.path, make, policy or CancelPolicy(), debug, resume)
 
 
 def find_run(name: str = "") -> Run:
@@ -154,12 +128,12 @@ def find_run(name: str = "") -> Run:
     Raises:
         UnknownRunError: There is none.
     """
-    if not name and _runs:
+    if not name and runs():
         return (live_runs() or runs())[-1]
     for run in reversed(runs()):
         if name in (run.id, run.session, f"{run.session}/{run.turn}"):
             return run
-    raise UnknownRunError(name, tuple(_runs))
+    raise UnknownRunError(name, tuple(run.id for run in runs()))
 
 
 def stop(
@@ -187,6 +161,25 @@ def stop(
     except UnknownRunError:
         return StopResult(False, "unknown")
     return run.request_stop(now, source, reason, agent)
+
+
+def _chosen(
+    config: str | os.PathLike[str] | TeamSpec | None, model: str | None
+) -> str | os.PathLike[str] | TeamSpec | None:
+    if model is None:
+        return config
+    if config is not None:
+        raise ConfigError("A model and a config are both given. Leave out --model or --config.")
+    return TeamSpec.from_model(model)
+
+
+def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
+    """Leave out the agents that can't run here, and say which."""
+    gone = spec.unsupported
+    if not gone:
+        return spec, ()
+    named = ", ".join(f"{each.agent} ({each.type})" for each in gone)
+    return spec.without_unsupported(), (f"Skipped, not supported here: {named}",)
 
 
 def _team(config: str | os.PathLike[str] | TeamSpec | None) -> tuple[TeamSpec, tuple[str, ...]]:
@@ -218,19 +211,8 @@ def _open_session(
     else:
         path = layout.new_session(where, datetime.now())
     if any(turn.is_live() for turn in layout.turns_of(path)[-1:]):
-        raise SessionBusyError(path.name, _owner_of(path))
+        raise SessionBusyError(path.name, owner_of(path))
     return load_session(path)
-
-
-def _owner_of(session: Path) -> str:
-    """Say who runs a session, as far as anybody knows."""
-    if here := [r for r in live_runs() if r.path.parent == session]:
-        return f"run {here[0].id} in this kernel"
-    try:
-        owner = json.loads(layout.turns_of(session)[-1].metadata.read_bytes())["owner"]
-    except (OSError, ValueError, LookupError, TypeError):
-        owner = ""
-    return f"another process, {owner}" if owner else "another process"
 
 
 def stop_all() -> None:

@@ -61,13 +61,22 @@ class Run:
         work: What to do.
         lock: The turn's lock, held; released when the run is over.
         policy: How it stops.
+        resume: Goes on with a session's last turn; see `nb_agents.resume`.
 
     Raises:
         StorageError: The turn's first line can't be written.
     """
 
-    def __init__(self, run_id: str, work: Work, lock: FileLock, policy: CancelPolicy) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        work: Work,
+        lock: FileLock,
+        policy: CancelPolicy,
+        resume: Callable[..., Run],
+    ) -> None:
         self.id = run_id
+        self._resume = resume
         self.policy = policy
         self._paths = work.paths
         try:
@@ -269,6 +278,20 @@ class Run:
             # The hook may take its time: not on the loop.
             loop = asyncio.get_running_loop()
             loop.run_in_executor(None, self.request_stop, now, "interrupt", "interrupted")
+
+    def resume(self, **options: Any) -> Run:
+        """Go on with this run's turn after it was stopped; see `nb_agents.resume`.
+
+        Args:
+            options: ``config``, ``timeout``, ``policy``, ``debug``.
+
+        Returns:
+            A new run: the next turn of the session.
+
+        Raises:
+            UserError: The turn is complete, or is not the session's last.
+        """
+        return self._resume(self.session, session_root=self.path.parent.parent, **options)
 
     # Watching -------------------------------------------------------------------------------
 

@@ -15,14 +15,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nb_agents.events import FileInfo, TurnStarted
+from nb_agents.events import Event, FileInfo, TurnStarted
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.turn import answer_text, partial_answers, write_views
 from nb_agents.tools.workspace import list_files
 from nb_agents.view import AgentView, RunView, VoteView, fold
 
-__all__ = ["Message", "PastTurn", "Session", "load_session", "load_turn", "workspace_files"]
+__all__ = [
+    "Message",
+    "PastTurn",
+    "Session",
+    "load_session",
+    "load_turn",
+    "past_events",
+    "workspace_files",
+]
 
 _PARTIAL_HEADER = "[PARTIAL TEXT - written by agents before the stop, never submitted as an answer]"
 
@@ -88,15 +96,35 @@ class Session:
     turns: tuple[PastTurn, ...] = field(default=())
 
     @property
+    def told(self) -> tuple[PastTurn, ...]:
+        """The turns that count: one that a later turn resumed is told by that one."""
+        resumed = {turn.view.resumes for turn in self.turns}
+        return tuple(turn for turn in self.turns if turn.paths.number not in resumed)
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation that the next turn sees."""
-        return tuple(m for turn in self.turns for m in _messages(turn))
+        return tuple(m for turn in self.told for m in _messages(turn))
+
+    def before(self, number: int) -> Session:
+        """The session as it was when a turn began; for a resumed one, when the first of them did.
+
+        Args:
+            number: The turn's number.
+
+        Returns:
+            The turns before it.
+        """
+        turn = next((t for t in self.turns if t.paths.number == number), None)
+        if turn is not None and 0 < turn.view.resumes < number:
+            return self.before(turn.view.resumes)
+        return Session(self.path, tuple(t for t in self.turns if t.paths.number < number))
 
     @property
     def context_paths(self) -> tuple[Path, ...]:
         """What the next turn may read: the incomplete turns' workspaces, the others' winners'."""
         paths: list[Path] = []
-        for turn in self.turns:
+        for turn in self.told:
             if turn.is_complete:
                 paths += [turn.paths.workspace] if turn.paths.workspace.exists() else []
             else:
@@ -154,11 +182,27 @@ def load_turn(paths: TurnPaths, *, mend: bool = True) -> PastTurn:
     if recovered is None or not any(isinstance(e, TurnStarted) for e in recovered.events):
         view, warnings = _from_files(paths)
         return PastTurn(paths, view, live, unread + warnings)
-    view = fold(recovered.events)
+    view = fold(past_events(paths))
     if not live:
         view = view if view.is_over else _as_died(view, paths)
         unread += _mend(view, paths) if mend else ()
     return PastTurn(paths, view, live, unread)
+
+
+def past_events(paths: TurnPaths) -> list[Event]:
+    """Read all events that led to a turn's state: those of the turns that it resumed come first.
+
+    Args:
+        paths: The turn.
+
+    Returns:
+        The events; what can't be read is left out.
+    """
+    events = list(read_journal(paths.journal).events)
+    resumes = next((e.resumes for e in events if isinstance(e, TurnStarted)), 0)
+    if not 0 < resumes < paths.number:
+        return events
+    return past_events(TurnPaths(paths.path.with_name(f"turn_{resumes}"))) + events
 
 
 def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> tuple[FileInfo, ...]:

@@ -74,12 +74,130 @@ def test_keys_that_mean_nothing_here_are_listed_once(tmp_path: Path) -> None:
     assert sorted(from_text(tmp_path, MASSGEN).ignored) == [
         "agents.backend.cwd",
         "agents.backend.enable_web_search",
-        "orchestrator.coordination",
+        "orchestrator.coordination.max_orchestration_restarts",
         "orchestrator.snapshot_storage",
-        "orchestrator.voting_sensitivity",
-        "timeout_settings.initial_round_timeout_seconds",
         "ui",
     ]
+
+
+def test_a_value_of_massgens_that_stands_for_another_is_listed(tmp_path: Path) -> None:
+    text = "agent: {backend: {type: demo}}\norchestrator: {voting_sensitivity: checklist_gated}\n"
+    spec = from_text(tmp_path, text)
+    assert spec.orchestrator.voting_sensitivity == "checklist_gated"
+    assert spec.ignored == ("orchestrator.voting_sensitivity: checklist_gated (strict is used)",)
+
+
+def test_a_key_of_many_agents_is_ignored_once() -> None:
+    agents = [{"id": i, "backend": {"type": "demo", "cwd": i}} for i in "abc"]
+    assert TeamSpec.model_validate({"agents": agents}).ignored == ("agents.backend.cwd",)
+
+
+def test_the_same_team_from_a_file_and_from_python_are_equal(tmp_path: Path) -> None:
+    text = "agents: [{id: ada, backend: {type: demo}}]"
+    assert from_text(tmp_path, text) == team()
+    assert from_text(tmp_path, text) != team(orchestrator={"skip_voting": True})
+
+
+def test_massgens_table_of_rate_limits_loads_and_is_no_team(tmp_path: Path) -> None:
+    spec = from_text(tmp_path, "gemini: {gemini-2.5-flash: {rpm: 9, tpm: 240000, rpd: 245}}")
+    assert (spec.agents, spec.ignored) == ((), ("gemini",))
+    with pytest.raises(ConfigError, match="rate limits, not a team"):
+        spec.without_unsupported()
+
+
+def test_a_file_without_agents_is_otherwise_refused(tmp_path: Path) -> None:
+    for text in ("ui: {a: {rpm: 1}, b: 3}", "{}", "ui: {}", "orchestrator: {}"):
+        assert "'agents' is missing" in refused(tmp_path, text).message
+
+
+def test_agent_and_agents_together_are_refused(tmp_path: Path) -> None:
+    error = refused(tmp_path, "agent: {backend: {type: demo}}\nagents: []\n")
+    assert "both `agent` and `agents`" in error.message
+
+
+# What can't run here ------------------------------------------------------------------------
+
+MIXED = """\
+agents:
+  - id: ada
+    backend: {type: demo}
+  - id: coder
+    backend:
+      type: claude_code
+      model: opus
+  - backend: {type: AG2}
+"""
+
+
+def test_agents_that_can_not_run_here_are_kept_and_listed_with_the_reason(tmp_path: Path) -> None:
+    spec = from_text(tmp_path, MIXED)
+    assert [a.id for a in spec.agents] == ["ada", "coder", "agent3"]
+    assert [(u.agent, u.type) for u in spec.unsupported] == [
+        ("coder", "claude_code"),
+        ("agent3", "ag2"),
+    ]
+    assert [a.id for a in spec.without_unsupported().agents] == ["ada"]
+
+
+def test_a_team_that_can_run_whole_is_left_as_it_is() -> None:
+    spec = team()
+    assert spec.unsupported == ()
+    assert spec.without_unsupported() is spec
+
+
+def test_a_team_that_can_not_run_at_all_says_who_is_in_it() -> None:
+    spec = TeamSpec.model_validate({"agent": {"id": "coder", "backend": {"type": "codex"}}})
+    with pytest.raises(ConfigError, match=r"None of its agents can run here: coder \(codex\)"):
+        spec.without_unsupported()
+
+
+def test_a_fault_that_shows_later_still_has_its_place(tmp_path: Path) -> None:
+    spec = from_text(tmp_path, MIXED)
+    for known in (spec, spec.without_unsupported()):
+        error = known.fault("No.", "agents", "coder", "backend", "type")
+        assert (error.line, error.column) == (6, 13)
+        assert known.fault("No.", "agents", "agent3", "backend").line == 8
+    assert team().fault("No.", "agents", "ada").line is None
+
+
+def test_a_lone_agents_fault_has_its_place(tmp_path: Path) -> None:
+    spec = from_text(tmp_path, "ui: {}\nagent:\n  backend: {type: codex}\n")
+    assert spec.fault("No.", "agents", "agent1", "backend", "type").line == 3
+
+
+# A team of one model ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, kind, model",
+    [
+        ("openai:gpt-5-mini", "openai", "gpt-5-mini"),
+        ("ollama:llama3.2:1b", "ollama", "llama3.2:1b"),
+        (" OpenAI : gpt-5 ", "openai", "gpt-5"),
+        ("demo:", "demo", ""),
+    ],
+)
+def test_a_model_is_a_team_of_one_agent(text: str, kind: str, model: str) -> None:
+    [agent] = TeamSpec.from_model(text).agents
+    assert (agent.backend.type, agent.backend.model) == (kind, model)
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        ("gpt-5-mini", "not type:model. Write, for example, openai:gpt-5-mini"),
+        ("", "not type:model"),
+        ("openai:", "not type:model"),
+        ("opnai:gpt-5", "'opnai', which is not supported. Did you mean 'openai'"),
+        (":gpt-5", "not supported"),
+        ("codex:gpt-5", "It drives the Codex program"),
+        ("python:x", "give a TeamSpec instead"),
+    ],
+)
+def test_what_is_no_model_is_told_in_a_sentence(text: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TeamSpec.from_model(text)
+    assert told in str(caught.value)
 
 
 def test_a_single_agent_is_a_team_of_one(tmp_path: Path) -> None:
@@ -89,8 +207,9 @@ def test_a_single_agent_is_a_team_of_one(tmp_path: Path) -> None:
 
 
 def test_agents_without_an_id_are_numbered() -> None:
-    spec = TeamSpec.model_validate({"agents": [{"backend": {"type": "demo"}}, AGENT]})
-    assert [a.id for a in spec.agents] == ["agent1", "ada"]
+    nameless = {"backend": {"type": "demo"}}
+    spec = TeamSpec.model_validate({"agents": [nameless, AGENT, {**nameless, "id": None}]})
+    assert [a.id for a in spec.agents] == ["agent1", "ada", "agent3"]
 
 
 def test_a_json_file_is_a_team(tmp_path: Path) -> None:
@@ -138,9 +257,9 @@ def test_a_slip_of_the_pen_names_the_nearest_key_and_the_place(
 
 
 def test_massgens_own_keys_are_no_slips(tmp_path: Path) -> None:
-    keys = "top_k: 1, text: {}, reasoning: {}, max_output_tokens: 5, cwd: w"
+    keys = "top_k: 1, text: {}, reasoning: {}, max_output_tokens: 5, cwd: w, instance_id: i"
     spec = from_text(tmp_path, f"agent: {{backend: {{type: demo, {keys}}}}}")
-    assert len(spec.ignored) == 5
+    assert len(spec.ignored) == 6
 
 
 FAULTS = [
@@ -321,6 +440,15 @@ def test_a_context_path_that_does_not_exist_is_refused(
     spec = team(orchestrator={"context_paths": [path]})
     with pytest.raises(ConfigError, match="does not exist"):
         _ = spec.context_paths
+
+
+def test_a_context_path_that_does_not_exist_has_its_place(tmp_path: Path) -> None:
+    paths = f"  - path: {tmp_path}\n  - /no/such/place\n"
+    head = "agent: {backend: {type: demo}}\norchestrator:\n context_paths:\n"
+    spec = from_text(tmp_path, head + paths)
+    with pytest.raises(ConfigError) as caught:
+        _ = spec.context_paths
+    assert (caught.value.line, caught.value.column) == (5, 5)
 
 
 _VALUES = st.recursive(

@@ -1,0 +1,117 @@
+"""The runs of this process, and how one comes to be: a turn claimed, a handle made, work begun."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from filelock import FileLock
+
+from nb_agents.cancel import CancelPolicy
+from nb_agents.errors import StorageError
+from nb_agents.runs.debug import open_debug_log, secrets_of
+from nb_agents.runs.execution import Work
+from nb_agents.runs.loop import portal
+from nb_agents.runs.run import Run
+from nb_agents.session import layout
+from nb_agents.session.layout import TurnPaths
+
+__all__ = ["config_path", "launch", "live_runs", "owner", "owner_of", "runs"]
+
+# Separates threads that start runs at the same moment.
+_lock = threading.Lock()
+_runs: dict[str, Run] = {}
+
+
+def launch(
+    session: Path,
+    make: Callable[[TurnPaths], Work],
+    policy: CancelPolicy,
+    debug: bool,
+    resume: Callable[..., Run],
+) -> Run:
+    """Take the next turn of a session and let a run go in it.
+
+    Args:
+        session: The session's directory.
+        make: Given the turn's paths, makes the work; may already write into them.
+        policy: How the run stops.
+        debug: Whether to write debug.log.
+        resume: What the run's own `resume` calls; handed in, as it lies above this module.
+
+    Returns:
+        The run.
+
+    Raises:
+        SessionBusyError: A turn of the session is live.
+        StorageError: The directory can't be written.
+    """
+    with _lock:
+        paths, lock = layout.claim_turn(session, owner_of(session))
+        begin = partial(Run, f"r{len(_runs) + 1}", lock=lock, policy=policy, resume=resume)
+        run = _begin(begin, paths, make, lock, debug)
+        _runs[run.id] = run
+    return run
+
+
+def _begin(
+    begin: Callable[..., Run],
+    paths: TurnPaths,
+    make: Callable[[TurnPaths], Work],
+    lock: FileLock,
+    debug: bool,
+) -> Run:
+    """Make a run and let it go; if that can't be, the turn was never there."""
+    try:
+        work = make(paths)
+        for agent in work.spec.agents:
+            (paths.workspaces / agent.id).mkdir(exist_ok=True)
+        run = begin(work=work)
+        if debug:
+            close_log = open_debug_log(paths.path / "debug.log", secrets_of(work.spec))
+            run.subscribe(lambda view: close_log() if view.is_over else None)
+        portal().start_task_soon(run.execute, name=f"run {run.id}")
+    except BaseException as exc:
+        lock.release()
+        shutil.rmtree(paths.path, ignore_errors=True)
+        if isinstance(exc, OSError):
+            raise StorageError(str(paths.path), exc.strerror or str(exc)) from None
+        raise
+    return run
+
+
+def runs() -> tuple[Run, ...]:
+    """All runs of this process, oldest first."""
+    return tuple(_runs.values())
+
+
+def live_runs() -> tuple[Run, ...]:
+    """The runs that are not over, oldest first."""
+    return tuple(run for run in runs() if not run.is_over)
+
+
+def owner() -> str:
+    """Say who runs what this process starts."""
+    return f"pid {os.getpid()} on {socket.gethostname()}"
+
+
+def owner_of(session: Path) -> str:
+    """Say who runs a session, as far as anybody knows."""
+    if here := [r for r in live_runs() if r.path.parent == session]:
+        return f"run {here[0].id} in this kernel"
+    try:
+        owner = json.loads(layout.turns_of(session)[-1].metadata.read_bytes())["owner"]
+    except (OSError, ValueError, LookupError, TypeError):
+        owner = ""
+    return f"another process, {owner}" if owner else "another process"
+
+
+def config_path(config: object) -> str:
+    """Give the absolute path of a team file, or "" when the team is not from one."""
+    return str(Path(config).absolute()) if isinstance(config, str | os.PathLike) else ""

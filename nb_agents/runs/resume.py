@@ -1,0 +1,226 @@
+"""Exact resume: go on with an incomplete turn as if it had never been stopped.
+
+The journal of the old turn is folded into where its agents were; the new turn's journal begins
+there. No model call and no tool call that finished runs again, and what will is told before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nb_agents.agents.replay import OpenRound, Past, replay
+from nb_agents.cancel import CancelPolicy
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError, SessionBusyError, UserError
+from nb_agents.events import Event, TurnStarted
+from nb_agents.models.providers import check_team, load
+from nb_agents.runs.execution import Resumed, Work
+from nb_agents.runs.launch import config_path, launch, owner
+from nb_agents.runs.run import Run
+from nb_agents.session import layout
+from nb_agents.session.copying import copy_workspaces
+from nb_agents.session.history import PastTurn, Session, load_session, past_events
+from nb_agents.session.layout import TurnPaths
+from nb_agents.view import RunView
+
+__all__ = ["Preview", "preview", "resume"]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a resume will do.
+
+    Attributes:
+        turn: Number of the turn that it goes on with.
+        answers, votes, calls: What is kept: answers, votes, finished model calls.
+        asked_again: Agents whose model call was cut: it is sent again.
+        tools_again: Tool calls that were cut or never ran, as "agent: tool".
+        cost: US dollars that asking again may cost, by what those agents' calls cost so far; None
+            when no price is known.
+    """
+
+    turn: int
+    answers: int
+    votes: int
+    calls: int
+    asked_again: tuple[str, ...]
+    tools_again: tuple[str, ...]
+    cost: float | None
+
+    def __str__(self) -> str:
+        """Say it in a sentence or two."""
+        again = []
+        if self.asked_again:
+            count = len(self.asked_again)
+            price = "" if self.cost is None else f", about ${self.cost:.3f}"
+            calls = f"{count} model call{'' if count == 1 else 's'}"
+            again.append(f"{calls} that had been cut ({', '.join(self.asked_again)}{price})")
+        again += [f"the tool call {call}" for call in self.tools_again]
+        return (
+            f"Resumes turn {self.turn}: {self.answers} answer(s), {self.votes} vote(s) and "
+            f"{self.calls} finished model call(s) are kept. "
+            f"Runs again: {', '.join(again) or 'nothing'}."
+        )
+
+
+def preview(session: str = "", session_root: str | os.PathLike[str] | None = None) -> Preview:
+    """Say what `resume` would do, without doing it.
+
+    Args:
+        session: The session's id; "" means the one used last.
+        session_root: Where sessions are.
+
+    Returns:
+        The preview.
+
+    Raises:
+        UserError: There is nothing to resume.
+    """
+    turn, _ = _find(session, session_root)
+    events = past_events(turn.paths)
+    return _preview(turn, replay(_agents(events), events))
+
+
+def resume(
+    session: str = "",
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    session_root: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+    *,
+    policy: CancelPolicy | None = None,
+    debug: bool = False,
+) -> Run:
+    """Go on with the incomplete last turn of a session: same task, same agents, from there.
+
+    Args:
+        session: The session's id; "" means the one used last.
+        config: The team; by default the turn's own file, else the team as the journal has it.
+        session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
+        timeout: Orchestrator timeout in seconds, counted anew; by default the team's.
+        policy: Grace time and hooks of a stop.
+        debug: Whether to write debug.log into the turn's directory.
+
+    Returns:
+        The run, as the next turn of the session.
+
+    Raises:
+        UserError: There is nothing to resume, or the team is another one.
+        SessionBusyError: The session is being run.
+        StorageError: The session can't be written.
+    """
+    turn, past_session = _find(session, session_root)
+    events = past_events(turn.paths)
+    spec, path = _team(config, events)
+    check_team(spec)
+    load({agent.backend.type for agent in spec.agents})
+    past = replay([a.id for a in spec.agents], events)
+    before = past_session.before(turn.paths.number)
+    timeout_s = timeout or spec.timeout_settings.orchestrator_timeout_seconds
+
+    def make(paths: TurnPaths) -> Work:
+        copy_workspaces(turn.paths.workspaces, paths.workspaces)
+        return Work(
+            task=turn.view.task,
+            spec=spec,
+            paths=paths,
+            history=before.messages,
+            context=(*spec.context_paths, *before.context_paths),
+            timeout_s=timeout_s,
+            notices=(str(_preview(turn, past)),),
+            owner=owner(),
+            config=path,
+            resumed=Resumed(turn.paths.number, past, turn.view),
+        )
+
+    return launch(past_session.path, make, policy or CancelPolicy(), debug, resume)
+
+
+def _find(session: str, root: str | os.PathLike[str] | None) -> tuple[PastTurn, Session]:
+    found = load_session(layout.find_session(layout.session_root(root), session))
+    last = found.turns[-1]
+    name = f"{found.path.name}/{last.paths.number}"
+    if last.is_live:
+        raise SessionBusyError(found.path.name, "stop it first, or wait for it")
+    if last.is_complete:
+        raise UserError(
+            f"Turn {name} is complete: there is nothing to resume. "
+            f"`%%agents --continue --session {found.path.name}` asks something new."
+        )
+    if not _agents(past_events(last.paths)):
+        raise UserError(
+            f"Turn {name} has no journal, so that its calls are not known one by one. "
+            f"`%%agents --continue --session {found.path.name}` goes on with what it holds."
+        )
+    return last, found
+
+
+def _agents(events: Sequence[Event]) -> list[str]:
+    started = [e for e in events if isinstance(e, TurnStarted)]
+    return [a.id for a in started[-1].agents] if started else []
+
+
+def _team(
+    config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Event]
+) -> tuple[TeamSpec, str]:
+    """Find the team that goes on: the agents of the turn, as the person or the turn names them."""
+    started = [e for e in events if isinstance(e, TurnStarted)][-1]
+    path = config_path(config)
+    if config is None and started.config and Path(started.config).is_file():
+        config = path = started.config
+    if isinstance(config, TeamSpec):
+        spec = config
+    elif config is not None:
+        spec = TeamSpec.from_file(config)
+    elif started.team is not None:
+        spec = TeamSpec.model_validate(started.team)
+    else:
+        raise UserError("This turn's models were made in Python; give them again with config=.")
+    wanted = [a.id for a in started.agents]
+    agents = tuple(a for a in spec.agents if a.id in wanted)
+    if [a.id for a in agents] != wanted:
+        raise ConfigError(
+            f"The turn's agents are {', '.join(wanted)}; the team has "
+            f"{', '.join(a.id for a in spec.agents)}. Resume it with its own, or use --continue."
+        )
+    return spec.model_copy(update={"agents": agents}), path
+
+
+def _preview(turn: PastTurn, past: Past) -> Preview:
+    asked = tuple(a for a, r in past.rounds.items() if r.was_asking)
+    tools = tuple(f"{a}: {t}" for a, r in past.rounds.items() for t in _unfinished_tools(r))
+    finished = sum(a.calls for a in turn.view.agents.values()) - len(asked)
+    return Preview(
+        turn.paths.number,
+        len(past.state.answers),
+        len(past.state.votes),
+        max(0, finished),
+        asked,
+        tools,
+        _cost_of(asked, turn.view),
+    )
+
+
+def _unfinished_tools(past: OpenRound) -> list[str]:
+    if past.was_asking or not past.exchanges:
+        return []
+    last = past.exchanges[-1]
+    calls = [p for p in last.response.get("parts", ()) if p.get("part_kind") == "tool-call"]
+    return [
+        str(call.get("tool_name"))
+        for number, call in enumerate(calls)
+        if number not in last.results and call.get("tool_name") not in ("new_answer", "vote")
+    ]
+
+
+def _cost_of(agents: Sequence[str], view: RunView) -> float | None:
+    """Price one more call of each agent as the mean of its finished ones."""
+    total = 0.0
+    for name in agents:
+        agent = view.agents[name]
+        if agent.cost is None or agent.calls < 2:
+            return None
+        total += agent.cost / (agent.calls - 1)
+    return total

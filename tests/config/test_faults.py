@@ -1,0 +1,82 @@
+"""A file with several faults: each is told with its place, in the file's order, once."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from nb_agents.config.faults import MAX_FAULTS, Origin
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError
+
+FAULTY = """\
+agents:
+  - id: ada
+    bakend: {type: openai}
+  - id: ben
+    backend: {type: demo, temprature: 3, max_tokens: many}
+orchestrator:
+  voting_sensitivity: balnced
+  max_new_answers_per_agent: 0
+  skip_votin: true
+  coordination: {enable_planing_mode: true}
+timeout_settings: {round_timeout_grace_seconds: -1, on_timeout: Fail}
+"""
+
+
+def refused(folder: Path, text: str) -> ConfigError:
+    path = folder / "team.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        TeamSpec.from_file(path)
+    return caught.value
+
+
+def test_every_fault_is_told_with_its_place_and_the_nearest_key(tmp_path: Path) -> None:
+    error = refused(tmp_path, FAULTY)
+    told = [(e.line, e.column, e.message) for e in (error, *error.others)]
+    expected = [
+        (3, 5, "'agents.0.backend' is missing; is 'bakend' meant for it?"),
+        (5, 27, "temprature'; did you mean 'temperature'?"),
+        (5, 54, "agents.1.backend.max_tokens: "),
+        (7, 23, "(nearest: 'balanced')"),
+        (8, 30, "orchestrator.max_new_answers_per_agent: "),
+        (9, 3, "skip_votin'; did you mean 'skip_voting'?"),
+        (10, 18, "enable_planing_mode'; did you mean 'enable_planning_mode'?"),
+        (11, 49, "round_timeout_grace_seconds: -1 is not"),
+        (11, 65, "(nearest: 'fail')"),
+    ]
+    assert [place[:2] for place in told] == [place[:2] for place in expected]
+    for (_, _, message), (_, _, part) in zip(told, expected, strict=True):
+        assert part in message
+
+
+def test_each_line_of_the_text_is_a_fault_with_its_file(tmp_path: Path) -> None:
+    error = refused(tmp_path, FAULTY)
+    lines = str(error).split("\n")
+    assert len(lines) == 9
+    assert all(line.startswith(f"{tmp_path / 'team.yaml'}:") for line in lines)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_one_fault_is_one_line(tmp_path: Path) -> None:
+    error = refused(tmp_path, "agents: [{id: a, backend: {type: 3}}, {id: b, backend: 3}]")
+    assert len(str(error).split("\n")) == 2
+    assert "\n" not in str(refused(tmp_path, "agents: []"))
+
+
+def test_a_slip_inside_a_lone_agent_is_found(tmp_path: Path) -> None:
+    error = refused(tmp_path, "agent:\n  backend: {type: demo, modle: m}\n  sistem_message: x\n")
+    assert [(e.line, e.column) for e in (error, *error.others)] == [(2, 25), (3, 3)]
+
+
+def test_a_file_that_is_all_wrong_is_told_in_part(tmp_path: Path) -> None:
+    wrong = "\n".join(f"- {{id: a{n}, backend: {n}}}" for n in range(MAX_FAULTS + 5))
+    error = refused(tmp_path, f"agents:\n{wrong}\n")
+    assert len(error.others) == MAX_FAULTS
+    assert str(error.others[-1]).endswith(": 5 more faults.")
+
+
+def test_where_a_team_was_read_is_no_part_of_what_it_says() -> None:
+    assert Origin() == Origin(None) and hash(Origin()) == hash(Origin())
+    assert Origin() != "elsewhere"
