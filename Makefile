@@ -12,6 +12,7 @@ BIN := .venv/bin
 PANEL := nb_agents/jupyter/static/panel.js
 JS_SOURCES := $(shell find js/src -type f 2>/dev/null) $(wildcard js/*.json js/*.js js/*.mjs js/*.ts)
 NODE_MODULES := js/node_modules/.installed
+MASSGEN := $(addprefix .venv/massgen-,$(addsuffix /.installed,0.1.22 0.1.97))
 QUICKSTART := notebooks/quickstart.ipynb
 
 # The environment's own node comes first, so that results don't depend on the machine's.
@@ -55,7 +56,7 @@ js-test: $(NODE_MODULES)
 	cd js && npm test
 
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
-py-test: .venv/.test $(PANEL) chromium
+py-test: .venv/.test $(PANEL) $(MASSGEN) chromium
 	$(BIN)/python -m pytest $(ARGS)
 
 # tests.conftest takes the developer's keys out of the kernels' environment.
@@ -82,6 +83,12 @@ clean:
 .venv/.%: pyproject.toml | $(PANEL)
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	touch $@ $(if $(filter test,$*),.venv/.lab .venv/.headless)
+
+# The readers that tests/session/test_massgen.py holds our sessions against: one module of each is
+# loaded by its path, so that none of MassGen's 240 dependencies is needed.
+.venv/massgen-%/.installed: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D) massgen==$*
+	touch $@
 
 $(PANEL): $(JS_SOURCES) $(NODE_MODULES)
 	cd js && npm run build

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 StopSource = Literal[
-    "widget", "interrupt", "api", "magic", "rest", "cli", "timeout", "approval", "parent"
+    "widget", "interrupt", "api", "magic", "rest", "cli", "timeout", "budget", "approval", "parent"
 ]
 """The door that a stop came through."""
 
@@ -100,6 +100,8 @@ class CancelPolicy:
         before_cancel: Called with the StopRequest before a graceful stop; returning False vetoes
             it. An immediate stop is never vetoed.
         after_cancel: Called with the Receipt once the stopped turn is saved; runs exactly once.
+        on_timeout: Called with the StopRequest when the orchestrator timeout is reached; returning
+            "fail", "cancel" or "continue" decides in the place of the team's `on_timeout`.
         hook_timeout_s: Seconds that each hook may take; a hook that fails or takes longer is
             noted in the journal and otherwise ignored.
     """
@@ -107,6 +109,7 @@ class CancelPolicy:
     grace_timeout_s: float | None = 30.0
     before_cancel: Callable[[StopRequest], bool | None | Awaitable[bool | None]] | None = None
     after_cancel: Callable[..., object] | None = None
+    on_timeout: Callable[[StopRequest], object] | None = None
     hook_timeout_s: float = 5.0
 
 

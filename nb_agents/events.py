@@ -34,9 +34,11 @@ __all__ = [
     "Phase",
     "PresentationStarted",
     "RoundStarted",
+    "RoundTimedOut",
     "SCHEMA_VERSION",
     "StopRequested",
     "TextStreamed",
+    "Told",
     "ToolFinished",
     "ToolStarted",
     "TurnEnded",
@@ -250,6 +252,38 @@ class TurnRejected(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told(_Event):
+    """An agent was told something between two calls: new answers of others, how much time is left.
+
+    Attributes:
+        text: What it reads with its next request, after the tools' results.
+        seen: With new answers, what it has seen from now on, as in RoundStarted; else None.
+    """
+
+    agent: str
+    text: str
+    seen: dict[str, int] | None = None
+    kind: Literal["told"] = "told"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTimedOut(_Event):
+    """A round was cut when its time and the time to wrap up were over.
+
+    An agent that has answered rests: its answer stands. Another is out.
+
+    Attributes:
+        limit_s: Seconds that the round had.
+        grace_s: Seconds that it had to wrap up.
+    """
+
+    agent: str
+    limit_s: float
+    grace_s: float
+    kind: Literal["round_timed_out"] = "round_timed_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerGiven(_Event):
     """An agent submitted an answer; it clears all votes."""
 
@@ -369,6 +403,8 @@ Event = (
     | ToolStarted
     | ToolFinished
     | TurnRejected
+    | Told
+    | RoundTimedOut
     | AnswerGiven
     | VoteCast
     | VoteIgnored

@@ -442,6 +442,17 @@ def _turn_rejected(view: RunView, e: ev.TurnRejected) -> RunView:
     return _with_agent(view, e.agent, phase="thinking")
 
 
+def _told(view: RunView, e: ev.Told) -> RunView:
+    return view
+
+
+def _round_timed_out(view: RunView, e: ev.RoundTimedOut) -> RunView:
+    if view.agents[e.agent].answers:
+        return _with_agent(view, e.agent, phase="answered", in_flight=False, tool="")
+    error = f"No answer within {e.limit_s:g} s and {e.grace_s:g} s to wrap up."
+    return _agent_failed(view, ev.AgentFailed(agent=e.agent, error=error))
+
+
 def _answer_given(view: RunView, e: ev.AnswerGiven) -> RunView:
     agents = {k: _without_vote(a) for k, a in view.agents.items()}
     mine = agents[e.agent]
@@ -519,6 +530,8 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "tool_started": _tool_started,
     "tool_finished": _tool_finished,
     "turn_rejected": _turn_rejected,
+    "told": _told,
+    "round_timed_out": _round_timed_out,
     "answer_given": _answer_given,
     "vote_cast": _vote_cast,
     "vote_ignored": _vote_ignored,

@@ -14,6 +14,7 @@ import pytest
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError
 from nb_agents.models.backend import Backend
 from nb_agents.runs.run import Run
@@ -34,6 +35,26 @@ def start(
     """Start a team of these models on a task, sessions below `root`."""
     team = scripted_team(None, **models)
     return nb_agents.start("the task", team, session_root=root, timeout=timeout, policy=policy)
+
+
+def start_by_rules(
+    root: Path,
+    models: dict[str, Backend],
+    timeouts: dict[str, Any] | None = None,
+    policy: CancelPolicy | None = None,
+    *,
+    debug: bool = False,
+    **orchestrator: Any,
+) -> Run:
+    """Start a team of these models with these settings of a team file."""
+    agents = [
+        {"id": agent, "backend": {"type": "python", "instance": model}}
+        for agent, model in models.items()
+    ]
+    team = TeamSpec.model_validate(
+        {"agents": agents, "orchestrator": orchestrator, "timeout_settings": timeouts or {}}
+    )
+    return nb_agents.start("the task", team, session_root=root, policy=policy, debug=debug)
 
 
 def finish(run: Run) -> Run:

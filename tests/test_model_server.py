@@ -163,14 +163,22 @@ def test_a_hanging_stream_is_held_until_the_client_leaves(
 ) -> None:
     server.script("m", Reply(text="a b c", hang_after=after))
 
-    async def impatient() -> None:
-        async with model_of(server, protocol) as model:
-            async with asyncio.timeout(0.3), model_request_stream(model, PROMPT) as response:
-                async for _ in response:
-                    pass
+    async def listen() -> None:
+        async with (
+            model_of(server, protocol) as model,
+            model_request_stream(model, PROMPT) as response,
+        ):
+            async for _ in response:
+                pass
 
-    with pytest.raises(TimeoutError):
-        asyncio.run(impatient())
+    async def leave_the_silence() -> None:
+        task = asyncio.create_task(listen())
+        await asyncio.to_thread(server.wait_chunks, after)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave_the_silence())
     server.wait_closed()
     assert (server.requests[0].chunks_sent, server.requests[0].closed_by) == (after, "client")
 

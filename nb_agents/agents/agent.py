@@ -8,8 +8,7 @@ during its wait. An answer or vote that a call carried is kept even when a stop 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,16 @@ import anyio.lowlevel
 from nb_agents import events as ev
 from nb_agents.agents import prompts
 from nb_agents.agents.boundary import Boundary
-from nb_agents.agents.coordination import MAX_REJECTED_TURNS, STALE
-from nb_agents.agents.draft import Draft, ReplyTooLongError, read_arguments
+from nb_agents.agents.coordination import MAX_REJECTED_TURNS
+from nb_agents.agents.decisions import (
+    Decision,
+    Offer,
+    Reading,
+    Seat,
+    decision_tools,
+    read_response,
+)
+from nb_agents.agents.draft import Draft, ReplyTooLongError
 from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
@@ -30,9 +37,8 @@ from nb_agents.tools.base import Toolbox, ToolResult, repeating, summarize
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
-    from pydantic_ai.tools import ToolDefinition
 
-__all__ = ["AgentTurn", "Answered", "Decision", "Stale", "Voted"]
+__all__ = ["AgentTurn"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -40,31 +46,6 @@ MAX_MODEL_CALLS = 100
 """Model requests in one round: a model that only ever calls tools must end somewhere."""
 
 CANCELLED_RETURN = "Cancelled: the run was stopped before this call began."
-
-
-@dataclass(frozen=True)
-class Answered:
-    """The turn ended in an answer."""
-
-    answer: str
-
-
-@dataclass(frozen=True)
-class Voted:
-    """The turn ended in a vote that counts when it is still fresh."""
-
-    target: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Stale:
-    """The turn ended in a vote over answers that have since been outdone."""
-
-    target: str
-
-
-Decision = Answered | Voted | Stale
 
 
 class AgentTurn:
@@ -75,10 +56,8 @@ class AgentTurn:
         backend: Its model.
         toolbox: Its tools, besides answering and voting.
         emit: Takes what happens.
-        judge: Judges a vote's label: (agent id or "", "" or why not).
+        seat: Its place in the team: what it may do, and what it is told.
         boundary: Where a stop is felt.
-        voters: Names that can be voted for; none leaves only answering.
-        accept_text: Whether plain text is an answer (presenting, or a team of one).
         calls: Model requests that the agent made before.
 
     Attributes:
@@ -92,26 +71,22 @@ class AgentTurn:
         backend: Backend,
         toolbox: Toolbox,
         emit: Callable[[ev.Event], None],
-        judge: Callable[[str], tuple[str, str]],
+        seat: Seat,
         boundary: Boundary,
-        voters: Sequence[str] = (),
         *,
-        accept_text: bool = False,
         calls: int = 0,
     ) -> None:
         self._agent = agent
         self._backend = backend
         self._toolbox = toolbox
         self._emit = emit
-        self._judge = judge
+        self._seat = seat
         self._boundary = boundary
-        self._accept_text = accept_text
+        self._offer = Offer()
         self._calls = calls
         self.decision: Decision | None = None
         self._rejected = 0
         self._draft: Draft | None = None
-        self._tools = [*toolbox.definitions, *_decision_tools(voters)]
-        self._names = " or ".join(["new_answer"] + (["vote"] if voters else []))
 
     def flush(self) -> None:
         """Emit the words that arrived since the last time."""
@@ -153,20 +128,32 @@ class AgentTurn:
         results = _results(exchange)
         self._rejected += bool(exchange.complaint)
         messages.append(response)
-        messages.append(_request(self._replies(response, results, exchange.complaint)))
+        replies = self._replies(response, results, exchange.complaint, exchange.note)
+        messages.append(_request(replies))
 
     async def _settle(self, messages: list[ModelMessage], exchange: Exchange) -> bool:
         """Do what a response asks for, as far as it is not done: whether it decided the turn."""
         response = exchange.response
         messages.append(response)
-        self.decision, complaint = self._decide(response)
+        self.decision = self._read(exchange).decision
         results = await self._run_tools(exchange)
+        # Read again: others may have answered while its tools ran.
+        self.decision, complaint = self._read(exchange)
         if self.decision is not None:
             return True
         if complaint:
             self._reject(complaint, is_known=bool(exchange.complaint))
-        messages.append(_request(self._replies(response, results, complaint)))
+        # A stop is felt first: what time is left is told anew when the round is resumed.
+        self._boundary.checkpoint()
+        note = exchange.note or self._seat.note()
+        messages.append(_request(self._replies(response, results, complaint, note)))
         return False
+
+    def _read(self, exchange: Exchange) -> Reading:
+        """Read what a response decides; one that was rejected before stays so."""
+        if exchange.complaint:
+            return Reading(None, exchange.complaint)
+        return read_response(exchange.response, self._seat, self._offer)
 
     def _reject(self, complaint: str, *, is_known: bool) -> None:
         self._rejected += 1
@@ -204,8 +191,11 @@ class AgentTurn:
     async def _stream(self, messages: list[ModelMessage]) -> ModelResponse:
         draft = self._draft = Draft(self._agent, self._calls)
         add = draft.add
+        self._offer = offer = self._seat.offer()
+        others = [] if offer.must_decide else self._toolbox.definitions
+        tools = [*others, *decision_tools(offer)]
         try:
-            async with self._backend.stream(messages, self._tools) as stream:
+            async with self._backend.stream(messages, tools) as stream:
                 async for event in stream:
                     add(event)
                 response = stream.get()
@@ -231,41 +221,6 @@ class AgentTurn:
             )
         )
         return response
-
-    def _decide(self, response: ModelResponse) -> tuple[Decision | None, str]:
-        """Read the answer or vote out of a response: (decision, or why there is none)."""
-        answers = [c for c in response.tool_calls if c.tool_name == "new_answer"]
-        votes = [c for c in response.tool_calls if c.tool_name == "vote"]
-        if answers and votes:
-            return None, prompts.BOTH
-        if answers:
-            return self._read_answer(answers[-1])
-        if votes:
-            return self._read_vote(votes[-1])
-        if response.tool_calls:
-            return None, ""
-        text = (response.text or "").strip()
-        if self._accept_text and text:
-            return Answered(text), ""
-        return None, prompts.REMINDER.format(tools=self._names)
-
-    def _read_answer(self, call: ToolCallPart) -> tuple[Decision | None, str]:
-        args = read_arguments(call.args)
-        if args is None:
-            return None, prompts.UNREADABLE
-        content = str(args.get("content") or "").strip()
-        return (Answered(content), "") if content else (None, prompts.EMPTY)
-
-    def _read_vote(self, call: ToolCallPart) -> tuple[Decision | None, str]:
-        args = read_arguments(call.args)
-        if args is None:
-            return None, prompts.UNREADABLE
-        target, refusal = self._judge(str(args.get("agent_id") or ""))
-        if refusal == STALE:
-            return Stale(target), ""
-        if refusal:
-            return None, refusal
-        return Voted(target, str(args.get("reason") or "")), ""
 
     async def _run_tools(self, exchange: Exchange) -> dict[int, ToolResult]:
         """Run the response's other tool calls in order, those not yet done: results by position.
@@ -305,7 +260,7 @@ class AgentTurn:
             )
         )
         try:
-            result = await self._toolbox.call(call.tool_name, args)
+            result = await self._call(call)
         except (anyio.get_cancelled_exc_class(), AgentStopped):
             self._finish_tool(call, call_id, "cut", "")
             raise
@@ -314,6 +269,11 @@ class AgentTurn:
             result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
         self._finish_tool(call, call_id, "error" if result.is_error else "ok", result)
         return result
+
+    async def _call(self, call: ToolCallPart) -> ToolResult:
+        if self._offer.must_decide:
+            return ToolResult(prompts.NO_TOOLS.format(tools=self._offer.names), is_error=True)
+        return await self._toolbox.call(call.tool_name, call.args)
 
     def _finish_tool(self, call: ToolCallPart, call_id: str, outcome: Any, result: str) -> None:
         self._emit(
@@ -327,14 +287,19 @@ class AgentTurn:
         )
 
     def _replies(
-        self, response: ModelResponse, results: dict[int, ToolResult], complaint: str
+        self,
+        response: ModelResponse,
+        results: dict[int, ToolResult],
+        complaint: str,
+        note: str,
     ) -> list[Any]:
-        """Answer every tool call of a response, or plain text with the reminder."""
+        """Answer every tool call of a response, or plain text with the reminder; then the note."""
         from pydantic_ai.messages import ToolReturnPart, UserPromptPart
 
+        notes = [UserPromptPart(content=note)] if note else []
         if not response.tool_calls:
-            return [UserPromptPart(content=complaint)]
-        return [
+            return [UserPromptPart(content=complaint), *notes]
+        returns = [
             ToolReturnPart(
                 tool_name=call.tool_name,
                 content=str(results.get(number, f"Error: {complaint}")),
@@ -342,6 +307,7 @@ class AgentTurn:
             )
             for number, call in enumerate(response.tool_calls)
         ]
+        return [*returns, *notes]
 
 
 def _results(exchange: Exchange) -> dict[int, ToolResult]:
@@ -355,31 +321,3 @@ def _request(parts: list[Any]) -> ModelMessage:
     from pydantic_ai.messages import ModelRequest
 
     return ModelRequest(parts=parts)
-
-
-def _decision_tools(voters: Sequence[str]) -> list[ToolDefinition]:
-    from pydantic_ai.tools import ToolDefinition
-
-    text = {"type": "string"}
-    answer = ToolDefinition(
-        name="new_answer",
-        description="Submit your complete answer to the task.",
-        parameters_json_schema=_schema({"content": text}),
-    )
-    vote = ToolDefinition(
-        name="vote",
-        description="Vote for the best of the current answers.",
-        parameters_json_schema=_schema(
-            {"agent_id": {"type": "string", "enum": list(voters)}, "reason": text}
-        ),
-    )
-    return [answer, vote] if voters else [answer]
-
-
-def _schema(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }

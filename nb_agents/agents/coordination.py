@@ -2,11 +2,11 @@
 
 `apply` gives the state after an event and `next_step` says what is to be done; no await, no
 clock, no disk. The driver (`nb_agents.agents.team`) does it and emits what happened; a resume
-folds stored events and goes on from the same state.
+folds stored events and goes on from the same state. What is allowed is said by
+`nb_agents.agents.rules.Rules`; events alone make the state, so that it folds without them.
 
 Every model turn ends in an answer or a vote. An answer clears all votes and sends the others to
-look again; the run ends when all live agents have voted; ties go to registration order; the
-winner presents. Limits, sensitivities and round timeouts belong into `next_step` and `judge_vote`.
+look again; the run ends when all live agents have voted or rest; ties go to registration order.
 
 Source: MassGen's orchestrator (voting mode).
 """
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nb_agents import events as ev
+from nb_agents.agents.rules import Rules, similarity
 
 __all__ = [
     "Coordination",
@@ -27,10 +28,13 @@ __all__ = [
     "Work",
     "apply",
     "begin",
+    "judge_answer",
     "judge_vote",
     "labels",
+    "may_answer",
     "next_step",
     "seen",
+    "voting_is_open",
 ]
 
 MAX_REJECTED_TURNS = 3
@@ -38,7 +42,18 @@ MAX_REJECTED_TURNS = 3
 
 NO_ANSWERS = "Cannot vote when no answers exist. Use the new_answer tool."
 NO_VOTING = "There is nothing to vote on. Use the new_answer tool."
+TOO_EARLY = "Votes count once every agent has answered. Use the new_answer tool."
 STALE = "stale"
+
+LIMIT_EACH = "You have given all the answers that you may give ({limit}). Please vote for the best."
+LIMIT_ALL = (
+    "The team has given all the answers that it may give ({limit}). Please vote for the best."
+)
+DUPLICATE = "This is word for word the current answer of {owner}. Submit one that differs{or_vote}."
+NOT_NEW = (
+    "This answer has {share:.0%} of its words in common with the current answer of {owner}. "
+    "Take a substantially different way{or_vote}."
+)
 
 
 @dataclass(frozen=True)
@@ -50,12 +65,15 @@ class Coordination:
         answers: For each agent that answered, its answers, oldest first.
         votes: For each voter, whom it voted for; only votes that count.
         out: Agents that failed or were stopped.
+        resting: Agents whose time was up after they had answered: their answers stand, and they
+            are asked for no more.
     """
 
     order: tuple[str, ...]
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     votes: Mapping[str, str] = field(default_factory=dict)
     out: frozenset[str] = frozenset()
+    resting: frozenset[str] = frozenset()
 
     @property
     def live(self) -> tuple[str, ...]:
@@ -72,7 +90,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Present:
-    """All live agents have voted: the winner is to present."""
+    """Coordination is over: this agent is to present."""
 
     winner: str
 
@@ -115,30 +133,91 @@ def apply(state: Coordination, event: ev.Event) -> Coordination:
             if judge_vote(state, target, known):
                 return state
             return replace(state, votes={**state.votes, agent: target})
-        case ev.AgentFailed(agent=agent) | ev.AgentEnded(agent=agent):
+        case ev.RoundTimedOut(agent=agent) if agent in state.answers:
+            return replace(state, resting=state.resting | {agent})
+        case (
+            ev.AgentFailed(agent=agent) | ev.AgentEnded(agent=agent) | ev.RoundTimedOut(agent=agent)
+        ):
             return replace(state, out=state.out | {agent})
         case _:
             return state
 
 
-def next_step(state: Coordination) -> Step:
+def next_step(state: Coordination, rules: Rules) -> Step:
     """Say what is to be done now."""
-    live = state.live
-    if not live:
+    if not state.live:
         return Finish(_winner(state)) if state.answers else NoAnswer()
     if len(state.order) == 1 and state.answers:
         # A team of one has nobody to vote with and nothing to choose from.
         return Finish(state.order[0])
-    waiting = tuple(a for a in live if a not in state.votes)
-    if waiting:
-        return Work(waiting)
+    agents = _at_work(state, rules)
+    return Work(agents) if agents else _conclusion(state, rules)
+
+
+def _at_work(state: Coordination, rules: Rules) -> tuple[str, ...]:
+    waiting = tuple(a for a in state.live if a not in state.votes and a not in state.resting)
+    if rules.skips_voting or not voting_is_open(state, rules):
+        return tuple(a for a in waiting if a not in state.answers and may_answer(state, rules, a))
+    slowest = min((_count(state, a) for a in waiting), default=0)
+    cap = rules.lead_cap
+    return tuple(a for a in waiting if cap is None or _count(state, a) - slowest <= cap)
+
+
+def _conclusion(state: Coordination, rules: Rules) -> Present | Finish:
     winner = _winner(state)
-    return Present(winner) if winner in live else Finish(winner)
+    if rules.final == "synthesize":
+        # Anyone who is left can put the answers together.
+        able = [a for a in state.live if a in state.answers]
+        return Present(able[0]) if able else Finish(winner)
+    can_present = rules.final == "winner_present" and winner in state.live
+    return Present(winner) if can_present else Finish(winner)
 
 
 def seen(state: Coordination) -> dict[str, int]:
     """Say how many answers of each agent there are, as an agent sees them now."""
     return {agent: len(answers) for agent, answers in state.answers.items()}
+
+
+def may_answer(state: Coordination, rules: Rules, agent: str) -> bool:
+    """Whether an agent has not used up its answers, nor the team those of all."""
+    return not _limit_reached(state, rules, agent)
+
+
+def voting_is_open(state: Coordination, rules: Rules) -> bool:
+    """Whether votes count by now: nobody is still waited for to answer first."""
+    if not rules.votes_after_all_answered:
+        return True
+    return all(a in state.answers or not may_answer(state, rules, a) for a in state.live)
+
+
+def judge_answer(state: Coordination, rules: Rules, agent: str, answer: str) -> str:
+    """Judge an answer.
+
+    Args:
+        state: Where the team stands.
+        rules: What is allowed.
+        agent: Whose it is.
+        answer: Its text.
+
+    Returns:
+        "" when it is taken, else why not.
+    """
+    if refusal := _limit_reached(state, rules, agent):
+        return refusal
+    or_vote = "" if rules.skips_voting else ", or vote for the best"
+    for label, peer in labels(state).items():
+        if peer not in state.answers:
+            continue
+        current = state.answers[peer][-1]
+        owner = "yourself" if peer == agent else label
+        if answer == current:
+            return DUPLICATE.format(owner=owner, or_vote=or_vote)
+        if rules.max_similarity is None:
+            continue
+        share = similarity(answer, current)
+        if share > rules.max_similarity:
+            return NOT_NEW.format(share=share, owner=owner, or_vote=or_vote)
+    return ""
 
 
 def judge_vote(state: Coordination, target: str, known: Mapping[str, int]) -> str:
@@ -163,6 +242,19 @@ def judge_vote(state: Coordination, target: str, known: Mapping[str, int]) -> st
 def labels(state: Coordination) -> dict[str, str]:
     """Give the names under which agents see each other: agent1 … by sorted id."""
     return {f"agent{n}": agent for n, agent in enumerate(sorted(state.order), 1)}
+
+
+def _limit_reached(state: Coordination, rules: Rules, agent: str) -> str:
+    each, total = rules.max_answers_each, rules.max_answers_all
+    if each is not None and _count(state, agent) >= each:
+        return LIMIT_EACH.format(limit=each)
+    if total is not None and sum(map(len, state.answers.values())) >= total:
+        return LIMIT_ALL.format(limit=total)
+    return ""
+
+
+def _count(state: Coordination, agent: str) -> int:
+    return len(state.answers.get(agent, ()))
 
 
 def _winner(state: Coordination) -> str:

@@ -5,10 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
+from nb_agents.agents.rules import Rules
+from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.session.history import Message
 
-__all__ = ["REMINDER", "coordination_prompt", "presentation_prompt", "system_prompt"]
+__all__ = [
+    "REMINDER",
+    "Role",
+    "coordination_prompt",
+    "news",
+    "presentation_prompt",
+    "system_prompt",
+]
+
+Role = Literal["alone", "member", "voter", "presenter"]
+"""Who an agent is: a team of one, one of a team, one that can only vote, the one that presents."""
 
 _FRAMES = re.compile(
     r"<(/?(?:TASK|ANSWER|CURRENT_ANSWERS|CONVERSATION_HISTORY|FINAL PRESENTATION))", re.IGNORECASE
@@ -24,12 +37,43 @@ UNREADABLE = (
 )
 EMPTY = "The answer was empty. Call new_answer with the full text of your answer."
 
+NO_TOOLS = "Error: the time of this round is over. Finish with {tools}."
+
 _TEAM = """You are one of a team of agents that work on the same task side by side.
 Every turn of yours ends in exactly one of two tool calls:
 - `new_answer(content)`: submit a complete answer of your own, when you can better what is there.
-- `vote(agent_id, reason)`: vote for the best answer, when it solves the task and you could not
-  make it substantially better.
-Answers of others are anonymous. When somebody submits a new answer you see it and decide again."""
+- `vote(agent_id, reason)`: vote for the best answer, when that is the better choice.
+Answers of others are anonymous. When somebody submits a new answer you see it and decide again.
+A copy of an answer that is there already is refused."""
+
+_TEAM_WITHOUT_VOTES = """You are one of a team of agents that work on the same task side by side.
+Your turn ends when you call `new_answer(content)` with a complete answer of your own. A copy of an
+answer that is there already is refused."""
+
+_VOTER = """You are one of a team of agents. All answers are in. End your turn by calling
+`vote(agent_id, reason)` for the best of them."""
+
+_CRITERIA: dict[Sensitivity, str] = {
+    "lenient": "Vote as soon as an answer solves the task and you could not make it substantially "
+    "better.",
+    "balanced": "Before you decide, name the weakest point of the best answer. Vote for it only if "
+    "it (1) does all that the task asks, (2) is right in what it says, and (3) would not gain "
+    "anything that a reader would miss now. Otherwise submit a better one.",
+    "strict": "Grade the best answer from 0 to 3 on each of: complete, correct, clear, well "
+    "founded. Vote only for an answer with 3 on all of them; otherwise submit one that earns the "
+    "missing points.",
+}
+_GAIN = (
+    "Weigh gain against cost: estimate by how many per cent another answer of yours would better "
+    "the best one. Submit it if that is {percent} % or more, else vote."
+)
+# Source: MassGen's thresholds.
+_CRITERIA |= {
+    "roi": _GAIN.format(percent=15),
+    "roi_conservative": _GAIN.format(percent=30),
+    "roi_balanced": _GAIN.format(percent=15),
+    "roi_aggressive": _GAIN.format(percent=5),
+}
 
 _SOLO = """Work on the task. End your turn by calling `new_answer(content)` with your complete
 answer."""
@@ -38,29 +82,69 @@ _PRESENT = """Your answer won the team's vote. Present the final answer to the p
 complete, in your own words, using what is good in the other answers. Write it as plain text, or
 call `new_answer` once with it."""
 
+_CHOSEN = """Your answer was chosen. Present the final answer to the person who asked: complete, in
+your own words, using what is good in the other answers. Write it as plain text, or call
+`new_answer` once with it."""
+
+_SYNTHESIZE = """All agents of the team have answered. Put their answers together into one final
+answer for the person who asked: keep what is best in each, settle where they differ, and say
+everything once. Write it as plain text, or call `new_answer` once with it."""
+
+_PLAN = """This is the planning phase: nothing is to be changed yet, and no tool changes anything.
+Your answer is a plan of what is to be done, step by step. The agent whose plan wins carries it out
+afterwards."""
+
+_ACT = """Planning is over: now carry the plan out, with the tools that you have, and then say what
+you did."""
+
 _FILES = """You have a workspace of files, reached by the tools list_files, read_file, write_file,
 edit_file and delete_file with relative paths. Workspaces of the others can be read below
 `peers/`."""
 
+_READING = """You can read files with the tools list_files and read_file: your workspace by relative
+paths, those of the others below `peers/`."""
 
-def system_prompt(own: str, *, solo: bool, presenting: bool, context: Sequence[Path]) -> str:
+_NEWS = """While you worked, others have submitted new answers:
+{answers}
+Take them into account in what you decide."""
+
+
+def system_prompt(own: str, role: Role, rules: Rules, context: Sequence[Path]) -> str:
     """Make an agent's system prompt.
 
     Args:
         own: The agent's own system message, or "".
-        solo: Whether it is a team of one.
-        presenting: Whether it is the winner's presentation.
+        role: Who it is in this round.
+        rules: How the team works.
         context: Read-only files and directories.
 
     Returns:
         The prompt.
     """
-    role = _PRESENT if presenting else (_SOLO if solo else _TEAM)
-    parts = [own, role, _FILES]
+    is_planning = rules.plans_first and role in ("member", "voter")
+    parts = [own, *_role(role, rules), _READING if is_planning else _FILES]
     if context:
         paths = "\n".join(f"- {path}" for path in context)
         parts.append(f"You may read, but not change, what is below these paths:\n{paths}")
     return "\n\n".join(part for part in parts if part)
+
+
+def _role(role: Role, rules: Rules) -> list[str]:
+    match role:
+        case "alone":
+            return [_SOLO]
+        case "voter":
+            return [_VOTER]
+        case "presenter":
+            return [_presenting(rules), _ACT if rules.plans_first else ""]
+    team = [_TEAM_WITHOUT_VOTES] if rules.skips_voting else [_TEAM, _CRITERIA[rules.sensitivity]]
+    return [*team, _PLAN if rules.plans_first else ""]
+
+
+def _presenting(rules: Rules) -> str:
+    if rules.final == "synthesize":
+        return _SYNTHESIZE
+    return _CHOSEN if rules.skips_voting else _PRESENT
 
 
 def coordination_prompt(
@@ -87,10 +171,27 @@ def presentation_prompt(
     own_label: str,
     votes: Mapping[str, int],
 ) -> str:
-    """Make the message that asks the winner to present; ``votes`` is by anonymous name."""
+    """Make the message that asks the winner to present.
+
+    Args:
+        task: What was asked.
+        history: The conversation before this turn.
+        answers: Latest answers by anonymous name.
+        own_label: Which of those names is the reader's own.
+        votes: By anonymous name; empty when there was no vote.
+
+    Returns:
+        The message.
+    """
     tally = ", ".join(f"{name}: {count}" for name, count in votes.items())
+    counted = f"Votes: {tally}. " if tally else ""
     opening = coordination_prompt(task, history, answers, own_label)
-    return f"{opening}\n\n<FINAL PRESENTATION>\nVotes: {tally}. You are {own_label}.\n"
+    return f"{opening}\n\n<FINAL PRESENTATION>\n{counted}You are {own_label}.\n"
+
+
+def news(answers: Mapping[str, str]) -> str:
+    """Make the message that shows a working agent new answers of others, by anonymous name."""
+    return _NEWS.format(answers=_blocks(answers, ""))
 
 
 def _history(history: Sequence[Message]) -> str:
@@ -103,11 +204,14 @@ def _history(history: Sequence[Message]) -> str:
 def _answers(answers: Mapping[str, str], own_label: str) -> str:
     if not answers:
         return "<CURRENT_ANSWERS>\n(no answers yet)\n</CURRENT_ANSWERS>"
-    blocks = "\n".join(
+    return f"<CURRENT_ANSWERS>\n{_blocks(answers, own_label)}\n</CURRENT_ANSWERS>"
+
+
+def _blocks(answers: Mapping[str, str], own_label: str) -> str:
+    return "\n".join(
         f'<ANSWER from="{name}">{_own(name, own_label)}\n{_fenced(text)}\n</ANSWER>'
         for name, text in answers.items()
     )
-    return f"<CURRENT_ANSWERS>\n{blocks}\n</CURRENT_ANSWERS>"
 
 
 def _own(name: str, own_label: str) -> str:

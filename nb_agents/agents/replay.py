@@ -38,6 +38,7 @@ class Exchange:
         results: By position of the tool call: (what the model is told, whether it is an error).
         begun: Positions of calls that were cut or whose end is unknown: they may have happened.
         complaint: Why the turn was rejected, or "".
+        note: What the agent was told besides, or "".
     """
 
     call: int
@@ -45,6 +46,7 @@ class Exchange:
     results: dict[int, tuple[str, bool]] = field(default_factory=dict)
     begun: frozenset[int] = frozenset()
     complaint: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class OpenRound:
         request: How the round opened, as pydantic-ai's JSON.
         exchanges: Finished requests, in order; only the last may have tool calls left to run.
         was_asking: Whether a request was open: it is sent again.
+        news: How often the agent was shown new answers.
     """
 
     number: int
@@ -64,6 +67,7 @@ class OpenRound:
     request: list[Any]
     exchanges: tuple[Exchange, ...] = ()
     was_asking: bool = False
+    news: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,13 +129,16 @@ def _apply(past: Past, event: ev.Event) -> Past:
         case ev.ToolFinished(agent=agent, call_id=call_id, outcome="ok" | "error", result=result):
             return _change_last(past, agent, call_id, (result, event.outcome == "error"))
         case ev.TurnRejected(agent=agent, why=why):
-            return _complain(past, agent, why)
+            return _change_exchange(past, agent, complaint=why)
+        case ev.Told(agent=agent, text=text, seen=seen):
+            return _note_told(past, agent, text, seen)
         case ev.PresentationStarted(agent=agent):
             return replace(past, presenter=agent)
         case (
             ev.AnswerGiven(agent=agent)
             | ev.VoteCast(agent=agent)
             | ev.VoteIgnored(agent=agent)
+            | ev.RoundTimedOut(agent=agent)
             | ev.AgentFailed(agent=agent)
             | ev.AgentEnded(agent=agent)
         ):
@@ -165,11 +172,19 @@ def _change_last(past: Past, agent: str, call_id: str, result: tuple[str, bool] 
     return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))  # type: ignore[union-attr]
 
 
-def _complain(past: Past, agent: str, why: str) -> Past:
+def _note_told(past: Past, agent: str, text: str, seen: dict[str, int] | None) -> Past:
+    open_round = past.rounds.get(agent)
+    if open_round and seen is not None:
+        past = _change(past, agent, seen=dict(seen), news=open_round.news + 1)
+    return _change_exchange(past, agent, note=text)
+
+
+def _change_exchange(past: Past, agent: str, **changes: Any) -> Past:
+    """Change an agent's last exchange."""
     open_round = past.rounds.get(agent)
     if not open_round or not open_round.exchanges:
         return past
-    last = replace(open_round.exchanges[-1], complaint=why)
+    last = replace(open_round.exchanges[-1], **changes)
     return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))
 
 

@@ -16,18 +16,20 @@ import anyio
 
 from nb_agents import events as ev
 from nb_agents.agents import coordination as co
-from nb_agents.agents import prompts
-from nb_agents.agents.agent import AgentTurn, Answered, Decision, Stale, Voted
+from nb_agents.agents.agent import AgentTurn
 from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.briefing import Briefing
+from nb_agents.agents.decisions import Answered, Decision, Stale, Voted
 from nb_agents.agents.replay import OpenRound, Past, dump_messages, load_messages, load_round
+from nb_agents.agents.rules import rules_of
+from nb_agents.agents.seat import TeamSeat
+from nb_agents.agents.timing import Elapsed
 from nb_agents.cancel import AgentStopped, CancelToken
-from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
-from nb_agents.tools.base import Toolbox
-from nb_agents.tools.workspace import Workspace
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -64,6 +66,7 @@ class Team:
         tokens: For each agent id, its own, below the run's.
         emit: Takes what happens.
         past: Where an earlier turn had come to, when this one resumes it.
+        timeout_s: The orchestrator timeout, seconds: agents are told what is left of it.
     """
 
     def __init__(
@@ -78,17 +81,17 @@ class Team:
         tokens: Mapping[str, CancelToken],
         emit: Callable[[ev.Event], None],
         past: Past | None = None,
+        timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ) -> None:
-        self._agents = {agent.id: agent for agent in spec.agents}
+        self._agents = [agent.id for agent in spec.agents]
         self._backends = backends
-        self._paths = paths
-        self._task = task
-        self._history = history
-        self._context = list(context)
+        self._rules = rules_of(spec, timeout_s)
+        self._briefing = Briefing(spec, self._rules, paths, task, history, list(context))
+        self._began = anyio.current_time()
         self._token = token
         self._tokens = tokens
         self._publish = emit
-        past = past or Past(co.begin(list(self._agents)))
+        past = past or Past(co.begin(self._agents))
         self._state = past.state
         self._rounds = {a: past.round_numbers.get(a, 0) for a in self._agents}
         self._calls = {a: past.calls.get(a, 0) for a in self._agents}
@@ -96,6 +99,7 @@ class Team:
         self._presenter = past.presenter
         self._active: dict[str, AgentTurn] = {}
         self._running: set[str] = set()
+        self._was_cut_short = False
         self._changed = anyio.Event()
 
     def flush(self) -> None:
@@ -113,26 +117,25 @@ class Team:
             AgentStopped: The run was stopped; every round has ended by then.
         """
         async with anyio.create_task_group() as group:
-            while isinstance(step := co.next_step(self._state), co.Work):
+            while isinstance(step := co.next_step(self._state, self._rules), co.Work):
                 if self._token.is_stopping and not self._running:
                     break
                 if not self._token.is_stopping:
                     self._start(step.agents, group)
                 self._changed = anyio.Event()
                 await self._changed.wait()
+            if self._running and not self._token.is_stopping:
+                # The team's last answer was given, and nobody votes: the others write for nobody.
+                group.cancel_scope.cancel()
         match step:
             case co.Present(winner=winner):
                 return await self._present(winner)
-            case co.Finish(winner=winner) if self._ended_by_itself(winner):
+            case co.Finish(winner=winner) if not self._was_cut_short:
                 return Result(winner, self._state.answers[winner][-1])
             case co.NoAnswer() if not self._token.is_stopping:
                 return Result()
         self._token.checkpoint()
         raise AssertionError(f"no way on from {step}")
-
-    def _ended_by_itself(self, winner: str) -> bool:
-        """Whether a finish is one: a stopped team of answers is not, a lone agent's answer is."""
-        return not self._token.is_stopping or winner in self._state.live
 
     def _start(self, agents: Sequence[str], group: anyio.abc.TaskGroup) -> None:
         for agent in agents:
@@ -155,28 +158,32 @@ class Team:
 
     async def _work(self, agent: str) -> None:
         past = self._open_rounds.pop(agent, None)
-        known = past.seen if past else co.seen(self._state)
+        seat = self._take_seat(agent, past)
+        limit_s, grace_s = seat.elapsed().round_limit_s, self._rules.round_grace_s
         boundary = Boundary(self._tokens[agent])
         turn: AgentTurn | None = None
-        with boundary:
+        with (
+            boundary,
+            anyio.move_on_after(None if limit_s is None else limit_s + grace_s) as clock,
+        ):
             try:
                 boundary.checkpoint()
-                turn = self._make_turn(agent, known, boundary)
-                answers, own = self._answers_for(agent)
-                prompt = prompts.coordination_prompt(self._task, self._history, answers, own)
-                decision = await self._run_turn(
-                    agent, turn, self._opening(agent, prompt), known, past
-                )
-                self._record(agent, decision, known)
+                turn = self._make_turn(seat, boundary)
+                opening = self._briefing.opening(self._state, agent, seat.opening_note())
+                self._record(await self._run_turn(turn, opening, seat, past), seat)
             except AgentStopped:
                 self._end(agent, "stopped")
             except Exception as exc:
                 self._emit(ev.AgentFailed(agent=agent, error=self._why(agent, exc)))
+        if not (boundary.was_cut or clock.cancelled_caught):
+            return
+        # It may have been cut among other tools of the response that carried its answer or vote.
+        decision = turn.decision if turn is not None else None
+        is_kept = decision is not None and self._record(decision, seat)
         if boundary.was_cut:
-            if turn is not None and turn.decision is not None:
-                # It was cut among other tools of the response that carried its answer or vote.
-                self._record(agent, turn.decision, known)
             self._end(agent, "killed")
+        elif limit_s is not None and not is_kept:
+            self._emit(ev.RoundTimedOut(agent=agent, limit_s=limit_s, grace_s=grace_s))
 
     def _why(self, agent: str, exc: Exception) -> str:
         """Say why an agent failed: a defect of ours costs one agent, never the team."""
@@ -188,59 +195,79 @@ class Team:
     def _end(self, agent: str, outcome: ev.Outcome) -> None:
         if not self._calls[agent]:
             outcome = "never started"
+        self._was_cut_short |= self._token.is_stopping
         self._emit(ev.AgentEnded(agent=agent, outcome=outcome))
 
-    def _record(self, agent: str, decision: Decision, known: Mapping[str, int]) -> None:
+    def _record(self, decision: Decision, seat: TeamSeat) -> bool:
+        """Tell what a round ended in: whether it was recorded.
+
+        It is judged once more, for a round that was cut while other tools of its response ran.
+        """
+        agent, known = seat.agent, seat.known
         match decision:
             case Answered(answer=answer):
+                if seat.judge_answer(answer):
+                    return False
                 self._emit(ev.AnswerGiven(agent=agent, answer=answer))
-            case Voted(target=target) if co.judge_vote(self._state, target, known) == co.STALE:
-                # A newer answer came while other tools of the same response ran.
-                self._emit(ev.VoteIgnored(agent=agent, target=target))
-            case Voted(target=target, reason=reason):
+            case Voted(target=target, reason=reason) if not co.judge_vote(
+                self._state, target, known
+            ):
                 self._emit(ev.VoteCast(agent=agent, target=target, reason=reason, seen=dict(known)))
-            case Stale(target=target):
+            case Voted(target=target) | Stale(target=target):
                 self._emit(ev.VoteIgnored(agent=agent, target=target))
+        return True
 
-    def _make_turn(
-        self, agent: str, known: Mapping[str, int], boundary: Boundary, *, presenting: bool = False
-    ) -> AgentTurn:
-        labels = co.labels(self._state)
-        solo = len(self._agents) == 1
-        can_vote = not (solo or presenting)
-        voters = [label for label, a in labels.items() if a in known]
+    def _take_seat(
+        self, agent: str, past: OpenRound | None, *, is_presenting: bool = False
+    ) -> TeamSeat:
+        number = past.number if past else self._rounds[agent] + 1
+        limit_s = None if is_presenting else self._rules.round_limit_s(number)
+        began = anyio.current_time()
 
-        def judge(label: str) -> tuple[str, str]:
-            if not can_vote:
-                return "", co.NO_VOTING
-            target = labels.get(label, "")
-            return target, co.judge_vote(self._state, target, known)
+        def elapsed() -> Elapsed:
+            now, rules = anyio.current_time(), self._rules
+            return Elapsed(
+                now - self._began, rules.turn_limit_s, now - began, limit_s, rules.round_grace_s
+            )
 
+        return TeamSeat(
+            agent,
+            self._rules,
+            lambda: self._state,
+            elapsed,
+            self._emit,
+            dict(past.seen) if past else co.seen(self._state),
+            past.news if past else 0,
+            is_presenting,
+        )
+
+    def _make_turn(self, seat: TeamSeat, boundary: Boundary) -> AgentTurn:
+        agent = seat.agent
+        toolbox = self._briefing.toolbox(self._state, agent, is_presenting=seat.is_presenting)
         return AgentTurn(
             agent,
             self._backends[agent],
-            self._toolbox(agent),
+            toolbox,
             self._emit,
-            judge,
+            seat,
             boundary,
-            voters if can_vote else (),
-            accept_text=not can_vote,
             calls=self._calls[agent],
         )
 
     async def _run_turn(
         self,
-        agent: str,
         turn: AgentTurn,
         opening: list[ModelMessage],
-        known: dict[str, int],
+        seat: TeamSeat,
         past: OpenRound | None,
     ) -> Decision:
+        agent = seat.agent
         if past is not None:
             opening, past = load_messages(past.request), load_round(past)
         else:
             self._rounds[agent] += 1
             number, request = self._rounds[agent], dump_messages(opening)
+            known = dict(seat.known)
             self._emit(ev.RoundStarted(agent=agent, number=number, seen=known, request=request))
         self._active[agent] = turn
         try:
@@ -252,20 +279,16 @@ class Team:
         """Let the winner present; its stored answer stands in when it can't."""
         self._token.checkpoint()
         stored = self._state.answers[winner][-1]
-        labels = {agent: label for label, agent in co.labels(self._state).items()}
         votes = {a: list(self._state.votes.values()).count(a) for a in self._state.answers}
         past = self._open_rounds.pop(winner, None)
         if self._presenter != winner:
             self._emit(ev.PresentationStarted(agent=winner, votes=votes))
-        answers, own = self._answers_for(winner)
-        tally = {labels[a]: n for a, n in votes.items()}
-        prompt = prompts.presentation_prompt(self._task, self._history, answers, own, tally)
-        known = co.seen(self._state)
+        seat = self._take_seat(winner, past, is_presenting=True)
         with Boundary(self._tokens[winner]) as boundary:
             try:
-                turn = self._make_turn(winner, known, boundary, presenting=True)
-                opening = self._opening(winner, prompt, presenting=True)
-                decision = await self._run_turn(winner, turn, opening, known, past)
+                turn = self._make_turn(seat, boundary)
+                opening = self._briefing.presentation(self._state, winner, votes)
+                decision = await self._run_turn(turn, opening, seat, past)
             except AgentStopped:
                 self._end(winner, "stopped")
                 return self._after_cut(winner, stored)
@@ -283,33 +306,3 @@ class Team:
         """The presenter was stopped: with the run, or alone, and then its answer stands."""
         self._token.checkpoint()
         return Result(winner, stored)
-
-    def _answers_for(self, agent: str) -> tuple[dict[str, str], str]:
-        """The latest answers by anonymous name, and which name is the agent's own."""
-        labels = co.labels(self._state)
-        answers = {
-            label: self._state.answers[a][-1]
-            for label, a in labels.items()
-            if a in self._state.answers
-        }
-        return answers, next(label for label, a in labels.items() if a == agent)
-
-    def _toolbox(self, agent: str) -> Toolbox:
-        peers = {
-            label: self._paths.workspaces / a
-            for label, a in co.labels(self._state).items()
-            if a != agent
-        }
-        return Toolbox(Workspace(self._paths.workspaces / agent, peers, self._context).tools())
-
-    def _opening(self, agent: str, prompt: str, *, presenting: bool = False) -> list[ModelMessage]:
-        from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
-
-        spec: AgentSpec = self._agents[agent]
-        system = prompts.system_prompt(
-            spec.system_message,
-            solo=len(self._agents) == 1,
-            presenting=presenting,
-            context=self._context,
-        )
-        return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(prompt)])]

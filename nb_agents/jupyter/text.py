@@ -27,6 +27,7 @@ _SOURCES = {
     "rest": "the HTTP interface",
     "cli": "the command line",
     "timeout": "the timeout",
+    "budget": "the budget",
     "approval": "a denied approval",
     "parent": "the end of the kernel",
 }

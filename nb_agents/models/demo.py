@@ -29,10 +29,11 @@ _TASK = re.compile(r"<TASK>\n?(.*?)\n?</TASK>", re.DOTALL)
 _PEERS = re.compile(r'<ANSWER from="(agent\d+)">')
 
 
-def demo_backend(words_per_second: float | None = None) -> PydanticBackend:
+def demo_backend(name: str, words_per_second: float | None = None) -> PydanticBackend:
     """Make a demo model.
 
     Args:
+        name: Signs its answers, so that no two of a team are the same.
         words_per_second: How fast it writes; `DEMO_WORDS_PER_SECOND` by default.
 
     Returns:
@@ -43,7 +44,7 @@ def demo_backend(words_per_second: float | None = None) -> PydanticBackend:
     pause_s = 1 / (words_per_second or DEMO_WORDS_PER_SECOND)
 
     async def write(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-        text, tool, args = _next_move(messages, {t.name for t in info.function_tools})
+        text, tool, args = _next_move(messages, {t.name for t in info.function_tools}, name)
         async for delta in _stream(text, tool, args, pause_s, f"demo_{len(messages)}"):
             yield delta
 
@@ -71,7 +72,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\S+\s*", text)
 
 
-def _next_move(messages: list[Any], tools: set[str]) -> tuple[str, str, dict[str, str]]:
+def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, str, dict[str, str]]:
     """Choose what to say and which tool to call, from the conversation alone."""
     prompt = _first_prompt(messages)
     task = _task(prompt)
@@ -79,7 +80,7 @@ def _next_move(messages: list[Any], tools: set[str]) -> tuple[str, str, dict[str
     if "<FINAL PRESENTATION>" in prompt:
         return _presentation(task), "", {}
     peers = _PEERS.findall(prompt)
-    if peers:
+    if peers and "vote" in tools:
         return _judge(peers, done, prompt)
     if "write_file" in tools and "write_file" not in done:
         note = f"# Notes on the task\n\n{task}\n\nWritten by the demo model; no LLM was called.\n"
@@ -88,7 +89,7 @@ def _next_move(messages: list[Any], tools: set[str]) -> tuple[str, str, dict[str
             "write_file",
             {"path": "notes.md", "content": note},
         )
-    return "Now I can answer. ", "new_answer", {"content": _answer(task)}
+    return "Now I can answer. ", "new_answer", {"content": _answer(task, name)}
 
 
 def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, dict[str, str]]:
@@ -104,11 +105,11 @@ def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, di
     return f"I compared {len(peers)} answer(s). ", "vote", {"agent_id": best, "reason": reason}
 
 
-def _answer(task: str) -> str:
+def _answer(task: str, name: str) -> str:
     return (
         f"**This is the demo model**: no LLM was called and nothing was spent.\n\n"
         f"You asked: {_short(task)}\n\n"
-        "1. A team of real models would now each draft an answer, as I do here.\n"
+        f"1. A team of real models would now each draft an answer, as I, {name}, do here.\n"
         "2. They read each other's drafts and files, and improve on them or vote.\n"
         "3. The one with most votes presents the final answer.\n\n"
         "Name real models in a team file and run `%%agents --config team.yaml`."

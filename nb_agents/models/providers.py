@@ -138,7 +138,7 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
     if spec.type == "demo":
         from nb_agents.models.demo import demo_backend
 
-        return demo_backend(spec.words_per_second)
+        return demo_backend(agent.id, spec.words_per_second)
     if spec.type == "python":
         instance: Backend = spec.instance
         return instance

@@ -35,6 +35,7 @@ from nb_agents.cancel import (
 from nb_agents.config.snapshot import snapshot
 from nb_agents.config.team import TeamSpec
 from nb_agents.models.providers import backend_for, http_client
+from nb_agents.runs.limits import Limits
 from nb_agents.runs.recorder import Recorder
 from nb_agents.session.history import Message, workspace_files
 from nb_agents.session.journal import Journal
@@ -112,6 +113,7 @@ class Execution:
         recorder: Where its events go.
         done: Set when everything is written; waiting for it is for any thread.
         crash: A defect that ended it, or None.
+        limits: What ends it by itself: its time and its budget.
 
     Raises:
         OSError: The turn's first files can't be written.
@@ -129,6 +131,7 @@ class Execution:
         # As one that runs it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
         self.crash: Exception | None = None
+        self.limits = Limits(self)
         self._lock = lock
         self._noted = CancellationStatus.NONE
         self._timers: list[asyncio.TimerHandle] = []
@@ -191,15 +194,16 @@ class Execution:
             work.context,
             self.token,
             self.agents,
-            self.recorder.emit,
+            self.limits.emit,
             work.resumed.past if work.resumed else None,
+            work.timeout_s,
         )
         # What the team raises is caught inside because the group would wrap it.
         outcome: Result | AgentStopped | Exception
         async with anyio.create_task_group() as group:
             group.start_soon(self._tick, team)
             group.start_soon(self._sync)
-            group.start_soon(self._time_out)
+            group.start_soon(self.limits.watch)
             try:
                 outcome = await team.run()
             except (AgentStopped, Exception) as exc:
@@ -230,14 +234,6 @@ class Execution:
                 synced = self.view.seq
                 await to_thread.run_sync(self.recorder.sync)
 
-    async def _time_out(self) -> None:
-        limit = self.work.timeout_s
-        await anyio.sleep(limit)
-        reason = f"orchestrator timeout reached ({limit:g} seconds)"
-        request = StopRequest(CancellationStatus.REQUESTED, "timeout", reason)
-        if not self.token.is_stopping and not await self.is_vetoed(request):
-            self.request(request)
-
     # Stopping ------------------------------------------------------------------------------
 
     def request(self, request: StopRequest) -> None:
@@ -248,7 +244,7 @@ class Execution:
     async def is_vetoed(self, request: StopRequest) -> bool:
         """Ask the person's hook whether a graceful stop may not be."""
         hook = self.policy.before_cancel
-        return hook is not None and await self._call_hook(hook, request) is False
+        return hook is not None and await self.call_hook(hook, request) is False
 
     def note_stop(self, request: StopRequest, agent: str = "") -> None:
         """Record a stop that was asked for, and start its grace time.
@@ -292,8 +288,16 @@ class Execution:
             if token.request(hard.level, hard.source, hard.reason):
                 self.note_stop(hard, agent)
 
-    async def _call_hook(self, hook: Callable[..., Any], argument: object) -> object:
-        """Run a person's hook within its time; what goes wrong in it is noted, and ends there."""
+    async def call_hook(self, hook: Callable[..., Any], argument: object) -> object:
+        """Run a person's hook within its time; what goes wrong in it is noted, and ends there.
+
+        Args:
+            hook: The function, sync or async.
+            argument: What it is given.
+
+        Returns:
+            What it returned, or None when it failed or took too long.
+        """
         name = getattr(hook, "__name__", "hook")
         result: object = None
         with anyio.move_on_after(self.policy.hook_timeout_s) as scope:
@@ -322,9 +326,9 @@ class Execution:
             self._lock.release()
         try:
             hook = self.policy.after_cancel
-            if self.view.status == "cancelled" and hook is not None:
+            if self._was_stopped() and hook is not None:
                 notices = len(self.view.notices)
-                await self._call_hook(hook, receipt(self.view, str(self.work.paths.path)))
+                await self.call_hook(hook, receipt(self.view, str(self.work.paths.path)))
                 if len(self.view.notices) > notices:
                     self.recorder.publish()
         finally:
@@ -335,6 +339,7 @@ class Execution:
             timer.cancel()
         self._note_missing_stop(result)
         status = self._status(result)
+        self.limits.conclude(status)
         self.recorder.emit(
             ev.TurnEnded(
                 status=status,
@@ -354,7 +359,11 @@ class Execution:
     def _status(self, result: Result | None) -> Any:
         if result is not None and result.winner:
             return "completed"
-        return "cancelled" if self.token.is_stopping else "failed"
+        is_failure = self.limits.has_failed or not self.token.is_stopping
+        return "failed" if is_failure else "cancelled"
+
+    def _was_stopped(self) -> bool:
+        return self.view.stop is not None and self.view.status != "completed"
 
     def _note_missing_stop(self, result: Result | None) -> None:
         """Record a stop that the work felt before its note came from the other thread."""

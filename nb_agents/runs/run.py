@@ -187,7 +187,8 @@ class Run:
         if view.status == "completed":
             return view.answer
         if view.status == "failed":
-            reasons = {a.id: a.error or "no answer" for a in view.agents.values()}
+            why = view.stop.reason if view.stop else "no answer"
+            reasons = {a.id: a.error or why for a in view.agents.values()}
             raise RunFailed(self.id, reasons, self.path)
         raise RunCancelled(self.id, partial_texts(view), self.receipt, self.path)
 

@@ -1,18 +1,27 @@
 """One agent's round: tools, answers, votes, and what is said to a model that gets it wrong."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    UserPromptPart,
+)
 
 from nb_agents import events as ev
 from nb_agents.agents import agent as agent_module
 from nb_agents.agents import coordination as co
 from nb_agents.agents import draft, prompts
-from nb_agents.agents.agent import AgentTurn, Answered, Stale, Voted
+from nb_agents.agents.agent import AgentTurn
 from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.decisions import Answered, Offer, Stale, Verdict, Voted, decision_tools
+from nb_agents.agents.replay import Exchange, OpenRound
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.errors import ModelCallError
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote
@@ -21,33 +30,48 @@ from nb_agents.tools.base import Tool, Toolbox
 pytestmark = pytest.mark.anyio
 
 
+class Seat:
+    """A seat of one's own choice: `agent2` has been outdone, `refused` is no answer."""
+
+    def __init__(self, offer: Offer, notes: Sequence[str] = ()) -> None:
+        self.offers = [offer]
+        self.notes = list(notes)
+
+    def offer(self) -> Offer:
+        return self.offers[0] if len(self.offers) == 1 else self.offers.pop(0)
+
+    def judge_answer(self, answer: str) -> str:
+        return "That is refused." if answer == "refused" else ""
+
+    def judge_vote(self, label: str) -> Verdict:
+        judged = {"agent1": Verdict("a", ""), "agent2": Verdict("b", co.STALE)}
+        return judged.get(label, Verdict("", "Nobody of that name."))
+
+    def note(self) -> str:
+        return self.notes.pop(0) if self.notes else ""
+
+
 class Round:
     """Plays one round and keeps what was emitted and said."""
 
-    def __init__(self, *turns: Turn, **options: Any) -> None:
+    def __init__(self, *turns: Turn, notes: Sequence[str] = (), **offer: Any) -> None:
         self.model = ScriptedModel(*turns)
         self.events: list[ev.Event] = []
         self.messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
-        self.options = options
+        self.seat = Seat(Offer(**{"voters": ("agent1", "agent2"), **offer}), notes)
         self.token = CancelToken("a")
 
-    async def play(self, *tools: Any) -> Any:
+    async def play(self, *tools: Any, past: OpenRound | None = None) -> Any:
         with Boundary(self.token) as boundary:
             turn = AgentTurn(
                 "a",
                 self.model,
                 Toolbox([Tool(each) for each in tools]),
                 self.events.append,
-                self._judge,
+                self.seat,
                 boundary,
-                **{"voters": ("agent1", "agent2"), **self.options},
             )
-            return await turn.run(self.messages)
-
-    @staticmethod
-    def _judge(label: str) -> tuple[str, str]:
-        judged = {"agent1": ("a", ""), "agent2": ("b", co.STALE)}
-        return judged.get(label, ("", "Nobody of that name."))
+            return await turn.run(self.messages, past)
 
     def told(self, request: int) -> list[str]:
         """What the model was told last before this request."""
@@ -92,6 +116,7 @@ async def test_the_last_of_several_votes_and_answers_counts() -> None:
         (Answer(""), prompts.EMPTY),
         (Turn(calls=(Call("new_answer"),)), prompts.EMPTY),
         (Vote("agent9"), "Nobody of that name."),
+        (Answer("refused"), "That is refused."),
         (Turn(calls=(*Answer("x").calls, *Vote("agent1").calls)), prompts.BOTH),
     ],
 )
@@ -105,7 +130,7 @@ async def test_a_turn_that_decides_nothing_is_told_why(turn: Turn, complaint: st
 
 async def test_an_answer_cut_off_in_its_json_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "dumps", lambda args: '{"content": "cut o')
-    played = Round(Answer("x"), Turn(text="plain"), accept_text=True)
+    played = Round(Answer("x"), Turn(text="plain"), text_counts=True)
     assert await played.play() == Answered("plain")
     assert played.of(ev.TurnRejected)[0].why == prompts.UNREADABLE
 
@@ -211,6 +236,62 @@ async def test_a_reply_without_end_is_cut_and_the_agent_told_apart(
         await played.play()
     assert "".join(e.text for e in played.of(ev.TextStreamed)).startswith("on and on")
     assert played.model.open_streams == 0
+
+
+async def test_what_an_agent_is_told_comes_after_the_results_of_its_tools() -> None:
+    noting = Turn(calls=(Call("note", {"text": "x"}),))
+    played = Round(noting, Turn(text="hm"), Answer("done"), notes=["[1 s left]", "hurry"])
+    await played.play(note)
+    reminder = prompts.REMINDER.format(tools="new_answer or vote")
+    assert [played.told(1), played.told(2)] == [["noted x", "[1 s left]"], [reminder, "hurry"]]
+
+
+async def test_once_it_must_decide_no_other_tool_is_offered_or_run() -> None:
+    noting = Turn(calls=(Call("note", {"text": "x"}),))
+    played = Round(noting, noting, Answer("done"))
+    played.seat.offers.append(Offer(must_decide=True))
+    assert await played.play(note) == Answered("done")
+    assert played.told(1) == ["noted x"]
+    assert played.told(2) == [prompts.NO_TOOLS.format(tools="new_answer")]
+    assert [e.outcome for e in played.of(ev.ToolFinished)] == ["ok", "error"]
+
+
+@pytest.mark.parametrize(
+    ("offer", "names"),
+    [
+        (Offer(), ["new_answer"]),
+        (Offer(voters=("agent1",)), ["new_answer", "vote"]),
+        (Offer(answers=False, voters=("agent1", "agent3")), ["vote"]),
+    ],
+)
+def test_only_what_is_allowed_is_offered(offer: Offer, names: list[str]) -> None:
+    tools = decision_tools(offer)
+    assert [t.name for t in tools] == names
+    assert offer.names == " or ".join(names)
+    if offer.voters:
+        known = tools[-1].parameters_json_schema["properties"]["agent_id"]["enum"]
+        assert tuple(known) == offer.voters
+
+
+async def test_an_answer_refused_in_the_past_stays_so_and_its_note_is_the_same() -> None:
+    response = ModelResponse(parts=[ToolCallPart("new_answer", {"content": "taken now"}, "c1")])
+    past = OpenRound(1, {}, [], (Exchange(1, response, complaint="No.", note="[9 s left]"),))
+    played = Round(Answer("better"), notes=["another note"])
+    assert await played.play(past=past) == Answered("better")
+    assert played.told(0) == ["Error: No.", "[9 s left]"]
+    assert played.of(ev.TurnRejected) == []
+
+
+async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> None:
+    played = Round(Turn(calls=(Call("wait"), *Answer("mine").calls)), Answer("other"))
+
+    async def wait() -> str:
+        """Let another be first."""
+        played.seat.judge_answer = lambda text: "Too late." if text == "mine" else ""  # type: ignore[method-assign]
+        return "waited"
+
+    assert await played.play(wait) == Answered("other")
+    assert played.told(1) == ["waited", "Error: Too late."]
 
 
 async def test_a_stop_asked_before_raises_before_any_call() -> None:

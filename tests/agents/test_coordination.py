@@ -1,5 +1,6 @@
 """The coordination machine: tables of (events so far) -> next step, and random histories."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from nb_agents import events as ev
 from nb_agents.agents import coordination as co
 from nb_agents.agents.coordination import Coordination, Finish, NoAnswer, Present, Work
+from nb_agents.agents.rules import Rules
 
 
 def answer(agent: str, text: str = "x") -> ev.Event:
@@ -26,6 +28,10 @@ def fail(agent: str) -> ev.Event:
 
 def end(agent: str) -> ev.Event:
     return ev.AgentEnded(agent=agent, outcome="stopped")
+
+
+def timed_out(agent: str) -> ev.Event:
+    return ev.RoundTimedOut(agent=agent, limit_s=60, grace_s=10)
 
 
 def state(order: str, *events: ev.Event) -> Coordination:
@@ -97,7 +103,220 @@ STEPS: dict[str, tuple[list[ev.Event], co.Step]] = {
 @pytest.mark.parametrize("case", STEPS)
 def test_next_step(case: str) -> None:
     events, step = STEPS[case]
-    assert co.next_step(state("z a m", *events)) == step
+    assert co.next_step(state("z a m", *events), Rules()) == step
+
+
+ALL_ANSWERED = [answer("a", "1"), answer("z", "2"), answer("m", "3")]
+ALL_FOR_A = [vote(agent, "a", z=1, a=1, m=1) for agent in "zam"]
+EVERYBODY = Work(("z", "a", "m"))
+
+RULES: dict[str, tuple[Rules, list[ev.Event], co.Step]] = {
+    "one that has used up its answers still votes": (
+        Rules(max_answers_each=1),
+        [answer("z")],
+        EVERYBODY,
+    ),
+    "all that can only vote and fail to end without a vote": (
+        Rules(max_answers_all=1),
+        [answer("a"), fail("z"), fail("a"), fail("m")],
+        Finish("a"),
+    ),
+    "voting is deferred: who has answered waits for the others": (
+        Rules(votes_after_all_answered=True),
+        [answer("z")],
+        Work(("a", "m")),
+    ),
+    "voting begins when all have answered": (
+        Rules(votes_after_all_answered=True),
+        ALL_ANSWERED,
+        EVERYBODY,
+    ),
+    "voting does not wait for one that is out": (
+        Rules(votes_after_all_answered=True),
+        [answer("z"), fail("a"), answer("m")],
+        Work(("z", "m")),
+    ),
+    "voting does not wait for one that may not answer any more": (
+        Rules(votes_after_all_answered=True, max_answers_all=2),
+        [answer("z"), answer("a")],
+        EVERYBODY,
+    ),
+    "an agent at the lead cap goes on": (Rules(lead_cap=2), [answer("z")] * 2, EVERYBODY),
+    "an agent over the lead cap is paused": (
+        Rules(lead_cap=2),
+        [answer("z")] * 3,
+        Work(("a", "m")),
+    ),
+    "a lead cap of 0 pauses who has answered first": (
+        Rules(lead_cap=0),
+        [answer("z")],
+        Work(("a", "m")),
+    ),
+    "a paused agent goes on when the slowest catches up": (
+        Rules(lead_cap=2),
+        [*[answer("z")] * 3, answer("a"), answer("m")],
+        EVERYBODY,
+    ),
+    "a paused agent goes on when the slowest has voted": (
+        Rules(lead_cap=2),
+        [*[answer("z")] * 3, vote("a", "z", z=3), vote("m", "z", z=3)],
+        Work(("z",)),
+    ),
+    "a paused agent goes on when the slowest is out": (
+        Rules(lead_cap=2),
+        [*[answer("z")] * 3, answer("a"), fail("m")],
+        Work(("z", "a")),
+    ),
+    "without fairness nobody is paused": (Rules(lead_cap=None), [answer("z")] * 9, EVERYBODY),
+    "a round that times out without an answer puts its agent out": (
+        Rules(),
+        [timed_out("z")],
+        Work(("a", "m")),
+    ),
+    "a round that times out leaves an answer that others vote on": (
+        Rules(),
+        [answer("z"), timed_out("z"), vote("a", "z", z=1), vote("m", "z", z=1)],
+        Present("z"),
+    ),
+    "one whose time was up is not woken by a new answer": (
+        Rules(),
+        [answer("z"), timed_out("z"), answer("a")],
+        Work(("a", "m")),
+    ),
+    "all timed out with answers: the first registered presents": (
+        Rules(),
+        [*ALL_ANSWERED, timed_out("m"), timed_out("a"), timed_out("z")],
+        Present("z"),
+    ),
+    "all timed out without one": (
+        Rules(),
+        [timed_out("m"), timed_out("a"), timed_out("z")],
+        NoAnswer(),
+    ),
+    "voting skipped: each answers once": (
+        Rules(skips_voting=True),
+        [answer("a")],
+        Work(("z", "m")),
+    ),
+    "voting skipped: done when all have answered, the first registered presents": (
+        Rules(skips_voting=True),
+        ALL_ANSWERED,
+        Present("z"),
+    ),
+    "voting skipped: done when nobody else may answer": (
+        Rules(skips_voting=True, max_answers_all=1),
+        [answer("a")],
+        Present("a"),
+    ),
+    "voting and presentation skipped": (
+        Rules(skips_voting=True, final="winner_reuse"),
+        ALL_ANSWERED,
+        Finish("z"),
+    ),
+    "the winner's answer is taken as it stands": (
+        Rules(final="winner_reuse"),
+        [*ALL_ANSWERED, *ALL_FOR_A],
+        Finish("a"),
+    ),
+    "the winner presents": (Rules(), [*ALL_ANSWERED, *ALL_FOR_A], Present("a")),
+    "answers are put together by the first registered": (
+        Rules(skips_voting=True, final="synthesize"),
+        ALL_ANSWERED,
+        Present("z"),
+    ),
+    "answers are put together by another when that one is out": (
+        Rules(skips_voting=True, final="synthesize"),
+        [*ALL_ANSWERED, fail("z")],
+        Present("a"),
+    ),
+    "with nobody left to put them together, the first answer stands": (
+        Rules(skips_voting=True, final="synthesize"),
+        [*ALL_ANSWERED, fail("z"), fail("a"), end("m")],
+        Finish("z"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_next_step_by_the_rules(case: str) -> None:
+    rules, events, step = RULES[case]
+    assert co.next_step(state("z a m", *events), rules) == step
+
+
+BALANCED, STRICT = Rules(max_similarity=0.70), Rules(max_similarity=0.50)
+OLD = "one two three four five six"
+ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
+    "a first answer": (Rules(), [], "x", ""),
+    "within both limits": (
+        Rules(max_answers_each=2, max_answers_all=3),
+        [answer("a"), answer("z")],
+        "new",
+        "",
+    ),
+    "over its own limit": (
+        Rules(max_answers_each=1),
+        [answer("z")],
+        "new",
+        "You have given all the answers that you may give (1). Please vote for the best.",
+    ),
+    "another's limit is not its own": (Rules(max_answers_each=1), [answer("a")], "new", ""),
+    "over the limit of all": (
+        Rules(max_answers_all=2),
+        [answer("a"), answer("m")],
+        "new",
+        "The team has given all the answers that it may give (2). Please vote for the best.",
+    ),
+    "word for word another's": (
+        Rules(),
+        [answer("a", "same")],
+        "same",
+        co.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best"),
+    ),
+    "word for word its own": (
+        Rules(),
+        [answer("z", "same")],
+        "same",
+        co.DUPLICATE.format(owner="yourself", or_vote=", or vote for the best"),
+    ),
+    "word for word another's where nobody votes": (
+        Rules(skips_voting=True),
+        [answer("a", "same")],
+        "same",
+        co.DUPLICATE.format(owner="agent1", or_vote=""),
+    ),
+    "word for word an answer that was outdone": (
+        Rules(),
+        [answer("a", "same"), answer("a", "newer")],
+        "same",
+        "",
+    ),
+    "lenient takes all but copies": (Rules(), [answer("a", OLD)], OLD + " seven", ""),
+    "balanced refuses over 0.70": (
+        BALANCED,
+        [answer("a", OLD)],
+        "Six, five; four! THREE two",
+        co.NOT_NEW.format(share=5 / 6, owner="agent1", or_vote=", or vote for the best"),
+    ),
+    "balanced takes 0.70": (
+        BALANCED,
+        [answer("a", "1 2 3 4 5 6 7")],
+        "1 2 3 4 5 6 7 8 9 10",
+        "",
+    ),
+    "strict refuses over 0.50": (
+        STRICT,
+        [answer("m", OLD), answer("a", "others words")],
+        "one two three four",
+        co.NOT_NEW.format(share=4 / 6, owner="agent2", or_vote=", or vote for the best"),
+    ),
+    "strict takes 0.50": (STRICT, [answer("a", OLD)], "one two three", ""),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_an_answer_is_judged(case: str) -> None:
+    rules, events, text, refusal = ANSWERS[case]
+    assert co.judge_answer(state("z a m", *events), rules, "z", text) == refusal
 
 
 @pytest.mark.parametrize(
@@ -107,10 +326,11 @@ def test_next_step(case: str) -> None:
         ([answer("solo")], Finish("solo")),
         ([fail("solo")], NoAnswer()),
         ([answer("solo"), end("solo")], Finish("solo")),
+        ([timed_out("solo")], NoAnswer()),
     ],
 )
 def test_a_team_of_one_neither_votes_nor_presents(events: list[ev.Event], step: co.Step) -> None:
-    assert co.next_step(state("solo", *events)) == step
+    assert co.next_step(state("solo", *events), Rules()) == step
 
 
 @pytest.mark.parametrize(
@@ -156,54 +376,90 @@ class SimulatedTeam:
     """A driver without models: in any order, rounds begin, and end in what `choose` says."""
 
     order: list[str]
+    rules: Rules
     choose: Callable[[int], int]
     answers_left: int
     log: list[ev.Event] = field(default_factory=list)
     rounds: dict[str, dict[str, int]] = field(default_factory=dict)
+    rejected: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> tuple[Coordination, co.Step]:
         team = co.begin(self.order)
-        for _ in range(500):
-            step = co.next_step(team)
+        for _ in range(800):
+            step = co.next_step(team, self.rules)
             if not isinstance(step, Work):
                 return team, step
-            assert step.agents and not set(step.agents) & team.out
+            assert step.agents and not set(step.agents) & (team.out | team.resting)
             for agent in step.agents:
                 self.rounds.setdefault(agent, co.seen(team))
             running = sorted(self.rounds)
-            event = self._end_round(team, running[self.choose(len(running))])
-            self.log.append(event)
-            team = co.apply(team, event)
+            event = self._go_on(team, running[self.choose(len(running))])
+            if event is not None:
+                self.log.append(event)
+                team = co.apply(team, event)
         raise AssertionError("it never ends")
 
-    def _end_round(self, team: Coordination, agent: str) -> ev.Event:
-        known = self.rounds.pop(agent)
-        what = self.choose(8)
-        if what == 0:
-            return fail(agent)
-        if what == 1:
-            return end(agent)
-        if what <= 4 and self.answers_left or not known:
-            # An agent that saw no answer can only answer.
-            self.answers_left -= 1
-            return answer(agent, f"{agent}{len(self.log)}")
+    def _go_on(self, team: Coordination, agent: str) -> ev.Event | None:
+        known = self.rounds[agent]
+        what = self.choose(9)
+        if what < 3:
+            del self.rounds[agent]
+            return (fail, end, timed_out)[what](agent)
+        may_vote = known and not self.rules.skips_voting and co.voting_is_open(team, self.rules)
+        if not may_vote or (what < 6 and self.answers_left > 0):
+            return self._answer(team, agent)
         targets = sorted(known)
-        return vote(agent, targets[self.choose(len(targets))], **known)
+        target = targets[self.choose(len(targets))]
+        del self.rounds[agent]
+        return vote(agent, target, **known)
+
+    def _answer(self, team: Coordination, agent: str) -> ev.Event | None:
+        """Answer, now and then with a copy; a refusal shows what is new, the third is the last."""
+        self.answers_left -= 1
+        texts = [revisions[-1] for revisions in team.answers.values()]
+        copies = bool(texts) and self.choose(3) == 0
+        text = texts[self.choose(len(texts))] if copies else f"{agent} {len(self.log)}"
+        refusal = co.judge_answer(team, self.rules, agent, text)
+        assert refusal or not copies
+        if not refusal:
+            del self.rounds[agent]
+            return answer(agent, text)
+        self.rejected[agent] += 1
+        self.rounds[agent] = co.seen(team)
+        if self.rejected[agent] < co.MAX_REJECTED_TURNS:
+            return None
+        del self.rounds[agent]
+        return fail(agent)
 
 
-@given(st.integers(1, 6), st.randoms(use_true_random=False), st.integers(0, 12))
-def test_any_order_of_events_ends_with_every_answer_and_fresh_votes_only(
-    size: int, random: object, answers: int
+LIMIT = st.none() | st.integers(1, 4)
+ANY_RULES = st.builds(
+    Rules,
+    max_answers_each=LIMIT,
+    max_answers_all=LIMIT,
+    max_similarity=st.sampled_from([None, 0.7, 0.5]),
+    votes_after_all_answered=st.booleans(),
+    lead_cap=st.none() | st.integers(0, 3),
+    skips_voting=st.booleans(),
+    final=st.sampled_from(["winner_present", "winner_reuse", "synthesize"]),
+)
+
+
+@given(ANY_RULES, st.integers(1, 6), st.randoms(use_true_random=False), st.integers(0, 12))
+def test_any_rules_and_order_of_events_end_with_every_answer_and_fresh_votes_only(
+    rules: Rules, size: int, random: object, answers: int
 ) -> None:
     order = [f"a{n}" for n in range(size)]
     random.shuffle(order)  # type: ignore[attr-defined]
-    team = SimulatedTeam(order, random.randrange, answers)  # type: ignore[attr-defined]
+    team = SimulatedTeam(order, rules, random.randrange, answers)  # type: ignore[attr-defined]
     final, step = team.run()
 
     given_answers = [e for e in team.log if isinstance(e, ev.AnswerGiven)]
     for agent in order:
         kept = final.answers.get(agent, ())
         assert kept == tuple(e.answer for e in given_answers if e.agent == agent)
+        assert len(kept) <= (rules.max_answers_each or len(kept))
+    assert len(given_answers) <= (rules.max_answers_all or len(given_answers))
     last_answer = max(
         (i for i, e in enumerate(team.log) if isinstance(e, ev.AnswerGiven)), default=-1
     )
@@ -219,14 +475,19 @@ def test_any_order_of_events_ends_with_every_answer_and_fresh_votes_only(
         assert not given_answers
         return
     assert isinstance(step, Present | Finish)
+    if size == 1 or rules.final == "synthesize":
+        assert step.winner in final.answers
+        return
     tally = list(final.votes.values())
     best = max(map(tally.count, final.answers))
     assert step.winner == next(a for a in order if a in final.answers and tally.count(a) == best)
-    assert isinstance(step, Present) is (step.winner in final.live and size > 1)
+    can_present = step.winner in final.live and rules.final == "winner_present"
+    assert isinstance(step, Present) is can_present
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3))))
+@given(ANY_RULES, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 3))))
 def test_any_events_at_all_leave_a_state_that_knows_its_next_step(
+    rules: Rules,
     raw: list[tuple[int, int, int]],
 ) -> None:
     order = ["a", "b", "c"]
@@ -241,9 +502,10 @@ def test_any_events_at_all_leave_a_state_that_knows_its_next_step(
             fail(agent),
             end(agent),
             ev.VoteIgnored(agent=agent, target=target),
+            timed_out(agent),
         ]
         team = co.apply(team, events[kind])
-        step = co.next_step(team)
+        step = co.next_step(team, rules)
         assert set(team.votes) <= set(order) and set(team.votes.values()) <= set(team.answers)
         if isinstance(step, Work):
             assert set(step.agents) <= set(team.live)

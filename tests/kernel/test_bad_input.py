@@ -27,7 +27,7 @@ def sentence(result: Result) -> str:
     return told
 
 
-def team(backend: str = "type: demo", agents: str = "a b", extra: str = "") -> str:
+def team(backend: str = "type: demo", agents: str = "a", extra: str = "") -> str:
     blocks = [f"  - id: {a}\n    backend: {{{backend}}}" for a in agents.split(" ")]
     return "agents:\n" + "\n".join(blocks) + f"\n{extra}\n"
 
@@ -91,11 +91,11 @@ FILES = {
     "unsafe id": (team(agents="a ../b"), r"team\.yaml:4.*'../b' can't be a directory name"),
     "timeout is no number": (
         team(extra="timeout_settings: {orchestrator_timeout_seconds: soon}"),
-        r"team\.yaml:6.*orchestrator_timeout_seconds",
+        r"team\.yaml:4.*orchestrator_timeout_seconds",
     ),
     "timeout of 0": (
         team(extra="timeout_settings: {orchestrator_timeout_seconds: 0}"),
-        r"team\.yaml:6.*above 0",
+        r"team\.yaml:4.*above 0",
     ),
     "missing context path": (
         team(extra="orchestrator: {context_paths: [/no/such/place]}"),

@@ -11,7 +11,7 @@ import nb_agents
 from nb_agents import ConfigError, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import MissingKeyError
-from nb_agents.models.providers import PROVIDERS, check_team, load
+from nb_agents.models.providers import PROVIDERS, check_team, find_key, load
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import events, finish, outcome
 
@@ -83,6 +83,16 @@ def test_the_key_is_nowhere_but_in_the_request(
         ("gemini", "GEMINI_API_KEY"),
         ("grok", "XAI_API_KEY"),
         ("openrouter", "OPENROUTER_API_KEY"),
+        ("zai", "ZAI_API_KEY"),
+        ("cerebras", "CEREBRAS_API_KEY"),
+        ("together", "TOGETHER_API_KEY"),
+        ("fireworks", "FIREWORKS_API_KEY"),
+        ("groq", "GROQ_API_KEY"),
+        ("moonshot", "MOONSHOT_API_KEY"),
+        ("nvidia_nim", "NGC_API_KEY"),
+        ("nebius", "NEBIUS_API_KEY"),
+        ("poe", "POE_API_KEY"),
+        ("qwen", "QWEN_API_KEY"),
         ("azure_openai", "AZURE_OPENAI_API_KEY"),
     ],
 )
@@ -99,7 +109,7 @@ def test_a_missing_key_names_its_variable_and_the_agent(
     check_team(_team(kind))
 
 
-@pytest.mark.parametrize("kind", ["lmstudio", "vllm", "sglang", "ollama"])
+@pytest.mark.parametrize("kind", ["lmstudio", "vllm", "sglang", "inference", "ollama"])
 def test_local_servers_want_no_key(kind: str) -> None:
     check_team(_team(kind))
 
@@ -137,6 +147,50 @@ def test_an_unknown_type_names_the_nearest_and_all(tmp_path: Path) -> None:
     assert "Did you mean" not in str(caught.value)
     assert all(kind in str(caught.value) for kind in PROVIDERS)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_generic_backend_is_given_the_key_of_the_provider_whose_address_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "openai's")
+    team = _team("chatcompletion", base_url="https://api.groq.com/openai/v1")
+    with pytest.raises(MissingKeyError, match="GROQ_API_KEY is not set"):
+        check_team(team)
+    monkeypatch.setenv("GROQ_API_KEY", "groq's")
+    assert find_key(team.agents[0]) == ("groq's", "GROQ_API_KEY is set")
+
+
+def test_a_providers_own_address_in_the_file_still_wants_its_key() -> None:
+    with pytest.raises(MissingKeyError, match="ZAI_API_KEY"):
+        check_team(_team("zai", base_url="https://api.z.ai/api/paas/v4/"))
+    check_team(_team("zai", base_url="http://localhost:1/v1"))
+
+
+def test_every_agent_that_can_not_run_is_named_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "team.yaml"
+    path.write_text(
+        "agents:\n- {id: ann, backend: {type: demo}}\n"
+        "- id: coder\n  backend:\n    type: claude_code\n- backend: {type: codex}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_team(TeamSpec.from_file(path))
+    error = caught.value
+    assert (error.line, error.column) == (5, 11)
+    for part in ("'coder' has backend type 'claude_code'", "'agent3' has backend type 'codex'"):
+        assert part in error.message
+    assert "--skip-unsupported" in error.message
+
+
+def test_no_skipping_is_offered_where_nobody_would_be_left() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_team(_team("codex"))
+    assert "--skip-unsupported" not in caught.value.message
+
+
+def test_a_table_of_rate_limits_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text("gemini: {pro: {rpm: 2}}")
+    with pytest.raises(ConfigError, match="no agents"):
+        check_team(TeamSpec.from_file(tmp_path / "limits.yaml"))
 
 
 def test_a_backend_without_model_is_refused() -> None:

@@ -1,0 +1,188 @@
+"""How a model ends its turn: the tools that it is offered, and what its response says.
+
+Pure but for the judges that it asks: `Seat` says what is allowed now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from nb_agents.agents import prompts
+from nb_agents.agents.coordination import STALE
+from nb_agents.agents.draft import read_arguments
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.tools import ToolDefinition
+
+__all__ = [
+    "Answered",
+    "Decision",
+    "Offer",
+    "Reading",
+    "Seat",
+    "Stale",
+    "Verdict",
+    "Voted",
+    "decision_tools",
+    "read_response",
+]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The turn ended in an answer."""
+
+    answer: str
+
+
+@dataclass(frozen=True)
+class Voted:
+    """The turn ended in a vote that counts when it is still fresh."""
+
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The turn ended in a vote over answers that have since been outdone."""
+
+    target: str
+
+
+Decision = Answered | Voted | Stale
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What an agent may do with its next request.
+
+    Attributes:
+        answers: Whether it may answer.
+        voters: Names that it may vote for; none leaves only answering.
+        text_counts: Whether plain text is an answer (presenting, or a team of one).
+        must_decide: Whether its time is over, so that no other tool is left.
+    """
+
+    answers: bool = True
+    voters: tuple[str, ...] = ()
+    text_counts: bool = False
+    must_decide: bool = False
+
+    @property
+    def names(self) -> str:
+        """The tools that end a turn, in words."""
+        return " or ".join(["new_answer"] * self.answers + ["vote"] * bool(self.voters))
+
+
+class Verdict(NamedTuple):
+    """What a vote's label stands for: an agent's id or "", and "" or why it does not count."""
+
+    target: str
+    refusal: str
+
+
+class Seat(Protocol):
+    """An agent's place in its team, for one round: what it may do, and what it is told."""
+
+    def offer(self) -> Offer:
+        """Say what it may do with its next request."""
+        ...
+
+    def judge_answer(self, answer: str) -> str:
+        """Judge an answer: "" when it is taken, else why not."""
+        ...
+
+    def judge_vote(self, label: str) -> Verdict:
+        """Judge a vote."""
+        ...
+
+    def note(self) -> str:
+        """Say what it is told with its next request, after the tools' results; may be ""."""
+        ...
+
+
+class Reading(NamedTuple):
+    """What a response says: how it ends the turn, or why it does not ("" while it works on)."""
+
+    decision: Decision | None
+    complaint: str
+
+
+def read_response(response: ModelResponse, seat: Seat, offer: Offer) -> Reading:
+    """Read the answer or vote out of a response.
+
+    Args:
+        response: The model's message; of several answers or votes the last one counts.
+        seat: Judges it.
+        offer: What the model was offered.
+
+    Returns:
+        The decision, or why there is none.
+    """
+    answers = [c for c in response.tool_calls if c.tool_name == "new_answer"]
+    votes = [c for c in response.tool_calls if c.tool_name == "vote"]
+    if answers and votes:
+        return Reading(None, prompts.BOTH)
+    if answers:
+        return _read_answer(answers[-1], seat)
+    if votes:
+        return _read_vote(votes[-1], seat)
+    if response.tool_calls:
+        return Reading(None, "")
+    text = (response.text or "").strip()
+    if offer.text_counts and text:
+        return Reading(Answered(text), "")
+    return Reading(None, prompts.REMINDER.format(tools=offer.names))
+
+
+def _read_answer(call: ToolCallPart, seat: Seat) -> Reading:
+    args = read_arguments(call.args)
+    if args is None:
+        return Reading(None, prompts.UNREADABLE)
+    content = str(args.get("content") or "").strip()
+    refusal = seat.judge_answer(content) if content else prompts.EMPTY
+    return Reading(None, refusal) if refusal else Reading(Answered(content), "")
+
+
+def _read_vote(call: ToolCallPart, seat: Seat) -> Reading:
+    args = read_arguments(call.args)
+    if args is None:
+        return Reading(None, prompts.UNREADABLE)
+    target, refusal = seat.judge_vote(str(args.get("agent_id") or ""))
+    if refusal == STALE:
+        return Reading(Stale(target), "")
+    if refusal:
+        return Reading(None, refusal)
+    return Reading(Voted(target, str(args.get("reason") or "")), "")
+
+
+def decision_tools(offer: Offer) -> list[ToolDefinition]:
+    """Make the tools that end a turn."""
+    from pydantic_ai.tools import ToolDefinition
+
+    text = {"type": "string"}
+    answer = ToolDefinition(
+        name="new_answer",
+        description="Submit your complete answer to the task.",
+        parameters_json_schema=_schema({"content": text}),
+    )
+    vote = ToolDefinition(
+        name="vote",
+        description="Vote for the best of the current answers.",
+        parameters_json_schema=_schema(
+            {"agent_id": {"type": "string", "enum": list(offer.voters)}, "reason": text}
+        ),
+    )
+    return [answer] * offer.answers + [vote] * bool(offer.voters)
+
+
+def _schema(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }

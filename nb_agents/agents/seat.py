@@ -1,0 +1,123 @@
+"""An agent's place in its team for one round: what it may do, what it knows, what it is told.
+
+It asks the pure machines (`coordination`, `timing`) with the state and the seconds of the moment.
+What an agent is told is an event, so that a resume gives it the same words again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nb_agents import events as ev
+from nb_agents.agents import coordination as co
+from nb_agents.agents import prompts, timing
+from nb_agents.agents.decisions import Offer, Verdict
+from nb_agents.agents.rules import Rules
+
+__all__ = ["TeamSeat"]
+
+MAX_NEWS = 2
+"""Times a round in which a working agent is shown new answers. Source: MassGen."""
+
+
+@dataclass
+class TeamSeat:
+    """A working agent's seat.
+
+    Attributes:
+        agent: Whose seat.
+        rules: What is allowed.
+        state: Gives where the team stands.
+        elapsed: Gives where the agent is in its time.
+        emit: Takes what happens.
+        known: For each agent with answers, how many of them this one has seen.
+        news: How often it was shown new answers in this round.
+        is_presenting: Whether it presents.
+    """
+
+    agent: str
+    rules: Rules
+    state: Callable[[], co.Coordination]
+    elapsed: Callable[[], timing.Elapsed]
+    emit: Callable[[ev.Event], None]
+    known: dict[str, int]
+    news: int = 0
+    is_presenting: bool = False
+    _was_refused: bool = False
+    _wraps_up: bool = False
+
+    def offer(self) -> Offer:
+        """Say what it may do with its next request."""
+        late = timing.round_is_over(self.elapsed())
+        if not self._can_vote():
+            return Offer(text_counts=self.is_presenting or self._is_alone(), must_decide=late)
+        state = self.state()
+        is_open = co.voting_is_open(state, self.rules)
+        voters = [label for label, a in co.labels(state).items() if is_open and a in self.known]
+        answers = co.may_answer(state, self.rules, self.agent)
+        # Who could do neither answers, is refused, and is shown what there is to vote on.
+        return Offer(answers or not voters, tuple(voters), must_decide=late)
+
+    def judge_answer(self, answer: str) -> str:
+        """Judge an answer; the presenter's is always taken."""
+        if self.is_presenting:
+            return ""
+        refusal = co.judge_answer(self.state(), self.rules, self.agent, answer)
+        self._was_refused = bool(refusal)
+        return refusal
+
+    def judge_vote(self, label: str) -> Verdict:
+        """Judge a vote over what it has seen."""
+        if not self._can_vote():
+            return Verdict("", co.NO_VOTING)
+        state = self.state()
+        target = co.labels(state).get(label, "")
+        if state.answers and not co.voting_is_open(state, self.rules):
+            return Verdict(target, co.TOO_EARLY)
+        return Verdict(target, co.judge_vote(state, target, self.known))
+
+    def opening_note(self) -> str:
+        """Say what it is told as its round opens: nothing, unless the time comes to its end."""
+        self._wraps_up = timing.is_late(self.elapsed())
+        return timing.WRAP_UP if self._wraps_up else ""
+
+    def note(self) -> str:
+        """Say what it is told with its next request: new answers, and how much time is left."""
+        news = self._take_news()
+        elapsed = self.elapsed()
+        late = timing.is_late(elapsed) and not self._wraps_up
+        self._wraps_up |= late
+        note = timing.time_note(elapsed, self.offer().names, wraps_up=late)
+        text = f"{news}\n\n{note}" if news else note
+        self.emit(ev.Told(agent=self.agent, text=text, seen=dict(self.known) if news else None))
+        return text
+
+    def _take_news(self) -> str:
+        state = self.state()
+        now = co.seen(state)
+        fresh = [a for a in now if now[a] != self.known.get(a) and a != self.agent]
+        if not fresh or not self._may_be_shown(state):
+            return ""
+        self.news += 1
+        self.known = now
+        self._was_refused = False
+        names = {agent: label for label, agent in co.labels(state).items()}
+        return prompts.news({names[a]: state.answers[a][-1] for a in sorted(fresh)})
+
+    def _may_be_shown(self, state: co.Coordination) -> bool:
+        """Whether it is shown new answers now.
+
+        One that has not answered yet is left to its own thoughts, as long as it can answer: a
+        refused answer, or a limit that was reached meanwhile, leaves it only a vote.
+        """
+        if self.is_presenting or (self.news >= MAX_NEWS and self.known):
+            return False
+        has_answered = self.agent in state.answers
+        return has_answered or self._was_refused or not co.may_answer(state, self.rules, self.agent)
+
+    def _can_vote(self) -> bool:
+        return not (self.is_presenting or self._is_alone() or self.rules.skips_voting)
+
+    def _is_alone(self) -> bool:
+        return len(self.state().order) == 1

@@ -1,0 +1,174 @@
+"""What ends a run by itself: its time, and its budget. Lives on the loop thread.
+
+Each is a graceful stop like any other, with a source of its own; a person's hook may veto it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from nb_agents import events as ev
+from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
+from nb_agents.config.orchestrator import OnTimeout, OrchestratorSpec
+from nb_agents.view import RunView
+
+if TYPE_CHECKING:
+    from nb_agents.runs.execution import Execution
+
+__all__ = ["Limits", "over_budget", "unpriced"]
+
+logger = logging.getLogger("nb_agents")
+
+# Source: MassGen's timeout documentation words the notices and the log lines.
+REACHED = "⏰ Orchestrator timeout reached ({limit:.10g} seconds)"
+SAVING = "💾 Saving current state..."
+INCOMPLETE = "❌ Coordination incomplete - timeout exceeded"
+GOING_ON = "The run goes on after its timeout (on_timeout: continue)."
+
+
+def over_budget(view: RunView, budget: OrchestratorSpec) -> str:
+    """Say which budget a turn has used up.
+
+    Args:
+        view: The turn.
+        budget: `max_cost` and `max_tokens`.
+
+    Returns:
+        A sentence, or "" when there is something left. Agents without a known price count with
+        their tokens alone.
+    """
+    tokens = sum(a.tokens for a in view.agents.values())
+    cost = sum(a.cost or 0.0 for a in view.agents.values())
+    if budget.max_tokens is not None and tokens >= budget.max_tokens:
+        return f"budget used up ({tokens} of {budget.max_tokens} tokens)"
+    if budget.max_cost is not None and cost >= budget.max_cost:
+        return f"budget used up (${cost:.4g} of ${budget.max_cost:.4g})"
+    return ""
+
+
+def unpriced(view: RunView) -> tuple[str, ...]:
+    """Name the models whose price is unknown, each once."""
+    return tuple(dict.fromkeys(a.model for a in view.agents.values() if a.cost is None))
+
+
+class Limits:
+    """Watches a run's time and budget, and logs how far it is.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Execution) -> None:
+        self._run = run
+        self._fails = False
+        self._told: set[str] = set()
+        self._spent = anyio.Event()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run was stopped by its timeout, and counts as failed by that."""
+        stop = self._run.view.stop
+        return self._fails and stop is not None and stop.source == "timeout"
+
+    async def watch(self) -> None:
+        """Stop the run when its time or its budget is over; runs as long as it does."""
+        limit_s = self._run.work.timeout_s
+        logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
+        logger.info("Starting coordination...")
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch_time, limit_s)
+            group.start_soon(self._watch_budget)
+
+    def emit(self, event: ev.Event) -> None:
+        """Record what the team did, and see what it used up."""
+        before = self._run.view
+        self._run.recorder.emit(event)
+        after = self._run.view
+        if after.round > before.round:
+            self._log_round(before.round)
+        if isinstance(event, ev.ModelFinished):
+            self._count(after)
+
+    def conclude(self, status: str) -> None:
+        """Tell how it came out, right before the turn's last line.
+
+        Args:
+            status: As in TurnEnded.
+        """
+        stop = self._run.view.stop
+        if status == "completed":
+            self._log_round(self._run.view.round)
+        elif stop is not None and stop.source == "timeout":
+            self._tell(INCOMPLETE)
+
+    # Time ------------------------------------------------------------------------------------
+
+    async def _watch_time(self, limit_s: float) -> None:
+        await anyio.sleep(limit_s)
+        run = self._run
+        if run.token.is_stopping:
+            return
+        reason = f"orchestrator timeout reached ({limit_s:.10g} seconds)"
+        request = _graceful("timeout", reason)
+        self._tell(REACHED.format(limit=limit_s))
+        action = await self._action(request)
+        if action == "continue":
+            self._tell(GOING_ON)
+        elif not run.token.is_stopping and not await run.is_vetoed(request):
+            self._tell(SAVING)
+            self._fails = action == "fail"
+            run.request(request)
+
+    async def _action(self, request: StopRequest) -> OnTimeout:
+        """Ask the person's hook what the timeout makes of the run, else the team's file."""
+        configured = self._run.work.spec.timeout_settings.on_timeout
+        hook = self._run.policy.on_timeout
+        chosen = await self._run.call_hook(hook, request) if hook else None
+        return chosen if chosen in ("fail", "cancel", "continue") else configured
+
+    # Money -----------------------------------------------------------------------------------
+
+    def _count(self, view: RunView) -> None:
+        budget = self._run.work.spec.orchestrator
+        if budget.max_cost is not None:
+            for model in unpriced(view):
+                self._tell_once(f"No price is known for {model}: max_cost can't count its money.")
+        if over_budget(view, budget) and not self._spent.is_set():
+            self._spent.set()
+            if self._run.policy.before_cancel is None:
+                # At once, so that no agent begins another call before the task below runs.
+                self._stop_over_budget()
+
+    async def _watch_budget(self) -> None:
+        await self._spent.wait()
+        request = _graceful("budget", over_budget(self._run.view, self._run.work.spec.orchestrator))
+        if not self._run.token.is_stopping and not await self._run.is_vetoed(request):
+            self._stop_over_budget()
+
+    def _stop_over_budget(self) -> None:
+        reason = over_budget(self._run.view, self._run.work.spec.orchestrator)
+        self._run.request(_graceful("budget", reason))
+
+    # Telling ---------------------------------------------------------------------------------
+
+    def _log_round(self, number: int) -> None:
+        elapsed_s = time.time() - self._run.view.started_at
+        limit_s = self._run.work.timeout_s
+        logger.info("Round %d complete (elapsed: %.0fs / %.10gs)", number, elapsed_s, limit_s)
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        logger.info("%s", text)
+        self._run.recorder.note(text)
+
+
+def _graceful(source: StopSource, reason: str) -> StopRequest:
+    return StopRequest(CancellationStatus.REQUESTED, source, reason)

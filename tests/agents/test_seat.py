@@ -1,0 +1,135 @@
+"""A seat: what an agent may do, and what it is told, as the team and the clock go on."""
+
+import pytest
+
+from nb_agents import events as ev
+from nb_agents.agents import coordination as co
+from nb_agents.agents import timing
+from nb_agents.agents.decisions import Offer
+from nb_agents.agents.rules import Rules
+from nb_agents.agents.seat import TeamSeat
+from nb_agents.agents.timing import Elapsed
+
+
+class Desk:
+    """A seat of agent "a" in a team of a, b and c."""
+
+    def __init__(self, rules: Rules | None = None, *before: str, presenting: bool = False) -> None:
+        self.state = co.begin(["a", "b", "c"])
+        self.elapsed = Elapsed(0, 100)
+        self.events: list[ev.Event] = []
+        self.answer(*before)
+        self.seat = TeamSeat(
+            "a",
+            rules or Rules(),
+            lambda: self.state,
+            lambda: self.elapsed,
+            self.events.append,
+            co.seen(self.state),
+            is_presenting=presenting,
+        )
+
+    def answer(self, *agents: str) -> None:
+        for agent in agents:
+            number = len(self.state.answers.get(agent, ())) + 1
+            event = ev.AnswerGiven(agent=agent, answer=f"{agent}'s no. {number}")
+            self.state = co.apply(self.state, event)
+
+    @property
+    def told(self) -> list[dict[str, int] | None]:
+        assert all(isinstance(e, ev.Told) for e in self.events)
+        return [e.seen for e in self.events]  # type: ignore[union-attr]
+
+
+def test_new_answers_are_shown_once_and_a_vote_then_counts() -> None:
+    desk = Desk(None, "a")
+    desk.answer("b")
+    assert desk.seat.judge_vote("agent1").refusal == co.STALE
+    note = desk.seat.note()
+    assert "b's no. 1" in note and "a's no. 1" not in note and '<ANSWER from="agent2">' in note
+    assert desk.seat.judge_vote("agent2") == ("b", "")
+    assert desk.seat.offer().voters == ("agent1", "agent2")
+    assert "b's no. 1" not in desk.seat.note()
+    assert desk.told == [{"a": 1, "b": 1}, None]
+
+
+def test_new_answers_are_shown_at_most_twice_a_round() -> None:
+    desk = Desk(None, "a")
+    for agent in "bcb":
+        desk.answer(agent)
+        desk.seat.note()
+    assert desk.told == [{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}, None]
+    assert desk.seat.judge_vote("agent2").refusal == co.STALE
+
+
+def test_one_without_an_answer_of_its_own_is_left_to_its_thoughts() -> None:
+    desk = Desk()
+    desk.answer("b", "c")
+    assert "b's" not in desk.seat.note()
+    assert desk.seat.offer() == Offer()
+
+
+def test_one_whose_copy_was_refused_is_shown_what_it_may_vote_for() -> None:
+    desk = Desk()
+    desk.answer("b")
+    assert "word for word the current answer of agent2" in desk.seat.judge_answer("b's no. 1")
+    assert "b's no. 1" in desk.seat.note()
+    assert desk.seat.offer() == Offer(voters=("agent2",))
+    assert desk.seat.judge_vote("agent2") == ("b", "")
+
+
+@pytest.mark.parametrize("before", [(), ("a",)])
+def test_one_that_may_not_answer_any_more_is_shown_what_there_is_and_can_only_vote(
+    before: tuple[str, ...],
+) -> None:
+    desk = Desk(Rules(max_answers_all=len(before) + 1), *before)
+    desk.answer("b")
+    assert desk.seat.judge_answer("mine").endswith("Please vote for the best.")
+    desk.seat.note()
+    assert not desk.seat.offer().answers
+    assert desk.seat.judge_vote("agent2") == ("b", "")
+
+
+def test_while_voting_is_deferred_only_answering_is_offered() -> None:
+    desk = Desk(Rules(votes_after_all_answered=True), "b", "c")
+    assert desk.seat.offer() == Offer()
+    assert desk.seat.judge_vote("agent2") == ("b", co.TOO_EARLY)
+    desk.answer("a")
+    assert desk.seat.offer() == Offer(voters=("agent2", "agent3"))
+
+
+def test_where_nobody_votes_only_answering_is_offered() -> None:
+    desk = Desk(Rules(skips_voting=True), "b")
+    assert desk.seat.offer() == Offer()
+    assert desk.seat.judge_vote("agent2").refusal == co.NO_VOTING
+
+
+def test_a_presenter_is_shown_nothing_new_and_may_say_what_was_said() -> None:
+    desk = Desk(Rules(max_answers_each=1), "a", presenting=True)
+    desk.answer("b")
+    assert desk.seat.offer() == Offer(text_counts=True)
+    assert desk.seat.judge_answer("a's no. 1") == ""
+    assert "b's" not in desk.seat.note()
+
+
+def test_time_left_is_told_each_time_and_to_wrap_up_once() -> None:
+    desk = Desk()
+    assert desk.seat.opening_note() == ""
+    assert desk.seat.note() == "[Time left: 1 min 40 s of 1 min 40 s]"
+    desk.elapsed = Elapsed(80, 100)
+    assert desk.seat.note().splitlines() == ["[Time left: 20 s of 1 min 40 s]", timing.WRAP_UP]
+    assert desk.seat.note() == "[Time left: 20 s of 1 min 40 s]"
+
+
+def test_a_round_that_opens_late_says_so_at_once() -> None:
+    desk = Desk()
+    desk.elapsed = Elapsed(80, 100)
+    assert desk.seat.opening_note() == timing.WRAP_UP
+    assert timing.WRAP_UP not in desk.seat.note()
+
+
+def test_after_a_rounds_limit_it_must_decide() -> None:
+    desk = Desk(None, "a", "b")
+    desk.elapsed = Elapsed(5, 100, 5, 5, 2)
+    assert desk.seat.offer() == Offer(voters=("agent1", "agent2"), must_decide=True)
+    assert "by new_answer or vote. In 2 s the round is cut." in desk.seat.note()

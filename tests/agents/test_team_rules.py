@@ -1,0 +1,318 @@
+"""A team under each rule, played by scripted models from the first answer to the end."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ModelMessage
+
+from nb_agents import events as ev
+from nb_agents.agents import coordination as co
+from nb_agents.agents.replay import load_messages, load_round, replay
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.model_server import wait_until
+from tests.team_kit import events, finish, give_tools, outcomes, prompt, start_by_rules
+
+PRESENTED = Turn(text="presented")
+WRITE = Turn(calls=(Call("write_file", {"path": "n.md", "content": "x"}),))
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def _why(run: Run, agent: str) -> list[str]:
+    return [e.why for e in events(run, ev.TurnRejected) if e.agent == agent]
+
+
+def test_an_agent_at_its_limit_is_only_asked_to_vote(tmp_path: Path) -> None:
+    a = ScriptedModel(Answer("A's"), Answer("A's second"), Vote("agent1"), PRESENTED)
+    models = {"a": a, "b": ScriptedModel(Answer("B's"), Vote("agent1"))}
+    run = finish(start_by_rules(tmp_path, models, max_new_answers_per_agent=1))
+    assert run.result == "presented"
+    assert [len(v.answers) for v in run.view.agents.values()] == [1, 1]
+    assert _why(run, "a")[0] == co.LIMIT_EACH.format(limit=1)
+    assert "All answers are in." in prompt(a, 1)
+    assert "new_answer(content)" not in prompt(a, 1)
+
+
+def test_a_team_that_can_only_vote_and_never_does_still_ends(tmp_path: Path) -> None:
+    models = {n: ScriptedModel(Answer(f"{n} {n}")) for n in "ab"}
+    run = finish(start_by_rules(tmp_path, models, max_new_answers_global=1))
+    assert run.status == "completed"
+    (kept,) = [v.answer for v in run.view.agents.values() if v.answer]
+    assert run.result == kept
+    assert set(outcomes(run).values()) == {"failed"}
+
+
+def test_a_copy_is_refused_and_its_agent_may_vote_for_the_first(tmp_path: Path, gate: Gate) -> None:
+    a = ScriptedModel(Answer("same"), Vote("agent1"), PRESENTED)
+    b = ScriptedModel(Answer("same", gate=gate), Vote("agent1"))
+    run = start_by_rules(tmp_path, {"a": a, "b": b})
+    wait_until(lambda: run.view.agents["a"].vote)
+    gate.open()
+    finish(run)
+    assert run.result == "presented"
+    assert run.view.agents["b"].answers == ()
+    assert run.view.votes == {"a": 2}
+    assert "word for word the current answer of agent1" in _why(run, "b")[0]
+    assert '<ANSWER from="agent1">\nsame\n</ANSWER>' in prompt(b, 1)
+
+
+def test_answers_too_much_alike_are_refused(tmp_path: Path) -> None:
+    a = ScriptedModel(Answer("one two three four"), Answer("one two three"), Vote("agent1"))
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": a}, answer_novelty_requirement="strict"))
+    assert any("75% of its words in common" in why for n in "ab" for why in _why(run, n))
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "words"),
+    [
+        ("lenient", "could not make it substantially better"),
+        ("balanced", "name the weakest point"),
+        ("strict", "Vote only for an answer with 3 on all"),
+        ("roi", "if that is 15 % or more"),
+        ("roi_conservative", "if that is 30 % or more"),
+        ("roi_balanced", "if that is 15 % or more"),
+        ("roi_aggressive", "if that is 5 % or more"),
+    ],
+)
+def test_voters_are_told_how_demanding_to_be(tmp_path: Path, sensitivity: str, words: str) -> None:
+    a = ScriptedModel(Answer("A's"), Vote("agent1"), PRESENTED)
+    b = ScriptedModel(Answer("B's"), Vote("agent1"))
+    finish(start_by_rules(tmp_path, {"a": a, "b": b}, voting_sensitivity=sensitivity))
+    assert words in prompt(a, 0) and words in prompt(b, 0)
+    assert words not in prompt(a, -1)
+
+
+def test_nobody_votes_before_all_have_answered(tmp_path: Path, gate: Gate) -> None:
+    a = ScriptedModel(Answer("A's"), Vote("agent2"))
+    b = ScriptedModel(Vote("agent1", gate=gate), Answer("B's"), Vote("agent2"), PRESENTED)
+    c = ScriptedModel(Answer("C's"), Vote("agent2"))
+    models = {"a": a, "b": b, "c": c}
+    run = start_by_rules(tmp_path, models, defer_voting_until_all_answered=True)
+    wait_until(lambda: run.progress.answers == 2)
+    assert (len(a.requests), len(c.requests)) == (1, 1)
+    gate.open()
+    finish(run)
+    assert (run.view.winner, run.view.votes) == ("b", {"b": 3})
+    assert _why(run, "b") == [co.NO_VOTING] or _why(run, "b") == [co.TOO_EARLY]
+
+
+def test_an_agent_far_ahead_waits_until_the_slowest_catches_up(tmp_path: Path, gate: Gate) -> None:
+    a = ScriptedModel(*[Answer(f"A's {n}") for n in range(3)], Vote("agent1"), PRESENTED)
+    b = ScriptedModel(Answer("B's", gate=gate), Vote("agent1"))
+    run = start_by_rules(tmp_path, {"a": a, "b": b}, fairness_lead_cap_answers=1)
+    wait_until(lambda: len(run.view.agents["a"].answers) == 2)
+    gate.wait_reached()
+    assert not run.view.agents["a"].in_flight
+    gate.open()
+    finish(run)
+    assert run.result == "presented"
+    told = [(e.agent, type(e).__name__) for e in events(run, ev.AnswerGiven, ev.RoundStarted)]
+    second = [i for i, each in enumerate(told) if each == ("a", "AnswerGiven")][1]
+    assert told.index(("b", "AnswerGiven")) < told.index(("a", "RoundStarted"), second)
+
+
+def _news_run(root: Path, gate: Gate, patch: pytest.MonkeyPatch) -> tuple[Run, ScriptedModel]:
+    """A run in which a, after its answer, is in a tool while b answers; then a votes for b."""
+    working = Gate()
+
+    async def work() -> str:
+        """Take time."""
+        await working.wait()
+        return "worked"
+
+    give_tools(patch, work)
+    a = ScriptedModel(Answer("A's"), Turn(calls=(Call("work"),)), Vote("agent2"))
+    b = ScriptedModel(Answer("B's", gate=gate), Vote("agent2"), PRESENTED)
+    run = start_by_rules(root, {"a": a, "b": b})
+    working.wait_reached()
+    gate.open()
+    wait_until(lambda: run.view.agents["b"].answers)
+    working.open()
+    return finish(run), a
+
+
+def test_a_working_agent_is_shown_new_answers_and_its_vote_counts(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, a = _news_run(tmp_path, gate, monkeypatch)
+    assert run.result == "presented"
+    assert "worked" in prompt(a, 2) and '<ANSWER from="agent2">\nB\'s' in prompt(a, 2)
+    assert len(a.requests) == 3
+    assert events(run, ev.VoteIgnored) == []
+    shown = [e for e in events(run, ev.Told) if e.seen]
+    assert [(e.agent, e.seen) for e in shown] == [("a", {"a": 1, "b": 1})]
+
+
+def test_what_an_agent_was_told_comes_back_word_for_word_with_a_resume(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, a = _news_run(tmp_path, gate, monkeypatch)
+    told = events(run)
+    asked = [i for i, e in enumerate(told) if isinstance(e, ev.ModelStarted) and e.agent == "a"]
+    past = replay(["a", "b"], told[: asked[2] + 1]).rounds["a"]
+    (exchange,) = load_round(past).exchanges
+    assert (past.seen, past.news, past.was_asking) == ({"a": 1, "b": 1}, 1, True)
+    assert exchange.results == {0: ("worked", False)}
+    read = [str(part.content) for part in a.requests[2][-1].parts]  # type: ignore[union-attr]
+    assert read == ["worked", exchange.note]
+    assert _texts(load_messages(past.request)) == _texts(a.requests[2][:1])
+
+
+def _texts(messages: list[ModelMessage]) -> list[str]:
+    return [str(getattr(part, "content", "")) for m in messages for part in m.parts]
+
+
+def test_voting_can_be_skipped(tmp_path: Path) -> None:
+    a = ScriptedModel(Answer("A's"), PRESENTED)
+    b = ScriptedModel(Answer("B's"))
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, skip_voting=True))
+    assert (run.result, run.view.winner, len(b.requests)) == ("presented", "a", 1)
+    assert "vote" not in prompt(a, 0).lower() and "Votes:" not in prompt(a, 1)
+    assert "Your answer was chosen." in prompt(a, 1)
+
+
+def test_with_votes_skipped_the_last_answer_of_all_ends_the_others_work(tmp_path: Path) -> None:
+    a = ScriptedModel(Answer("A's"))
+    b = ScriptedModel(Turn(text="still writing ", hang=True))
+    more = {"skip_voting": True, "max_new_answers_global": 1, "skip_final_presentation": True}
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, **more))
+    assert (run.status, run.result, b.open_streams) == ("completed", "A's", 0)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"skip_final_presentation": True}, {"final_answer_strategy": "winner_reuse"}]
+)
+def test_the_winners_answer_can_be_taken_as_it_stands(
+    tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    a = ScriptedModel(Answer("A's"), Vote("agent2"))
+    b = ScriptedModel(Answer("B's"), Vote("agent2"), PRESENTED)
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, **setting))
+    assert (run.status, run.result, run.view.winner) == ("completed", "B's", "b")
+    assert events(run, ev.PresentationStarted) == []
+
+
+def test_a_stop_before_all_have_voted_is_no_end_also_without_presentation(
+    tmp_path: Path, gate: Gate
+) -> None:
+    a = ScriptedModel(Answer("A's"), Vote("agent1"))
+    b = ScriptedModel(Turn(text="x ", gate=gate))
+    run = start_by_rules(tmp_path, {"a": a, "b": b}, skip_final_presentation=True)
+    wait_until(lambda: run.view.agents["a"].vote)
+    gate.wait_reached()
+    run.stop()
+    gate.open()
+    finish(run)
+    assert (run.status, run.view.answer, run.view.agents["a"].answer) == ("cancelled", "", "A's")
+
+
+def test_answers_can_be_put_together(tmp_path: Path) -> None:
+    a = ScriptedModel(Answer("A's"), Turn(text="both"))
+    b = ScriptedModel(Answer("B's"))
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, final_answer_strategy="synthesize"))
+    assert (run.result, run.view.winner) == ("both", "a")
+    assert "Put their answers together" in prompt(a, 1)
+    assert "A's" in prompt(a, 1) and "B's" in prompt(a, 1)
+
+
+def test_a_planning_team_changes_nothing_until_its_winner_acts(tmp_path: Path) -> None:
+    a = ScriptedModel(WRITE, Answer("plan A"), Vote("agent1"), WRITE, Turn(text="done"))
+    b = ScriptedModel(Answer("plan B"), Vote("agent1"))
+    planning = {"enable_planning_mode": True}
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, coordination=planning))
+    assert run.result == "done"
+    writes = [e for e in events(run, ev.ToolFinished) if e.tool == "write_file"]
+    assert [e.outcome for e in writes] == ["error", "ok"]
+    assert "You have: list_files, read_file." in writes[0].result
+    assert "planning phase" in prompt(a, 0) and "write_file" not in prompt(a, 0)
+    assert "carry the plan out" in prompt(a, -1) and "write_file" in prompt(a, -1)
+    assert (run.path / "workspace" / "n.md").read_text() == "x"
+
+
+def test_a_round_over_its_limit_may_only_decide(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> str:
+        """Take longer than the round may."""
+        await gate.wait()
+        return "worked"
+
+    give_tools(monkeypatch, work)
+    a = ScriptedModel(Turn(calls=(Call("work"),)), Turn(calls=(Call("work"),)), Answer("A's"))
+    timeouts = {"initial_round_timeout_seconds": 0.05, "round_timeout_grace_seconds": 15}
+    run = start_by_rules(tmp_path, {"a": a}, timeouts)
+    gate.wait_reached()
+    wait_until(lambda: _age(run) > 0.06)
+    gate.open()
+    finish(run)
+    assert (run.result, gate.reached) == ("A's", 1)
+    assert "No other tools are left" in prompt(a, 1)
+    assert [e.outcome for e in events(run, ev.ToolFinished)] == ["ok", "error"]
+
+
+def test_a_round_is_cut_after_its_grace_also_when_no_tool_is_called(tmp_path: Path) -> None:
+    a = ScriptedModel(Turn(text="some words ", hang=True))
+    b = ScriptedModel(Answer("B's"), Vote("agent2"), PRESENTED)
+    timeouts = {"initial_round_timeout_seconds": 0.1, "round_timeout_grace_seconds": 0.05}
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, timeouts))
+    assert (run.result, a.open_streams) == ("presented", 0)
+    assert run.view.agents["a"].partial == "some words "
+    assert run.view.agents["a"].error == "No answer within 0.1 s and 0.05 s to wrap up."
+    assert outcomes(run) == {"a": "failed", "b": "finished"}
+    assert [e.agent for e in events(run, ev.ModelCut)] == ["a"]
+
+
+def test_a_cut_round_leaves_the_answer_that_its_agent_had_given(tmp_path: Path) -> None:
+    a = ScriptedModel(Answer("A's"), Turn(text="second thoughts ", hang=True))
+    b = ScriptedModel(Answer("B's"), Vote("agent1"))
+    timeouts = {"subsequent_round_timeout_seconds": 0.05, "round_timeout_grace_seconds": 0.05}
+    final = {"skip_final_presentation": True}
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, timeouts, **final))
+    assert (run.status, run.result) == ("completed", "A's")
+    words = [e.text for e in events(run, ev.TextStreamed) if e.agent == "a" and e.call == 2]
+    assert "".join(words) == "second thoughts "
+    assert outcomes(run) == {"a": "finished", "b": "finished"}
+    past = replay(["a", "b"], events(run))
+    assert past.state.resting == {"a"} and past.rounds == {}
+
+
+def test_all_rounds_cut_without_an_answer_fail_the_run(tmp_path: Path) -> None:
+    timeouts = {"initial_round_timeout_seconds": 0.05, "round_timeout_grace_seconds": 0}
+    run = finish(start_by_rules(tmp_path, {"a": ScriptedModel(Turn("x ", hang=True))}, timeouts))
+    assert run.status == "failed"
+    assert "No answer within 0.05 s" in run.view.agents["a"].error
+
+
+def test_an_answer_whose_other_tool_is_cut_with_its_round_is_kept(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> str:
+        """Never end."""
+        await gate.wait()
+        return ""
+
+    give_tools(monkeypatch, work)
+    a = ScriptedModel(Turn(calls=(Call("work"), *Answer("A's").calls)))
+    timeouts = {"initial_round_timeout_seconds": 0.05, "round_timeout_grace_seconds": 0.05}
+    run = finish(start_by_rules(tmp_path, {"a": a}, timeouts))
+    assert run.result == "A's"
+    assert [e.outcome for e in events(run, ev.ToolFinished)] == ["cut"]
+    assert events(run, ev.RoundTimedOut) == []
+
+
+def test_each_tool_result_comes_with_the_time_that_is_left(tmp_path: Path) -> None:
+    a = ScriptedModel(WRITE, Answer("A's"))
+    run = finish(start_by_rules(tmp_path, {"a": a}, {"orchestrator_timeout_seconds": 600}))
+    assert "[Time left: 9 min 59 s of 10 min]" in prompt(a, 1)
+    assert [e.text for e in events(run, ev.Told)] == ["[Time left: 9 min 59 s of 10 min]"]
+
+
+def _age(run: Run) -> float:
+    (opened,) = events(run, ev.RoundStarted)
+    return float(time.time() - opened.at)

@@ -1,0 +1,86 @@
+"""What is said of a team file without running it."""
+
+from typing import Any
+
+import pytest
+
+from nb_agents import TeamSpec
+from nb_agents.models.report import AgentReport, TeamReport, report_on
+
+SECRET = "sk-very-secret-0123456789"
+
+
+def agent(name: str, kind: str, **backend: Any) -> dict[str, Any]:
+    return {"id": name, "backend": {"type": kind, "model": "m", **backend}}
+
+
+def report(*agents: dict[str, Any], **more: Any) -> TeamReport:
+    return report_on(TeamSpec.model_validate({"agents": agents, **more}))
+
+
+def keys(found: TeamReport) -> dict[str, str]:
+    return {each.agent: each.key for each in found.agents}
+
+
+def test_each_agent_is_named_with_type_and_model() -> None:
+    found = report(agent("ada", "vllm"), {"id": "ben", "backend": {"type": "demo"}})
+    assert found.agents == (
+        AgentReport("ada", "vllm", "m", "none needed"),
+        AgentReport("ben", "demo", "", "none needed"),
+    )
+    assert found.verdict == "Can start."
+
+
+def test_a_key_is_told_by_where_it_is_never_by_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_API_KEY", SECRET)
+    found = report(
+        agent("ada", "gemini"), agent("ben", "openai", api_key=SECRET), agent("cleo", "grok")
+    )
+    assert keys(found) == {
+        "ada": "GOOGLE_API_KEY is set",
+        "ben": "given",
+        "cleo": "XAI_API_KEY is not set",
+    }
+    assert SECRET not in repr(found)
+
+
+def test_missing_variables_are_told_once_each() -> None:
+    found = report(agent("ada", "openai"), agent("ben", "openai"), agent("cleo", "groq"))
+    assert found.verdict.split("\n") == [
+        "Can't start.",
+        "Set in the environment first: OPENAI_API_KEY, GROQ_API_KEY.",
+    ]
+
+
+def test_an_agent_without_model_and_a_path_that_is_missing_are_told() -> None:
+    found = report(
+        agent("ada", "vllm", model=""), orchestrator={"context_paths": ["/no/such/place"]}
+    )
+    assert "Context paths: /no/such/place" in found.lines
+    _, model, path = found.verdict.split("\n")
+    assert "'ada' names no model" in model
+    assert "'/no/such/place' does not exist" in path
+
+
+def test_timeouts_are_told() -> None:
+    limits = {"initial_round_timeout_seconds": 60, "on_timeout": "fail"}
+    assert report(agent("ada", "vllm"), timeout_settings=limits).lines == (
+        "Timeouts: turn 1800 s (fail), first round 60 s, later rounds no limit, grace 120 s",
+    )
+
+
+def test_what_is_ignored_is_told_in_one_line() -> None:
+    found = report(agent("ada", "vllm", cwd="w"), agent("ben", "vllm", cwd="w"), ui={"a": 1})
+    assert found.lines[1:] == ("Ignored here: ui, agents.backend.cwd",)
+
+
+def test_an_agent_that_can_not_run_here_is_told_with_the_reason() -> None:
+    found = report(agent("ada", "vllm"), agent("coder", "codex"))
+    assert keys(found)["coder"] == ""
+    assert found.lines[-1].startswith("Not supported: coder (codex). It drives the Codex program")
+    assert found.verdict == "Can start with --skip-unsupported."
+
+
+def test_a_team_of_none_but_such_agents_can_not_start() -> None:
+    found = report(agent("coder", "codex"))
+    assert found.verdict == "Can't start. None of its agents can run here: coder (codex)."

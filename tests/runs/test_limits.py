@@ -1,0 +1,232 @@
+"""What ends a run by itself: the orchestrator timeout and the budget."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nb_agents import RunCancelled, RunFailed
+from nb_agents import events as ev
+from nb_agents.agents import timing
+from nb_agents.cancel import CancelPolicy, StopRequest
+from nb_agents.config.orchestrator import OrchestratorSpec
+from nb_agents.jupyter import text
+from nb_agents.runs import limits
+from nb_agents.runs.limits import over_budget, unpriced
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from nb_agents.view import AgentView, RunView
+from tests.model_server import wait_until
+from tests.team_kit import events, finish, metadata, outcome, outcomes, prompt, start_by_rules
+
+READ = Turn(calls=(Call("list_files"),))
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def _out_of_time(
+    root: Path, gate: Gate, on_timeout: str = "cancel", policy: CancelPolicy | None = None
+) -> Run:
+    """A run of a, whose answer is in flight as time is over, and b, which is in a tool round."""
+    a = ScriptedModel(Answer("A's", gate=gate), Vote("agent1"), Turn(text="done"))
+    b = ScriptedModel(Turn(text="b ", gate=gate, calls=READ.calls), Answer("B's"), Vote("agent1"))
+    timeouts = {"orchestrator_timeout_seconds": 0.05, "on_timeout": on_timeout}
+    run = start_by_rules(root, {"a": a, "b": b}, timeouts, policy)
+    gate.wait_reached(2)
+    wait_until(lambda: len(run.view.notices) >= 2 or run.view.stop)
+    gate.open()
+    return finish(run)
+
+
+NOTICES = (
+    "⏰ Orchestrator timeout reached (0.05 seconds)",
+    "💾 Saving current state...",
+    "❌ Coordination incomplete - timeout exceeded",
+)
+
+
+def test_at_the_limit_work_in_hand_finishes_and_all_is_saved_and_said(
+    tmp_path: Path, gate: Gate
+) -> None:
+    run = _out_of_time(tmp_path, gate)
+    assert isinstance(outcome(run), RunCancelled)
+    assert run.view.notices == NOTICES
+    known = metadata(run)
+    assert (known["status"], known["reason"], known["run_status"]) == (
+        "incomplete",
+        "timeout",
+        "cancelled",
+    )
+    assert run.view.agents["a"].answer == "A's"
+    assert outcomes(run)["b"] == "stopped"
+    assert [e.outcome for e in events(run, ev.ToolFinished)] == ["cancelled"]
+
+
+def test_work_that_outlasts_the_grace_time_is_cut(tmp_path: Path) -> None:
+    a = ScriptedModel(Turn(text="on and on ", hang=True))
+    timeouts = {"orchestrator_timeout_seconds": 0.2}
+    policy = CancelPolicy(grace_timeout_s=0.05)
+    run = finish(start_by_rules(tmp_path, {"a": a}, timeouts, policy))
+    assert (run.view.notices[2], outcomes(run)) == (NOTICES[2], {"a": "killed"})
+    assert run.view.agents["a"].partial == "on and on "
+
+
+def test_a_timeout_can_fail_the_run_and_everything_is_kept(tmp_path: Path, gate: Gate) -> None:
+    told: list[object] = []
+    run = _out_of_time(tmp_path, gate, "fail", CancelPolicy(after_cancel=told.append))
+    error = outcome(run)
+    assert isinstance(error, RunFailed)
+    assert "orchestrator timeout reached (0.05 seconds)" in str(error)
+    assert (run.status, metadata(run)["reason"]) == ("failed", "timeout")
+    assert run.view.agents["a"].answer == "A's"
+    assert "A's" in (run.path / "answer.txt").read_text()
+    assert (run.view.notices, len(told)) == (NOTICES, 1)
+
+
+def test_a_timeout_can_only_warn(tmp_path: Path, gate: Gate) -> None:
+    run = _out_of_time(tmp_path, gate, "continue")
+    assert run.status == "completed"
+    assert run.view.notices == (NOTICES[0], limits.GOING_ON)
+    assert run.view.stop is None
+
+
+def _says(word: object) -> Callable[[StopRequest], object]:
+    return lambda request: word if request.source == "timeout" else None
+
+
+async def _says_later(request: StopRequest) -> str:
+    return "continue"
+
+
+@pytest.mark.parametrize(
+    ("configured", "hook", "status"),
+    [
+        ("cancel", _says("fail"), "failed"),
+        ("fail", _says("cancel"), "cancelled"),
+        ("cancel", _says("continue"), "completed"),
+        ("cancel", _says_later, "completed"),
+        ("continue", _says(None), "completed"),
+        ("fail", _says("nonsense"), "failed"),
+        ("fail", lambda request: 1 / 0, "failed"),
+    ],
+)
+def test_a_hook_decides_what_a_timeout_does_else_the_file(
+    tmp_path: Path, gate: Gate, configured: str, hook: Any, status: str
+) -> None:
+    policy = CancelPolicy(on_timeout=hook)
+    assert _out_of_time(tmp_path, gate, configured, policy).status == status
+
+
+def test_a_vetoed_timeout_leaves_the_run_going(tmp_path: Path) -> None:
+    asked = Gate()
+
+    async def veto(request: StopRequest) -> bool:
+        asked.open()
+        return False
+
+    a = ScriptedModel(Answer("A's", gate=asked))
+    policy = CancelPolicy(before_cancel=veto)
+    run = start_by_rules(tmp_path, {"a": a}, {"orchestrator_timeout_seconds": 0.05}, policy)
+    assert finish(run).result == "A's"
+    assert run.view.notices == NOTICES[:1]
+
+
+def test_agents_are_told_to_wrap_up_near_the_end(tmp_path: Path, gate: Gate) -> None:
+    read = Turn(text="x ", gate=gate, calls=READ.calls)
+    a = ScriptedModel(read, READ, Answer("A's"))
+    timeouts = {"orchestrator_timeout_seconds": 0.05, "on_timeout": "continue"}
+    run = start_by_rules(tmp_path, {"a": a}, timeouts)
+    wait_until(lambda: run.view.notices)
+    gate.open()
+    finish(run)
+    assert [prompt(a, n).count(timing.WRAP_UP) for n in range(3)] == [0, 1, 1]
+
+
+def test_the_debug_log_tells_how_far_it_is(tmp_path: Path) -> None:
+    a = ScriptedModel(Answer("A's"), Vote("agent1"), Turn(text="done"))
+    b = ScriptedModel(Answer("B's"), Vote("agent1"))
+    run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, debug=True))
+    log = (run.path / "debug.log").read_text()
+    lines = re.findall(r"\[INFO\] (.*)", log)
+    assert lines[:2] == [
+        "Orchestrator timeout configured: 1800 seconds",
+        "Starting coordination...",
+    ]
+    rounds = [line for line in lines if line.startswith("Round ")]
+    assert rounds[0].startswith("Round 1 complete (elapsed: ")
+    assert all(re.fullmatch(r"Round \d+ complete \(elapsed: \d+s / 1800s\)", r) for r in rounds)
+    assert [int(r.split()[1]) for r in rounds] == list(range(1, len(rounds) + 1))
+
+
+def _spent(tokens: int, cost: float | None) -> RunView:
+    half = AgentView("a", "m1", input_tokens=tokens, cost=cost)
+    return RunView(agents={"a": half, "b": AgentView("b", "m2", output_tokens=1, cost=0.5)})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cost", "budget", "reason"),
+    [
+        (9**9, 9.0, {}, ""),
+        (98, 0.0, {"max_tokens": 100}, ""),
+        (99, 0.0, {"max_tokens": 100}, "budget used up (100 of 100 tokens)"),
+        (0, 0.4, {"max_cost": 1.0}, ""),
+        (0, 0.75, {"max_cost": 1.0}, "budget used up ($1.25 of $1)"),
+        (0, None, {"max_cost": 1.0}, ""),
+        (0, None, {"max_cost": 0.5}, "budget used up ($0.5 of $0.5)"),
+    ],
+)
+def test_what_is_over_the_budget(
+    tokens: int, cost: float | None, budget: dict[str, Any], reason: str
+) -> None:
+    assert over_budget(_spent(tokens, cost), OrchestratorSpec(**budget)) == reason
+
+
+def test_models_without_a_price_are_named() -> None:
+    assert unpriced(_spent(0, None)) == ("m1",)
+    assert unpriced(_spent(0, 0.0)) == ()
+
+
+def test_a_spent_budget_stops_the_run_gracefully_and_no_call_begins(tmp_path: Path) -> None:
+    a = ScriptedModel(READ, Answer("A's"))
+    run = finish(start_by_rules(tmp_path, {"a": a}, max_tokens=1))
+    assert (run.status, len(a.requests), run.receipt.source) == ("cancelled", 1, "budget")
+    assert re.fullmatch(r"budget used up \(\d+ of 1 tokens\)", run.receipt.reason)
+    assert text.stopped_by(run.view).startswith("Stopped by the budget")
+
+
+def test_a_spent_budget_keeps_the_answer_that_spent_it(tmp_path: Path, gate: Gate) -> None:
+    models = {n: ScriptedModel(Answer(f"{n}'s", gate=gate)) for n in "ab"}
+    run = start_by_rules(tmp_path, models, max_tokens=1)
+    gate.wait_reached(2)
+    gate.open()
+    finish(run)
+    assert {k: v.answer for k, v in run.view.agents.items()} == {"a": "a's", "b": "b's"}
+    assert [len(m.requests) for m in models.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_hook_may_veto_a_budgets_stop_once(tmp_path: Path, agrees: bool) -> None:
+    asked: list[str] = []
+
+    def hook(request: StopRequest) -> bool:
+        asked.append(request.source)
+        return agrees
+
+    a = ScriptedModel(READ, *[READ] * 5, Answer("A's"))
+    policy = CancelPolicy(before_cancel=hook)
+    run = finish(start_by_rules(tmp_path, {"a": a}, policy=policy, max_tokens=1))
+    assert asked == ["budget"]
+    assert run.status == ("cancelled" if agrees else "completed")
+
+
+def test_a_cost_that_can_not_be_counted_is_said_once(tmp_path: Path) -> None:
+    a = ScriptedModel(READ, Answer("A's"))
+    run = finish(start_by_rules(tmp_path, {"a": a}, max_cost=0.01))
+    assert run.status == "completed"
+    assert len(run.view.notices) == 1
+    assert "max_cost can't count its money" in run.view.notices[0]

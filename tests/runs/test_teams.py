@@ -1,0 +1,74 @@
+"""What a run is started with: a file, a team, or one model; whole, or without some agents."""
+
+from pathlib import Path
+
+import pytest
+
+import nb_agents
+from nb_agents import ConfigError
+from tests.team_kit import finish
+
+MIXED = """\
+agents:
+  - {id: ada, backend: {type: demo}}
+  - {id: coder, backend: {type: claude_code, model: opus}}
+  - {id: agi, backend: {type: ag2}}
+ui: {display_type: simple}
+"""
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    path = tmp_path / "team.yaml"
+    path.write_text(MIXED)
+    return path
+
+
+def test_agents_that_can_not_run_stop_the_start_by_name(tmp_path: Path, mixed: Path) -> None:
+    root = tmp_path / "sessions"
+    with pytest.raises(ConfigError) as caught:
+        nb_agents.start("t", mixed, session_root=root)
+    assert "'coder'" in str(caught.value) and "'agi'" in str(caught.value)
+    assert caught.value.line == 3
+    assert not root.exists()
+
+
+def test_the_others_run_when_they_are_skipped_and_it_says_so(tmp_path: Path, mixed: Path) -> None:
+    run = nb_agents.start("t", mixed, session_root=tmp_path / "s", skip_unsupported=True)
+    assert list(finish(run).view.agents) == ["ada"]
+    assert run.status == "completed"
+    assert "Ignored here: ui" in run.view.notices
+    assert "Skipped, not supported here: coder (claude_code), agi (ag2)" in run.view.notices
+    assert [p.name for p in (run.path / "workspaces").iterdir()] == ["ada"]
+
+
+def test_skipping_changes_nothing_where_all_can_run(tmp_path: Path) -> None:
+    run = finish(nb_agents.start("t", session_root=tmp_path, skip_unsupported=True))
+    assert len(run.view.agents) == 3
+    assert not [n for n in run.view.notices if "Skipped" in n]
+
+
+def test_nobody_left_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "team.yaml"
+    path.write_text("agent:\n  backend: {type: codex}\n")
+    with pytest.raises(ConfigError, match=r"None of its agents can run here: agent1 \(codex\)"):
+        nb_agents.start("t", path, session_root=tmp_path / "s", skip_unsupported=True)
+    assert not (tmp_path / "s").exists()
+
+
+def test_one_model_is_a_run_of_one_agent(tmp_path: Path) -> None:
+    run = finish(nb_agents.start("t", model="demo:", session_root=tmp_path))
+    assert [(a.id, a.model) for a in run.view.agents.values()] == [("agent1", "demo")]
+    assert run.status == "completed"
+
+
+def test_a_model_and_a_config_together_are_refused(tmp_path: Path, mixed: Path) -> None:
+    with pytest.raises(ConfigError, match="Leave out --model or --config"):
+        nb_agents.start("t", mixed, model="demo:", session_root=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_model_without_provider_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'gpt-5-mini' is not type:model"):
+        nb_agents.start("t", model="gpt-5-mini", session_root=tmp_path)
+    assert list(tmp_path.iterdir()) == []

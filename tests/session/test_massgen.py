@@ -1,0 +1,255 @@
+"""Sessions go both ways: MassGen's own readers load ours, and we load what its writer writes.
+
+`make py-test` installs two releases: 0.1.22, whose words are those of the published document, and
+0.1.97, today's.
+"""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents.cancel import CancelPolicy
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.model_server import wait_until
+from tests.team_kit import finish, start
+
+ROOT = Path(__file__).parents[2]
+RELEASES = ("0.1.22", "0.1.97")
+LONG = "The longer answer. " * 40 + "The end."
+PHASES = {
+    "0.1.22": "[INCOMPLETE TURN - Session was cancelled before completion]",
+    "0.1.97": "[CANCELLED - Turn interrupted",
+}
+
+
+@pytest.fixture(params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    version: str = request.param
+    return version
+
+
+@pytest.fixture
+def massgen(release: str) -> ModuleType:
+    """A release's module for sessions; it needs nothing but the standard library."""
+    path = ROOT / f".venv/massgen-{release}/massgen/session/_state.py"
+    if not path.exists():
+        missing = (
+            f"MassGen {release} is not installed. `make {path.parents[2]}/.installed` does it."
+        )
+        missing = missing.replace(f"{ROOT}/", "")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
+    spec = importlib.util.spec_from_file_location(f"massgen_{release}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def restored(massgen: ModuleType, session: Path) -> Any:
+    """What MassGen's reader makes of a session."""
+    return massgen.restore_session(session.name, str(session.parent))
+
+
+def theirs(state: Any) -> list[tuple[str, str]]:
+    return [(m["role"], m["content"]) for m in state.conversation_history]
+
+
+def ours(session: Path) -> list[tuple[str, str]]:
+    """Our messages, but for the one more that says what was never submitted."""
+    told = [(m.role, m.content) for m in load_session(session).messages]
+    return [(role, text) for role, text in told if not text.startswith("[PARTIAL TEXT")]
+
+
+def complete(root: Path) -> Run:
+    note = Call("write_file", {"path": "notes.md", "content": "kept “words” 😀"})
+    turns = (Turn(calls=(note,)), Answer("Short."), Vote("agent1"), Answer("The end."))
+    return finish(start(root, ada=ScriptedModel(*turns)))
+
+
+def stopped(root: Path) -> Run:
+    """A run that was stopped with an answer and a vote of one agent, and half a text of another."""
+    gate = Gate()
+    note = Call("write_file", {"path": "notes.md", "content": "kept"})
+    ada = ScriptedModel(Turn(calls=(note,)), Answer(LONG), Turn("Judging.", hang=True))
+    ben = ScriptedModel(Turn("Half a thought ", gate=gate))
+    run = start(root, ada=ada, ben=ben)
+    gate.wait_reached()
+    wait_until(lambda: bool(run.view.agents["ada"].answers))
+    run.stop(now=True)
+    return finish(run)
+
+
+def timed_out(root: Path) -> Run:
+    policy = CancelPolicy(grace_timeout_s=0.05)
+    ada = ScriptedModel(Turn("Some words ", hang=True))
+    return finish(start(root, policy, timeout=0.2, ada=ada))
+
+
+# Ours, read by MassGen ----------------------------------------------------------------------
+
+
+def test_a_complete_session_loads_with_its_answer_and_workspace(
+    tmp_path: Path, massgen: ModuleType
+) -> None:
+    run = complete(tmp_path)
+    session = run.path.parent
+    state = restored(massgen, session)
+    assert theirs(state) == ours(session) == [("user", "the task"), ("assistant", run.result)]
+    assert (state.current_turn, state.incomplete_turn) == (1, None)
+    assert state.last_workspace_path == (run.path / "workspaces" / "ada").resolve()
+    assert (state.last_workspace_path / "notes.md").read_text() == "kept “words” 😀"
+    assert state.winning_agents_history == [{"agent_id": "ada", "turn": 1}]
+
+
+def test_an_incomplete_session_loads_with_what_was_kept(
+    tmp_path: Path, massgen: ModuleType, release: str
+) -> None:
+    run = stopped(tmp_path)
+    session = run.path.parent
+    state = restored(massgen, session)
+    assert state.incomplete_turn["phase"] == "coordinating"
+    assert state.incomplete_turn["partial_answers"]["ada"]["answer"] == LONG
+    assert set(state.incomplete_turn_workspaces) == {"ada", "ben"}
+    assert (state.incomplete_turn_workspaces["ada"] / "notes.md").read_text() == "kept"
+    (_, task), (role, text) = theirs(state)
+    assert (task, role) == ("the task", "assistant")
+    assert text.startswith(PHASES[release])
+    if release == "0.1.22":
+        assert theirs(state) == ours(session)
+    # What was written and never submitted is ours alone.
+    assert "Half a thought" in load_session(session).messages[-1].content
+
+
+def test_a_timed_out_session_loads_as_incomplete(
+    tmp_path: Path, massgen: ModuleType, release: str
+) -> None:
+    run = timed_out(tmp_path)
+    session = run.path.parent
+    state = restored(massgen, session)
+    assert json.loads((run.path / "metadata.json").read_text())["reason"] == "timeout"
+    assert state.incomplete_turn["turn"] == 1
+    assert theirs(state)[1][1].startswith(PHASES[release])
+    if release == "0.1.22":
+        assert theirs(state) == ours(session)
+
+
+def test_turns_of_every_kind_load_in_one_session(
+    tmp_path: Path, massgen: ModuleType, release: str
+) -> None:
+    session = stopped(tmp_path).path.parent
+    model = ScriptedModel(Answer("Second."), Vote("agent1"), Answer("Second."))
+    team = nb_agents.testing.scripted_team(ada=model)
+    run = nb_agents.start("more", team, session=session.name, session_root=tmp_path)
+    assert finish(run).turn == 2
+    state = restored(massgen, session)
+    assert [turn["turn"] for turn in state.previous_turns] == [1, 2]
+    assert theirs(state)[2:] == ours(session)[2:] == [("user", "more"), ("assistant", "Second.")]
+    if release == "0.1.22":
+        assert theirs(state) == ours(session)
+
+
+# MassGen's, read by us ----------------------------------------------------------------------
+
+PARTIAL = {
+    "status": "incomplete",
+    "phase": "coordinating",
+    "current_task": "Why?",
+    "answers": {
+        "ada": {
+            "answer": "Because “so” 😀.",
+            "has_voted": True,
+            "votes": {"agent_id": "ben", "voted_for": "ben", "reason": "best"},
+            "answer_count": 2,
+        },
+        "ben": {"answer": LONG, "has_voted": False, "votes": None, "answer_count": 1},
+    },
+    "selected_agent": None,
+    "voting_complete": False,
+}
+
+
+def save(massgen: ModuleType, root: Path, turn: int = 1, **changes: Any) -> Path:
+    """Let MassGen write an incomplete turn, and return its directory."""
+    spaces = {agent: root / "live" / agent for agent in ("ada", "cleo")}
+    for agent, space in spaces.items():
+        space.mkdir(parents=True, exist_ok=True)
+        (space / "notes.md").write_text(f"{agent}'s")
+    partial = {**PARTIAL, "workspaces": {a: str(p) for a, p in spaces.items()}, **changes}
+    path: Path = massgen.save_partial_turn("session_1", turn, "Why?", partial, str(root))
+    return path
+
+
+def test_what_massgen_saved_loads_whole(tmp_path: Path, massgen: ModuleType, release: str) -> None:
+    path = save(massgen, tmp_path)
+    session = load_session(path.parent)
+    (turn,) = session.turns
+    assert (turn.state, turn.view.task, turn.view.phase) == ("incomplete", "Why?", "coordinating")
+    assert turn.warnings == ()
+    agents = turn.view.agents
+    assert set(agents) == {"ada", "ben", "cleo"}
+    assert (agents["ada"].answer, agents["ben"].answer) == ("Because “so” 😀.", LONG)
+    assert turn.view.votes == {"ben": 1}
+    assert [p.name for p in session.context_paths] == ["ada", "cleo"]
+    assert [(f.agent, f.path) for f in turn.view.files] == [
+        ("ada", "notes.md"),
+        ("cleo", "notes.md"),
+    ]
+    if release == "0.1.22":
+        assert theirs(restored(massgen, path.parent)) == ours(path.parent)
+
+
+def test_what_massgen_saved_while_it_presented_loads_with_its_winner(
+    tmp_path: Path, massgen: ModuleType
+) -> None:
+    path = save(massgen, tmp_path, phase="presenting", selected_agent="ada", voting_complete=True)
+    (turn,) = load_session(path.parent).turns
+    assert (turn.view.phase, turn.view.winner) == ("presenting", "ada")
+    assert not turn.is_complete
+
+
+def test_what_massgen_saved_without_answers_loads(tmp_path: Path, massgen: ModuleType) -> None:
+    path = save(massgen, tmp_path, answers={}, workspaces={}, phase="idle")
+    session = load_session(path.parent)
+    assert [m.content for m in session.messages] == ["Why?"]
+    assert session.turns[0].warnings == ()
+
+
+def test_a_run_goes_on_where_massgen_stopped(tmp_path: Path, massgen: ModuleType) -> None:
+    save(massgen, tmp_path)
+    model = ScriptedModel(Answer("On."), Vote("agent1"), Answer("On."))
+    team = nb_agents.testing.scripted_team(ada=model)
+    run = nb_agents.start("more", team, session="session_1", session_root=tmp_path)
+    assert finish(run).turn == 2
+    read = "\n".join(str(part) for message in model.requests[0] for part in message.parts)
+    assert "Because “so” 😀." in read and "ada's answer (voted for: ben)" in read
+    assert [t["turn"] for t in restored(massgen, run.path.parent).previous_turns] == [1, 2]
+
+
+TORN = [b"", b"{", b"[]", b'"text"', b"null", b"\xff\xfe", b'{"answ', b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", TORN, ids=lambda c: repr(c[:8]))
+@pytest.mark.parametrize("name", ["metadata.json", "partial_answers.json"])
+def test_a_torn_or_wrongly_shaped_file_gives_a_message_and_loses_only_itself(
+    tmp_path: Path, massgen: ModuleType, name: str, content: bytes
+) -> None:
+    whole = save(massgen, tmp_path, turn=2)
+    torn = save(massgen, tmp_path, turn=1)
+    (torn / name).write_bytes(content)
+    session = load_session(whole.parent)
+    first, second = session.turns
+    assert any(name in line for line in session.restored())
+    assert (second.view.agents["ben"].answer, second.warnings) == (LONG, ())
+    # All that the other files of the torn turn hold is there: of lost answers, the best one.
+    assert first.view.agents["ben"].answer == LONG
+    assert [p.parents[1].name for p in session.context_paths] == ["turn_1"] * 2 + ["turn_2"] * 2
+    if name == "partial_answers.json":
+        assert first.view.task == "Why?"
