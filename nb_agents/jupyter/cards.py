@@ -59,10 +59,10 @@ def card_text(view: RunView, path: str) -> str:
     match text.state(view):
         case "complete":
             body = [view.answer, "", f"— {_how(view)}"]
-        case "failed":
+        case "failed" if view.stop is None:
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
             body = ["**Failed: no agent gave an answer.**", *errors]
-        case "stopped":
+        case "stopped" | "failed":
             body = _incomplete_text(view)
         case _:
             body = [f"A run is live. `%agents show {_address(view)}` shows it again."]

@@ -54,6 +54,13 @@ class AgentsMagics(Magics):
         help="next turn of the session used last (or of --session)",
     )
     @argument(
+        "--from",
+        dest="from_turn",
+        type=int,
+        metavar="TURN",
+        help="with --continue: go on from this turn, in a new session",
+    )
+    @argument(
         "--orchestrator-timeout",
         type=float,
         metavar="S",
@@ -89,6 +96,9 @@ class AgentsMagics(Magics):
         %agents sessions [--session-root DIR]    what is on disk
         %agents log [RUN]                        what happened, line by line
         %agents resume [SESSION] [--preview]     go on with the incomplete turn
+        %agents rename SESSION NAME              give a session another name
+        %agents export SESSION [FILE]            put a session into a zip
+        %agents delete SESSION                   delete a session, after asking
         """
         verb, _, rest = line.strip().partition(" ")
         action = verbs.VERBS.get(verb)
@@ -110,6 +120,7 @@ class AgentsMagics(Magics):
             skip_unsupported=args.skip_unsupported,
             session=args.session,
             continue_=args.continue_,
+            from_turn=args.from_turn,
             session_root=args.session_root,
             timeout=args.orchestrator_timeout,
             debug=args.debug,

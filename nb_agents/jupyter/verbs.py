@@ -16,6 +16,7 @@ from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.cards import show_turn
 from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.panel import show_run, show_text, shown_path
+from nb_agents.jupyter.session_verbs import SESSION_VERBS, root_option
 from nb_agents.jupyter.tables import show_table
 from nb_agents.models.report import report_on
 from nb_agents.runs import registry
@@ -34,7 +35,6 @@ from nb_agents.session.layout import (
 
 __all__ = ["VERBS", "follow", "tell_of_dead_turns"]
 
-_root = argument("--session-root", metavar="DIR", help="where sessions are")
 _run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such as r1; the latest")
 
 
@@ -91,7 +91,7 @@ def wait(ip: Any, args: Any) -> None:
 
 @arguments("agents show")
 @argument("what", nargs="?", default="", metavar="RUN|SESSION[/TURN]", help="default: the latest")
-@_root
+@root_option
 def show(ip: Any, args: Any) -> None:
     """Show the live panel of a run, or the card of a turn on disk."""
     try:
@@ -113,19 +113,9 @@ def check(ip: Any, args: Any) -> None:
     display({"text/plain": f"{args.file}\n{said}"}, raw=True)
 
 
-@arguments("agents sessions")
-@_root
-def sessions(ip: Any, args: Any) -> None:
-    """List the sessions on disk, the one used last first."""
-    root = session_root(args.session_root)
-    rows = [_session_row(path) for path in sessions_by_use(root)]
-    heads = ("session", "turns", "last turn", "used", "task")
-    show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
-
-
 @arguments("agents log")
 @_run
-@_root
+@root_option
 def log(ip: Any, args: Any) -> None:
     """Show what happened in a turn, one line an event (streamed words left out)."""
     try:
@@ -164,7 +154,7 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
 @argument("--orchestrator-timeout", type=float, metavar="S", help="seconds, counted anew")
 @argument("--preview", action="store_true", help="only say what would run again")
 @argument("--wait", action="store_true", help="stay in the cell until the run is over")
-@_root
+@root_option
 def resume(ip: Any, args: Any) -> None:
     """Go on with an incomplete turn: same task, nothing that finished runs again."""
     if args.preview:
@@ -182,9 +172,9 @@ VERBS: dict[str, Callable[[Any, Any], None]] = {
     "wait": wait,
     "show": show,
     "check": check,
-    "sessions": sessions,
     "log": log,
     "resume": resume,
+    **SESSION_VERBS,
 }
 
 
@@ -226,19 +216,6 @@ def _turn(name: str, root: Path) -> PastTurn:
         if str(paths.number) == number.removeprefix("turn_"):
             return load_turn(paths)
     raise UnknownSessionError(name, str(root), f"{session}/{turns[-1].number}")
-
-
-def _session_row(path: Path) -> tuple[str, ...]:
-    turns = turns_of(path)
-    last = load_turn(turns[-1])
-    used = datetime.fromtimestamp(last.view.last_at or path.stat().st_mtime)
-    return (
-        path.name,
-        str(len(turns)),
-        last.state,
-        f"{used:%Y-%m-%d %H:%M}",
-        text.clip(last.view.task, 60),
-    )
 
 
 def _log_line(event: Event) -> str:

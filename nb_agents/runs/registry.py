@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from contextlib import suppress
@@ -15,15 +14,25 @@ from nb_agents.errors import (
     SessionBusyError,
     TaskError,
     UnknownRunError,
+    UserError,
 )
 from nb_agents.models.providers import check_team, load
-from nb_agents.runs.launch import config_path, launch, live_runs, owner, owner_of, runs
+from nb_agents.runs.launch import (
+    config_path,
+    launch,
+    live_runs,
+    owner,
+    owner_of,
+    runs,
+    timeout_of,
+)
 from nb_agents.runs.loop import at_shutdown
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run, Work
 from nb_agents.session import layout
 from nb_agents.session.history import Session, load_session
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.manage import fork_session
 
 __all__ = [
     "find_run",
@@ -51,6 +60,7 @@ def start(
     session_root: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     *,
+    from_turn: int | None = None,
     model: str | None = None,
     skip_unsupported: bool = False,
     policy: CancelPolicy | None = None,
@@ -64,6 +74,8 @@ def start(
         session: The session's id: goes on in it when it exists, else begins it. By default a new
             session of its own, or with ``continue_`` the one used last.
         continue_: Go on in a session that must exist.
+        from_turn: With ``continue_``: leave that session as it is, and go on from this turn of it
+            in a new one.
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
         timeout: Orchestrator timeout in seconds; by default the config's, else 1800.
         model: One agent of this model instead of a team, as ``openai:gpt-5-mini``.
@@ -95,9 +107,9 @@ def start(
         notices += skipped
     check_team(spec)
     context = spec.context_paths
-    timeout_s = _timeout(timeout, spec)
+    timeout_s = timeout_of(timeout, spec)
     load({agent.backend.type for agent in spec.agents})
-    past = _open_session(session_root, session, continue_)
+    past = _open_session(session_root, session, continue_, from_turn)
 
     def make(paths: TurnPaths) -> Work:
         return Work(
@@ -191,25 +203,20 @@ def _team(config: str | os.PathLike[str] | TeamSpec | None) -> tuple[TeamSpec, t
     return spec, (f"Ignored here: {', '.join(ignored)}",) if ignored else ()
 
 
-def _timeout(chosen: float | None, spec: TeamSpec) -> float:
-    timeout_s = spec.timeout_settings.orchestrator_timeout_seconds if chosen is None else chosen
-    if not 0 < timeout_s < math.inf:
-        raise ConfigError(
-            f"The orchestrator timeout is {timeout_s!r} seconds; it must be a number over 0."
-        )
-    return float(timeout_s)
-
-
 def _open_session(
-    root: str | os.PathLike[str] | None, session: str | None, continue_: bool
+    root: str | os.PathLike[str] | None, session: str | None, continue_: bool, turn: int | None
 ) -> Session:
-    where = layout.session_root(root)
+    where, now = layout.session_root(root), datetime.now()
+    if turn is not None and not continue_:
+        raise UserError("--from names a turn to go on from: it goes with --continue.")
     if continue_:
         path = layout.find_session(where, session or "")
+        if turn is not None:
+            return load_session(fork_session(path, turn, now))
     elif session:
         path = layout.named_session(where, session)
     else:
-        path = layout.new_session(where, datetime.now())
+        path = layout.new_session(where, now)
     if any(turn.is_live() for turn in layout.turns_of(path)[-1:]):
         raise SessionBusyError(path.name, owner_of(path))
     return load_session(path)

@@ -182,7 +182,8 @@ def load_turn(paths: TurnPaths, *, mend: bool = True) -> PastTurn:
     if recovered is None or not any(isinstance(e, TurnStarted) for e in recovered.events):
         view, warnings = _from_files(paths)
         return PastTurn(paths, view, live, unread + warnings)
-    view = fold(past_events(paths))
+    # A renamed or forked session is called what its directory is called.
+    view = replace(fold(past_events(paths)), session=paths.session)
     if not live:
         view = view if view.is_over else _as_died(view, paths)
         unread += _mend(view, paths) if mend else ()
