@@ -383,6 +383,9 @@ def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
         tool_summary="",
         partial="",
         partial_call="",
+        # An agent that had failed got another try when the turn was resumed.
+        error="",
+        outcome=None,
     )
 
 

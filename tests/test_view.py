@@ -41,6 +41,7 @@ def ended(status: str = "cancelled", **more: object) -> ev.TurnEnded:
 
 ASKED = ev.ModelStarted(agent="ada", call=1)
 FINISHED = ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE)
+OVERDUE = ev.RoundTimedOut(agent="ada", limit_s=60, grace_s=10)
 TOOL = ev.ToolStarted(agent="ada", call_id="1.0", tool="read_file", summary="notes.md")
 
 
@@ -89,6 +90,15 @@ CHANGES_OF_ADA = [
         {"answers": ("x",), "answer": "x", "partial": "", "phase": "answered"},
     ),
     ([answer("ada", "x"), answer("ada", "y")], {"answers": ("x", "y"), "answer": "y"}),
+    (
+        [ASKED, said("half"), OVERDUE],
+        {"phase": "failed", "outcome": "failed", "partial": "half", "in_flight": False},
+    ),
+    (
+        [answer("ada", "x"), ASKED, said("half"), OVERDUE],
+        {"phase": "answered", "outcome": None, "error": "", "partial": "half", "in_flight": False},
+    ),
+    ([ASKED, ev.Told(agent="ada", text="9 s left")], {"phase": "thinking", "in_flight": True}),
     ([vote("ada", "ben")], {"vote": VoteView("ben", "best"), "phase": "voted"}),
     ([ev.VoteIgnored(agent="ada", target="ben")], {"vote": None, "phase": "waiting"}),
     (

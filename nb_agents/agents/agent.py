@@ -25,6 +25,7 @@ from nb_agents.agents.decisions import (
     Reading,
     Seat,
     decision_tools,
+    has_refused_answer,
     read_response,
 )
 from nb_agents.agents.draft import Draft, ReplyTooLongError
@@ -112,6 +113,9 @@ class AgentTurn:
         last = exchanges.pop() if past and exchanges and not past.was_asking else None
         for exchange in exchanges:
             self._recall(messages, exchange)
+        if last is not None:
+            # What it was offered then is not stored; whether its plain text counts never changes.
+            self._offer = self._seat.offer()
         for _ in range(MAX_MODEL_CALLS):
             exchange = last or Exchange(self._calls + 1, await self._ask(messages))
             last = None
@@ -145,7 +149,8 @@ class AgentTurn:
             self._reject(complaint, is_known=bool(exchange.complaint))
         # A stop is felt first: what time is left is told anew when the round is resumed.
         self._boundary.checkpoint()
-        note = exchange.note or self._seat.note()
+        was_refused = has_refused_answer(response, complaint)
+        note = exchange.note or self._seat.note(was_refused=was_refused)
         messages.append(_request(self._replies(response, results, complaint, note)))
         return False
 

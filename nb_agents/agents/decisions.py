@@ -26,6 +26,7 @@ __all__ = [
     "Verdict",
     "Voted",
     "decision_tools",
+    "has_refused_answer",
     "read_response",
 ]
 
@@ -99,7 +100,7 @@ class Seat(Protocol):
         """Judge a vote."""
         ...
 
-    def note(self) -> str:
+    def note(self, *, was_refused: bool) -> str:
         """Say what it is told with its next request, after the tools' results; may be ""."""
         ...
 
@@ -157,6 +158,13 @@ def _read_vote(call: ToolCallPart, seat: Seat) -> Reading:
     if refusal:
         return Reading(None, refusal)
     return Reading(Voted(target, str(args.get("reason") or "")), "")
+
+
+def has_refused_answer(response: ModelResponse, complaint: str) -> bool:
+    """Whether a response holds a whole answer, and ``complaint`` is why that was not taken."""
+    answered = any(call.tool_name == "new_answer" for call in response.tool_calls)
+    malformed = ("", prompts.BOTH, prompts.UNREADABLE, prompts.EMPTY)
+    return answered and complaint not in malformed
 
 
 def decision_tools(offer: Offer) -> list[ToolDefinition]:

@@ -44,7 +44,6 @@ class TeamSeat:
     known: dict[str, int]
     news: int = 0
     is_presenting: bool = False
-    _was_refused: bool = False
     _wraps_up: bool = False
 
     def offer(self) -> Offer:
@@ -63,9 +62,7 @@ class TeamSeat:
         """Judge an answer; the presenter's is always taken."""
         if self.is_presenting:
             return ""
-        refusal = co.judge_answer(self.state(), self.rules, self.agent, answer)
-        self._was_refused = bool(refusal)
-        return refusal
+        return co.judge_answer(self.state(), self.rules, self.agent, answer)
 
     def judge_vote(self, label: str) -> Verdict:
         """Judge a vote over what it has seen."""
@@ -82,9 +79,13 @@ class TeamSeat:
         self._wraps_up = timing.is_late(self.elapsed())
         return timing.WRAP_UP if self._wraps_up else ""
 
-    def note(self) -> str:
-        """Say what it is told with its next request: new answers, and how much time is left."""
-        news = self._take_news()
+    def note(self, *, was_refused: bool) -> str:
+        """Say what it is told with its next request: new answers, and how much time is left.
+
+        Args:
+            was_refused: Whether an answer of its was just refused.
+        """
+        news = self._take_news(was_refused)
         elapsed = self.elapsed()
         late = timing.is_late(elapsed) and not self._wraps_up
         self._wraps_up |= late
@@ -93,19 +94,18 @@ class TeamSeat:
         self.emit(ev.Told(agent=self.agent, text=text, seen=dict(self.known) if news else None))
         return text
 
-    def _take_news(self) -> str:
+    def _take_news(self, was_refused: bool) -> str:
         state = self.state()
         now = co.seen(state)
         fresh = [a for a in now if now[a] != self.known.get(a) and a != self.agent]
-        if not fresh or not self._may_be_shown(state):
+        if not fresh or not self._may_be_shown(state, was_refused):
             return ""
         self.news += 1
         self.known = now
-        self._was_refused = False
         names = {agent: label for label, agent in co.labels(state).items()}
         return prompts.news({names[a]: state.answers[a][-1] for a in sorted(fresh)})
 
-    def _may_be_shown(self, state: co.Coordination) -> bool:
+    def _may_be_shown(self, state: co.Coordination, was_refused: bool) -> bool:
         """Whether it is shown new answers now.
 
         One that has not answered yet is left to its own thoughts, as long as it can answer: a
@@ -114,7 +114,7 @@ class TeamSeat:
         if self.is_presenting or (self.news >= MAX_NEWS and self.known):
             return False
         has_answered = self.agent in state.answers
-        return has_answered or self._was_refused or not co.may_answer(state, self.rules, self.agent)
+        return has_answered or was_refused or not co.may_answer(state, self.rules, self.agent)
 
     def _can_vote(self) -> bool:
         return not (self.is_presenting or self._is_alone() or self.rules.skips_voting)

@@ -61,7 +61,8 @@ def card_text(view: RunView, path: str) -> str:
             body = [view.answer, "", f"— {_how(view)}"]
         case "failed" if view.stop is None:
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
-            body = ["**Failed: no agent gave an answer.**", *errors]
+            cells = [f"    {line}" for line in _resume(view)]
+            body = ["**Failed: no agent gave an answer.**", *errors, "", *cells]
         case "stopped" | "failed":
             body = _incomplete_text(view)
         case _:
@@ -81,7 +82,8 @@ def _incomplete_text(view: RunView) -> list[str]:
         files = [f"{f.path} {text.size(f.size)}" for f in view.files if f.agent == agent.id]
         lines += [f"Files: {', '.join(files[:MAX_FILES])}"] if files else []
         lines.append("")
-    return [*lines, "Go on in any later cell, also after a restart:", "", f"    {_continue(view)}"]
+    cells = [f"    {line}" for line in [*_resume(view), _continue(view)]]
+    return [*lines, "Go on in any later cell, also after a restart:", "", *cells]
 
 
 def _summary(view: RunView) -> str:
@@ -121,6 +123,22 @@ def _address(view: RunView) -> str:
 
 def _continue(view: RunView) -> str:
     return f"%%agents --continue --session {view.session}"
+
+
+def _resume(view: RunView) -> list[str]:
+    """The cell that resumes the turn: two lines, or none when it has no journal."""
+    if not view.seq:
+        return []
+    again = f"# same task, from here; runs again: {_runs_again(view)}"
+    return [again, f"%agents resume {view.session}"]
+
+
+def _runs_again(view: RunView) -> str:
+    asked = [a.id for a in view.agents.values() if a.was_cut or a.in_flight]
+    calls = f"{_count(len(asked), 'model call')} ({', '.join(asked)})" if asked else ""
+    unfinished = ("running", "cut", "cancelled")
+    tools = [f"{t.tool} ({t.agent})" for t in view.tools if t.outcome in unfinished]
+    return text.clip(", ".join([calls] * bool(asked) + tools), 200) or "nothing"
 
 
 def _cut(words: str) -> str:
@@ -168,6 +186,7 @@ def _html(view: RunView, path: str) -> str:
         how=_how(view) if view.winner else "",
         address=_address(view),
         notices=[notice for notice in view.notices if notice.strip()],
+        resume_cell="\n".join(_resume(view)),
         continue_cell=f"{_continue(view)}\nWhat should the agents do now?",
         files={a: [f for f in view.files if f.agent == a][:MAX_FILES] for a in view.agents},
         markdown=lambda words: Markup(_markdown().render(_cut(words))),

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from inspect import isawaitable
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -22,7 +20,6 @@ from anyio import to_thread
 from filelock import FileLock
 
 from nb_agents import events as ev
-from nb_agents.agents.replay import Past
 from nb_agents.agents.team import Result, Team
 from nb_agents.cancel import (
     AgentStopped,
@@ -32,14 +29,12 @@ from nb_agents.cancel import (
     StopRequest,
     bind,
 )
-from nb_agents.config.snapshot import snapshot
-from nb_agents.config.team import TeamSpec
 from nb_agents.models.providers import backend_for, http_client
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.recorder import Recorder
-from nb_agents.session.history import Message, workspace_files
+from nb_agents.runs.work import Resumed, Work
+from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
-from nb_agents.session.layout import TurnPaths
 from nb_agents.session.turn import write_views
 from nb_agents.view import RunView, receipt
 
@@ -52,50 +47,6 @@ TICK_S = 0.1
 
 CLOSE_S = 2.0
 """What the HTTP client gets to close its connections."""
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """The turn that a run goes on with.
-
-    Attributes:
-        turn: Its number.
-        past: Where its agents were.
-        view: What it showed.
-    """
-
-    turn: int
-    past: Past
-    view: RunView
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a run is to do.
-
-    Attributes:
-        task: What was asked.
-        spec: The team.
-        paths: The turn's files.
-        history: The conversation before.
-        context: Read-only files and directories.
-        timeout_s: The orchestrator timeout, seconds.
-        notices: One-line notes for the panel.
-        owner: Who runs it, in words.
-        config: The team file's path, or "".
-        resumed: What this goes on with, or None.
-    """
-
-    task: str
-    spec: TeamSpec
-    paths: TurnPaths
-    history: Sequence[Message] = ()
-    context: Sequence[Path] = ()
-    timeout_s: float = 1800.0
-    notices: tuple[str, ...] = ()
-    owner: str = ""
-    config: str = ""
-    resumed: Resumed | None = None
 
 
 class Execution:
@@ -136,7 +87,7 @@ class Execution:
         self._noted = CancellationStatus.NONE
         self._timers: list[asyncio.TimerHandle] = []
         # The turn's first line and its incomplete metadata are on disk before anything else.
-        self.recorder.emit(_turn_started(work))
+        self.recorder.emit(work.started())
         if (error := self.recorder.error or self.write_views()) is not None:
             journal.close()
             raise error
@@ -412,20 +363,3 @@ class Execution:
         if error is None and self.done.done():
             self.recorder.close()
         return error
-
-
-def _turn_started(work: Work) -> ev.TurnStarted:
-    return ev.TurnStarted(
-        session=work.paths.session,
-        turn=work.paths.number,
-        task=work.task,
-        agents=tuple(
-            ev.AgentInfo(id=a.id, model=a.backend.model or a.backend.type, backend=a.backend.type)
-            for a in work.spec.agents
-        ),
-        timeout_s=work.timeout_s,
-        notices=work.notices,
-        resumes=work.resumed.turn if work.resumed else 0,
-        team=snapshot(work.spec),
-        config=work.config,
-    )

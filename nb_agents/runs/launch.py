@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import socket
@@ -14,7 +15,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from nb_agents.cancel import CancelPolicy
-from nb_agents.errors import StorageError
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError, StorageError
 from nb_agents.runs.debug import open_debug_log, secrets_of
 from nb_agents.runs.execution import Work
 from nb_agents.runs.loop import portal
@@ -22,7 +24,15 @@ from nb_agents.runs.run import Run
 from nb_agents.session import layout
 from nb_agents.session.layout import TurnPaths
 
-__all__ = ["config_path", "launch", "live_runs", "owner", "owner_of", "runs"]
+__all__ = [
+    "config_path",
+    "launch",
+    "live_runs",
+    "owner",
+    "owner_of",
+    "runs",
+    "timeout_of",
+]
 
 # Separates threads that start runs at the same moment.
 _lock = threading.Lock()
@@ -115,3 +125,21 @@ def owner_of(session: Path) -> str:
 def config_path(config: object) -> str:
     """Give the absolute path of a team file, or "" when the team is not from one."""
     return str(Path(config).absolute()) if isinstance(config, str | os.PathLike) else ""
+
+
+def timeout_of(chosen: float | None, spec: TeamSpec) -> float:
+    """Give the orchestrator timeout in seconds.
+
+    Args:
+        chosen: The person's, or None for the team's.
+        spec: The team.
+
+    Raises:
+        ConfigError: It is no number over 0.
+    """
+    timeout_s = spec.timeout_settings.orchestrator_timeout_seconds if chosen is None else chosen
+    if not 0 < timeout_s < math.inf:
+        raise ConfigError(
+            f"The orchestrator timeout is {timeout_s!r} seconds; it must be a number over 0."
+        )
+    return float(timeout_s)

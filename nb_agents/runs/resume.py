@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from nb_agents.agents.replay import OpenRound, Past, replay
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, SessionBusyError, UserError
-from nb_agents.events import Event, TurnStarted
+from nb_agents.events import (
+    AgentFailed,
+    Event,
+    ModelFinished,
+    RoundTimedOut,
+    StopRequested,
+    TurnStarted,
+)
 from nb_agents.models.providers import check_team, load
 from nb_agents.runs.execution import Resumed, Work
-from nb_agents.runs.launch import config_path, launch, owner
+from nb_agents.runs.launch import config_path, launch, owner, owner_of, timeout_of
 from nb_agents.runs.run import Run
 from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
 from nb_agents.session.layout import TurnPaths
-from nb_agents.view import RunView
 
 __all__ = ["Preview", "preview", "resume"]
 
@@ -81,7 +88,7 @@ def preview(session: str = "", session_root: str | os.PathLike[str] | None = Non
     """
     turn, _ = _find(session, session_root)
     events = past_events(turn.paths)
-    return _preview(turn, replay(_agents(events), events))
+    return _preview(turn, _past(_agents(events), events), events)
 
 
 def resume(
@@ -113,12 +120,14 @@ def resume(
     """
     turn, past_session = _find(session, session_root)
     events = past_events(turn.paths)
-    spec, path = _team(config, events)
+    team = _team(config, events)
+    spec = team.spec
     check_team(spec)
     load({agent.backend.type for agent in spec.agents})
-    past = replay([a.id for a in spec.agents], events)
+    past = _past([a.id for a in spec.agents], events)
     before = past_session.before(turn.paths.number)
-    timeout_s = timeout or spec.timeout_settings.orchestrator_timeout_seconds
+    timeout_s = timeout_of(timeout, spec)
+    notices = (str(_preview(turn, past, events)), *team.notices)
 
     def make(paths: TurnPaths) -> Work:
         copy_workspaces(turn.paths.workspaces, paths.workspaces)
@@ -129,9 +138,9 @@ def resume(
             history=before.messages,
             context=(*spec.context_paths, *before.context_paths),
             timeout_s=timeout_s,
-            notices=(str(_preview(turn, past)),),
+            notices=notices,
             owner=owner(),
-            config=path,
+            config=team.path,
             resumed=Resumed(turn.paths.number, past, turn.view),
         )
 
@@ -143,7 +152,7 @@ def _find(session: str, root: str | os.PathLike[str] | None) -> tuple[PastTurn, 
     last = found.turns[-1]
     name = f"{found.path.name}/{last.paths.number}"
     if last.is_live:
-        raise SessionBusyError(found.path.name, "stop it first, or wait for it")
+        raise SessionBusyError(found.path.name, owner_of(found.path))
     if last.is_complete:
         raise UserError(
             f"Turn {name} is complete: there is nothing to resume. "
@@ -162,22 +171,58 @@ def _agents(events: Sequence[Event]) -> list[str]:
     return [a.id for a in started[-1].agents] if started else []
 
 
-def _team(
-    config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Event]
-) -> tuple[TeamSpec, str]:
+def _past(agents: Sequence[str], events: Sequence[Event]) -> Past:
+    """Fold the turn; when nobody was left and nobody had answered, all get another try."""
+    past = replay(agents, events)
+    if past.state.live or past.state.answers:
+        return past
+    failed = {e.agent for e in events if isinstance(e, AgentFailed | RoundTimedOut)}
+    past = replay(agents, [e for e in events if not _puts_out(e)])
+    # A request that failed is sent again; a round that came to nothing begins anew.
+    rounds = {a: r for a, r in past.rounds.items() if r.was_asking or a not in failed}
+    return replace(past, rounds=rounds)
+
+
+def _puts_out(event: Event) -> bool:
+    if isinstance(event, StopRequested):
+        return bool(event.agent)
+    return isinstance(event, AgentFailed | RoundTimedOut)
+
+
+class _Team(NamedTuple):
+    """The team that goes on, the file that it is from or "", and what a person should know."""
+
+    spec: TeamSpec
+    path: str = ""
+    notices: tuple[str, ...] = ()
+
+
+def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Event]) -> _Team:
     """Find the team that goes on: the agents of the turn, as the person or the turn names them."""
     started = [e for e in events if isinstance(e, TurnStarted)][-1]
-    path = config_path(config)
-    if config is None and started.config and Path(started.config).is_file():
-        config = path = started.config
     if isinstance(config, TeamSpec):
-        spec = config
-    elif config is not None:
-        spec = TeamSpec.from_file(config)
-    elif started.team is not None:
-        spec = TeamSpec.model_validate(started.team)
-    else:
-        raise UserError("This turn's models were made in Python; give them again with config=.")
+        return _Team(_same_agents(config, started))
+    if config is not None:
+        return _Team(_same_agents(TeamSpec.from_file(config), started), config_path(config))
+    is_there = bool(started.config) and Path(started.config).is_file()
+    if is_there:
+        try:
+            spec = _same_agents(TeamSpec.from_file(started.config), started)
+            return _Team(spec, started.config)
+        except ConfigError:
+            if started.team is None:
+                raise
+    if started.team is None:
+        raise UserError(
+            "The team of this turn can't be made from its journal: a model was made in Python, or "
+            "a base_url has a password. Give the team again: --config FILE, or config=."
+        )
+    changed = f"{started.config} is not that team any more; it goes on as the journal has it."
+    spec = _same_agents(TeamSpec.model_validate(started.team), started)
+    return _Team(spec, started.config, (changed,) if is_there else ())
+
+
+def _same_agents(spec: TeamSpec, started: TurnStarted) -> TeamSpec:
     wanted = [a.id for a in started.agents]
     agents = tuple(a for a in spec.agents if a.id in wanted)
     if [a.id for a in agents] != wanted:
@@ -185,21 +230,21 @@ def _team(
             f"The turn's agents are {', '.join(wanted)}; the team has "
             f"{', '.join(a.id for a in spec.agents)}. Resume it with its own, or use --continue."
         )
-    return spec.model_copy(update={"agents": agents}), path
+    return spec.model_copy(update={"agents": agents})
 
 
-def _preview(turn: PastTurn, past: Past) -> Preview:
+def _preview(turn: PastTurn, past: Past, events: Sequence[Event]) -> Preview:
     asked = tuple(a for a, r in past.rounds.items() if r.was_asking)
     tools = tuple(f"{a}: {t}" for a, r in past.rounds.items() for t in _unfinished_tools(r))
-    finished = sum(a.calls for a in turn.view.agents.values()) - len(asked)
+    finished = [e for e in events if isinstance(e, ModelFinished)]
     return Preview(
         turn.paths.number,
         len(past.state.answers),
         len(past.state.votes),
-        max(0, finished),
+        len(finished),
         asked,
         tools,
-        _cost_of(asked, turn.view),
+        _cost_of(asked, finished),
     )
 
 
@@ -215,12 +260,13 @@ def _unfinished_tools(past: OpenRound) -> list[str]:
     ]
 
 
-def _cost_of(agents: Sequence[str], view: RunView) -> float | None:
-    """Price one more call of each agent as the mean of its finished ones."""
+def _cost_of(agents: Sequence[str], finished: Sequence[ModelFinished]) -> float | None:
+    """Price one more call of each agent as the mean of those that it finished."""
     total = 0.0
-    for name in agents:
-        agent = view.agents[name]
-        if agent.cost is None or agent.calls < 2:
+    for agent in agents:
+        costs = [e.usage.cost for e in finished if e.agent == agent]
+        known = [cost for cost in costs if cost is not None]
+        if not known or len(known) < len(costs):
             return None
-        total += agent.cost / (agent.calls - 1)
+        total += sum(known) / len(known)
     return total

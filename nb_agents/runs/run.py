@@ -27,6 +27,7 @@ from nb_agents.errors import RunCancelled, RunFailed, StorageError, UserError
 from nb_agents.runs.execution import Execution, Work
 from nb_agents.runs.interrupts import interrupt_calls
 from nb_agents.runs.loop import portal, post
+from nb_agents.session.layout import turns_of
 from nb_agents.view import Receipt, RunStatus, RunView, receipt
 
 __all__ = ["Progress", "Run", "Work"]
@@ -79,6 +80,8 @@ class Run:
         self._resume = resume
         self.policy = policy
         self._paths = work.paths
+        # A team from a file is read anew: its keys are there. Another has them in memory alone.
+        self._team = None if work.config else work.spec
         try:
             self._execution = Execution(run_id, work, lock, policy)
         except OSError as exc:
@@ -292,6 +295,13 @@ class Run:
         Raises:
             UserError: The turn is complete, or is not the session's last.
         """
+        last = turns_of(self.path.parent)[-1].number
+        if last != self.turn:
+            raise UserError(
+                f"Turn {self.session}/{self.turn} is not the last of its session any more: "
+                f"turn {last} is. `%agents resume {self.session}` goes on with that one."
+            )
+        options.setdefault("config", self._team)
         return self._resume(self.session, session_root=self.path.parent.parent, **options)
 
     # Watching -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,27 +18,31 @@ def copy_workspaces(source: Path, target: Path) -> None:
 
     Args:
         source: The old turn's ``workspaces``; one that is missing has nothing to copy.
-        target: The new turn's; its files are replaced. Symlinks stay symlinks.
+        target: The new turn's; its files are replaced. Symlinks stay symlinks; what is neither
+            file, directory nor symlink (a pipe, a socket) can't be copied and is left out.
 
     Raises:
-        OSError: The disk refused.
+        OSError: The disk refused; the first refusal ends it, as a full disk stays full.
     """
-    if source.is_dir():
-        shutil.copytree(
-            source,
-            target,
-            symlinks=True,
-            ignore_dangling_symlinks=True,
-            copy_function=_copy,
-            dirs_exist_ok=True,
-        )
+    if not source.is_dir():
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            place = target / entry.name
+            if entry.is_symlink():
+                place.symlink_to(os.readlink(entry.path))
+            elif entry.is_dir():
+                copy_workspaces(Path(entry.path), place)
+            elif entry.is_file():
+                _copy(entry.path, str(place))
 
 
-def _copy(source: str, target: str) -> str:
+def _copy(source: str, target: str) -> None:
     if _reflink(source, target):
         shutil.copystat(source, target)
-        return target
-    return str(shutil.copy2(source, target))
+    else:
+        shutil.copy2(source, target)
 
 
 def _reflink(source: str, target: str) -> bool:

@@ -226,7 +226,12 @@ def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> tuple[FileInfo, 
 def _as_died(view: RunView, paths: TurnPaths) -> RunView:
     """Show a turn whose process ended without a word as what it is: cut where it was."""
     agents = {
-        k: replace(a, in_flight=False, phase="stopped" if a.outcome is None else a.phase)
+        k: replace(
+            a,
+            in_flight=False,
+            was_cut=a.was_cut or a.in_flight,
+            phase="stopped" if a.outcome is None else a.phase,
+        )
         for k, a in view.agents.items()
     }
     return replace(view, agents=agents, files=workspace_files(paths, agents), status="cancelled")

@@ -154,7 +154,7 @@ class Workspace:
         except UnicodeDecodeError:
             # Read with replacement and written back, its other bytes would be lost.
             raise ToolError(f"{path!r} is not UTF-8 text and can't be edited") from None
-        if is_repeated() and (new in text if new else old not in text):
+        if is_repeated() and new in text and not _left_to_replace(text, old, new):
             return f"Edited {path}."
         if not old or text.count(old) != 1:
             raise ToolError(f"`old` occurs {text.count(old) if old else 0} times, not once")
@@ -217,6 +217,12 @@ class Workspace:
         if not pure.parts or ".." in pure.parts:
             raise ToolError(f"{path!r} is not a path inside your workspace")
         return pure.parts
+
+
+def _left_to_replace(text: str, old: str, new: str) -> bool:
+    """Whether ``old`` occurs elsewhere than in ``new``: then the edit has not happened."""
+    within = text.count(new) * new.count(old) if new else 0
+    return text.count(old) > within
 
 
 def _refuse_unnameable(path: str) -> None:

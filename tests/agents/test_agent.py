@@ -36,6 +36,7 @@ class Seat:
     def __init__(self, offer: Offer, notes: Sequence[str] = ()) -> None:
         self.offers = [offer]
         self.notes = list(notes)
+        self.refused: list[bool] = []
 
     def offer(self) -> Offer:
         return self.offers[0] if len(self.offers) == 1 else self.offers.pop(0)
@@ -47,7 +48,8 @@ class Seat:
         judged = {"agent1": Verdict("a", ""), "agent2": Verdict("b", co.STALE)}
         return judged.get(label, Verdict("", "Nobody of that name."))
 
-    def note(self) -> str:
+    def note(self, *, was_refused: bool) -> str:
+        self.refused.append(was_refused)
         return self.notes.pop(0) if self.notes else ""
 
 
@@ -56,16 +58,23 @@ class Round:
 
     def __init__(self, *turns: Turn, notes: Sequence[str] = (), **offer: Any) -> None:
         self.model = ScriptedModel(*turns)
+        self.offered: list[list[str]] = []
         self.events: list[ev.Event] = []
         self.messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
         self.seat = Seat(Offer(**{"voters": ("agent1", "agent2"), **offer}), notes)
         self.token = CancelToken("a")
 
+    def stream(self, messages: Any, tools: Any) -> Any:
+        self.offered.append([tool.name for tool in tools])
+        return self.model.stream(messages, tools)
+
+    name = "scripted"
+
     async def play(self, *tools: Any, past: OpenRound | None = None) -> Any:
         with Boundary(self.token) as boundary:
             turn = AgentTurn(
                 "a",
-                self.model,
+                self,
                 Toolbox([Tool(each) for each in tools]),
                 self.events.append,
                 self.seat,
@@ -124,6 +133,7 @@ async def test_a_turn_that_decides_nothing_is_told_why(turn: Turn, complaint: st
     played = Round(turn, Answer("better"))
     assert await played.play() == Answered("better")
     assert [e.why for e in played.of(ev.TurnRejected)] == [complaint]
+    assert played.seat.refused == [turn == Answer("refused")]
     assert all(complaint in each for each in played.told(1))
     assert len(played.told(1)) == max(1, len(turn.calls))
 
@@ -254,6 +264,7 @@ async def test_once_it_must_decide_no_other_tool_is_offered_or_run() -> None:
     assert played.told(1) == ["noted x"]
     assert played.told(2) == [prompts.NO_TOOLS.format(tools="new_answer")]
     assert [e.outcome for e in played.of(ev.ToolFinished)] == ["ok", "error"]
+    assert played.offered == [["note", "new_answer", "vote"], ["new_answer"], ["new_answer"]]
 
 
 @pytest.mark.parametrize(
@@ -282,6 +293,15 @@ async def test_an_answer_refused_in_the_past_stays_so_and_its_note_is_the_same()
     assert played.of(ev.TurnRejected) == []
 
 
+async def test_a_stop_before_a_refusal_was_answered_tells_it_with_the_resume() -> None:
+    response = ModelResponse(parts=[ToolCallPart("new_answer", {"content": "copy"}, "c1")])
+    past = OpenRound(1, {}, [], (Exchange(1, response, complaint="A copy."),))
+    played = Round(Vote("agent1"), notes=["what there is"])
+    await played.play(past=past)
+    assert played.seat.refused == [True]
+    assert played.told(0) == ["Error: A copy.", "what there is"]
+
+
 async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> None:
     played = Round(Turn(calls=(Call("wait"), *Answer("mine").calls)), Answer("other"))
 
@@ -292,6 +312,19 @@ async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> Non
 
     assert await played.play(wait) == Answered("other")
     assert played.told(1) == ["waited", "Error: Too late."]
+
+
+async def test_a_stop_among_tools_tells_nothing_that_no_request_would_carry() -> None:
+    played = Round(Turn(calls=(Call("stop"),)), notes=["9 s left"])
+
+    async def stop() -> str:
+        """Stop the agent."""
+        played.token.request(1, "api")  # type: ignore[arg-type]
+        return "stopped"
+
+    with pytest.raises(AgentStopped):
+        await played.play(stop)
+    assert played.seat.notes == ["9 s left"]
 
 
 async def test_a_stop_asked_before_raises_before_any_call() -> None:

@@ -45,11 +45,11 @@ def test_new_answers_are_shown_once_and_a_vote_then_counts() -> None:
     desk = Desk(None, "a")
     desk.answer("b")
     assert desk.seat.judge_vote("agent1").refusal == co.STALE
-    note = desk.seat.note()
+    note = desk.seat.note(was_refused=False)
     assert "b's no. 1" in note and "a's no. 1" not in note and '<ANSWER from="agent2">' in note
     assert desk.seat.judge_vote("agent2") == ("b", "")
     assert desk.seat.offer().voters == ("agent1", "agent2")
-    assert "b's no. 1" not in desk.seat.note()
+    assert "b's no. 1" not in desk.seat.note(was_refused=False)
     assert desk.told == [{"a": 1, "b": 1}, None]
 
 
@@ -57,7 +57,7 @@ def test_new_answers_are_shown_at_most_twice_a_round() -> None:
     desk = Desk(None, "a")
     for agent in "bcb":
         desk.answer(agent)
-        desk.seat.note()
+        desk.seat.note(was_refused=False)
     assert desk.told == [{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}, None]
     assert desk.seat.judge_vote("agent2").refusal == co.STALE
 
@@ -65,7 +65,7 @@ def test_new_answers_are_shown_at_most_twice_a_round() -> None:
 def test_one_without_an_answer_of_its_own_is_left_to_its_thoughts() -> None:
     desk = Desk()
     desk.answer("b", "c")
-    assert "b's" not in desk.seat.note()
+    assert "b's" not in desk.seat.note(was_refused=False)
     assert desk.seat.offer() == Offer()
 
 
@@ -73,7 +73,8 @@ def test_one_whose_copy_was_refused_is_shown_what_it_may_vote_for() -> None:
     desk = Desk()
     desk.answer("b")
     assert "word for word the current answer of agent2" in desk.seat.judge_answer("b's no. 1")
-    assert "b's no. 1" in desk.seat.note()
+    assert "b's no. 1" not in desk.seat.note(was_refused=False)
+    assert "b's no. 1" in desk.seat.note(was_refused=True)
     assert desk.seat.offer() == Offer(voters=("agent2",))
     assert desk.seat.judge_vote("agent2") == ("b", "")
 
@@ -85,9 +86,17 @@ def test_one_that_may_not_answer_any_more_is_shown_what_there_is_and_can_only_vo
     desk = Desk(Rules(max_answers_all=len(before) + 1), *before)
     desk.answer("b")
     assert desk.seat.judge_answer("mine").endswith("Please vote for the best.")
-    desk.seat.note()
+    desk.seat.note(was_refused=False)
     assert not desk.seat.offer().answers
     assert desk.seat.judge_vote("agent2") == ("b", "")
+
+
+def test_something_is_always_offered_until_it_is_shown_what_it_may_vote_for() -> None:
+    desk = Desk(Rules(max_answers_all=1))
+    desk.answer("b")
+    assert desk.seat.offer() == Offer()
+    desk.seat.note(was_refused=False)
+    assert desk.seat.offer() == Offer(answers=False, voters=("agent2",))
 
 
 def test_while_voting_is_deferred_only_answering_is_offered() -> None:
@@ -109,27 +118,30 @@ def test_a_presenter_is_shown_nothing_new_and_may_say_what_was_said() -> None:
     desk.answer("b")
     assert desk.seat.offer() == Offer(text_counts=True)
     assert desk.seat.judge_answer("a's no. 1") == ""
-    assert "b's" not in desk.seat.note()
+    assert "b's" not in desk.seat.note(was_refused=False)
 
 
 def test_time_left_is_told_each_time_and_to_wrap_up_once() -> None:
     desk = Desk()
     assert desk.seat.opening_note() == ""
-    assert desk.seat.note() == "[Time left: 1 min 40 s of 1 min 40 s]"
+    assert desk.seat.note(was_refused=False) == "[Time left: 1 min 40 s of 1 min 40 s]"
     desk.elapsed = Elapsed(80, 100)
-    assert desk.seat.note().splitlines() == ["[Time left: 20 s of 1 min 40 s]", timing.WRAP_UP]
-    assert desk.seat.note() == "[Time left: 20 s of 1 min 40 s]"
+    assert desk.seat.note(was_refused=False).splitlines() == [
+        "[Time left: 20 s of 1 min 40 s]",
+        timing.WRAP_UP,
+    ]
+    assert desk.seat.note(was_refused=False) == "[Time left: 20 s of 1 min 40 s]"
 
 
 def test_a_round_that_opens_late_says_so_at_once() -> None:
     desk = Desk()
     desk.elapsed = Elapsed(80, 100)
     assert desk.seat.opening_note() == timing.WRAP_UP
-    assert timing.WRAP_UP not in desk.seat.note()
+    assert timing.WRAP_UP not in desk.seat.note(was_refused=False)
 
 
 def test_after_a_rounds_limit_it_must_decide() -> None:
     desk = Desk(None, "a", "b")
     desk.elapsed = Elapsed(5, 100, 5, 5, 2)
     assert desk.seat.offer() == Offer(voters=("agent1", "agent2"), must_decide=True)
-    assert "by new_answer or vote. In 2 s the round is cut." in desk.seat.note()
+    assert "by new_answer or vote. In 2 s the round is cut." in desk.seat.note(was_refused=False)

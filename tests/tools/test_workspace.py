@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.tools import workspace
-from nb_agents.tools.base import Toolbox, ToolResult
+from nb_agents.tools.base import Toolbox, ToolResult, repeating
 from nb_agents.tools.workspace import Workspace, list_files
 
 NAMES = ("list_files", "read_file", "write_file", "edit_file", "delete_file")
@@ -301,3 +301,23 @@ async def test_no_path_whatever_leads_out_or_breaks_a_tool(
     result = await place.call(tool, **arguments(tool, path))
     assert "secret" not in result
     assert place.everything() == before
+
+
+@pytest.mark.parametrize(
+    ("found", "old", "new", "left"),
+    [
+        ("one 2", "two", "2", "one 2"),  # it had happened
+        ("one two", "two", "2", "one 2"),  # it had not
+        ("a two, 2", "two", "2", "a 2, 2"),  # nor here, though the new words are there already
+        ("one one two", "one two", "one one two", "one one two"),  # the new words hold the old
+        ("one ", "two", "", "one "),
+        ("one two", "two", "", "one "),
+    ],
+)
+async def test_an_edit_that_was_cut_happens_once(
+    place: Place, found: str, old: str, new: str, left: str
+) -> None:
+    (place.own / "a.txt").write_text(found)
+    with repeating(True):
+        await place.ok("edit_file", path="a.txt", old=old, new=new)
+    assert (place.own / "a.txt").read_text() == left

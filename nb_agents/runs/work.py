@@ -1,0 +1,80 @@
+"""What a run is to do: the task, the team, and where the turn is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nb_agents import events as ev
+from nb_agents.agents.replay import Past
+from nb_agents.config.snapshot import snapshot
+from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
+from nb_agents.session.history import Message
+from nb_agents.session.layout import TurnPaths
+from nb_agents.view import RunView
+
+__all__ = ["Resumed", "Work"]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The turn that a run goes on with.
+
+    Attributes:
+        turn: Its number.
+        past: Where its agents were.
+        view: What it showed.
+    """
+
+    turn: int
+    past: Past
+    view: RunView
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run is to do.
+
+    Attributes:
+        task: What was asked.
+        spec: The team.
+        paths: The turn's files.
+        history: The conversation before.
+        context: Read-only files and directories.
+        timeout_s: The orchestrator timeout, seconds.
+        notices: One-line notes for the panel.
+        owner: Who runs it, in words.
+        config: The team file's path, or "".
+        resumed: What this goes on with, or None.
+    """
+
+    task: str
+    spec: TeamSpec
+    paths: TurnPaths
+    history: Sequence[Message] = ()
+    context: Sequence[Path] = ()
+    timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S
+    notices: tuple[str, ...] = ()
+    owner: str = ""
+    config: str = ""
+    resumed: Resumed | None = None
+
+    def started(self) -> ev.TurnStarted:
+        """Make the turn's first line."""
+        return ev.TurnStarted(
+            session=self.paths.session,
+            turn=self.paths.number,
+            task=self.task,
+            agents=tuple(
+                ev.AgentInfo(
+                    id=a.id, model=a.backend.model or a.backend.type, backend=a.backend.type
+                )
+                for a in self.spec.agents
+            ),
+            timeout_s=self.timeout_s,
+            notices=self.notices,
+            resumes=self.resumed.turn if self.resumed else 0,
+            team=snapshot(self.spec),
+            config=self.config,
+        )

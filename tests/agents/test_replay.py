@@ -1,0 +1,226 @@
+"""The pure fold of a turn's events into where its agents were."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents import events as ev
+from nb_agents.agents import coordination as co
+from nb_agents.agents.replay import Exchange, OpenRound, replay
+from tests.strategies import EVENTS
+
+RESPONSE = {"parts": [{"part_kind": "tool-call", "tool_name": "write_file"}]}
+OTHER = {"parts": [{"part_kind": "text", "content": "so"}]}
+REQUEST: list[Any] = [{"kind": "request"}]
+USAGE = ev.Usage()
+
+
+def opens(agent: str = "a", number: int = 1, **seen: int) -> ev.RoundStarted:
+    return ev.RoundStarted(agent=agent, number=number, seen=seen, request=REQUEST)
+
+
+def asks(agent: str = "a", call: int = 1) -> ev.ModelStarted:
+    return ev.ModelStarted(agent=agent, call=call)
+
+
+def says(response: Any = RESPONSE, agent: str = "a", call: int = 1) -> ev.ModelFinished:
+    return ev.ModelFinished(agent=agent, call=call, response=response, usage=USAGE)
+
+
+def begins(position: int, call: int = 1) -> ev.ToolStarted:
+    return ev.ToolStarted(agent="a", call_id=f"{call}.{position}", tool="t")
+
+
+def ends(
+    position: int, outcome: Any = "ok", result: str = "done", call: int = 1
+) -> ev.ToolFinished:
+    call_id = f"{call}.{position}"
+    return ev.ToolFinished(agent="a", call_id=call_id, tool="t", outcome=outcome, result=result)
+
+
+def stop(agent: str = "") -> ev.StopRequested:
+    return ev.StopRequested(level="requested", source="api", agent=agent)
+
+
+def over(agent: str = "a") -> ev.AgentEnded:
+    return ev.AgentEnded(agent=agent, outcome="stopped")
+
+
+ANSWER = ev.AnswerGiven(agent="a", answer="A")
+FAILED = ev.AgentFailed(agent="a", error="x")
+REJECTED = ev.TurnRejected(agent="a", why="no", attempt=1)
+SAID = Exchange(1, RESPONSE)
+
+
+@dataclass
+class Row:
+    """Events of agent "a", and the round that they leave open."""
+
+    events: list[ev.Event]
+    left: OpenRound | None
+
+
+def left(*exchanges: Exchange, asking: bool = False) -> OpenRound:
+    return OpenRound(1, {}, REQUEST, exchanges, asking)
+
+
+ROWS = {
+    "nothing happened": Row([], None),
+    "a round opened": Row([opens()], left()),
+    "a request is open": Row([opens(), asks()], left(asking=True)),
+    "a request was cut": Row([opens(), asks(), ev.ModelCut(agent="a", call=1)], left(asking=True)),
+    "a request failed and waits": Row(
+        [opens(), asks(), ev.ModelFailed(agent="a", call=1, error="x", retry_in_s=1)],
+        left(asking=True),
+    ),
+    "a request finished": Row([opens(), asks(), says()], left(SAID)),
+    "a tool never ran": Row([opens(), asks(), says(), stop(), ends(0, "cancelled")], left(SAID)),
+    "a tool has begun": Row(
+        [opens(), asks(), says(), begins(0)],
+        left(Exchange(1, RESPONSE, begun=frozenset({0}))),
+    ),
+    "a tool was cut": Row(
+        [opens(), asks(), says(), begins(0), ends(0, "cut")],
+        left(Exchange(1, RESPONSE, begun=frozenset({0}))),
+    ),
+    "a tool has finished": Row(
+        [opens(), asks(), says(), begins(0), ends(0)],
+        left(Exchange(1, RESPONSE, {0: ("done", False)})),
+    ),
+    "one finished with an error, the next was cut, the last never ran": Row(
+        [
+            *(opens(), asks(), says(), begins(0), ends(0, "error", "bad")),
+            *(begins(1), ends(1, "cut"), ends(2, "cancelled")),
+        ],
+        left(Exchange(1, RESPONSE, {0: ("bad", True)}, frozenset({1}))),
+    ),
+    "a tool that was cut ran again": Row(
+        [opens(), asks(), says(), begins(0), ends(0, "cut"), begins(0), ends(0)],
+        left(Exchange(1, RESPONSE, {0: ("done", False)})),
+    ),
+    "a turn was rejected": Row(
+        [opens(), asks(), says(OTHER), REJECTED], left(Exchange(1, OTHER, complaint="no"))
+    ),
+    "after a tool the next request is open": Row(
+        [opens(), asks(), says(), begins(0), ends(0), asks(call=2)],
+        left(Exchange(1, RESPONSE, {0: ("done", False)}), asking=True),
+    ),
+    "a tool of an earlier request is told late": Row(
+        [opens(), asks(), says(), asks(call=2), says(OTHER, call=2), ends(0)],
+        left(SAID, Exchange(2, OTHER)),
+    ),
+    "an answer closes the round": Row([opens(), asks(), says(), ANSWER], None),
+    "a failure closes it": Row([opens(), asks(), FAILED], None),
+    "a run's stop is passed over": Row([opens(), asks(), stop(), over()], left(asking=True)),
+    "a stop of it alone is not": Row([opens(), asks(), stop("a"), over()], None),
+    "a stop of another is passed over": Row([opens(), stop("b"), over()], left()),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_round_comes_back_as_it_was_left(name: str) -> None:
+    past = replay(["a", "b"], ROWS[name].events)
+    assert past.rounds.get("a") == ROWS[name].left
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ANSWER,
+        ev.VoteCast(agent="a", target="b", reason="r", seen={"b": 1}),
+        ev.VoteIgnored(agent="a", target="b"),
+        FAILED,
+    ],
+)
+def test_what_decides_a_round_closes_it(event: ev.Event) -> None:
+    given = [ev.AnswerGiven(agent="b", answer="B"), opens(b=1), asks(), says(), event]
+    assert replay(["a", "b"], given).rounds == {}
+
+
+def test_an_agent_that_was_stopped_alone_stays_out_and_those_of_the_run_go_on() -> None:
+    past = replay(["a", "b"], [opens("a"), opens("b"), stop("a"), over("a"), stop(), over("b")])
+    assert past.state.live == ("b",)
+    assert set(past.rounds) == {"b"}
+
+
+def test_an_agent_that_failed_stays_out() -> None:
+    assert replay(["a", "b"], [opens(), FAILED, stop(), over("b")]).state.live == ("b",)
+
+
+def test_answers_and_votes_come_back_with_the_numbers_of_rounds_and_calls() -> None:
+    past = replay(
+        ["a", "b"],
+        [
+            *(opens(), opens("b"), asks(), says(), ANSWER, opens(number=2, a=1), asks(call=2)),
+            ev.VoteCast(agent="b", target="a", reason="r", seen={"a": 1}),
+        ],
+    )
+    assert past.state == co.Coordination(("a", "b"), {"a": ("A",)}, {"b": "a"})
+    assert (past.round_numbers, past.calls) == ({"a": 2, "b": 1}, {"a": 2})
+    assert past.rounds["a"].seen == {"a": 1}
+
+
+def test_a_presentation_comes_back_with_its_open_round() -> None:
+    past = replay(["a", "b"], [ev.PresentationStarted(agent="a"), opens(), asks(), says(OTHER)])
+    assert past.presenter == "a"
+    assert past.rounds["a"].exchanges == (Exchange(1, OTHER),)
+
+
+def test_what_an_agent_was_told_comes_back_with_what_it_has_seen() -> None:
+    told = ev.Told(agent="a", text="news", seen={"b": 1})
+    past = replay(["a", "b"], [opens(), asks(), says(), ends(0), told])
+    assert past.rounds["a"].exchanges[-1].note == "news"
+    assert (past.rounds["a"].seen, past.rounds["a"].news) == ({"b": 1}, 1)
+
+
+@given(st.lists(EVENTS, max_size=40))
+def test_no_events_whatever_make_it_fail(events: list[ev.Event]) -> None:
+    past = replay(["ada", "ben"], events)
+    assert past.state.order == ("ada", "ben")
+
+
+CLOSED = (ev.AnswerGiven, ev.VoteCast, ev.VoteIgnored, ev.AgentFailed)
+
+
+@st.composite
+def _round(draw: st.DrawFn, agent: str) -> list[ev.Event]:
+    """A round of an agent from its opening to its decision."""
+    made: list[ev.Event] = [opens(agent)]
+    for call in range(1, draw(st.integers(1, 3)) + 1):
+        made += [asks(agent, call), says(RESPONSE, agent, call)]
+        if draw(st.booleans()):
+            made.append(ev.TurnRejected(agent=agent, why="no", attempt=call))
+    decision: dict[str, Any] = {
+        "given": ev.AnswerGiven(agent=agent, answer="x"),
+        "ignored": ev.VoteIgnored(agent=agent, target="a"),
+        "failed": ev.AgentFailed(agent=agent, error="x"),
+    }
+    return [*made, decision[draw(st.sampled_from(sorted(decision)))]]
+
+
+@given(st.data())
+def test_of_a_whole_play_no_round_is_left_open_and_of_no_part_more_than_was_open(
+    data: st.DataObject,
+) -> None:
+    """However the agents' events are interleaved."""
+    waiting = {a: data.draw(st.lists(_round(a), max_size=3).map(_flat)) for a in ("a", "b", "c")}
+    events: list[ev.Event] = []
+    while any(waiting.values()):
+        agent = data.draw(st.sampled_from([a for a in waiting if waiting[a]]))
+        events.append(waiting[agent].pop(0))
+    assert replay(["a", "b", "c"], events).rounds == {}
+    for end in range(len(events)):
+        open_now: set[str] = set()
+        for event in events[:end]:
+            if isinstance(event, ev.RoundStarted):
+                open_now.add(event.agent)
+            elif isinstance(event, CLOSED):
+                open_now.discard(event.agent)
+        assert set(replay(["a", "b", "c"], events[:end]).rounds) == open_now
+
+
+def _flat(rounds: list[list[ev.Event]]) -> list[ev.Event]:
+    return [event for each in rounds for event in each]

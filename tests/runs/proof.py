@@ -1,0 +1,106 @@
+"""What must hold of the play when it was given to its end, in however many turns."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nb_agents import events as ev
+from nb_agents.runs.resume import Preview
+from nb_agents.session.history import load_session
+from nb_agents.session.journal import read_journal
+from tests.play import ANSWERS, FILES, FINAL, PLAY, TOOLS, VOTES
+
+__all__ = [
+    "all_events",
+    "assert_complete",
+    "assert_truthful",
+    "files_of",
+    "line_of",
+    "lines_said",
+    "without_time",
+]
+
+_TIMES = re.compile(r'"timestamp": "[^"]*"|\[Time left: [^]]*\]')
+
+
+def without_time(text: str) -> str:
+    """Take out of a request what the clock says."""
+    return _TIMES.sub("", text)
+
+
+def all_events(root: Path, session: str = "s") -> list[Any]:
+    """The events of all turns of a session, in order."""
+    turns = sorted((root / session).glob("turn_*"), key=lambda p: int(p.name[5:]))
+    return [e for t in turns for e in read_journal(t / "events.jsonl").events]
+
+
+def line_of(response: Mapping[str, Any]) -> str:
+    """Tell the line of the play that a response is."""
+    calls = [p["tool_call_id"] for p in response["parts"] if p["part_kind"] == "tool-call"]
+    if calls:
+        return str(calls[0]).partition(".")[0]
+    text = "".join(p["content"] for p in response["parts"] if p["part_kind"] == "text")
+    return next(n.name for n in PLAY if n.text == text and not n.calls)
+
+
+def lines_said(events: Sequence[Any]) -> list[str]:
+    """The lines that were said to their end."""
+    return [line_of(e.response) for e in events if isinstance(e, ev.ModelFinished)]
+
+
+def files_of(root: Path) -> dict[str, str]:
+    """What is in the files below a directory."""
+    found = [p for p in root.rglob("*") if p.is_file()]
+    return {p.relative_to(root).as_posix(): p.read_text() for p in found}
+
+
+def assert_complete(
+    root: Path, heard: Mapping[str, Sequence[str]], expected: Mapping[str, Sequence[str]]
+) -> None:
+    """The play was given to its end, nothing of it twice, and each model heard what it should."""
+    last, events = load_session(root / "s").turns[-1], all_events(root)
+    view = last.view
+    assert (view.status, view.answer, view.winner) == ("completed", FINAL, "cleo")
+    assert {a.id: a.answers for a in view.agents.values()} == ANSWERS
+    assert {a.id: a.vote.target for a in view.agents.values() if a.vote} == VOTES
+    assert files_of(last.paths.workspaces) == FILES
+    assert Counter(lines_said(events)) == Counter(line.name for line in PLAY)
+    assert _tools_run(events) == TOOLS
+    for name, each in heard.items():
+        assert set(each) == set(expected[name]), name
+
+
+def _tools_run(events: Sequence[Any]) -> list[tuple[str, str, str]]:
+    """All tool calls that ran to their end, as in `TOOLS`."""
+    asked = [e for e in events if isinstance(e, ev.ModelFinished)]
+    names = {(e.agent, str(e.call)): line_of(e.response) for e in asked}
+    ended = [e for e in events if isinstance(e, ev.ToolFinished) and e.outcome in ("ok", "error")]
+    ids = [(e, *e.call_id.split(".")) for e in ended]
+    return sorted((e.agent, f"{names[e.agent, call]}.{n}", e.tool) for e, call, n in ids)
+
+
+def assert_truthful(told: Preview, old: Sequence[Any], new: Sequence[Any]) -> None:
+    """What was told before a resumption is what came of it."""
+    calls = {e.agent: e.call for e in old if isinstance(e, ev.ModelStarted)}
+    first: dict[str, Any] = {}
+    for event in new:
+        if isinstance(event, ev.ModelStarted | ev.ToolStarted | ev.RoundStarted):
+            first.setdefault(event.agent, event)
+    again = {a for a, e in first.items() if isinstance(e, ev.ModelStarted) and _was_open(a, old)}
+    assert set(told.asked_again) == again
+    tools = [
+        f"{e.agent}: {e.tool}"
+        for e in new
+        if isinstance(e, ev.ToolStarted) and int(e.call_id.split(".")[0]) <= calls.get(e.agent, 0)
+    ]
+    assert sorted(told.tools_again) == sorted(tools)
+    assert told.calls == len(lines_said(old))
+
+
+def _was_open(agent: str, events: Sequence[Any]) -> bool:
+    """Whether an agent's last request had no end."""
+    kinds = (ev.ModelStarted, ev.ModelFinished)
+    mine = [e for e in events if isinstance(e, kinds) and e.agent == agent]
+    return bool(mine) and isinstance(mine[-1], ev.ModelStarted)

@@ -1,0 +1,362 @@
+"""Which turns can be resumed, with which team, and what a resumption leaves on disk."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai.exceptions import ModelHTTPError
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.errors import ConfigError, SessionBusyError, StorageError, UserError
+from nb_agents.runs.resume import preview
+from nb_agents.runs.run import Run
+from nb_agents.session import copying
+from nb_agents.session.history import load_session
+from nb_agents.session.layout import turns_of
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
+from tests.team_kit import WAIT_S, events, metadata, outcomes, prompt, start
+
+PRESENTED = Turn(text="presented")
+EMPTY = Answer("")
+WRITE = Call("write_file", {"path": "n.md", "content": "kept"})
+
+
+def held(root: Path, *before: Turn, **others: Any) -> tuple[Run, ScriptedModel]:
+    """A run of "a", stopped at once as its model hangs after these turns, in session "s"."""
+    gate = Gate()
+    model = ScriptedModel(*before, Turn(text="so far ", gate=gate), Answer("A's"))
+    team = scripted_team(None, a=model, **others)
+    run = nb_agents.start("the task", team, session="s", session_root=root)
+    gate.wait_reached()
+    run.stop(now=True)
+    run.wait_over(WAIT_S)
+    return run, model
+
+
+def resumed(run: Run, **options: Any) -> Run:
+    again = run.resume(**options)
+    again.wait_over(WAIT_S)
+    return again
+
+
+def test_a_run_resumes_with_its_own_models(tmp_path: Path) -> None:
+    run, model = held(tmp_path, Turn(calls=(WRITE,)))
+    again = resumed(run)
+    assert (again.turn, again.status, again.result) == (2, "completed", "A's")
+    assert len(model.requests) == 3  # the tool's request, the one that was cut, and that again
+    assert len(events(again, ev.ToolStarted)) == 0
+    assert (again.path / "workspaces/a/n.md").read_text() == "kept"
+    assert again.view.notices[0] == (
+        "Resumes turn 1: 0 answer(s), 0 vote(s) and 1 finished model call(s) are kept. "
+        "Runs again: 1 model call that had been cut (a)."
+    )
+
+
+def test_a_turn_is_resumed_again_and_again(tmp_path: Path) -> None:
+    gates = [Gate() for _ in range(3)]
+    turns = [Turn(text=f"{n} ", gate=gate) for n, gate in enumerate(gates)]
+    model = ScriptedModel(Turn(calls=(WRITE,)), *turns, Answer("A's"))
+    run = nb_agents.start("t", scripted_team(None, a=model), "s", session_root=tmp_path)
+    for gate in gates:
+        gate.wait_reached()
+        run.stop(now=True)
+        run.wait_over(WAIT_S)
+        assert preview("s", tmp_path).calls == 1
+        run = run.resume()
+    assert run.wait(WAIT_S) == "A's"
+    assert [t.number for t in turns_of(tmp_path / "s")] == [1, 2, 3, 4]
+    session = load_session(tmp_path / "s")
+    assert [t.view.resumes for t in session.turns] == [0, 1, 2, 3]
+    assert [m.content for m in session.messages] == ["t", "A's"]
+    assert (run.path / "workspaces/a/n.md").read_text() == "kept"
+
+
+def test_a_later_task_sees_a_resumed_turn_once(tmp_path: Path) -> None:
+    run, _ = held(tmp_path)
+    resumed(run)
+    model = ScriptedModel(Answer("next"))
+    team = scripted_team(None, a=model)
+    nb_agents.start("More?", team, continue_=True, session_root=tmp_path).wait(WAIT_S)
+    said = prompt(model, 0)
+    assert said.count("User: the task\n") == 1
+    assert "INCOMPLETE" not in said
+
+
+def test_the_layout_stays_massgens(tmp_path: Path) -> None:
+    run, _ = held(tmp_path)
+    again = resumed(run)
+    assert (metadata(run)["turn"], metadata(run)["status"]) == (1, "incomplete")
+    assert metadata(again)["turn"] == 2 and "status" not in metadata(again)
+    assert (again.path / "workspace").is_symlink()
+    summary = (again.path.parent / "SESSION_SUMMARY.txt").read_text()
+    assert "TURN 1 [INCOMPLETE - CANCELLED]" in summary and "TURN 2\n" in summary
+
+
+def test_an_agent_that_failed_stays_out_of_the_resumption(tmp_path: Path) -> None:
+    gate = Gate()
+    a = ScriptedModel(Turn(error=ModelHTTPError(401, "m")))
+    b = ScriptedModel(Answer("B's"), Turn(gate=gate), Vote("agent2"), PRESENTED)
+    run = start(tmp_path, a=a, b=b)
+    gate.wait_reached()
+    run.stop(now=True)
+    run.wait_over(WAIT_S)
+    again = resumed(run)
+    assert (again.result, len(a.requests)) == ("presented", 1)
+    assert outcomes(again) == {"a": "failed", "b": "finished"}
+
+
+def test_when_all_had_failed_all_try_again(tmp_path: Path) -> None:
+    broken = Turn(error=ModelHTTPError(401, "m"))
+    a = ScriptedModel(Turn(calls=(WRITE,)), broken, Answer("A's"), Vote("agent1"), PRESENTED)
+    b = ScriptedModel(Turn(text="talks"), Turn(text="talks"), Turn(text="talks"), Vote("agent1"))
+    run = start(tmp_path, a=a, b=b)
+    run.wait_over(WAIT_S)
+    assert run.status == "failed"
+    told = preview(run.session, tmp_path)
+    assert (told.asked_again, told.calls) == (("a",), 4)
+    again = resumed(run)
+    assert (again.status, again.result) == ("completed", "presented")
+    assert outcomes(again) == {"a": "finished", "b": "finished"}
+    assert again.view.agents["a"].error == ""
+    assert (again.path / "workspaces/a/n.md").read_text() == "kept"
+
+
+def test_the_presenters_turn_is_resumed_where_it_was(tmp_path: Path) -> None:
+    gate = Gate()
+    presents = Turn(text="a file first", calls=(WRITE,))
+    a = ScriptedModel(Answer("A's"), Vote("agent1"), presents, Turn(gate=gate), PRESENTED)
+    b = ScriptedModel(Answer("B's"), Vote("agent1"))
+    run = start(tmp_path, a=a, b=b)
+    gate.wait_reached()
+    run.stop(now=True)
+    run.wait_over(WAIT_S)
+    assert run.view.phase == "presenting"
+    asked = len(b.requests)
+    again = resumed(run)
+    assert (again.result, again.view.winner, len(b.requests)) == ("presented", "a", asked)
+    assert events(again, ev.PresentationStarted, ev.AnswerGiven, ev.VoteCast) == []
+
+
+def test_a_turn_that_ran_out_of_time_is_resumed_with_new_time(tmp_path: Path) -> None:
+    gate = Gate()
+    model = ScriptedModel(Turn(gate=gate, calls=(WRITE,)), Answer("A's"))
+    team = scripted_team(0.2, a=model)
+    run = nb_agents.start("t", team, session_root=tmp_path)
+    gate.wait_reached()
+    wait_until(lambda: run.view.stop)
+    gate.open()
+    run.wait_over(WAIT_S)
+    assert load_session(run.path.parent).turns[-1].state == "incomplete (timeout)"
+    assert preview(run.session, tmp_path).tools_again == ("a: write_file",)
+    again = resumed(run, timeout=60)
+    assert (again.result, again.view.timeout_s, len(model.requests)) == ("A's", 60, 2)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_that_is_none_is_refused(tmp_path: Path, timeout: float) -> None:
+    run, _ = held(tmp_path)
+    with pytest.raises(ConfigError, match="must be a number over 0"):
+        run.resume(timeout=timeout)
+
+
+# Refusals
+
+
+def assert_refused(root: Path, error: type[Exception], words: str, **options: Any) -> None:
+    before = sorted(p.name for p in (root / "s").glob("turn_*"))
+    with pytest.raises(error, match=words):
+        nb_agents.resume("s", session_root=root, **options)
+    assert sorted(p.name for p in (root / "s").glob("turn_*")) == before
+
+
+def test_a_complete_turn_is_refused(tmp_path: Path) -> None:
+    run, _ = held(tmp_path)
+    resumed(run)
+    assert_refused(tmp_path, UserError, "Turn s/2 is complete: there is nothing to resume")
+    with pytest.raises(UserError, match="s/1 is not the last of its session any more: turn 2 is"):
+        run.resume()
+
+
+def test_a_live_turn_is_refused(tmp_path: Path) -> None:
+    gate = Gate()
+    team = scripted_team(None, a=ScriptedModel(Answer("A's", gate=gate)))
+    run = nb_agents.start("t", team, "s", session_root=tmp_path)
+    gate.wait_reached()
+    assert_refused(tmp_path, SessionBusyError, "'s' is running already .run r[0-9]+ in this kernel")
+    gate.open()
+    run.wait(WAIT_S)
+
+
+def test_a_team_of_others_is_refused(tmp_path: Path) -> None:
+    held(tmp_path)
+    other = scripted_team(None, z=ScriptedModel(Answer("Z's")))
+    words = "The turn's agents are a; the team has z. Resume it with its own, or use --continue"
+    assert_refused(tmp_path, ConfigError, words, config=other)
+
+
+def test_models_made_in_python_must_be_given_again(tmp_path: Path) -> None:
+    held(tmp_path)
+    assert_refused(tmp_path, UserError, "a model was made in Python")
+
+
+def test_a_turn_of_massgens_is_refused(tmp_path: Path) -> None:
+    run, _ = held(tmp_path)
+    (run.path / "events.jsonl").unlink()
+    assert_refused(tmp_path, UserError, "Turn s/1 has no journal")
+
+
+# The team
+
+
+def play(request: Request) -> Reply:
+    if not any(m["role"] == "tool" for m in request.messages):
+        return Reply(tool_calls=(ToolCall("write_file", {"path": "n.md", "content": "x"}),))
+    return Reply(tool_calls=(ToolCall("new_answer", {"content": request.model}),))
+
+
+@pytest.fixture
+def in_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A turn from a team file, stopped after its first request; and its server."""
+    with ModelServer(default=play) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+        write_team(tmp_path, server)
+        server.hold(after=1)
+        run = nb_agents.start("t", tmp_path / "team.json", "s", session_root=tmp_path)
+        server.wait_chunks(1)
+        run.stop()
+        server.release()
+        run.wait_over(WAIT_S)
+        assert run.status == "cancelled"
+        yield server
+
+
+def write_team(root: Path, server: ModelServer, agent: str = "a", model: str = "m") -> None:
+    backend = {"type": "openai", "model": model, "base_url": server.url, "api_key": "sk-inline"}
+    data = {"agents": [{"id": agent, "backend": backend}]}
+    (root / "team.json").write_text(json.dumps(data))
+
+
+def finish_s(root: Path, **options: Any) -> Run:
+    run = nb_agents.resume("s", session_root=root, **options)
+    run.wait(WAIT_S)
+    return run
+
+
+def test_a_team_comes_from_its_file(tmp_path: Path, in_file: ModelServer) -> None:
+    write_team(tmp_path, in_file, model="better")
+    assert finish_s(tmp_path).result == "better"
+    assert [r.headers["authorization"] for r in in_file.requests] == ["Bearer sk-inline"] * 2
+
+
+@pytest.mark.parametrize("change", ["gone", "other agents", "broken"])
+def test_without_its_file_it_is_as_the_journal_has_it(
+    tmp_path: Path, in_file: ModelServer, change: str
+) -> None:
+    if change == "gone":
+        (tmp_path / "team.json").unlink()
+    elif change == "broken":
+        (tmp_path / "team.json").write_text('{"agents": 7}')
+    else:
+        write_team(tmp_path, in_file, agent="z")
+    run = finish_s(tmp_path)
+    assert run.result == "m"
+    assert in_file.requests[-1].headers["authorization"] == "Bearer sk-of-the-environment"
+    changed = [n for n in run.view.notices if "is not that team any more" in n]
+    assert bool(changed) == (change != "gone")
+
+
+def test_no_key_is_on_disk(tmp_path: Path, in_file: ModelServer) -> None:
+    assert finish_s(tmp_path).result == "m"
+    for path in (tmp_path / "s").rglob("*"):
+        assert not path.is_file() or b"sk-" not in path.read_bytes()
+
+
+# Files
+
+
+def test_workspaces_are_copied_and_the_old_ones_left_alone(tmp_path: Path) -> None:
+    run, _ = held(tmp_path, Turn(calls=(WRITE,)))
+    old = run.path / "workspaces" / "a"
+    for number in range(1000):
+        (old / "many").mkdir(exist_ok=True)
+        (old / "many" / f"{number}.txt").write_text(str(number))
+    (old / "run.sh").write_text("#!")
+    (old / "run.sh").chmod(0o755)
+    (old / "link").symlink_to("n.md")
+    (old / "to_dir").symlink_to("many")
+    (old / "dangling").symlink_to("nowhere")
+    (old / "empty").mkdir()
+    os.mkfifo(old / "pipe")
+    again = resumed(run)
+    new = again.path / "workspaces" / "a"
+    assert sorted(p.name for p in new.iterdir()) == sorted(
+        p.name for p in old.iterdir() if p.name != "pipe"
+    )
+    assert {p.name: p.read_text() for p in (new / "many").iterdir()} == {
+        f"{n}.txt": str(n) for n in range(1000)
+    }
+    assert [os.readlink(new / n) for n in ("link", "to_dir", "dangling")] == [
+        *("n.md", "many", "nowhere")
+    ]
+    assert os.access(new / "run.sh", os.X_OK)
+    (new / "n.md").write_text("changed")
+    assert (old / "n.md").read_text() == "kept"
+
+
+def test_a_disk_that_is_full_while_copying_leaves_no_half_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = held(tmp_path, Turn(calls=(WRITE,)))
+    (run.path / "workspaces/a/other.md").write_text("x")
+    tried: list[str] = []
+
+    def full(source: str, target: str) -> None:
+        tried.append(target)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "_copy", full)
+        with pytest.raises(StorageError, match="No space left on device"):
+            run.resume()
+    assert len(tried) == 1
+    assert [t.number for t in turns_of(tmp_path / "s")] == [1]
+    assert resumed(run).result == "A's"
+
+
+# What only a kill leaves
+
+
+def cut_after(run: Run, kind: type[Any]) -> None:
+    """Leave the turn as a kill does right after the last event of a kind."""
+    journal = run.path / "events.jsonl"
+    last = max(e.seq for e in events(run, kind))
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:last]))
+
+
+def test_plain_text_that_was_an_answer_is_not_asked_for_again(tmp_path: Path) -> None:
+    model = ScriptedModel(Turn(text="just text"))
+    run = start(tmp_path, a=model)
+    run.wait(WAIT_S)
+    cut_after(run, ev.ModelFinished)
+    assert (resumed(run).result, len(model.requests)) == ("just text", 1)
+
+
+def test_a_turn_that_lacks_only_its_end_is_complete_without_a_request(tmp_path: Path) -> None:
+    model = ScriptedModel(Answer("A's"))
+    run = start(tmp_path, a=model)
+    run.wait(WAIT_S)
+    cut_after(run, ev.AnswerGiven)
+    assert (resumed(run).result, len(model.requests)) == ("A's", 1)
+
+
+def test_rejected_turns_of_before_are_counted(tmp_path: Path) -> None:
+    run, model = held(tmp_path, EMPTY, EMPTY)
+    model._turns = (EMPTY,)
+    again = resumed(run)
+    assert (again.status, len(model.requests)) == ("failed", 4)
+    assert [e.attempt for e in events(again, ev.TurnRejected)] == [3]

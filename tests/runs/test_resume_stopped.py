@@ -1,0 +1,172 @@
+"""Exact resume after a stop at every event: the play comes to the same end, nothing of it twice."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from pydantic_ai.messages import ModelMessage, ModelResponse
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.agents.replay import dump_messages
+from nb_agents.cancel import CancellationStatus, StopRequest
+from nb_agents.models.backend import PydanticBackend
+from nb_agents.runs import execution
+from nb_agents.runs.execution import Execution
+from nb_agents.runs.resume import preview
+from nb_agents.runs.run import Run
+from nb_agents.testing import scripted_team
+from tests.play import AGENTS, Conductor
+from tests.runs.proof import (
+    all_events,
+    assert_complete,
+    assert_truthful,
+    line_of,
+    lines_said,
+    without_time,
+)
+
+LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
+PARTS = 10
+WAIT_S = 10.0
+
+
+class Actor(PydanticBackend):
+    """A model that says its lines of the play."""
+
+    def __init__(self, agent: str, conductor: Conductor) -> None:
+        self._agent = agent
+        self._conductor = conductor
+        super().__init__(FunctionModel(stream_function=self._speak), "actor")
+
+    async def _speak(self, messages: list[ModelMessage], info: Any) -> AsyncIterator[Any]:
+        opening = str(messages[0].parts[1].content)  # type: ignore[union-attr]
+        said = sum(isinstance(m, ModelResponse) for m in messages)
+        heard = without_time(json.dumps(dump_messages(messages)))
+        line = await self._conductor.turn(self._agent, opening, said, heard)
+        if line.text:
+            yield line.text
+        for number, (tool, args) in enumerate(line.calls):
+            call_id = f"{line.name}.{number}"
+            yield {number: DeltaToolCall(tool, json.dumps(args), tool_call_id=call_id)}
+
+
+@dataclass
+class Stage:
+    """Where the play is given, in the session "s" below `root`.
+
+    Attributes:
+        stop_after: The number of the event after which a run is stopped, or 0.
+        level: How it is stopped.
+    """
+
+    root: Path
+    stop_after: int = 0
+    level: CancellationStatus = CancellationStatus.REQUESTED
+    conductor: Conductor = field(default_factory=Conductor)
+
+    def __post_init__(self) -> None:
+        actors: dict[str, Any] = {a: Actor(a, self.conductor) for a in AGENTS}
+        self.team = scripted_team(None, **actors)
+
+    def begin(self) -> Run:
+        """Give the play, to its end or its stop."""
+        self.conductor.begin()
+        _stages.append(self)
+        return self._to_its_end(nb_agents.start("t", self.team, "s", session_root=self.root))
+
+    def resume(self) -> Run:
+        """Go on with it."""
+        self.conductor.begin(lines_said(all_events(self.root)))
+        return self._to_its_end(nb_agents.resume("s", self.team, self.root))
+
+    def heed(self, run: Execution) -> None:
+        """Stop the run if this is the event."""
+        if run.view.seq == self.stop_after and not run.view.is_over:
+            run.request(StopRequest(self.level, "api", "at an event"))
+            if self.level is CancellationStatus.REQUESTED:
+                self.conductor.free()
+
+    def _to_its_end(self, run: Run) -> Run:
+        try:
+            run.wait_over(WAIT_S)
+        except TimeoutError:
+            run.stop(now=True)
+            raise AssertionError(f"Stuck after {self.conductor.asked}") from None
+        return run
+
+
+_stages: list[Stage] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _watched() -> Iterator[None]:
+    """Let the stage of the moment hear all events of its runs, as they are written."""
+    original = Execution.run
+
+    async def run(self: Execution) -> None:
+        emit, stage = self.recorder.emit, _stages[-1]
+
+        def watched(event: ev.Event) -> None:
+            emit(event)
+            if isinstance(event, ev.ModelFinished):
+                stage.conductor.said(line_of(event.response))
+            stage.heed(self)
+
+        self.recorder.emit = watched  # type: ignore[method-assign]
+        stage.heed(self)
+        await original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Execution, "run", run)
+        # Half of a run's time would go into reading certificates that nobody needs.
+        patch.setattr(
+            execution, "http_client", lambda: SimpleNamespace(aclose=anyio.lowlevel.checkpoint)
+        )
+        yield
+    _stages.clear()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """The play, given without a stop."""
+    stage = Stage(tmp_path_factory.mktemp("whole"))
+    assert stage.begin().status == "completed"
+    return stage
+
+
+def test_the_play_uses_all_that_a_team_does(whole: Stage) -> None:
+    assert_complete(whole.root, whole.conductor.heard, whole.conductor.heard)
+    kinds = {type(e) for e in all_events(whole.root)}
+    assert kinds >= {ev.TurnRejected, ev.VoteIgnored, ev.VoteCast, ev.PresentationStarted}
+    ended = [e for e in all_events(whole.root) if isinstance(e, ev.ToolFinished)]
+    assert {e.outcome for e in ended} == {"ok", "error"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_stop_after_any_event_changes_nothing_of_what_comes_of_the_turn(
+    whole: Stage, tmp_path: Path, level: str, part: int
+) -> None:
+    """Every tenth event; the resumption of every third is stopped, too."""
+    for after in range(part + 1, len(all_events(whole.root)) + 1, PARTS):
+        stage = Stage(tmp_path / str(after), after, LEVELS[level])
+        run = stage.begin()
+        stage.level = CancellationStatus.IMMEDIATE
+        # A second graceful stop would let an agent come two lines ahead of the others.
+        again = 3 + after % 11 if after % 3 == 0 else 0
+        while run.status != "completed":
+            assert run.status == "cancelled"
+            old, told = all_events(stage.root), preview("s", stage.root)
+            stage.stop_after, again = again, 0
+            run = stage.resume()
+            if run.status == "completed":
+                assert_truthful(told, old, all_events(stage.root)[len(old) :])
+        assert_complete(stage.root, stage.conductor.heard, whole.conductor.heard)
