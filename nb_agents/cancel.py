@@ -135,6 +135,7 @@ class CancelToken:
         self._lock = threading.RLock()
         self._status = CancellationStatus.NONE
         self._first: StopRequest | None = None
+        self._last: StopRequest | None = None
         self._children: list[CancelToken] = []
         self._listeners: list[Callable[[StopRequest], None]] = []
 
@@ -147,6 +148,11 @@ class CancelToken:
     def first_request(self) -> StopRequest | None:
         """The request that started the stop, or None."""
         return self._first
+
+    @property
+    def last_request(self) -> StopRequest | None:
+        """The request that raised the level last, or None."""
+        return self._last
 
     @property
     def is_stopping(self) -> bool:
@@ -172,6 +178,7 @@ class CancelToken:
                 return False
             # In this order: whoever sees the level without the lock finds the request, too.
             self._first = self._first or request
+            self._last = request
             self._status = request.level
             listeners, children = tuple(self._listeners), tuple(self._children)
         # All are told, even when a listener fails: a stop that is lost below one is none. An
@@ -194,7 +201,7 @@ class CancelToken:
         """
         token = CancelToken(name)
         with self._lock:
-            token._status, token._first = self._status, self._first
+            token._status, token._first, token._last = self._status, self._first, self._last
             self._children.append(token)
         return token
 
@@ -242,7 +249,7 @@ class CancelToken:
     def clear(self) -> None:
         """Go back to NONE, for a resumption only. Children made before keep their stop."""
         with self._lock:
-            self._status, self._first = CancellationStatus.NONE, None
+            self._status, self._first, self._last = CancellationStatus.NONE, None, None
 
 
 _current: ContextVar[CancelToken | None] = ContextVar("nb_agents_cancel_token", default=None)

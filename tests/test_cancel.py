@@ -237,3 +237,13 @@ async def test_a_worker_thread_outside_the_binding_does_not() -> None:
     with bind(token):
         assert await to_thread.run_sync(should_stop)
     assert not await to_thread.run_sync(should_stop)
+
+
+def test_a_token_knows_who_asked_first_and_who_raised_it_last() -> None:
+    token = CancelToken("run")
+    token.request(CancellationStatus.REQUESTED, "widget", "wrong path")
+    token.request(CancellationStatus.IMMEDIATE, "magic", "at once")
+    token.request(CancellationStatus.REQUESTED, "api", "too late")
+    assert token.first_request is not None
+    assert token.last_request is not None
+    assert (token.first_request.reason, token.last_request.reason) == ("wrong path", "at once")

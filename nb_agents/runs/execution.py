@@ -322,10 +322,8 @@ class Execution:
         if result is not None and not result.winner and all(alone) and alone[0] is not None:
             # Every agent was stopped by itself: that is a stop of the run, not its failure.
             self.token.request(alone[0].level, alone[0].source, alone[0].reason)
-        first = self.token.first_request
-        if first is not None:
-            level = min(self.token.status, CancellationStatus.IMMEDIATE)
-            self.note_stop(StopRequest(level, first.source, first.reason))
+        if (last := self.token.last_request) is not None:
+            self.note_stop(last)
 
     def _files(self) -> tuple[ev.FileInfo, ...]:
         try:

@@ -180,7 +180,8 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
 def _reason(view: RunView) -> str:
     if view.stop is None:
         return "failed" if view.status == "failed" else _reason_unasked(view)
-    return "timeout" if view.stop.source == "timeout" else "cancelled"
+    # MassGen's word for a stop is "cancelled"; limits say which they were.
+    return view.stop.source if view.stop.source in ("timeout", "budget") else "cancelled"
 
 
 def _reason_unasked(view: RunView) -> str:

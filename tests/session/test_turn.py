@@ -80,6 +80,7 @@ REASONS = [
     ([], "running"),
     ([STOP, CANCELLED], "cancelled"),
     ([ev.StopRequested(level="requested", source="timeout"), CANCELLED], "timeout"),
+    ([ev.StopRequested(level="requested", source="budget"), CANCELLED], "budget"),
     ([ev.TurnEnded(status="failed", phase="coordinating")], "failed"),
 ]
 
