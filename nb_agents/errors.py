@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nb_agents.view import Receipt
+    from nb_agents.receipt import Receipt
 
 __all__ = [
     "ConfigError",

@@ -21,6 +21,7 @@ FLOORS = {
     "events": 2,
     "models": 2,
     "view": 3,
+    "receipt": 3,
     "tools": 3,
     "session": 4,
     "agents": 4,
@@ -33,7 +34,7 @@ FLOORS = {
 }
 """Each part of the package and its floor; "" is the package's own names."""
 
-NEIGHBOURS = {("models", "events"), ("agents", "session"), ("cli", "jupyter")}
+NEIGHBOURS = {("receipt", "view"), ("models", "events"), ("agents", "session"), ("cli", "jupyter")}
 """(importer, imported) on one floor that are allowed, one way only."""
 
 NOTEBOOK_ONLY = {"IPython", "anywidget", "comm", "ipykernel", "ipywidgets", "traitlets"}

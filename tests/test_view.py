@@ -7,17 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.view import (
-    _APPLY,
-    AgentView,
-    RunView,
-    ToolView,
-    VoteView,
-    apply,
-    fold,
-    receipt,
-    total_cost,
-)
+from nb_agents.receipt import receipt, total_cost
+from nb_agents.view import _APPLY, AgentView, RunView, ToolView, VoteView, apply, fold
 from tests.strategies import EVENT_CLASSES, EVENTS, STARTED
 
 USAGE = ev.Usage(input_tokens=10, output_tokens=5, cost=0.25)

@@ -23,9 +23,10 @@ from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.kernel import pin_comm
+from nb_agents.receipt import total_cost
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
-from nb_agents.view import AgentView, RunView, total_cost
+from nb_agents.view import AgentView, RunView
 
 __all__ = ["PanelWidget", "panel_state", "show_run"]
 

@@ -11,10 +11,10 @@ from nb_agents.jupyter import text
 from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.panel import shown_path
 from nb_agents.jupyter.tables import show_table
+from nb_agents.receipt import total_cost
 from nb_agents.session.history import Session, load_session
 from nb_agents.session.layout import find_session, session_root, sessions_by_use
 from nb_agents.session.manage import delete_session, export_session, rename_session
-from nb_agents.view import total_cost
 
 __all__ = ["SESSION_VERBS", "root_option"]
 

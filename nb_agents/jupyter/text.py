@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic_core import from_json
 
-from nb_agents.view import AgentView, RunView, total_cost
+from nb_agents.receipt import total_cost
+from nb_agents.view import AgentView, RunView
 
 __all__ = [
     "chip",

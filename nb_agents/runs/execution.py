@@ -30,13 +30,14 @@ from nb_agents.cancel import (
     bind,
 )
 from nb_agents.models.providers import backend_for, http_client
+from nb_agents.receipt import receipt
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.work import Resumed, Work
 from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
 from nb_agents.session.turn import write_views
-from nb_agents.view import RunView, receipt
+from nb_agents.view import RunView
 
 __all__ = ["Execution", "Resumed", "Work"]
 

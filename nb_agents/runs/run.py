@@ -24,11 +24,12 @@ from nb_agents.cancel import (
     StopSource,
 )
 from nb_agents.errors import RunCancelled, RunFailed, StorageError, UserError
+from nb_agents.receipt import Receipt, receipt
 from nb_agents.runs.execution import Execution, Work
 from nb_agents.runs.interrupts import interrupt_calls
 from nb_agents.runs.loop import portal, post
 from nb_agents.session.layout import turns_of
-from nb_agents.view import Receipt, RunStatus, RunView, receipt
+from nb_agents.view import RunStatus, RunView
 
 __all__ = ["Progress", "Run", "Work"]
 

@@ -20,8 +20,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nb_agents.receipt import receipt
 from nb_agents.session.layout import TurnPaths
-from nb_agents.view import RunView, receipt
+from nb_agents.view import RunView
 
 __all__ = ["answer_text", "metadata", "partial_answers", "write_atomic", "write_views"]
 

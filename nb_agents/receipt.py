@@ -1,0 +1,104 @@
+"""The receipt of a run: what finished, what was stopped, what it cost, where its files are.
+
+A pure function of the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nb_agents import events as ev
+from nb_agents.view import AgentView, RunStatus, RunView
+
+__all__ = ["AgentReceipt", "Receipt", "receipt", "total_cost"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReceipt:
+    """What became of one agent."""
+
+    outcome: ev.Outcome
+    answers: int
+    words_kept: int
+    tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a run leaves behind.
+
+    Attributes:
+        status: How it ended.
+        agents: For each agent, what became of it.
+        tools: For each tool call, "agent: tool" and what became of it.
+        tokens: Tokens used, all agents.
+        cost: US dollars, or None when any model's price is unknown.
+        path: The turn's directory.
+        source: The door of the stop, or "".
+        reason: Its reason, or "".
+    """
+
+    status: RunStatus
+    agents: Mapping[str, AgentReceipt]
+    tools: tuple[tuple[str, str], ...]
+    tokens: int
+    cost: float | None
+    path: str
+    source: str = ""
+    reason: str = ""
+
+
+_TOOL_OUTCOMES = {
+    "ok": "finished",
+    "error": "finished",
+    "running": "killed",
+    "cut": "killed",
+    "cancelled": "never started",
+}
+
+
+def receipt(view: RunView, path: str) -> Receipt:
+    """Sum up a turn.
+
+    Args:
+        view: The turn.
+        path: Where its files are.
+
+    Returns:
+        The receipt; `agents` without an outcome of their own count as finished when they had
+        voted or the turn completed, else as never started or stopped.
+    """
+    agents = {
+        a.id: AgentReceipt(
+            _outcome(a, view), len(a.answers), len(a.partial.split()), a.tokens, a.cost
+        )
+        for a in view.agents.values()
+    }
+    tools = tuple((f"{t.agent}: {t.tool}", _TOOL_OUTCOMES[t.outcome]) for t in view.tools)
+    stop = view.stop
+    return Receipt(
+        view.status,
+        agents,
+        tools,
+        sum(a.tokens for a in agents.values()),
+        total_cost(view),
+        path,
+        stop.source if stop else "",
+        stop.reason if stop else "",
+    )
+
+
+def total_cost(view: RunView) -> float | None:
+    """US dollars spent by all agents, or None when any model's price is unknown."""
+    costs = [a.cost for a in view.agents.values()]
+    return None if any(c is None for c in costs) else sum(c for c in costs if c is not None)
+
+
+def _outcome(agent: AgentView, view: RunView) -> ev.Outcome:
+    if agent.outcome:
+        return agent.outcome
+    if view.status == "completed" or agent.vote:
+        return "finished"
+    return "stopped" if agent.calls else "never started"
