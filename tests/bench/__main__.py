@@ -8,7 +8,7 @@ from importlib import import_module
 from tests.bench.server import BenchServer
 from tests.bench.table import print_machine
 
-BENCHMARKS = ("cell", "stop", "tokens", "round_trip")
+BENCHMARKS = ("cell", "stop", "tokens", "round_trip", "disk")
 
 
 def main(names: list[str]) -> int:

@@ -1,0 +1,140 @@
+"""What a session costs on disk, and what its size does to a stop, a look and a resume."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.runs.resume import preview
+from nb_agents.session.history import load_session
+from nb_agents.session.journal import Journal, read_journal
+from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
+from nb_agents.view import fold
+from tests.bench.server import BenchServer
+from tests.bench.table import print_table, spread, verdict
+
+REPEATS = 5
+FOLDED_EVENTS = 100_000
+FOLD_S = 1.0
+TURNS = 100
+SMALL_FILES = 10_000
+LARGE_FILE_BYTES = 1_000_000_000
+
+
+def main(server: BenchServer) -> None:
+    _print_turn_sizes()
+    _print_reading()
+    _print_stops()
+
+
+def _print_turn_sizes() -> None:
+    rows = [_turn_size(size) for size in (1_000, 10_000, 100_000)]
+    head = ("answer, characters", "journal, bytes", "bytes per character", "ms per turn")
+    print_table("disk: one agent's turn against the size of its answer", head, rows)
+
+
+def _turn_size(size: int) -> list[str]:
+    taken: list[float] = []
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as root:
+            team = scripted_team(a=ScriptedModel(Answer("word " * (size // 5))))
+            began = time.perf_counter()
+            run = nb_agents.start("t", config=team, session_root=root)
+            run.wait()
+            taken.append((time.perf_counter() - began) * 1000)
+            journal = (run.path / "events.jsonl").stat().st_size
+    return [str(size), str(journal), f"{journal / size:.1f}", spread(taken, 1)]
+
+
+def _print_reading() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        journal = _long_journal(Path(root))
+        folding = _times(lambda: fold(read_journal(journal).events))
+        _many_turns(root)
+        looking = _times(lambda: load_session(Path(root, "long")))
+        previewing = _times(lambda: preview("long", root))
+    is_met = sorted(folding)[len(folding) // 2] <= FOLD_S
+    rows = [
+        [f"read and fold {FOLDED_EVENTS} events", spread(folding), f"<= {FOLD_S}", verdict(is_met)],
+        [f"load a session of {TURNS} turns", spread(looking), "", ""],
+        [f"find what to resume among {TURNS} turns", spread(previewing), "", ""],
+    ]
+    print_table("disk: seconds to read, median of 5", ("what", "seconds", "aim", ""), rows)
+
+
+def _long_journal(root: Path) -> Path:
+    path = root / "events.jsonl"
+    journal = Journal(path)
+    agents = tuple(ev.AgentInfo(id=f"a{n}", model="m") for n in range(3))
+    journal.append(ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=1800))
+    for number in range(FOLDED_EVENTS):
+        agent, call = f"a{number % 3}", number // 60 + 1
+        if number % 20 == 0:
+            journal.append(ev.ModelStarted(agent=agent, call=call, seq=number))
+        text = ev.TextStreamed(agent=agent, call=call, channel="text", text="a few words ")
+        journal.append(text)
+    journal.close()
+    return path
+
+
+def _many_turns(root: str) -> None:
+    for number in range(TURNS - 1):
+        team = scripted_team(a=ScriptedModel(Answer(f"answer {number}")))
+        nb_agents.start("t", config=team, session="long", session_root=root).wait()
+    run = _hanging(root, "long")
+    run.stop(now=True)
+    run.wait_quietly()
+
+
+def _print_stops() -> None:
+    rows = [
+        ["an empty workspace", spread(_stops(lambda workspace: None))],
+        [f"{SMALL_FILES} files of 100 bytes", spread(_stops(_small_files))],
+        [f"one file of {LARGE_FILE_BYTES // 10**9} GB", spread(_stops(_large_file))],
+    ]
+    title = "disk: seconds from an immediate stop to the turn on disk (aim: independent of files)"
+    print_table(title, ("workspace", "seconds"), rows)
+
+
+def _stops(fill: Callable[[Path], None]) -> list[float]:
+    taken: list[float] = []
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as root:
+            run = _hanging(root, "s")
+            fill(run.path / "workspaces" / "a")
+            began = time.time()
+            run.stop(now=True)
+            run.wait_quietly()
+            taken.append((run.path / "metadata.json").stat().st_ctime - began)
+    return taken
+
+
+def _hanging(root: str, session: str) -> nb_agents.Run:
+    gate = Gate()
+    team = scripted_team(a=ScriptedModel(Turn(text="some words ", gate=gate)))
+    run = nb_agents.start("t", config=team, session=session, session_root=root)
+    gate.wait_reached()
+    return run
+
+
+def _small_files(workspace: Path) -> None:
+    for number in range(SMALL_FILES):
+        (workspace / f"{number}.txt").write_text("x" * 100)
+
+
+def _large_file(workspace: Path) -> None:
+    with open(workspace / "large.bin", "wb") as file:
+        file.truncate(LARGE_FILE_BYTES)
+
+
+def _times(action: Callable[[], object]) -> list[float]:
+    taken: list[float] = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - began)
+    return taken
