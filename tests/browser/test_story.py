@@ -156,7 +156,7 @@ def test_a_complete_run_ends_in_its_answer_as_markdown(story: Story, server: Mod
     assert card.locator("code").first.inner_text() == "mmap()"
     how = card.locator("summary")
     expect(how).to_have_text(
-        re.compile(r"How they got there · \d answers · 2 votes .* presented by")
+        re.compile(r"How they got there · \d answers? · 2 votes .* presented by")
     )
     how.click()
     expect(card.locator("details")).to_contain_text("voted for")
