@@ -134,7 +134,13 @@ def _resume(view: RunView) -> list[str]:
 
 
 def _runs_again(view: RunView) -> str:
-    asked = [a.id for a in view.agents.values() if a.was_cut or a.in_flight]
+    # When all have failed, a resume is another try of each; beside others, the failed stay out.
+    is_failure = text.state(view) == "failed"
+    asked = [
+        a.id
+        for a in view.agents.values()
+        if a.was_cut or a.in_flight or (is_failure and a.outcome == "failed")
+    ]
     calls = f"{_count(len(asked), 'model call')} ({', '.join(asked)})" if asked else ""
     unfinished = ("running", "cut", "cancelled")
     tools = [f"{t.tool} ({t.agent})" for t in view.tools if t.outcome in unfinished]

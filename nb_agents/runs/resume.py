@@ -64,7 +64,7 @@ class Preview:
             count = len(self.asked_again)
             price = "" if self.cost is None else f", about ${self.cost:.3f}"
             calls = f"{count} model call{'' if count == 1 else 's'}"
-            again.append(f"{calls} that had been cut ({', '.join(self.asked_again)}{price})")
+            again.append(f"{calls} cut or failed ({', '.join(self.asked_again)}{price})")
         again += [f"the tool call {call}" for call in self.tools_again]
         return (
             f"Resumes turn {self.turn}: {self.answers} answer(s), {self.votes} vote(s) and "

@@ -8,7 +8,7 @@ from tests.kernel.notebook import HELD, TURN_MIME, WIDGET_MIME, Notebook, Turn
 from tests.model_server import ModelServer, Request
 
 Open = Callable[..., Notebook]
-AGAIN = "Runs again: 3 model calls that had been cut (ada, Ben, cleo"
+AGAIN = "Runs again: 3 model calls cut or failed (ada, Ben, cleo"
 
 
 def bodies(requests: list[Request]) -> list[str]:

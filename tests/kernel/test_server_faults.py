@@ -46,6 +46,11 @@ def test_a_refusal_fails_the_run_in_the_cards_words(notebook: Notebook, name: st
     assert card[TURN_MIME]["state"] == "failed"
     assert card["text/plain"].count(words) == 3
     assert words in unescape(card["text/html"])
+    assert "runs again: 3 model calls" in card["text/plain"]
+    assert (
+        "3 model calls"
+        in notebook.kernel.run("%agents resume --preview").displays[0].data["text/plain"]
+    )
     result = notebook.kernel.run("run.wait()")
     assert result.error
     assert result.error.ename == "RunFailed"
