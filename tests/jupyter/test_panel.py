@@ -1,0 +1,85 @@
+"""What the panel draws is a function of the view and the clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from nb_agents import events as ev
+from nb_agents.jupyter.panel import panel_state
+from nb_agents.view import RunView, fold
+
+USAGE = ev.Usage(input_tokens=8000, output_tokens=214, cost=0.019)
+
+
+def view_of(*events: ev.Event) -> RunView:
+    agents = (ev.AgentInfo(id="ada", model="gpt-5-mini"), ev.AgentInfo(id="ben", model="demo"))
+    started = ev.TurnStarted(
+        session="s", turn=2, task="t", agents=agents, timeout_s=1800, seq=1, at=1000.0
+    )
+    return fold([started, *events])
+
+
+def test_the_meter_is_worded_as_in_massgens_documents() -> None:
+    state = panel_state(view_of(ev.RoundStarted(agent="ada", number=3)), "r1", 1234.0)
+    assert (state["round"], state["elapsed"]) == ("Round: 3/∞", "Elapsed: 234s / 1800s (13%)")
+    assert state["fraction"] == pytest.approx(0.13)
+
+
+def test_a_running_panel_offers_a_graceful_stop() -> None:
+    button = panel_state(view_of(), "r1", 1000.0)["button"]
+    assert (button["label"], button["now"]) == ("Stop", False)
+
+
+def test_a_stopping_panel_counts_down_and_offers_to_stop_now() -> None:
+    stop = ev.StopRequested(level="requested", source="widget", grace_s=30.0, at=1010.0)
+    state = panel_state(view_of(stop), "r1", 1013.0)
+    assert state["chip"] == "Stopping… (after current LLM call completes)"
+    assert (state["button"]["label"], state["button"]["now"]) == ("Stop now · 27 s", True)
+
+
+def test_nothing_is_left_to_press_once_the_stop_is_immediate() -> None:
+    stop = ev.StopRequested(level="immediate", source="widget", at=1010.0)
+    assert panel_state(view_of(stop), "r1", 1011.0)["button"] is None
+
+
+ROWS = {
+    "answered twice": ([ev.AnswerGiven(agent="ada", answer=a) for a in ("x", "y")], "answered ×2"),
+    "writing": ([ev.TextStreamed(agent="ada", call=1, channel="text", text="so ")], "writing"),
+    "in a tool": ([ev.ToolStarted(agent="ada", call_id="1", tool="write_file")], "write_file"),
+    "out": ([ev.AgentFailed(agent="ada", error="no key")], "failed"),
+    "presenting": ([ev.PresentationStarted(agent="ada")], "presenting"),
+    "voting": (
+        [ev.TextStreamed(agent="ada", call=1, channel="call", tool="vote", text='{"agent_id')],
+        "voting",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_says_what_its_agent_does(name: str) -> None:
+    events, chip = ROWS[name]
+    assert panel_state(view_of(*events), "r1", 1000.0)["agents"][0]["chip"] == chip
+
+
+def test_a_row_shows_the_last_words_and_the_numbers() -> None:
+    state = panel_state(
+        view_of(
+            ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE),
+            ev.ModelStarted(agent="ada", call=2),
+            ev.TextStreamed(agent="ada", call=2, channel="text", text="word " * 100),
+        ),
+        "r1",
+        1000.0,
+    )
+    row = state["agents"][0]
+    assert row["says"].startswith("…")
+    assert row["writing"] is True
+    assert row["numbers"].replace("\N{NO-BREAK SPACE}", " ") == "8 214 tok · $0.019"
+    assert state["in_flight"] == "1 call in flight: ada"
+
+
+def test_a_file_that_is_being_written_shows_as_words_and_not_as_json() -> None:
+    text = '{"path": "a.py", "content": "import os'
+    streamed = ev.TextStreamed(agent="ada", call=1, channel="call", tool="write_file", text=text)
+    row = panel_state(view_of(streamed), "r1", 1000.0)["agents"][0]
+    assert (row["chip"], row["says"]) == ("write_file", "a.py · import os")
