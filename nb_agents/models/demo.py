@@ -74,7 +74,8 @@ def _words(text: str) -> list[str]:
 
 def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, str, dict[str, str]]:
     """Choose what to say and which tool to call, from the conversation alone."""
-    prompt = _first_prompt(messages)
+    # The others' answers come with the first prompt, and later ones between two calls.
+    prompt = _prompts(messages)
     task = _task(prompt)
     done = [p.tool_name for m in messages for p in m.parts if p.part_kind == "tool-return"]
     if "<FINAL PRESENTATION>" in prompt:
@@ -93,16 +94,15 @@ def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, st
 
 
 def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, dict[str, str]]:
-    own = re.search(r'<ANSWER from="(agent\d+)">\n\(this one is yours\)', prompt)
-    best = next((p for p in peers if not own or p != own[1]), peers[0])
+    mine = re.search(r'<ANSWER from="(agent\d+)">\n\(this one is yours\)', prompt)
+    others = [peer for peer in peers if mine is None or peer != mine[1]]
+    best = others[0] if others else peers[0]
     if "read_file" not in done:
-        return (
-            f"I read what {' and '.join(peers)} wrote, and look at {best}'s notes. ",
-            "read_file",
-            {"path": f"peers/{best}/notes.md"},
-        )
+        path = f"peers/{best}/notes.md" if others else "notes.md"
+        said = f"I look at {best}'s notes. " if others else "Mine is the only answer so far. "
+        return said, "read_file", {"path": path}
     reason = "It covers the task in full. (The demo model prefers the first answer of another.)"
-    return f"I compared {len(peers)} answer(s). ", "vote", {"agent_id": best, "reason": reason}
+    return f"I compared {len(set(peers))} answer(s). ", "vote", {"agent_id": best, "reason": reason}
 
 
 def _answer(task: str, name: str) -> str:
@@ -136,8 +136,6 @@ def _task(prompt: str) -> str:
     return found[1].strip() if found else prompt.strip()
 
 
-def _first_prompt(messages: list[Any]) -> str:
-    for part in messages[0].parts:
-        if part.part_kind == "user-prompt":
-            return str(part.content)
-    return ""
+def _prompts(messages: list[Any]) -> str:
+    parts = (part for message in messages for part in message.parts)
+    return "\n".join(str(part.content) for part in parts if part.part_kind == "user-prompt")
