@@ -205,12 +205,6 @@ class CancelToken:
             self._children.append(token)
         return token
 
-    def detach(self, child: CancelToken) -> None:
-        """Forget a child whose work is over, so that long runs hold no dead nodes."""
-        with self._lock:
-            if child in self._children:
-                self._children.remove(child)
-
     def on_request(self, listener: Callable[[StopRequest], None]) -> Callable[[], None]:
         """Call ``listener`` at each rise; at once if a stop was asked for already.
 

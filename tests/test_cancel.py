@@ -59,15 +59,6 @@ def test_a_child_made_late_inherits_level_and_request() -> None:
         late.checkpoint()
 
 
-def test_a_detached_child_hears_nothing_more() -> None:
-    run = CancelToken()
-    child = run.child("done")
-    run.detach(child)
-    run.detach(child)  # twice is the same as once
-    run.request(IMMEDIATE, "api")
-    assert child.status is NONE
-
-
 def test_clear_lets_a_resumed_run_work_and_stop_again() -> None:
     run = CancelToken()
     run.request(CANCELLED, "api")

@@ -166,12 +166,11 @@ def load_session(path: Path) -> Session:
     return Session(path, tuple(load_turn(paths) for paths in turns_of(path)))
 
 
-def load_turn(paths: TurnPaths, *, mend: bool = True) -> PastTurn:
+def load_turn(paths: TurnPaths) -> PastTurn:
     """Read a turn, and mend the files of one whose process died.
 
     Args:
         paths: Where it is.
-        mend: Whether to write views that are missing or older than the journal.
 
     Returns:
         The turn. A view that could not be mended (a read-only disk) is a warning.
@@ -186,7 +185,7 @@ def load_turn(paths: TurnPaths, *, mend: bool = True) -> PastTurn:
     view = replace(fold(past_events(paths)), session=paths.session)
     if not live:
         view = view if view.is_over else _as_died(view, paths)
-        unread += _mend(view, paths) if mend else ()
+        unread += _mend(view, paths)
     return PastTurn(paths, view, live, unread)
 
 
