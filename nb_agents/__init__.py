@@ -14,12 +14,28 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nb_agents.cancel import AgentStopped, CancelPolicy, StopResult, checkpoint, should_stop
+from nb_agents.cancel import (
+    AgentStopped,
+    CancellationStatus,
+    CancelPolicy,
+    StopResult,
+    checkpoint,
+    should_stop,
+)
+from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import ConfigError, NbAgentsError, RunCancelled, RunFailed
+from nb_agents.errors import (
+    CancellationRequestedError,
+    ConfigError,
+    NbAgentsError,
+    RecipeError,
+    RunCancelled,
+    RunFailed,
+)
 from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
+from nb_agents.session.cancellation import SessionStore
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -32,11 +48,16 @@ __version__ = "0.1.0"
 __all__ = [
     "AgentStopped",
     "CancelPolicy",
+    "CancellationRequestedError",
+    "CancellationStatus",
     "ConfigError",
     "NbAgentsError",
+    "Recipe",
+    "RecipeError",
     "Run",
     "RunCancelled",
     "RunFailed",
+    "SessionStore",
     "StopResult",
     "TeamSpec",
     "checkpoint",

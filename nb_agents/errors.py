@@ -5,6 +5,7 @@
     │   ├── ConfigError          a team file, with file, line and column
     │   ├── MissingKeyError      a provider's key is not set
     │   ├── TaskError            an empty task, or an unknown {{name}} in it
+    │   ├── RecipeError          a recipe's condition, template or command can't be used
     │   ├── UnknownRunError      no such run in this process
     │   ├── UnknownSessionError  no such session or turn on disk
     │   ├── SessionBusyError     another process (or run) is working in that session
@@ -12,6 +13,7 @@
     ├── ModelCallError           a model server failed, after retries
     ├── RunFailed                a run ended without any answer
     └── RunCancelled             a run was stopped; carries all that was kept
+        └── CancellationRequestedError   a recipe's, with the step that it was at
 
 `nb_agents.cancel.AgentStopped` is not here: it is a BaseException, so that a tool's
 ``except Exception`` can't swallow a stop.
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from nb_agents.receipt import Receipt
 
 __all__ = [
+    "CancellationRequestedError",
     "ConfigError",
     "MissingKeyError",
     "ModelCallError",
     "NbAgentsError",
+    "RecipeError",
     "RunCancelled",
     "RunFailed",
     "SessionBusyError",
@@ -113,6 +117,10 @@ class MissingKeyError(UserError):
 
 class TaskError(UserError):
     """The task's text can't be used."""
+
+
+class RecipeError(UserError):
+    """A recipe's condition, template or command can't be used."""
 
 
 class UnknownRunError(UserError):
@@ -262,3 +270,37 @@ class RunCancelled(NbAgentsError):
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
+
+
+class CancellationRequestedError(RunCancelled):
+    """A recipe was stopped; by the name that Amplifier gives it.
+
+    Attributes:
+        session_id: The session.
+        is_immediate: Whether the work in hand was cut.
+        current_step: Address of the step that was in hand, or was next, or "".
+    """
+
+    def __init__(
+        self,
+        run: str,
+        partial_answers: Mapping[str, str],
+        receipt: Receipt,
+        path: Path,
+        session_id: str = "",
+        is_immediate: bool = False,
+        current_step: str = "",
+    ) -> None:
+        super().__init__(run, partial_answers, receipt, path)
+        self.args = (*self.args, session_id, is_immediate, current_step)
+        self.session_id = session_id
+        self.is_immediate = is_immediate
+        self.current_step = current_step
+
+    def __str__(self) -> str:
+        level = "immediate" if self.is_immediate else "graceful"
+        where = f" at step {self.current_step!r}" if self.current_step else ""
+        return (
+            f"Recipe {self.session_id} was stopped ({level}){where}. All is kept in {self.path}. "
+            f"Go on with `%agents resume {self.session_id}`."
+        )

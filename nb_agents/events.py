@@ -12,7 +12,7 @@ Versions of the journal (the first event carries it):
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Discriminator, TypeAdapter
 
@@ -21,21 +21,32 @@ __all__ = [
     "AgentFailed",
     "AgentInfo",
     "AnswerGiven",
+    "ApprovalAsked",
+    "ApprovalGiven",
     "Channel",
     "EVENT",
     "Event",
     "FileInfo",
+    "FilesListed",
     "ModelCut",
     "ModelFailed",
     "ModelFinished",
     "ModelStarted",
     "Noticed",
     "Outcome",
+    "OutputStreamed",
     "Phase",
+    "PlannedUnit",
     "PresentationStarted",
+    "RecipeLoaded",
     "RoundStarted",
     "RoundTimedOut",
     "SCHEMA_VERSION",
+    "Said",
+    "StepFailed",
+    "StepFinished",
+    "StepKind",
+    "StepStarted",
     "StopRequested",
     "TextStreamed",
     "Told",
@@ -124,6 +135,8 @@ class TurnStarted(_Event):
         team: The team as it was, without keys, so that a resume needs no file; None for a team
             with models made in Python.
         config: The team file's path, or "".
+        recipe: Name of the recipe that this runs, or "".
+        context: The values that a recipe was started with.
     """
 
     session: str
@@ -135,6 +148,8 @@ class TurnStarted(_Event):
     resumes: int = 0
     team: dict[str, Any] | None = None
     config: str = ""
+    recipe: str = ""
+    context: dict[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
     kind: Literal["turn_started"] = "turn_started"
 
@@ -148,12 +163,14 @@ class RoundStarted(_Event):
         number: From 1.
         seen: For each agent with answers, how many of them were shown.
         request: The first messages, as pydantic-ai's JSON.
+        heard: How many of the follow-up texts are among them.
     """
 
     agent: str
     number: int
     seen: dict[str, int] = field(default_factory=dict)
     request: list[Any] = field(default_factory=list)
+    heard: int = 0
     kind: Literal["round_started"] = "round_started"
 
 
@@ -253,16 +270,18 @@ class TurnRejected(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(_Event):
-    """An agent was told something between two calls: new answers of others, how much time is left.
+    """An agent was told something between two calls: new answers, follow-up texts, time left.
 
     Attributes:
         text: What it reads with its next request, after the tools' results.
         seen: With new answers, what it has seen from now on, as in RoundStarted; else None.
+        heard: With follow-up texts, how many it has heard from now on; else None.
     """
 
     agent: str
     text: str
     seen: dict[str, int] | None = None
+    heard: int | None = None
     kind: Literal["told"] = "told"
 
 
@@ -346,6 +365,153 @@ class PresentationStarted(_Event):
     kind: Literal["presentation_started"] = "presentation_started"
 
 
+StepKind = Literal["stage", "agent", "bash", "recipe", "foreach", "while", "group", "iteration"]
+"""What a unit of a recipe is."""
+
+
+class PlannedUnit(NamedTuple):
+    """A unit of a recipe as it is known before it begins.
+
+    Attributes:
+        address: Where it will be.
+        unit: What it is.
+        label: What it does, in a few words.
+    """
+
+    address: str
+    unit: StepKind
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeLoaded(_Event):
+    """A recipe file was read: the run's own (``step`` is "") or one that a step calls.
+
+    Attributes:
+        step: Address of the step that calls it, or "".
+        path: Where it was read, or "".
+        text: The file, whole: a resume goes on with this one, whatever the disk has by then.
+        outline: Its first units, in order; none in an older journal.
+    """
+
+    step: str
+    path: str
+    text: str
+    outline: tuple[PlannedUnit, ...] = ()
+    kind: Literal["recipe_loaded"] = "recipe_loaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted(_Event):
+    """A unit of a recipe began, or an attempt at one.
+
+    Attributes:
+        step: Its address: names joined by "/", an iteration as ``[n]`` from 0, such as
+            ``checks/review[2]/summarize``.
+        unit: What it is.
+        attempt: From 1.
+        total: Iterations of a foreach; None when it is not known.
+        worker: For an agent step, who does it and why that one, such as "critic".
+        model: For an agent step, its model's name.
+        asks: The prompt or the command as it was sent.
+    """
+
+    step: str
+    unit: StepKind
+    attempt: int = 1
+    total: int | None = None
+    worker: str = ""
+    model: str = ""
+    asks: str = ""
+    kind: Literal["step_started"] = "step_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputStreamed(_Event):
+    """What a command wrote since the last such event of its step."""
+
+    step: str
+    text: str
+    kind: Literal["output_streamed"] = "output_streamed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailed(_Event):
+    """An attempt at a step failed; another one follows, or the step is over as failed.
+
+    Attributes:
+        step: Its address.
+        attempt: From 1.
+        error: Why.
+        attempts: How many there may be.
+        retry_in_s: Seconds until the next one; None when it was the last.
+    """
+
+    step: str
+    attempt: int
+    error: str
+    attempts: int = 1
+    retry_in_s: float | None = None
+    kind: Literal["step_failed"] = "step_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished(_Event):
+    """A unit of a recipe is over.
+
+    Attributes:
+        step: Its address.
+        outcome: How it ended; "failed" is final, and a cut one does not end.
+        output: What it gave, as JSON, whole; None for a unit that holds others: its value follows
+            from theirs.
+        exit_code: Of a command, else None.
+        why: Why it failed or was skipped, or "".
+    """
+
+    step: str
+    outcome: Literal["ok", "failed", "skipped"]
+    output: Any = None
+    exit_code: int | None = None
+    why: str = ""
+    kind: Literal["step_finished"] = "step_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked(_Event):
+    """A recipe waits for a person at the gate of a stage.
+
+    Attributes:
+        step: The stage's address.
+        prompt: The question.
+        timeout_s: Seconds after which ``default`` decides; 0 means never.
+        default: What happens then.
+    """
+
+    step: str
+    prompt: str
+    timeout_s: float = 0.0
+    default: Literal["approve", "deny"] = "deny"
+    kind: Literal["approval_asked"] = "approval_asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalGiven(_Event):
+    """A gate was decided.
+
+    Attributes:
+        step: The stage's address.
+        approved: Whether the recipe goes on.
+        message: What the person said, for the steps that follow.
+        by: Who decided: a person's name, "timeout", or "auto_approve_if".
+    """
+
+    step: str
+    approved: bool
+    message: str = ""
+    by: str = ""
+    kind: Literal["approval_given"] = "approval_given"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested(_Event):
     """Somebody asked for a stop, or raised its level.
@@ -365,6 +531,14 @@ class StopRequested(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Said(_Event):
+    """The person put a follow-up text into the running turn; it makes all votes stale."""
+
+    text: str
+    kind: Literal["said"] = "said"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed(_Event):
     """Something a person should know: a hook failed, or saving failed."""
 
@@ -374,22 +548,43 @@ class Noticed(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded(_Event):
-    """The turn is over; last line of a journal that ended by itself.
+    """The turn is over; the journal's last line but for `FilesListed`.
 
     Attributes:
         status: How it ended.
         phase: Where it was when it ended.
         winner: The presenter, or "".
         answer: The final answer of a completed turn, else "".
-        files: What the workspaces hold.
+        outputs: The outputs of a completed recipe by name.
+        next: Of a recipe that has not come to its end: addresses of the first steps and gates that
+            a resume does next.
+        files: What the workspaces hold, in a journal that has no `FilesListed`.
     """
 
     status: Literal["completed", "cancelled", "failed"]
     phase: Phase
     winner: str = ""
     answer: str = ""
+    outputs: dict[str, Any] = field(default_factory=dict)
+    next: tuple[str, ...] = ()
     files: tuple[FileInfo, ...] = ()
     kind: Literal["turn_ended"] = "turn_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesListed(_Event):
+    """The workspaces were listed; it comes behind `TurnEnded`, which must not wait for it.
+
+    Attributes:
+        files: The first files of each workspace: it may hold more than a line can.
+        count: How many files there are in all.
+        size: Bytes in all.
+    """
+
+    files: tuple[FileInfo, ...]
+    count: int
+    size: int
+    kind: Literal["files_listed"] = "files_listed"
 
 
 Event = (
@@ -411,9 +606,18 @@ Event = (
     | AgentFailed
     | AgentEnded
     | PresentationStarted
+    | RecipeLoaded
+    | StepStarted
+    | OutputStreamed
+    | StepFailed
+    | StepFinished
+    | ApprovalAsked
+    | ApprovalGiven
     | StopRequested
+    | Said
     | Noticed
     | TurnEnded
+    | FilesListed
 )
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Discriminator("kind")])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nb_agents import events as ev
+from nb_agents.steps import StepView
 from nb_agents.view import AgentView, RunStatus, RunView
 
 __all__ = ["AgentReceipt", "Receipt", "receipt", "total_cost"]
@@ -33,6 +34,8 @@ class Receipt:
         status: How it ended.
         agents: For each agent, what became of it.
         tools: For each tool call, "agent: tool" and what became of it.
+        steps: For each agent's or command's step of a recipe that was reached, and each open gate,
+            its address and what became of it.
         tokens: Tokens used, all agents.
         cost: US dollars, or None when any model's price is unknown.
         path: The turn's directory.
@@ -48,6 +51,7 @@ class Receipt:
     path: str
     source: str = ""
     reason: str = ""
+    steps: tuple[tuple[str, str], ...] = ()
 
 
 _TOOL_OUTCOMES = {
@@ -57,6 +61,8 @@ _TOOL_OUTCOMES = {
     "cut": "killed",
     "cancelled": "never started",
 }
+
+_STEP_OUTCOMES = {"ok": "finished", "failed": "failed", "skipped": "skipped"}
 
 
 def receipt(view: RunView, path: str) -> Receipt:
@@ -87,7 +93,26 @@ def receipt(view: RunView, path: str) -> Receipt:
         path,
         stop.source if stop else "",
         stop.reason if stop else "",
+        _steps(view),
     )
+
+
+def _steps(view: RunView) -> tuple[tuple[str, str], ...]:
+    """Say what became of a recipe's steps; of those that hold others, they say it."""
+    begun = [
+        (step.address, _STEP_OUTCOMES.get(step.status) or _open_outcome(step, view))
+        for step in view.steps.values()
+        # A step that failed or was skipped before it began is a group to the view.
+        if step.unit in ("agent", "bash") or (step.unit == "group" and step.status != "running")
+    ]
+    return (*begun, *((address, "stopped") for address in view.gates))
+
+
+def _open_outcome(step: StepView, view: RunView) -> str:
+    if step.address in view.agents:
+        return _outcome(view.agents[step.address], view)
+    # A graceful stop lets a command finish.
+    return "killed" if step.status == "running" else "stopped"
 
 
 def total_cost(view: RunView) -> float | None:

@@ -16,11 +16,13 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.ConfigError("Wrong.", file="team.yaml", line=3, column=7),
     errors.MissingKeyError("ada", "OPENAI_API_KEY", "openai"),
     errors.TaskError("The task is empty."),
+    errors.RecipeError("{{x}} is not defined."),
     errors.UnknownRunError("r9", ("r1",)),
     errors.UnknownSessionError("sesion_1", "/root", "session_1"),
     errors.SessionBusyError("session_1", "pid 7"),
     errors.StorageError("/s", "No space left on device"),
     errors.ModelCallError("gpt", "503"),
+    errors.CancellationRequestedError("r1", {}, RECEIPT, Path("/s/turn_1"), "s", True, "a/b[2]"),
     errors.RunFailed("r1", {"ada": "503"}, Path("/s/turn_1")),
     errors.RunCancelled("r1", {"ada": "words"}, RECEIPT, Path("/s/turn_1")),
 ]

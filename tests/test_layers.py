@@ -21,7 +21,9 @@ FLOORS = {
     "events": 2,
     "models": 2,
     "view": 3,
+    "steps": 3,
     "receipt": 3,
+    "timeline": 3,
     "tools": 3,
     "session": 4,
     "agents": 4,
@@ -34,7 +36,14 @@ FLOORS = {
 }
 """Each part of the package and its floor; "" is the package's own names."""
 
-NEIGHBOURS = {("receipt", "view"), ("models", "events"), ("agents", "session"), ("cli", "jupyter")}
+NEIGHBOURS = {
+    ("view", "steps"),
+    ("receipt", "steps"),
+    ("receipt", "view"),
+    ("models", "events"),
+    ("agents", "session"),
+    ("cli", "jupyter"),
+}
 """(importer, imported) on one floor that are allowed, one way only."""
 
 NOTEBOOK_ONLY = {"IPython", "anywidget", "comm", "ipykernel", "ipywidgets", "traitlets"}

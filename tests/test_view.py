@@ -1,9 +1,9 @@
 """The fold: what panel, card and disk show after each event."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
@@ -33,6 +33,7 @@ def ended(status: str = "cancelled", **more: object) -> ev.TurnEnded:
 ASKED = ev.ModelStarted(agent="ada", call=1)
 FINISHED = ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE)
 OVERDUE = ev.RoundTimedOut(agent="ada", limit_s=60, grace_s=10)
+NOTES = ev.FileInfo(agent="ada", path="notes.md", size=5)
 TOOL = ev.ToolStarted(agent="ada", call_id="1.0", tool="read_file", summary="notes.md")
 
 
@@ -90,6 +91,8 @@ CHANGES_OF_ADA = [
         {"phase": "answered", "outcome": None, "error": "", "partial": "half", "in_flight": False},
     ),
     ([ASKED, ev.Told(agent="ada", text="9 s left")], {"phase": "thinking", "in_flight": True}),
+    ([ev.RoundStarted(agent="ada", number=2, heard=1)], {"heard": 1}),
+    ([ev.Told(agent="ada", text="t", heard=2), ev.Told(agent="ada", text="t")], {"heard": 2}),
     ([vote("ada", "ben")], {"vote": VoteView("ben", "best"), "phase": "voted"}),
     ([ev.VoteIgnored(agent="ada", target="ben")], {"vote": None, "phase": "waiting"}),
     (
@@ -109,6 +112,8 @@ def test_an_event_changes_its_agent(events: list[ev.Event], expected: dict[str, 
     after = fold(events, before)
     assert {name: getattr(after.agents["ada"], name) for name in expected} == expected
     assert after.agents["ben"] == before.agents["ben"]
+    # A change that names no field would go unseen: a view is not made by its `__init__`.
+    assert vars(after.agents["ada"]).keys() == {each.name for each in fields(AgentView)}
 
 
 CHANGES_OF_RUN = [
@@ -125,12 +130,22 @@ CHANGES_OF_RUN = [
     ([ev.RoundStarted(agent="ben", number=3)], {"round": 3}),
     ([], {"round": 1, "phase": "coordinating", "is_over": False}),
     ([ev.PresentationStarted(agent="ben")], {"phase": "presenting", "winner": "ben"}),
+    (
+        [ev.Said(text="1"), ev.Told(agent="ben", text="t", heard=1), ev.Said(text="2")],
+        {"said": ("1", "2"), "unheard": ("2",)},
+    ),
     ([ev.Noticed(text="one"), ev.Noticed(text="two")], {"notices": ("one", "two")}),
     ([ended()], {"status": "cancelled", "ended_at": 160.0, "is_over": True, "answer": ""}),
     (
         [ended("completed", winner="ada", answer="42")],
         {"status": "completed", "winner": "ada", "answer": "42"},
     ),
+    ([ended()], {"files": (), "file_count": None}),
+    (
+        [ended(), ev.FilesListed(files=(NOTES,), count=3, size=70)],
+        {"files": (NOTES,), "file_count": 3, "file_bytes": 70, "status": "cancelled"},
+    ),
+    ([ended(files=(NOTES,))], {"files": (NOTES,), "file_count": 1, "file_bytes": 5}),
     ([vote("ada", "ben"), vote("ben", "ben")], {"votes": {"ben": 2}}),
     ([TOOL], {"tools": (ToolView("ada", "1.0", "read_file", "running", "notes.md"),)}),
     ([TOOL, done("cut")], {"tools": (ToolView("ada", "1.0", "read_file", "cut", "notes.md"),)}),
@@ -157,6 +172,56 @@ def test_no_sequence_of_events_breaks_the_fold(events: list[ev.Event], started: 
         assert view.round >= 1
         assert view.best_agent in {"", *view.agents}
         receipt(view, "/path")
+
+
+WORDS = st.builds(
+    ev.TextStreamed,
+    agent=st.sampled_from(["ada", "ben", "stranger"]),
+    call=st.just(1),
+    channel=...,
+    text=st.text(max_size=3),
+    tool=st.sampled_from(["edit", "write"]),
+    seq=st.integers(0, 3),
+    at=st.sampled_from([0.0, 1.0, 2.0]),
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(EVENTS, max_size=3), st.lists(WORDS, max_size=12), st.lists(EVENTS | WORDS))
+def test_folding_many_events_gives_what_applying_each_gives(
+    before: list[ev.Event], words: list[ev.Event], after: list[ev.Event]
+) -> None:
+    events = [*before, *words, *after]
+    one_by_one = fold([STARTED])
+    for event in events:
+        one_by_one = apply(one_by_one, event)
+    assert fold([STARTED, *events]) == one_by_one
+    assert fold(iter(events), fold([STARTED])) == one_by_one
+
+
+def test_a_stretch_of_words_is_added_to_the_text_at_once() -> None:
+    added: list[str] = []
+
+    class Text(str):
+        def __add__(self, more: str) -> "Text":
+            added.append(more)
+            return Text(str(self) + more)
+
+    view = fold([STARTED])
+    view = replace(view, agents={**view.agents, "ada": AgentView("ada", partial=Text("some "))})
+    words = [said("more ", agent) for _ in range(3) for agent in ("ada", "ben")]
+    assert fold(words, view).agents["ada"].partial == "some more more more "
+    assert added == ["more more more "]
+
+
+def test_the_end_of_a_tool_call_leaves_the_other_calls_as_they_are() -> None:
+    others = [replace(TOOL, call_id="1.1"), replace(TOOL, agent="ben")]
+    tools = fold([STARTED, TOOL, *others, done()]).tools
+    assert [(t.agent, t.call_id, t.outcome) for t in tools] == [
+        ("ada", "1.0", "ok"),
+        ("ada", "1.1", "running"),
+        ("ben", "1.0", "running"),
+    ]
 
 
 @given(EVENTS)

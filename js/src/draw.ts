@@ -5,6 +5,7 @@
 
 import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
 import { makeRows } from "./rows";
+import { makeSay } from "./say";
 import { type PanelState, type Pending, type Status, type Tone, pendingLabel } from "./state";
 
 const TONES: Record<Status, Tone> = {
@@ -18,6 +19,8 @@ const TONES: Record<Status, Tone> = {
 export interface View {
   readonly el: HTMLElement;
   readonly button: HTMLButtonElement;
+  /** The box for follow-up texts, and its button. */
+  readonly say: { readonly input: HTMLInputElement; readonly button: HTMLButtonElement };
   draw(state: PanelState, pending: Pending | null): void;
 }
 
@@ -25,10 +28,11 @@ export function makeView(): View {
   const header = makeHeader();
   const meter = makeMeter();
   const rows = makeRows();
+  const say = makeSay();
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");
   const footer = make("footer");
-  const live = make("div", "live", header.el, meter.el, rows.el, notices, footer);
+  const live = make("div", "live", header.el, meter.el, rows.el, say.el, notices, footer);
   const card = makeCard();
   const el = make("div", "nba", live, card.el);
   el.setAttribute("role", "group");
@@ -36,19 +40,21 @@ export function makeView(): View {
   return {
     el,
     button: header.button,
+    say,
     draw(state, pending) {
       keepFocus(el, () => {
         setAttr(el, "aria-label", `Agents: ${state.task}`);
         header.draw(state, pending);
         meter.draw(state);
         rows.draw(state.agents);
+        say.draw(state);
         setLines(notices, state.notices, "p");
         setLines(footer, state.footer, "span");
         card.draw(state.card);
         // The chip stays in the document, out of sight, so that the end is announced too.
         setClass(live, state.card ? "live nba-sr" : "live");
         setHidden(meter.el, state.card !== "");
-        for (const part of [...header.unspoken, rows.el, notices, footer]) {
+        for (const part of [...header.unspoken, rows.el, say.el, notices, footer]) {
           if (state.card) setHidden(part, true);
         }
       });

@@ -1,8 +1,8 @@
-/** The anywidget module: it joins the model, the drawing and the Stop button. */
+/** The anywidget module: it joins the model, the drawing, the Stop button and the text box. */
 
-import { makeView } from "./draw";
+import { type View, makeView } from "./draw";
 import { type PanelModel, onKernelGone } from "./kernel";
-import { sendMounted, sendStop } from "./send";
+import { sendMounted, sendStop, sendText } from "./send";
 import { type Pending, isAnswered, readState, withoutKernel } from "./state";
 
 /** After this long without an answer the button can be pressed again: a stop may have been vetoed or lost. */
@@ -49,6 +49,9 @@ function mount(model: PanelModel, el: HTMLElement, life: AbortSignal): void {
   };
 
   listen(view.button, life, stop);
+  listenToText(view.say, life, (text) => {
+    sendText(model, readState(model.get("state")).run, text);
+  });
   model.on("change:state", draw);
   life.addEventListener("abort", () => model.off("change:state", draw));
   onKernelGone(model, life, () => {
@@ -73,6 +76,30 @@ function listen(button: HTMLButtonElement, life: AbortSignal, press: () => void)
   };
   button.addEventListener("click", onClick, { signal: life });
   button.addEventListener("keydown", onKeydown, { signal: life });
+}
+
+/**
+ * Send what is written, on a click or Enter, and clear the box. No form: a page in a sandbox may
+ * not submit one. An Enter that ends the writing of a composed letter sends nothing.
+ */
+function listenToText(say: View["say"], life: AbortSignal, send: (text: string) => void): void {
+  const { input, button } = say;
+  const submit = (): void => {
+    const text = input.value.trim();
+    if (text === "") return;
+    input.value = "";
+    input.focus();
+    send(text);
+  };
+  const onKeydown = (event: KeyboardEvent): void => {
+    if (event.key !== "Enter" || event.isComposing) return;
+    event.preventDefault();
+    // Shift-Enter would run the cell.
+    event.stopPropagation();
+    submit();
+  };
+  input.addEventListener("keydown", onKeydown, { signal: life });
+  button.addEventListener("click", submit, { signal: life });
 }
 
 export default { render };

@@ -1,14 +1,15 @@
 /**
- * What the panel tells Python: that it is mounted, and that a run is to stop.
+ * What the panel tells Python: that it is mounted, that a run is to stop, a follow-up text.
  *
- * A stop goes out twice, because each way has a moment when it is deaf: the widget message waits
- * for a busy shell, the control message needs a front end that shows its kernel. Stops are
- * idempotent at the other side. No failure to send reaches the caller.
+ * A stop and a text go out twice, because each way has a moment when it is deaf: the widget message
+ * waits for a busy shell, the control message needs a front end that shows its kernel. Stops are
+ * idempotent at the other side, a text is so by its id. No failure to send reaches the caller.
  */
 
 import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
 
 const STOP_REQUEST = "nb_agents_stop_request";
+const SAY_REQUEST = "nb_agents_say_request";
 
 /** Made once for each load of the page, so that Python can tell a reloaded page. */
 const page = newId();
@@ -18,22 +19,30 @@ export function sendMounted(model: PanelModel): void {
 }
 
 export function sendStop(model: PanelModel, run: string, now: boolean): void {
-  attempt("stop, on the control channel", () => sendOnControl(kernelOf(model), run, now));
-  attempt("stop", () => model.send({ type: "stop", run, now }));
+  sendTwice(model, "stop", STOP_REQUEST, { run, now });
 }
 
-function sendOnControl(kernel: Kernel | undefined, run: string, now: boolean): void {
-  const future = kernel?.sendControlMessage?.(stopRequest(kernel, run, now), true, true);
+export function sendText(model: PanelModel, run: string, text: string): void {
+  sendTwice(model, "say", SAY_REQUEST, { run, id: newId(), text });
+}
+
+function sendTwice(model: PanelModel, type: string, request: string, content: object): void {
+  attempt(`${type}, on the control channel`, () => sendOnControl(kernelOf(model), request, content));
+  attempt(type, () => model.send({ type, ...content }));
+}
+
+function sendOnControl(kernel: Kernel | undefined, type: string, content: object): void {
+  const future = kernel?.sendControlMessage?.(controlMessage(kernel, type, content), true, true);
   // A kernel which dies before it replies rejects `done`: the panel says so elsewhere.
   future?.done?.catch(() => {});
 }
 
-function stopRequest(kernel: Kernel, run: string, now: boolean): unknown {
+function controlMessage(kernel: Kernel, type: string, content: object): unknown {
   return {
     channel: "control",
     header: {
       msg_id: newId(),
-      msg_type: STOP_REQUEST,
+      msg_type: type,
       session: kernel.clientId ?? "",
       username: kernel.username ?? "",
       date: new Date().toISOString(),
@@ -41,7 +50,7 @@ function stopRequest(kernel: Kernel, run: string, now: boolean): unknown {
     },
     parent_header: {},
     metadata: {},
-    content: { run, now },
+    content,
     buffers: [],
   };
 }

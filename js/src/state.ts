@@ -24,6 +24,12 @@ export interface StopButton {
   readonly title: string;
 }
 
+/** The last follow-up text, and who has read it, in words. */
+export interface Said {
+  readonly text: string;
+  readonly read: string;
+}
+
 export interface PanelState {
   readonly run: string;
   readonly session: string;
@@ -39,6 +45,9 @@ export interface PanelState {
   readonly in_flight: string;
   readonly agents: readonly AgentRow[];
   readonly button: StopButton | null;
+  /** Whether the run takes follow-up texts. */
+  readonly can_say: boolean;
+  readonly said: Said | null;
   readonly notices: readonly string[];
   readonly footer: readonly string[];
   /** "" while live; at the end the finished card, made and escaped by Python. */
@@ -59,6 +68,8 @@ const EMPTY: PanelState = {
   in_flight: "",
   agents: [],
   button: null,
+  can_say: false,
+  said: null,
   notices: [],
   footer: [],
   card: "",
@@ -103,6 +114,7 @@ export function withoutKernel(state: PanelState): PanelState {
     chip: "kernel stopped",
     in_flight: "",
     button: null,
+    can_say: false,
     agents: state.agents.map(stilled),
     notices: [...state.notices, line],
   };

@@ -20,6 +20,8 @@ export const RUNNING: PanelState = {
   in_flight: "",
   agents: [agent("researcher"), agent("critic")],
   button: { label: "Stop", now: false, title: "Keeps everything" },
+  can_say: true,
+  said: null,
   notices: [],
   footer: ["session_1 · turn 2", "3 files"],
   card: "",
@@ -31,9 +33,10 @@ export const STOPPING: PanelState = {
   chip: "Stopping… (after current LLM call completes)",
   in_flight: "1 call in flight: critic",
   button: { label: "Stop now · 27 s", now: true, title: "Cuts the call" },
+  can_say: false,
 };
 
-export const STOPPED: PanelState = { ...RUNNING, status: "stopped", chip: "stopped", button: null };
+export const STOPPED: PanelState = { ...RUNNING, status: "stopped", chip: "stopped", button: null, can_say: false };
 
 /** Lumino's signal, as far as the panel uses it. */
 class MockSignal<Args extends unknown[]> {
@@ -89,7 +92,10 @@ export class MockModel {
     return [...this.callbacks.values()].reduce((sum, set) => sum + set.size, 0);
   }
   stops(): unknown[] {
-    return this.send.mock.calls.map(([content]) => content).filter((content) => content.type === "stop");
+    return this.sent("stop");
+  }
+  sent(type: string): unknown[] {
+    return this.send.mock.calls.map(([content]) => content).filter((content) => content.type === type);
   }
 }
 

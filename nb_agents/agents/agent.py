@@ -8,7 +8,7 @@ during its wait. An answer or vote that a call carried is kept even when a stop 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,8 @@ class AgentTurn:
         """
         exchanges = list(past.exchanges) if past else []
         last = exchanges.pop() if past and exchanges and not past.was_asking else None
+        for note in past.notes if past else ():
+            _add_note(messages, note)
         for exchange in exchanges:
             self._recall(messages, exchange)
         if last is not None:
@@ -132,7 +134,7 @@ class AgentTurn:
         results = _results(exchange)
         self._rejected += bool(exchange.complaint)
         messages.append(response)
-        replies = self._replies(response, results, exchange.complaint, exchange.note)
+        replies = self._replies(response, results, exchange.complaint, exchange.notes)
         messages.append(_request(replies))
 
     async def _settle(self, messages: list[ModelMessage], exchange: Exchange) -> bool:
@@ -150,8 +152,8 @@ class AgentTurn:
         # A stop is felt first: what time is left is told anew when the round is resumed.
         self._boundary.checkpoint()
         was_refused = has_refused_answer(response, complaint)
-        note = exchange.note or self._seat.note(was_refused=was_refused)
-        messages.append(_request(self._replies(response, results, complaint, note)))
+        notes = exchange.notes or (self._seat.note(was_refused=was_refused),)
+        messages.append(_request(self._replies(response, results, complaint, notes)))
         return False
 
     def _read(self, exchange: Exchange) -> Reading:
@@ -176,6 +178,8 @@ class AgentTurn:
         self._calls += 1
         for attempt in count(1):
             self._boundary.checkpoint()
+            if note := self._seat.hear():
+                _add_note(messages, note)
             self._emit(ev.ModelStarted(agent=self._agent, call=self._calls, attempt=attempt))
             try:
                 return await self._stream(messages)
@@ -296,12 +300,12 @@ class AgentTurn:
         response: ModelResponse,
         results: dict[int, ToolResult],
         complaint: str,
-        note: str,
+        told: Sequence[str],
     ) -> list[Any]:
-        """Answer every tool call of a response, or plain text with the reminder; then the note."""
+        """Answer every tool call of a response, or plain text with the reminder; then the notes."""
         from pydantic_ai.messages import ToolReturnPart, UserPromptPart
 
-        notes = [UserPromptPart(content=note)] if note else []
+        notes = [UserPromptPart(content=note) for note in told if note]
         if not response.tool_calls:
             return [UserPromptPart(content=complaint), *notes]
         returns = [
@@ -320,6 +324,13 @@ def _results(exchange: Exchange) -> dict[int, ToolResult]:
         number: ToolResult(text, is_error=is_error)
         for number, (text, is_error) in exchange.results.items()
     }
+
+
+def _add_note(messages: list[ModelMessage], note: str) -> None:
+    """Add a note to the request that is to be sent."""
+    from pydantic_ai.messages import UserPromptPart
+
+    messages[-1] = _request([*messages[-1].parts, UserPromptPart(content=note)])
 
 
 def _request(parts: list[Any]) -> ModelMessage:

@@ -7,6 +7,7 @@ graceful stop, and an immediate stop cancels whatever the block awaits.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 import anyio
@@ -70,6 +71,25 @@ class Boundary:
         with anyio.move_on_after(delay_s):
             await self._asked.wait()
         self._token.checkpoint()
+
+    async def until(self, ready: Callable[[], Awaitable[object]]) -> None:
+        """Wait for something, unless a stop is or gets asked for.
+
+        Args:
+            ready: Returns when it is there.
+
+        Raises:
+            AgentStopped: A stop was asked for.
+        """
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._end, group.cancel_scope)
+            await ready()
+            group.cancel_scope.cancel()
+        self._token.checkpoint()
+
+    async def _end(self, scope: anyio.CancelScope) -> None:
+        await self._asked.wait()
+        scope.cancel()
 
     def _post(self, request: StopRequest) -> None:
         try:

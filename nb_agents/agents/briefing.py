@@ -54,9 +54,9 @@ class Briefing:
             note: What it is told besides, or "".
         """
         answers, own = _answers_for(state, agent)
-        prompt = prompts.coordination_prompt(self.task, self.history, answers, own)
+        prompt = prompts.coordination_prompt(self.task, self.history, answers, own, state.said)
         role: prompts.Role = "member" if co.may_answer(state, self.rules, agent) else "voter"
-        if len(state.order) == 1:
+        if co.is_alone(state):
             role = "alone"
         return self._messages(agent, role, f"{prompt}\n\n{note}" if note else prompt)
 
@@ -67,7 +67,9 @@ class Briefing:
         answers, own = _answers_for(state, agent)
         labels = {a: label for label, a in co.labels(state).items()}
         tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
-        prompt = prompts.presentation_prompt(self.task, self.history, answers, own, tally)
+        prompt = prompts.presentation_prompt(
+            self.task, self.history, answers, own, tally, state.said
+        )
         return self._messages(agent, "presenter", prompt)
 
     def toolbox(self, state: co.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:

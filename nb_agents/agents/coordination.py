@@ -8,6 +8,9 @@ folds stored events and goes on from the same state. What is allowed is said by
 Every model turn ends in an answer or a vote. An answer clears all votes and sends the others to
 look again; the run ends when all live agents have voted or rest; ties go to registration order.
 
+A follow-up text of the person clears the votes too, and more: whoever has not heard it works
+again, and what limits answers counts anew, because they were limits for what was asked before.
+
 Source: MassGen's orchestrator (voting mode).
 """
 
@@ -28,6 +31,7 @@ __all__ = [
     "Work",
     "apply",
     "begin",
+    "is_alone",
     "judge_answer",
     "judge_vote",
     "labels",
@@ -67,6 +71,10 @@ class Coordination:
         out: Agents that failed or were stopped.
         resting: Agents whose time was up after they had answered: their answers stand, and they
             are asked for no more.
+        said: Follow-up texts of the person, oldest first.
+        heard: For each agent, how many of them it has been told.
+        replies: For each agent, how many answers it gave after it had heard all that is said.
+        presenter: The agent that presents, or "".
     """
 
     order: tuple[str, ...]
@@ -74,11 +82,19 @@ class Coordination:
     votes: Mapping[str, str] = field(default_factory=dict)
     out: frozenset[str] = frozenset()
     resting: frozenset[str] = frozenset()
+    said: tuple[str, ...] = ()
+    heard: Mapping[str, int] = field(default_factory=dict)
+    replies: Mapping[str, int] = field(default_factory=dict)
+    presenter: str = ""
 
     @property
     def live(self) -> tuple[str, ...]:
         """Agents that still take part."""
         return tuple(a for a in self.order if a not in self.out)
+
+    def unheard(self, agent: str) -> tuple[str, ...]:
+        """Follow-up texts that an agent has not been told."""
+        return self.said[self.heard.get(agent, 0) :]
 
 
 @dataclass(frozen=True)
@@ -127,13 +143,22 @@ def apply(state: Coordination, event: ev.Event) -> Coordination:
     """
     match event:
         case ev.AnswerGiven(agent=agent, answer=answer) if agent in state.order:
-            revisions = (*state.answers.get(agent, ()), answer)
-            return replace(state, answers={**state.answers, agent: revisions}, votes={})
+            return _with_answer(state, agent, answer)
         case ev.VoteCast(agent=agent, target=target, seen=known) if agent in state.order:
-            if judge_vote(state, target, known):
+            if judge_vote(state, agent, target, known):
                 return state
             return replace(state, votes={**state.votes, agent: target})
+        case ev.Said(text=text):
+            return _with_text(state, text)
+        case (
+            ev.RoundStarted(agent=agent, heard=int(heard)) | ev.Told(agent=agent, heard=int(heard))
+        ):
+            return replace(state, heard={**state.heard, agent: heard})
+        case ev.PresentationStarted(agent=agent) if agent in state.answers:
+            return replace(state, presenter=agent)
         case ev.RoundTimedOut(agent=agent) if agent in state.answers:
+            if state.unheard(agent):
+                return state
             return replace(state, resting=state.resting | {agent})
         case (
             ev.AgentFailed(agent=agent) | ev.AgentEnded(agent=agent) | ev.RoundTimedOut(agent=agent)
@@ -143,21 +168,35 @@ def apply(state: Coordination, event: ev.Event) -> Coordination:
             return state
 
 
+def _with_answer(state: Coordination, agent: str, answer: str) -> Coordination:
+    answers = {**state.answers, agent: (*state.answers.get(agent, ()), answer)}
+    replies = state.replies
+    if not state.unheard(agent):
+        replies = {**replies, agent: replies.get(agent, 0) + 1}
+    return replace(state, answers=answers, replies=replies, votes={})
+
+
+def _with_text(state: Coordination, text: str) -> Coordination:
+    state = replace(state, said=(*state.said, text))
+    if state.presenter:
+        # The choice is made; it is for the presenter alone to hear.
+        return state
+    return replace(state, votes={}, replies={}, resting=frozenset())
+
+
 def next_step(state: Coordination, rules: Rules) -> Step:
     """Say what is to be done now."""
     if not state.live:
         return Finish(_winner(state)) if state.answers else NoAnswer()
-    if len(state.order) == 1 and state.answers:
-        # A team of one has nobody to vote with and nothing to choose from.
-        return Finish(state.order[0])
-    agents = _at_work(state, rules)
+    agents = () if state.presenter else _at_work(state, rules)
     return Work(agents) if agents else _conclusion(state, rules)
 
 
 def _at_work(state: Coordination, rules: Rules) -> tuple[str, ...]:
     waiting = tuple(a for a in state.live if a not in state.votes and a not in state.resting)
-    if rules.skips_voting or not voting_is_open(state, rules):
-        return tuple(a for a in waiting if a not in state.answers and may_answer(state, rules, a))
+    if is_alone(state) or rules.skips_voting or not voting_is_open(state, rules):
+        due = (a for a in waiting if not state.replies.get(a))
+        return tuple(a for a in due if may_answer(state, rules, a))
     slowest = min((_count(state, a) for a in waiting), default=0)
     cap = rules.lead_cap
     return tuple(a for a in waiting if cap is None or _count(state, a) - slowest <= cap)
@@ -165,6 +204,9 @@ def _at_work(state: Coordination, rules: Rules) -> tuple[str, ...]:
 
 def _conclusion(state: Coordination, rules: Rules) -> Present | Finish:
     winner = _winner(state)
+    if is_alone(state):
+        # A team of one has nobody to vote with and nothing to choose from.
+        return Finish(winner)
     if rules.final == "synthesize":
         # Anyone who is left can put the answers together.
         able = [a for a in state.live if a in state.answers]
@@ -176,6 +218,11 @@ def _conclusion(state: Coordination, rules: Rules) -> Present | Finish:
 def seen(state: Coordination) -> dict[str, int]:
     """Say how many answers of each agent there are, as an agent sees them now."""
     return {agent: len(answers) for agent, answers in state.answers.items()}
+
+
+def is_alone(state: Coordination) -> bool:
+    """Whether it is a team of one."""
+    return len(state.order) == 1
 
 
 def may_answer(state: Coordination, rules: Rules, agent: str) -> bool:
@@ -208,6 +255,9 @@ def judge_answer(state: Coordination, rules: Rules, agent: str, answer: str) -> 
     for label, peer in labels(state).items():
         if peer not in state.answers:
             continue
+        if peer == agent and not state.replies.get(agent):
+            # After a follow-up text its own answer may stand as it is, or with a few words more.
+            continue
         current = state.answers[peer][-1]
         owner = "yourself" if peer == agent else label
         if answer == current:
@@ -220,23 +270,25 @@ def judge_answer(state: Coordination, rules: Rules, agent: str, answer: str) -> 
     return ""
 
 
-def judge_vote(state: Coordination, target: str, known: Mapping[str, int]) -> str:
+def judge_vote(state: Coordination, voter: str, target: str, known: Mapping[str, int]) -> str:
     """Judge a vote.
 
     Args:
         state: Where the team stands.
+        voter: Whose it is.
         target: Id of the agent voted for; "" for a label that nobody has.
         known: What the voter had seen, as `seen` gave it.
 
     Returns:
-        "" when it counts, `STALE` when a newer answer has come, else why it is not a vote.
+        "" when it counts, `STALE` when the voter lacks a newer answer or a follow-up text, else why
+        it is not a vote.
     """
     if not state.answers:
         return NO_ANSWERS
     if target not in state.answers:
         valid = ", ".join(label for label, a in labels(state).items() if a in state.answers)
         return f"Nobody of that name has an answer. Vote for one of: {valid}."
-    return "" if dict(known) == seen(state) else STALE
+    return "" if dict(known) == seen(state) and not state.unheard(voter) else STALE
 
 
 def labels(state: Coordination) -> dict[str, str]:
@@ -246,9 +298,9 @@ def labels(state: Coordination) -> dict[str, str]:
 
 def _limit_reached(state: Coordination, rules: Rules, agent: str) -> str:
     each, total = rules.max_answers_each, rules.max_answers_all
-    if each is not None and _count(state, agent) >= each:
+    if each is not None and state.replies.get(agent, 0) >= each:
         return LIMIT_EACH.format(limit=each)
-    if total is not None and sum(map(len, state.answers.values())) >= total:
+    if total is not None and sum(state.replies.values()) >= total:
         return LIMIT_ALL.format(limit=total)
     return ""
 

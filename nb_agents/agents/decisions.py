@@ -104,6 +104,10 @@ class Seat(Protocol):
         """Say what it is told with its next request, after the tools' results; may be ""."""
         ...
 
+    def hear(self) -> str:
+        """Say what else it is told right before a request: follow-up texts; mostly ""."""
+        ...
+
 
 class Reading(NamedTuple):
     """What a response says: how it ends the turn, or why it does not ("" while it works on)."""

@@ -15,6 +15,7 @@ __all__ = [
     "REMINDER",
     "Role",
     "coordination_prompt",
+    "follow_up",
     "news",
     "presentation_prompt",
     "system_prompt",
@@ -24,7 +25,8 @@ Role = Literal["alone", "member", "voter", "presenter"]
 """Who an agent is: a team of one, one of a team, one that can only vote, the one that presents."""
 
 _FRAMES = re.compile(
-    r"<(/?(?:TASK|ANSWER|CURRENT_ANSWERS|CONVERSATION_HISTORY|FINAL PRESENTATION))", re.IGNORECASE
+    r"<(/?(?:TASK|FOLLOW_UP|ANSWER|CURRENT_ANSWERS|CONVERSATION_HISTORY|FINAL PRESENTATION))",
+    re.IGNORECASE,
 )
 
 REMINDER = (
@@ -108,6 +110,10 @@ _NEWS = """While you worked, others have submitted new answers:
 {answers}
 Take them into account in what you decide."""
 
+_FOLLOW_UP = """While you worked, the person who gave the task has added to it:
+{texts}
+Where it differs from what was asked before, this holds."""
+
 
 def system_prompt(own: str, role: Role, rules: Rules, context: Sequence[Path]) -> str:
     """Make an agent's system prompt.
@@ -148,7 +154,11 @@ def _presenting(rules: Rules) -> str:
 
 
 def coordination_prompt(
-    task: str, history: Sequence[Message], answers: Mapping[str, str], own_label: str
+    task: str,
+    history: Sequence[Message],
+    answers: Mapping[str, str],
+    own_label: str,
+    said: Sequence[str] = (),
 ) -> str:
     """Make the message that opens a round.
 
@@ -157,11 +167,15 @@ def coordination_prompt(
         history: The conversation before this turn.
         answers: Latest answers by anonymous name.
         own_label: Which of those names is the reader's own.
+        said: Texts that the person has added to the task, oldest first.
 
     Returns:
         The message.
     """
-    return f"{_history(history)}<TASK>\n{_fenced(task)}\n</TASK>\n\n{_answers(answers, own_label)}"
+    asked = f"<TASK>\n{_fenced(task)}\n</TASK>\n\n"
+    if said:
+        asked += f"{_added(said)}\n\n"
+    return f"{_history(history)}{asked}{_answers(answers, own_label)}"
 
 
 def presentation_prompt(
@@ -170,6 +184,7 @@ def presentation_prompt(
     answers: Mapping[str, str],
     own_label: str,
     votes: Mapping[str, int],
+    said: Sequence[str] = (),
 ) -> str:
     """Make the message that asks the winner to present.
 
@@ -179,19 +194,29 @@ def presentation_prompt(
         answers: Latest answers by anonymous name.
         own_label: Which of those names is the reader's own.
         votes: By anonymous name; empty when there was no vote.
+        said: Texts that the person has added to the task, oldest first.
 
     Returns:
         The message.
     """
     tally = ", ".join(f"{name}: {count}" for name, count in votes.items())
     counted = f"Votes: {tally}. " if tally else ""
-    opening = coordination_prompt(task, history, answers, own_label)
+    opening = coordination_prompt(task, history, answers, own_label, said)
     return f"{opening}\n\n<FINAL PRESENTATION>\n{counted}You are {own_label}.\n"
 
 
 def news(answers: Mapping[str, str]) -> str:
     """Make the message that shows a working agent new answers of others, by anonymous name."""
     return _NEWS.format(answers=_blocks(answers, ""))
+
+
+def follow_up(texts: Sequence[str]) -> str:
+    """Make the message that tells a working agent what the person has added to the task."""
+    return _FOLLOW_UP.format(texts=_added(texts))
+
+
+def _added(texts: Sequence[str]) -> str:
+    return "\n".join(f"<FOLLOW_UP>\n{_fenced(text)}\n</FOLLOW_UP>" for text in texts)
 
 
 def _history(history: Sequence[Message]) -> str:

@@ -38,7 +38,7 @@ class Exchange:
         results: By position of the tool call: (what the model is told, whether it is an error).
         begun: Positions of calls that were cut or whose end is unknown: they may have happened.
         complaint: Why the turn was rejected, or "".
-        note: What the agent was told besides, or "".
+        notes: What the agent was told besides, before its next request.
     """
 
     call: int
@@ -46,7 +46,7 @@ class Exchange:
     results: dict[int, tuple[str, bool]] = field(default_factory=dict)
     begun: frozenset[int] = frozenset()
     complaint: str = ""
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class OpenRound:
         exchanges: Finished requests, in order; only the last may have tool calls left to run.
         was_asking: Whether a request was open: it is sent again.
         news: How often the agent was shown new answers.
+        notes: What it was told besides how the round opened, before its first request.
     """
 
     number: int
@@ -68,6 +69,7 @@ class OpenRound:
     exchanges: tuple[Exchange, ...] = ()
     was_asking: bool = False
     news: int = 0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,12 @@ class Past:
         state: The coordination machine's state.
         rounds: For each agent with an open round, that round.
         round_numbers, calls: For each agent, how many rounds and requests it had begun.
-        presenter: The winner, once the presentation had begun, else "".
     """
 
     state: co.Coordination
     rounds: dict[str, OpenRound] = field(default_factory=dict)
     round_numbers: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
-    presenter: str = ""
 
 
 def replay(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
@@ -132,8 +132,6 @@ def _apply(past: Past, event: ev.Event) -> Past:
             return _change_exchange(past, agent, complaint=why)
         case ev.Told(agent=agent, text=text, seen=seen):
             return _note_told(past, agent, text, seen)
-        case ev.PresentationStarted(agent=agent):
-            return replace(past, presenter=agent)
         case (
             ev.AnswerGiven(agent=agent)
             | ev.VoteCast(agent=agent)
@@ -176,7 +174,11 @@ def _note_told(past: Past, agent: str, text: str, seen: dict[str, int] | None) -
     open_round = past.rounds.get(agent)
     if open_round and seen is not None:
         past = _change(past, agent, seen=dict(seen), news=open_round.news + 1)
-    return _change_exchange(past, agent, note=text)
+    if open_round and not open_round.exchanges:
+        return _change(past, agent, notes=(*open_round.notes, text))
+    if not open_round:
+        return past
+    return _change_exchange(past, agent, notes=(*open_round.exchanges[-1].notes, text))
 
 
 def _change_exchange(past: Past, agent: str, **changes: Any) -> Past:

@@ -72,7 +72,7 @@ class TeamSeat:
         target = co.labels(state).get(label, "")
         if state.answers and not co.voting_is_open(state, self.rules):
             return Verdict(target, co.TOO_EARLY)
-        return Verdict(target, co.judge_vote(state, target, self.known))
+        return Verdict(target, co.judge_vote(state, self.agent, target, self.known))
 
     def opening_note(self) -> str:
         """Say what it is told as its round opens: nothing, unless the time comes to its end."""
@@ -92,6 +92,16 @@ class TeamSeat:
         note = timing.time_note(elapsed, self.offer().names, wraps_up=late)
         text = f"{news}\n\n{note}" if news else note
         self.emit(ev.Told(agent=self.agent, text=text, seen=dict(self.known) if news else None))
+        return text
+
+    def hear(self) -> str:
+        """Say which follow-up texts it is told now, or "" when it has heard them all."""
+        state = self.state()
+        texts = state.unheard(self.agent)
+        if not texts:
+            return ""
+        text = prompts.follow_up(texts)
+        self.emit(ev.Told(agent=self.agent, text=text, heard=len(state.said)))
         return text
 
     def _take_news(self, was_refused: bool) -> str:
@@ -120,4 +130,4 @@ class TeamSeat:
         return not (self.is_presenting or self._is_alone() or self.rules.skips_voting)
 
     def _is_alone(self) -> bool:
-        return len(self.state().order) == 1
+        return co.is_alone(self.state())

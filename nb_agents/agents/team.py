@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -46,10 +46,17 @@ class Result:
     Attributes:
         winner: The agent whose answer it is, or "" when there is none.
         answer: The final answer, or "".
+        outputs: Of a recipe: its outputs by name; None when it has none.
     """
 
     winner: str = ""
     answer: str = ""
+    outputs: Mapping[str, Any] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is a final answer."""
+        return bool(self.winner) or self.outputs is not None
 
 
 class Team:
@@ -96,7 +103,6 @@ class Team:
         self._rounds = {a: past.round_numbers.get(a, 0) for a in self._agents}
         self._calls = {a: past.calls.get(a, 0) for a in self._agents}
         self._open_rounds = dict(past.rounds)
-        self._presenter = past.presenter
         self._active: dict[str, AgentTurn] = {}
         self._running: set[str] = set()
         self._was_cut_short = False
@@ -107,6 +113,11 @@ class Team:
         for turn in tuple(self._active.values()):
             turn.flush()
 
+    def hear(self, event: ev.Said) -> None:
+        """Take a follow-up text that is journalled already, and wake those who have to hear it."""
+        self._state = co.apply(self._state, event)
+        self._changed.set()
+
     async def run(self) -> Result:
         """Work until there is a final answer, or none can come.
 
@@ -116,6 +127,22 @@ class Team:
         Raises:
             AgentStopped: The run was stopped; every round has ended by then.
         """
+        step = await self._coordinate()
+        # A text may have been said while the last of them left.
+        while isinstance(step, co.Work) and not self._token.is_stopping:
+            step = await self._coordinate()
+        match step:
+            case co.Present(winner=winner):
+                return await self._present(winner)
+            case co.Finish(winner=winner) if not self._was_cut_short:
+                return Result(winner, self._state.answers[winner][-1])
+            case co.NoAnswer() if not self._token.is_stopping:
+                return Result()
+        self._token.checkpoint()
+        raise AssertionError(f"no way on from {step}")
+
+    async def _coordinate(self) -> co.Step:
+        """Let agents work until there is nothing left to do: what comes then."""
         async with anyio.create_task_group() as group:
             while isinstance(step := co.next_step(self._state, self._rules), co.Work):
                 if self._token.is_stopping and not self._running:
@@ -127,15 +154,7 @@ class Team:
             if self._running and not self._token.is_stopping:
                 # The team's last answer was given, and nobody votes: the others write for nobody.
                 group.cancel_scope.cancel()
-        match step:
-            case co.Present(winner=winner):
-                return await self._present(winner)
-            case co.Finish(winner=winner) if not self._was_cut_short:
-                return Result(winner, self._state.answers[winner][-1])
-            case co.NoAnswer() if not self._token.is_stopping:
-                return Result()
-        self._token.checkpoint()
-        raise AssertionError(f"no way on from {step}")
+        return co.next_step(self._state, self._rules)
 
     def _start(self, agents: Sequence[str], group: anyio.abc.TaskGroup) -> None:
         for agent in agents:
@@ -210,7 +229,7 @@ class Team:
                     return False
                 self._emit(ev.AnswerGiven(agent=agent, answer=answer))
             case Voted(target=target, reason=reason) if not co.judge_vote(
-                self._state, target, known
+                self._state, agent, target, known
             ):
                 self._emit(ev.VoteCast(agent=agent, target=target, reason=reason, seen=dict(known)))
             case Voted(target=target) | Stale(target=target):
@@ -267,8 +286,15 @@ class Team:
         else:
             self._rounds[agent] += 1
             number, request = self._rounds[agent], dump_messages(opening)
-            known = dict(seat.known)
-            self._emit(ev.RoundStarted(agent=agent, number=number, seen=known, request=request))
+            self._emit(
+                ev.RoundStarted(
+                    agent=agent,
+                    number=number,
+                    seen=dict(seat.known),
+                    request=request,
+                    heard=len(self._state.said),
+                )
+            )
         self._active[agent] = turn
         try:
             return await turn.run(opening, past)
@@ -281,7 +307,7 @@ class Team:
         stored = self._state.answers[winner][-1]
         votes = {a: list(self._state.votes.values()).count(a) for a in self._state.answers}
         past = self._open_rounds.pop(winner, None)
-        if self._presenter != winner:
+        if self._state.presenter != winner:
             self._emit(ev.PresentationStarted(agent=winner, votes=votes))
         seat = self._take_seat(winner, past, is_presenting=True)
         with Boundary(self._tokens[winner]) as boundary:

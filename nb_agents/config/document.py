@@ -21,9 +21,19 @@ import yaml
 from nb_agents.errors import ConfigError
 
 MAX_FILE_BYTES = 2_000_000
-"""A team file is read by a person; anything larger is not one."""
+"""A file of ours is read by a person; anything larger is not one."""
 
-__all__ = ["Document", "Place", "expand", "load_document", "unset_variable"]
+__all__ = [
+    "Document",
+    "FileKind",
+    "Place",
+    "TEAM_FILE",
+    "expand",
+    "load_document",
+    "parse_document",
+    "read_source",
+    "unset_variable",
+]
 
 MAX_NODES = 100_000
 """Values in a file, aliases counted each time: a few lines of them can stand for billions."""
@@ -39,6 +49,23 @@ class Place(NamedTuple):
 
     line: int
     column: int
+
+
+class FileKind(NamedTuple):
+    """What a file is for.
+
+    Attributes:
+        noun: What messages call it.
+        keys: The keys that make it one.
+        expands: Whether ``${VAR}`` in it stands for the environment's.
+    """
+
+    noun: str
+    keys: str
+    expands: bool
+
+
+TEAM_FILE = FileKind("team file", "`agents:` or `agent:`", expands=True)
 
 
 @dataclass(frozen=True)
@@ -89,10 +116,25 @@ def load_document(path: str | os.PathLike[str]) -> Document:
         ConfigError: The file is missing, too large, not UTF-8, malformed, has a key twice, or is
             not a mapping.
     """
-    file = str(path)
-    text = _read(Path(path))
+    return parse_document(read_source(path, TEAM_FILE), str(path), TEAM_FILE)
+
+
+def parse_document(text: str, file: str, kind: FileKind) -> Document:
+    """Parse YAML or JSON.
+
+    Args:
+        text: The source.
+        file: Its path or name, for messages.
+        kind: What it is for.
+
+    Returns:
+        Its content with places.
+
+    Raises:
+        ConfigError: It is malformed, has a key twice, or is not a mapping.
+    """
     try:
-        return _parse(text, file)
+        return _parse(text, file, kind)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         what = _QUOTED.sub(r"\1", exc.problem or exc.context or "")
@@ -105,7 +147,7 @@ def load_document(path: str | os.PathLike[str]) -> Document:
     except yaml.YAMLError as exc:
         raise ConfigError(f"Not valid YAML: {exc}", file=file) from None
     except RecursionError:
-        raise ConfigError("Nested too deeply: not a team file.", file=file) from None
+        raise ConfigError(f"Nested too deeply: not a {kind.noun}.", file=file) from None
     except (ValueError, TypeError, AttributeError, LookupError):
         # PyYAML's constructors let these out for a scalar that only looks like a date or a number.
         raise ConfigError(
@@ -113,20 +155,18 @@ def load_document(path: str | os.PathLike[str]) -> Document:
         ) from None
 
 
-def _parse(text: str, file: str) -> Document:
+def _parse(text: str, file: str, kind: FileKind) -> Document:
     data = _from_json(text)
     loader = yaml.SafeLoader(text if data is None else _as_yaml(text))
     try:
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(
-                "A team file is a mapping with `agents:` or `agent:`.", file=file, line=1
-            )
+            raise ConfigError(f"A {kind.noun} is a mapping with {kind.keys}.", file=file, line=1)
         keys: dict[tuple[object, ...], Place] = {}
         values: dict[tuple[object, ...], Place] = {(): Place(1, 1)}
         _walk(node, (), keys, values, file)
         data = loader.construct_document(node) if data is None else data
-        return Document(expand(data), file, keys, values)
+        return Document(expand(data) if kind.expands else data, file, keys, values)
     finally:
         loader.dispose()
 
@@ -162,16 +202,29 @@ def unset_variable(text: str) -> str:
     return found[1] if found else ""
 
 
-def _read(path: Path) -> str:
+def read_source(path: str | os.PathLike[str], kind: FileKind) -> str:
+    """Read a file's exact text.
+
+    Args:
+        path: The file.
+        kind: What it is for.
+
+    Returns:
+        The text, its line ends as they are.
+
+    Raises:
+        ConfigError: It is missing, no regular file, too large, or not UTF-8.
+    """
+    path = Path(path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # a pipe or device may never end
-            raise ConfigError("Not a file. Give the path of a team file.", file=str(path))
+            raise ConfigError(f"Not a file. Give the path of a {kind.noun}.", file=str(path))
         if found.st_size > MAX_FILE_BYTES:
             raise ConfigError(
-                f"Larger than {MAX_FILE_BYTES} bytes: not a team file.", file=str(path)
+                f"Larger than {MAX_FILE_BYTES} bytes: not a {kind.noun}.", file=str(path)
             )
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(
             f"No such file (looked from {Path.cwd()}). Check the path.", file=str(path)
@@ -192,7 +245,7 @@ def _walk(
     file: str,
 ) -> None:
     if len(values) > MAX_NODES:
-        raise ConfigError(f"More than {MAX_NODES} values: not a team file.", file=file)
+        raise ConfigError(f"More than {MAX_NODES} values in one file. Split it.", file=file)
     values[path] = _place(node)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):

@@ -13,7 +13,18 @@ from pydantic_core import ErrorDetails
 from nb_agents.config.document import Document, Place
 from nb_agents.errors import ConfigError
 
-__all__ = ["Fault", "Origin", "Sections", "as_error", "invalid", "slips"]
+__all__ = [
+    "Fault",
+    "Finding",
+    "Origin",
+    "Sections",
+    "as_error",
+    "invalid",
+    "keys_of",
+    "meant_by",
+    "nearest",
+    "slips",
+]
 
 Sections = Mapping[tuple[object, ...], type[BaseModel]]
 """For each section of a file, by its path with "*" for list positions, the spec it becomes."""
@@ -38,6 +49,26 @@ class Fault:
     what: str
     place: Place | None
     is_slip: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to tell of a file that loads all the same, or a fault as a record.
+
+    Attributes:
+        what: A sentence, without its place.
+        file: The file's path or name, or None for a spec made in Python.
+        line: From 1, or None when it has no place.
+        column: From 1, or None when it has no place.
+    """
+
+    what: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        return str(ConfigError(self.what, file=self.file, line=self.line, column=self.column))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +117,7 @@ def slips(document: Document, sections: Sections) -> list[Fault]:
     found = []
     for path in document.keys:
         section = sections.get(_pattern(_as_spec(path[:-1])))
-        near = _meant_by(str(path[-1]), section) if section else ""
+        near = meant_by(str(path[-1]), section) if section else ""
         if near:
             name = ".".join(str(p) for p in path)
             what = f"Unknown key {name!r}; did you mean {near!r}?"
@@ -107,7 +138,7 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     path = _as_written(tuple(error["loc"]), document)
     name = ".".join(str(p) for p in path)
     if error["type"] == "missing":
-        near = _nearest(str(path[-1]), _beside(document, path))
+        near = nearest(str(path[-1]), _beside(document, path))
         hint = f"; is {near!r} meant for it?" if near else "."
         place = document.place((*path[:-1], near) if near else path, key=True)
         return Fault(f"{name!r} is missing{hint}", place)
@@ -121,18 +152,23 @@ def _nearest_value(error: ErrorDetails) -> str:
     if error["type"] != "literal_error" or not isinstance(given, str):
         return ""
     allowed = re.findall("'([^']*)'", error["ctx"]["expected"])
-    near = _nearest(given.lower(), allowed)
+    near = nearest(given.lower(), allowed)
     return f" (nearest: {near!r})" if near else ""
 
 
-def _meant_by(key: str, section: type[BaseModel]) -> str:
-    """Name the key of ours that ``key`` is a slip of, or ""."""
-    fields = section.model_fields
-    if key in fields or key in _NO_SLIPS:
+def keys_of(section: type[BaseModel]) -> list[str]:
+    """Name the keys that a section of a file may have."""
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def meant_by(key: str, section: type[BaseModel]) -> str:
+    """Name the key of a section that ``key`` is a slip of, or ""."""
+    keys = keys_of(section)
+    if key in keys or key in _NO_SLIPS:
         return ""
-    swapped = [name for name in fields if sorted(name) == sorted(key)]
+    swapped = [name for name in keys if sorted(name) == sorted(key)]
     # 0.84 lets "temprature" be caught and tells "top_k" from "top_p".
-    near = difflib.get_close_matches(key, fields, n=1, cutoff=0.84)
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.84)
     return next(iter(swapped + near), "")
 
 
@@ -147,7 +183,8 @@ def _beside(document: Document, path: tuple[object, ...]) -> list[str]:
     return [str(k[-1]) for k in document.keys if k[:-1] == path[:-1]]
 
 
-def _nearest(word: str, words: Iterable[str]) -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
+    """Name the word that is most like another, or ""."""
     return next(iter(difflib.get_close_matches(word, list(words), n=1)), "")
 
 

@@ -68,6 +68,8 @@ class TeamSpec(Spec):
             which is no team, loads without any.
         orchestrator: How they work together.
         timeout_settings: Time limits.
+        recipe_agents: Which agent stands for those that a recipe names, by pattern, such as
+            ``{"foundation:*": "critic"}``; the first that fits counts.
 
     Example:
         >>> team = TeamSpec.model_validate(
@@ -80,6 +82,7 @@ class TeamSpec(Spec):
     agents: tuple[AgentSpec, ...] = Field(min_length=1)
     orchestrator: OrchestratorSpec = OrchestratorSpec()
     timeout_settings: TimeoutSpec = TimeoutSpec()
+    recipe_agents: dict[str, str] = Field(default_factory=dict)
     _origin: Origin = PrivateAttr(default=Origin())
 
     @model_validator(mode="before")
@@ -104,6 +107,15 @@ class TeamSpec(Spec):
             if other := seen.get(agent.id.lower()):
                 raise ValueError(f"two agents are named {other!r}: ids must differ")
             seen[agent.id.lower()] = agent.id
+        return self
+
+    @model_validator(mode="after")
+    def _known_recipe_agents(self) -> TeamSpec:
+        known = {agent.id for agent in self.agents}
+        for pattern, agent in self.recipe_agents.items():
+            if agent not in known:
+                names = ", ".join(sorted(known))
+                raise ValueError(f"recipe_agents {pattern!r} names {agent!r}; agents: {names}")
         return self
 
     @property

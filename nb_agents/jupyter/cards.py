@@ -7,8 +7,11 @@ Markdown with raw HTML and images off (an image is a request to somebody's serve
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+import re
+from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,9 +19,11 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markupsafe import Markup
 
-from nb_agents.jupyter import text
+from nb_agents.jupyter import text, what_happened
 from nb_agents.jupyter.ipython import display
-from nb_agents.session.history import PastTurn
+from nb_agents.session.history import PastTurn, past_events
+from nb_agents.session.layout import session_root
+from nb_agents.timeline import Timeline, fold_timeline
 from nb_agents.view import AgentView, RunView
 
 __all__ = ["TURN_MIME", "card_bundle", "card_text", "show_turn"]
@@ -29,18 +34,19 @@ MAX_SHOWN = 20_000
 MAX_FILES = 50
 
 
-def card_bundle(view: RunView, path: str) -> dict[str, Any]:
+def card_bundle(view: RunView, path: str, timeline: Timeline | None = None) -> dict[str, Any]:
     """Make a card.
 
     Args:
         view: The turn.
         path: Its directory, as shown to the person.
+        timeline: What happened when, or None when that is not known.
 
     Returns:
         A mime bundle: text/html, text/markdown, text/plain and `TURN_MIME`.
     """
     return {
-        "text/html": _html(view, path),
+        "text/html": _html(view, path, timeline or Timeline()),
         "text/markdown": card_text(view, path),
         "text/plain": card_text(view, path),
         TURN_MIME: _data(view, path),
@@ -49,7 +55,8 @@ def card_bundle(view: RunView, path: str) -> dict[str, Any]:
 
 def show_turn(turn: PastTurn) -> None:
     """Display the card of a turn on disk, and what of it could not be read."""
-    display(card_bundle(turn.view, str(turn.paths.path)), raw=True)
+    timeline = fold_timeline(past_events(turn.paths), is_live=turn.is_live)
+    display(card_bundle(turn.view, str(turn.paths.path), timeline), raw=True)
     for warning in turn.warnings:
         display({"text/plain": f"Not read: {warning}"}, raw=True)
 
@@ -61,19 +68,19 @@ def card_text(view: RunView, path: str) -> str:
             body = [view.answer, "", f"— {_how(view)}"]
         case "failed" if view.stop is None:
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
-            cells = [f"    {line}" for line in _resume(view)]
+            cells = [f"    {line}" for line in _resume(view, path)]
             body = ["**Failed: no agent gave an answer.**", *errors, "", *cells]
         case "stopped" | "failed":
-            body = _incomplete_text(view)
+            body = _incomplete_text(view, path)
         case _:
             body = [f"A run is live. `%agents show {_address(view)}` shows it again."]
     lines = [f"### {text.clip(view.task, 200)} [{text.state(view)}]", "", *body]
-    lines += ["", *(f"> {notice}" for notice in view.notices if notice.strip())]
+    lines += ["", *(f"> {note}" for note in _notes(view))]
     lines += ["", f"{_address(view)} · {text.spent(view)} · {path}"]
     return "\n".join(lines)
 
 
-def _incomplete_text(view: RunView) -> list[str]:
+def _incomplete_text(view: RunView, path: str) -> list[str]:
     lines = [f"**Incomplete turn.** {_summary(view)}", ""]
     for agent in view.agents.values():
         best = " · best answer so far" if agent.id == view.best_agent else ""
@@ -82,7 +89,7 @@ def _incomplete_text(view: RunView) -> list[str]:
         files = [f"{f.path} {text.size(f.size)}" for f in view.files if f.agent == agent.id]
         lines += [f"Files: {', '.join(files[:MAX_FILES])}"] if files else []
         lines.append("")
-    cells = [f"    {line}" for line in [*_resume(view), _continue(view)]]
+    cells = [f"    {line}" for line in [*_resume(view, path), _continue(view, path)]]
     return [*lines, "Go on in any later cell, also after a restart:", "", *cells]
 
 
@@ -93,7 +100,7 @@ def _summary(view: RunView) -> str:
     kept = [
         _count(answers, "answer"),
         _count(partials, "partial text"),
-        _count(len(view.files), "file"),
+        _count(view.file_count or 0, "file"),
     ]
     kept = [k for k in kept if k] or ["the task"]
     listed = kept[0] if len(kept) == 1 else f"{', '.join(kept[:-1])} and {kept[-1]}"
@@ -102,6 +109,16 @@ def _summary(view: RunView) -> str:
         f"{text.stopped_by(view)} after {text.duration(view)}, while {view.phase}. "
         f"Nothing was lost: {listed} {verb} kept. Spent {text.spent(view)}."
     )
+
+
+def _notes(view: RunView) -> list[str]:
+    """The notices, and the follow-up texts that came too late to be read."""
+    late = view.unheard if view.is_over else ()
+    unread = (
+        f"No agent had read this yet; the next turn has it: “{text.clip(each, 200)}”"
+        for each in late
+    )
+    return [*(notice for notice in view.notices if notice.strip()), *unread]
 
 
 def _count(number: int, noun: str) -> str:
@@ -121,16 +138,58 @@ def _address(view: RunView) -> str:
     return f"{view.session}/{view.turn}"
 
 
-def _continue(view: RunView) -> str:
-    return f"%%agents --continue --session {view.session}"
+def _continue(view: RunView, path: str) -> str:
+    return f"%%agents --continue --session {_line(_words(view, path))}"
 
 
-def _resume(view: RunView) -> list[str]:
+def _resume(view: RunView, path: str) -> list[str]:
     """The cell that resumes the turn: two lines, or none when it has no journal."""
     if not view.seq:
         return []
     again = f"# same task, from here; runs again: {_runs_again(view)}"
-    return [again, f"%agents resume {view.session}"]
+    return [again, f"%agents resume {_line(_words(view, path))}"]
+
+
+def _words(view: RunView, path: str) -> list[str]:
+    """The session as a magic's words: its id, and its root when that is not where one looks."""
+    root = Path(path).parent.parent
+    is_turn = Path(path).name == f"turn_{view.turn}"
+    if not is_turn or root.absolute() == session_root():
+        return [view.session]
+    return [view.session, "--session-root", str(root)]
+
+
+def _line(words: list[str]) -> str:
+    return " ".join(f'"{word}"' if " " in word else word for word in words)
+
+
+_PLAIN = re.compile(r"[\w./\\:~-][\w ./\\:~+,@=-]*")
+"""Words that IPython takes as they stand: nothing in them is a quote, ``$name`` or ``{name}``."""
+
+
+@dataclass(frozen=True)
+class _Button:
+    """A button that runs a command of JupyterLab: no kernel of ours need be there.
+
+    Source: CommandLinker, https://jupyterlab.readthedocs.io/en/stable/user/commands.html
+    """
+
+    command: str
+    args: str
+
+
+def _resume_button(view: RunView, path: str) -> _Button | None:
+    """The button that does what the cell on the card does; None when there is no such cell."""
+    if not view.seq or not all(_PLAIN.fullmatch(word) for word in _words(view, path)):
+        return None
+    commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:run-cell"]
+    # One object for all of them: JupyterLab 4.6 looks for a list of arguments in the wrong place.
+    args = {"commands": commands, "args": {"text": f"{_LOAD}\n{_resume(view, path)[-1]}"}}
+    return _Button("apputils:run-all-enabled", json.dumps(args))
+
+
+_LOAD = 'get_ipython().extension_manager.load_extension("nb_agents")'
+"""As ``%load_ext nb_agents``, which says so when it was loaded before."""
 
 
 def _runs_again(view: RunView) -> str:
@@ -182,18 +241,23 @@ def _data(view: RunView, path: str) -> dict[str, Any]:
     }
 
 
-def _html(view: RunView, path: str) -> str:
+def _html(view: RunView, path: str, timeline: Timeline) -> str:
     template = _environment().get_template("card.html.j2")
     return template.render(
         view=view,
         path=path,
         state=text.state(view),
         summary=_summary(view),
-        how=_how(view) if view.winner else "",
+        heading=what_happened.heading(view),
+        picture=what_happened.picture(timeline),
+        revisions=what_happened.revisions,
+        # An incomplete turn's answers are above, whole.
+        limit=MAX_SHOWN if text.state(view) == "complete" else MAX_SHOWN // 5,
         address=_address(view),
-        notices=[notice for notice in view.notices if notice.strip()],
-        resume_cell="\n".join(_resume(view)),
-        continue_cell=f"{_continue(view)}\nWhat should the agents do now?",
+        notices=_notes(view),
+        resume_cell="\n".join(_resume(view, path)),
+        resume_button=_resume_button(view, path),
+        continue_cell=f"{_continue(view, path)}\nWhat should the agents do now?",
         files={a: [f for f in view.files if f.agent == a][:MAX_FILES] for a in view.agents},
         markdown=lambda words: Markup(_markdown().render(_cut(words))),
         text=text,

@@ -20,6 +20,7 @@ __all__ = [
     "line_magic",
     "magics_class",
     "parse_line",
+    "parse_message",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,3 +55,24 @@ def parse_line(function: Any, line: str) -> Any:
     words.whitespace_split = True
     words.commenters = words.escape = ""
     return function.parser.parse_args(list(words))
+
+
+def parse_message(function: Any, line: str) -> Any:
+    """Parse a magic's line of one word and a message, in which quotes are only themselves.
+
+    Args:
+        function: Declared with `argument`: the word, and the message as one more.
+        line: The line; quotes around the whole message are left out.
+
+    Returns:
+        The namespace.
+
+    Raises:
+        UsageError: There is no word.
+    """
+    word, _, message = line.strip().partition(" ")
+    message = message.strip()
+    if message[:1] in ("'", '"') and message[:1] == message[-1:]:
+        message = message[1:-1]
+    # Without the dashes a message might be taken for an option.
+    return function.parser.parse_args(["--", *filter(None, (word, message))])

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -28,15 +29,26 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.cancel import StopResult
+from nb_agents.errors import UserError
 from nb_agents.runs import registry
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["close_doors", "has_front_end", "is_headless", "open_doors", "pin_comm", "when_idle"]
+__all__ = [
+    "close_doors",
+    "has_front_end",
+    "is_headless",
+    "open_doors",
+    "pin_comm",
+    "say_once",
+    "when_idle",
+]
 
 STOP_REQUEST = "nb_agents_stop_request"
 STOP_REPLY = "nb_agents_stop_reply"
+SAY_REQUEST = "nb_agents_say_request"
+SAY_REPLY = "nb_agents_say_reply"
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -72,6 +84,7 @@ def open_doors(ip: InteractiveShell) -> None:
         ip.events.register("post_run_cell", partial(_after_cell, kernel))
     _wake_on_signals()
     kernel.control_handlers[STOP_REQUEST] = partial(_on_control, kernel)
+    kernel.control_handlers[SAY_REQUEST] = partial(_on_said, kernel)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is not _on_shutdown:
         kernel.control_handlers["shutdown_request"] = partial(_on_shutdown, shut_down)
@@ -88,6 +101,7 @@ def close_doors(ip: InteractiveShell) -> None:
     if isinstance(saved, _IdleInterrupt):
         kernel.saved_sigint_handler = saved.previous
     kernel.control_handlers.pop(STOP_REQUEST, None)
+    kernel.control_handlers.pop(SAY_REQUEST, None)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is _on_shutdown:
         kernel.control_handlers["shutdown_request"] = shut_down.args[0]
@@ -150,6 +164,45 @@ async def _on_control(kernel: Any, stream: Any, ident: Any, parent: dict[str, An
             result = StopResult(False, "unknown")
     reply = {"status": "ok", "changed": result.changed, "run_status": result.status}
     kernel.session.send(stream, STOP_REPLY, reply, parent, ident)
+
+
+# Separates the control channel's worker from the shell, where the same text comes a second time.
+_saying = threading.Lock()
+_said: deque[str] = deque(maxlen=1000)
+
+
+def say_once(run: str, text: str, message_id: str) -> str:
+    """Put a text from a panel into a run, once for its two messages.
+
+    Args:
+        run: The run's id.
+        text: What the person wrote.
+        message_id: The same in both messages.
+
+    Returns:
+        "" when the agents get it, else why not.
+    """
+    with _saying:
+        if message_id in _said:
+            return ""
+        try:
+            registry.find_run(run).say(text)
+        except UserError as exc:
+            return str(exc)
+        _said.append(message_id)
+        return ""
+
+
+async def _on_said(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+    match parent.get("content"):
+        case {"run": str(run), "text": str(text), "id": str(message_id)} if run:
+            # In a thread: it waits for the loop of the runs.
+            say = partial(say_once, run, text, message_id)
+            refusal = await asyncio.get_running_loop().run_in_executor(None, say)
+        case _:
+            refusal = "The message lacks a run, a text or an id."
+    reply = {"status": "ok", "refusal": refusal}
+    kernel.session.send(stream, SAY_REPLY, reply, parent, ident)
 
 
 async def _on_shutdown(

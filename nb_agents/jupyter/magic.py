@@ -21,7 +21,9 @@ from nb_agents.jupyter.ipython import (
     line_magic,
     magics_class,
     parse_line,
+    parse_message,
 )
+from nb_agents.jupyter.recipe_cell import context_of
 from nb_agents.runs import registry
 
 if TYPE_CHECKING:
@@ -39,7 +41,18 @@ class AgentsMagics(Magics):
     shell: InteractiveShell
 
     @arguments("agents")
-    @argument("--config", "-c", metavar="F", help="team file (MassGen's YAML or JSON)")
+    @argument(
+        "--config", "-c", "--agents-config", metavar="F", help="team file (MassGen's YAML or JSON)"
+    )
+    @argument("--recipe", "-r", metavar="F", help="recipe to work through; see below")
+    @argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a value that the recipe starts with",
+    )
     @argument("--model", "-m", metavar="T:M", help="one agent of this model: openai:gpt-5-mini")
     @argument(
         "--skip-unsupported",
@@ -79,6 +92,8 @@ class AgentsMagics(Magics):
         r"""Start a team of agents on the task that the cell holds, in the background.
 
         {{name}} in the task takes a notebook variable; write \{{name}} for the braces themselves.
+        With --recipe the cell holds the values that it starts with, as YAML: one `name: value` a
+        line. A recipe that needs none is started by a line: %agents --recipe FILE
         Without --config and --model three demo agents run: offline, free, no key needed.
         """
         args = _parse(type(self).agents, line)
@@ -92,30 +107,49 @@ class AgentsMagics(Magics):
         %agents stop [RUN] [--now] [--agent A] [--reason T]
         %agents wait [RUN]                       stay in the cell until it is over
         %agents show [RUN | SESSION[/TURN]]      the live panel, or the card
-        %agents check FILE                       what would become of a team file
+        %agents check FILE                       what would become of a team file or a recipe
         %agents sessions [--session-root DIR]    what is on disk
         %agents log [RUN]                        what happened, line by line
         %agents resume [SESSION] [--preview]     go on with the incomplete turn
+        %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
+        %agents plan RECIPE                      what a recipe would do, as a diagram
+        %agents approve RUN [MESSAGE]            let a recipe go on at its gate
+        %agents deny RUN [MESSAGE]               stop a recipe at its gate
         %agents rename SESSION NAME              give a session another name
         %agents export SESSION [FILE]            put a session into a zip
         %agents delete SESSION                   delete a session, after asking
         """
         verb, _, rest = line.strip().partition(" ")
+        if verb.startswith("-"):
+            self._start_by_line(line)
+            return
         action = verbs.VERBS.get(verb)
         if action is None:
             known = ", ".join(v for v in verbs.VERBS if v)
             raise UsageError(f"%agents has no verb {verb!r}. It has: {known}. See %agents?")
-        args = _parse(action, rest)
+        args = _parse(action, rest, has_message=verb in verbs.WITH_MESSAGE)
         self._guarded(lambda: action(self.shell, args))
 
     def tell_of_dead_turns(self) -> None:
         """Say which turns on disk were cut off when their kernel died, and mend their files."""
         self._guarded(verbs.tell_of_dead_turns)
 
+    def _start_by_line(self, line: str) -> None:
+        """Start a recipe without a cell of values: IPython refuses a cell magic without a body."""
+        args = _parse(type(self).agents, line)
+        if not args.recipe:
+            raise UsageError("A task goes below %%agents; only --recipe starts from a line.")
+        self._guarded(lambda: self._start(args, ""))
+
     def _start(self, args: Any, cell: str) -> None:
+        names = self.shell.user_ns
+        if args.settings and not args.recipe:
+            raise TaskError("--set gives a value to a recipe: it goes with --recipe.")
         run = registry.start(
-            fill_in(cell, self.shell.user_ns),
+            "" if args.recipe else fill_in(cell, names),
             config=args.config,
+            recipe=args.recipe,
+            context=context_of(cell, args.settings, names) if args.recipe else None,
             model=args.model,
             skip_unsupported=args.skip_unsupported,
             session=args.session,
@@ -164,9 +198,9 @@ def fill_in(task: str, names: dict[str, Any]) -> str:
     return _NAME.sub(value, task)
 
 
-def _parse(function: Any, line: str) -> Any:
+def _parse(function: Any, line: str, *, has_message: bool = False) -> Any:
     try:
-        return parse_line(function, line)
+        return (parse_message if has_message else parse_line)(function, line)
     except UsageError as exc:
         raise UsageError(f"{exc}. %%agents? and %agents? list the options.") from None
     except ValueError as exc:

@@ -20,9 +20,9 @@ import traitlets
 from IPython.display import DisplayHandle
 
 from nb_agents.jupyter import text
-from nb_agents.jupyter.cards import card_bundle
+from nb_agents.jupyter.cards import card_bundle, card_text
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.kernel import pin_comm
+from nb_agents.jupyter.kernel import pin_comm, say_once
 from nb_agents.receipt import total_cost
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
@@ -40,18 +40,19 @@ SAYS = 160
 def show_run(run: Run) -> None:
     """Show a run in the current cell: live if it is, its card if it is over."""
     with _lock:
-        if not run.view.is_over:
+        # A run whose view is over may still list its files: its panel gets them.
+        if not run.is_over:
             panel = _panels.get(run.id)
             if panel is None:
                 panel = _panels[run.id] = Panel(run)
             panel.show()
             return
-    display(card_bundle(run.view, _shown_path(run)), raw=True)
+    display(card_bundle(run.view, _shown_path(run), run.timeline), raw=True)
 
 
 def show_text(run: Run) -> None:
     """Show a run where there are no widgets: a terminal."""
-    display({"text/plain": card_bundle(run.view, _shown_path(run))["text/plain"]}, raw=True)
+    display({"text/plain": card_text(run.view, _shown_path(run))}, raw=True)
 
 
 class PanelWidget(anywidget.AnyWidget):
@@ -84,7 +85,7 @@ class Panel:
 
     def show(self) -> None:
         """Display the panel in the current cell."""
-        bundle = card_bundle(self._run.view, _shown_path(self._run))
+        bundle = card_bundle(self._run.view, _shown_path(self._run), self._run.timeline)
         bundle[_WIDGET_VIEW] = {
             "version_major": 2,
             "version_minor": 0,
@@ -103,7 +104,7 @@ class Panel:
                 self._freeze(view)
 
     def _freeze(self, view: RunView) -> None:
-        bundle = card_bundle(view, _shown_path(self._run))
+        bundle = card_bundle(view, _shown_path(self._run), self._run.timeline)
         for handle, context in self._outputs:
             context.run(handle.update, bundle, raw=True)
         if len(self._pages) > 1:
@@ -117,6 +118,8 @@ class Panel:
         match content:
             case {"type": "stop", "run": str(run), "now": bool(now)}:
                 registry.stop(run, now, "widget")
+            case {"type": "say", "run": str(run), "text": str(said), "id": str(message_id)}:
+                say_once(run, said, message_id)
             case {"type": "mounted", "page": str(page)}:
                 self._pages.add(page)
 
@@ -154,6 +157,8 @@ def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
         "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
         "agents": [_row(agent, view) for agent in view.agents.values()],
         "button": _button(view, now),
+        "can_say": text.state(view) == "running",
+        "said": _said(view),
         "notices": [n for n in view.notices if n.strip()],
         "footer": [f"{view.session} · turn {view.turn}", run],
         "card": "",
@@ -219,6 +224,20 @@ def _button(view: RunView, now: float) -> dict[str, Any] | None:
     )
     title = "Cut the calls in flight now. What was streamed so far is kept as partial text."
     return {"label": f"Stop now{left}", "now": True, "title": title}
+
+
+def _said(view: RunView) -> dict[str, str] | None:
+    """The last follow-up text, and who has read it of those that are to."""
+    if not view.said:
+        return None
+    readers = [a for a in view.agents.values() if a.outcome is None]
+    if view.phase == "presenting":
+        readers = [a for a in readers if a.id == view.winner]
+    count = sum(a.heard >= len(view.said) for a in readers)
+    if not readers:
+        return {"text": text.clip(view.said[-1], SAYS), "read": ""}
+    read = "read by all" if count == len(readers) else f"read by {count} of {len(readers)}"
+    return {"text": text.clip(view.said[-1], SAYS), "read": read}
 
 
 def _shown_path(run: Run) -> str:

@@ -29,7 +29,7 @@ _SOURCES = {
     "cli": "the command line",
     "timeout": "the timeout",
     "budget": "the budget",
-    "approval": "a denied approval",
+    "approval": "an approval gate",
     "parent": "the end of the kernel",
 }
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nb_agents.config.recipe import is_recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UnknownRunError, UnknownSessionError
 from nb_agents.events import Event, TextStreamed
@@ -16,8 +17,10 @@ from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.cards import show_turn
 from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.panel import show_run, show_text, shown_path
+from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, check_recipe
 from nb_agents.jupyter.session_verbs import SESSION_VERBS, root_option
 from nb_agents.jupyter.tables import show_table
+from nb_agents.jupyter.waiting import question, stay
 from nb_agents.models.report import report_on
 from nb_agents.runs import registry
 from nb_agents.runs.resume import preview
@@ -33,7 +36,7 @@ from nb_agents.session.layout import (
     turns_of,
 )
 
-__all__ = ["VERBS", "follow", "tell_of_dead_turns"]
+__all__ = ["VERBS", "WITH_MESSAGE", "follow", "tell_of_dead_turns"]
 
 _run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such as r1; the latest")
 
@@ -80,13 +83,7 @@ def stop(ip: Any, args: Any) -> None:
 @_run
 def wait(ip: Any, args: Any) -> None:
     """Stay in the cell until a run is over; an interrupt stops the run."""
-    run = registry.find_run(args.run)
-    if kernel.has_front_end(ip):
-        show_run(run)
-        run.wait_quietly()
-    else:
-        run.wait_quietly()
-        show_text(run)
+    follow(ip, registry.find_run(args.run), wait=True)
 
 
 @arguments("agents show")
@@ -103,9 +100,13 @@ def show(ip: Any, args: Any) -> None:
 
 
 @arguments("agents check")
-@argument("file", metavar="FILE", help="team file (MassGen's YAML or JSON)")
+@argument("file", metavar="FILE", help="team file (MassGen's YAML or JSON), or recipe")
+@argument("--config", "-c", "--agents-config", metavar="F", help="for a recipe: its team file")
 def check(ip: Any, args: Any) -> None:
-    """Show what would become of a team file, without running it."""
+    """Show what would become of a team file or a recipe, without running it."""
+    if is_recipe(args.file):
+        check_recipe(args.file, TeamSpec.from_file(args.config) if args.config else None)
+        return
     report = report_on(TeamSpec.from_file(args.file))
     if report.agents:
         show_table(("agent", "type", "model", "key"), report.agents, "")
@@ -131,27 +132,28 @@ def log(ip: Any, args: Any) -> None:
 
 
 def follow(ip: Any, run: Run, *, wait: bool) -> None:
-    """Show a run that was just started, and wait for it where nobody could see it later.
+    """Show a run, and wait for it if that is asked or nobody could see it later.
 
     Args:
         ip: The shell.
         run: The run.
         wait: Whether the person asked to wait.
     """
-    if not kernel.has_front_end(ip):
-        if wait:
-            run.wait_quietly()
+    if kernel.has_front_end(ip):
+        show_run(run)
+        said = stay(ip, run) if wait or kernel.is_headless(ip) else ""
+    else:
+        said = stay(ip, run) if wait else ""
         show_text(run)
-        return
-    show_run(run)
-    if wait or kernel.is_headless(ip):
-        run.wait_quietly()
+    if said:
+        display({"text/plain": said}, raw=True)
 
 
 @arguments("agents resume")
 @argument("session", nargs="?", default="", metavar="SESSION", help="default: the one used last")
 @argument("--config", "-c", metavar="F", help="team file (default: the turn's own)")
 @argument("--orchestrator-timeout", type=float, metavar="S", help="seconds, counted anew")
+@argument("--recipe", "-r", metavar="F", help="a changed recipe, in the place of the turn's own")
 @argument("--preview", action="store_true", help="only say what would run again")
 @argument("--wait", action="store_true", help="stay in the cell until the run is over")
 @root_option
@@ -161,7 +163,11 @@ def resume(ip: Any, args: Any) -> None:
         display({"text/plain": str(preview(args.session, args.session_root))}, raw=True)
         return
     run = resume_turn(
-        args.session, args.config, args.session_root, timeout=args.orchestrator_timeout
+        args.session,
+        args.config,
+        args.session_root,
+        timeout=args.orchestrator_timeout,
+        recipe=args.recipe,
     )
     follow(ip, run, wait=args.wait)
 
@@ -174,6 +180,7 @@ VERBS: dict[str, Callable[[Any, Any], None]] = {
     "check": check,
     "log": log,
     "resume": resume,
+    **RECIPE_VERBS,
     **SESSION_VERBS,
 }
 
@@ -185,11 +192,13 @@ def tell_of_dead_turns() -> None:
         if not _never_ended(last) or last.is_live():
             continue
         turn = load_turn(last)
+        go_on = f"%agents resume {path.name}" if turn.view.recipe else "%%agents --continue"
         said = (
             f"Incomplete turn {path.name}/{last.number}: its kernel died. Kept: {_kept(turn)}. "
-            f"`%agents show {path.name}` shows it, `%%agents --continue` goes on."
+            f"`%agents show {path.name}` shows it, `{go_on}` goes on."
         )
-        display({"text/plain": said}, raw=True)
+        asked = map(question, turn.view.gates.values())
+        display({"text/plain": " ".join([said, *asked])}, raw=True)
 
 
 def _never_ended(paths: TurnPaths) -> bool:
@@ -197,13 +206,21 @@ def _never_ended(paths: TurnPaths) -> bool:
         data = json.loads(paths.metadata.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return paths.journal.exists()
-    return isinstance(data, dict) and data.get("run_status") in ("pending", "in-progress")
+    return isinstance(data, dict) and data.get("run_status") in (
+        "pending",
+        "in-progress",
+        "awaiting",
+    )
 
 
 def _kept(turn: PastTurn) -> str:
+    if turn.view.recipe:
+        steps = [s for s in turn.view.steps.values() if s.unit in ("agent", "bash")]
+        done = sum(s.status == "ok" for s in steps)
+        return f"{done} step(s), {turn.view.file_count or 0} file(s)"
     agents = turn.view.agents.values()
     answers, partial = sum(1 for a in agents if a.answers), sum(1 for a in agents if a.partial)
-    return f"{answers} answer(s), {partial} partial text(s), {len(turn.view.files)} file(s)"
+    return f"{answers} answer(s), {partial} partial text(s), {turn.view.file_count or 0} file(s)"
 
 
 def _turn(name: str, root: Path) -> PastTurn:

@@ -1,8 +1,9 @@
 """The demo model: deterministic, offline, free; it writes at a pace that a person can follow.
 
 It plays an agent's part: writes a note into its workspace, answers, reads the others, votes, and
-presents when it wins. It says in its answers that it is the demo model. All of it follows from the
-conversation alone, so the same task gives the same run.
+presents when it wins; in a recipe it does one step, and gives what later steps read. It says in its
+answers that it is the demo model. All of it follows from the conversation alone, so the same task
+gives the same run.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ DEMO_WORDS_PER_SECOND = 25.0
 
 _TASK = re.compile(r"<TASK>\n?(.*?)\n?</TASK>", re.DOTALL)
 _PEERS = re.compile(r'<ANSWER from="(agent\d+)">')
+_FIELDS = re.compile(
+    r"^Later steps read these fields of your result.*?```json\n(.*?)\n```", re.DOTALL | re.MULTILINE
+)
+_RIDER = re.compile(r"\n\n(?:End with the result as JSON|Later steps (?:read|compare)) ")
+_WORDS = re.compile(r"^Later steps compare your whole result with (.*)\.$", re.MULTILINE)
 
 
 def demo_backend(name: str, words_per_second: float | None = None) -> PydanticBackend:
@@ -76,8 +82,10 @@ def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, st
     """Choose what to say and which tool to call, from the conversation alone."""
     # The others' answers come with the first prompt, and later ones between two calls.
     prompt = _prompts(messages)
-    task = _task(prompt)
     done = [p.tool_name for m in messages for p in m.parts if p.part_kind == "tool-return"]
+    if not tools & {"new_answer", "vote"}:
+        return _step(prompt, tools - set(done), name)
+    task = _task(prompt)
     if "<FINAL PRESENTATION>" in prompt:
         return _presentation(task), "", {}
     peers = _PEERS.findall(prompt)
@@ -91,6 +99,29 @@ def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, st
             {"path": "notes.md", "content": note},
         )
     return "Now I can answer. ", "new_answer", {"content": _answer(task, name)}
+
+
+def _step(prompt: str, tools: set[str], name: str) -> tuple[str, str, dict[str, str]]:
+    """Do a step of a recipe; steps share a workspace, so each has a note of its own."""
+    if "write_file" not in tools:
+        return _result(prompt, name), "", {}
+    asked = _RIDER.split(prompt)[0].strip()
+    words = "-".join(re.findall(r"[a-z0-9]+", asked.lower())[:6])[:60] or "step"
+    note = f"# Notes on a step\n\n{asked}\n\nWritten by the demo model; no LLM was called.\n"
+    said = f"I am the demo model. Let me first note down the step: {_short(asked)}. "
+    return said, "write_file", {"path": f"notes/{words}.md", "content": note}
+
+
+def _result(prompt: str, name: str) -> str:
+    """Give a step's result: where later steps ask for a word, that word and nothing else."""
+    if words := _WORDS.findall(prompt):
+        word, _ = json.JSONDecoder().raw_decode(words[-1])
+        return word if isinstance(word, str) else json.dumps(word)
+    fields = "".join(f"\n\n```json\n{each}\n```" for each in _FIELDS.findall(prompt)[-1:])
+    return (
+        f"**This is the demo model** ({name}), doing one step: no LLM was called and nothing was "
+        f"spent.\n\nYou asked: {_short(_RIDER.split(prompt)[0])}{fields}"
+    )
 
 
 def _judge(peers: list[str], done: list[str], prompt: str) -> tuple[str, str, dict[str, str]]:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nb_agents.config.backends import BACKEND_TYPES, type_at
+from nb_agents.config.backends import BACKEND_TYPES, type_at, why_unsupported
 from nb_agents.config.document import unset_variable
 from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec
-from nb_agents.errors import ConfigError, MissingKeyError
+from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.backend import Backend, PydanticBackend
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ __all__ = [
     "check_team",
     "find_key",
     "http_client",
+    "is_usable",
     "load",
 ]
 
@@ -122,6 +123,17 @@ def check_agent(team: TeamSpec, agent: AgentSpec) -> None:
             raise team.fault(what, "agents", agent.id, "backend")
         _base_url(agent)
     find_key(agent)
+
+
+def is_usable(agent: AgentSpec) -> bool:
+    """Tell whether an agent's model can be called: its type runs here, and its key is set."""
+    if why_unsupported(agent.backend.type):
+        return False
+    try:
+        check_agent(TeamSpec(agents=(agent,)), agent)
+    except UserError:
+        return False
+    return True
 
 
 def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:

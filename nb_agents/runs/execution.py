@@ -1,8 +1,9 @@
 """The work of a run, on the background loop: drive the team, hear stops, finish, save.
 
-However it ends, it ends the same way: every task awaited, the client closed, the turn written, the
-lock released, the hook called, and only then the waiters told. `nb_agents.runs.run` is the handle
-that other threads hold; what they want of the work reaches it as levels on the cancel tokens.
+However it ends, it ends the same way: every task awaited, the client closed, the turn written, its
+files listed, the lock released, the hook called, and only then the waiters told.
+`nb_agents.runs.run` is the handle that other threads hold; what they want of the work reaches it
+as levels on the cancel tokens.
 """
 
 from __future__ import annotations
@@ -29,15 +30,20 @@ from nb_agents.cancel import (
     StopRequest,
     bind,
 )
-from nb_agents.models.providers import backend_for, http_client
+from nb_agents.models.providers import http_client
 from nb_agents.receipt import receipt
+from nb_agents.recipes.addresses import planned
+from nb_agents.recipes.executor import Executor
+from nb_agents.runs.drivers import Driver, driver_for
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.work import Resumed, Work
-from nb_agents.session.history import workspace_files
+from nb_agents.session.cancellation import read_stop
+from nb_agents.session.history import past_events, workspace_files
 from nb_agents.session.journal import Journal
+from nb_agents.session.layout import TurnPaths
 from nb_agents.session.turn import write_views
-from nb_agents.view import RunView
+from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView
 
 __all__ = ["Execution", "Resumed", "Work"]
 
@@ -48,6 +54,12 @@ TICK_S = 0.1
 
 CLOSE_S = 2.0
 """What the HTTP client gets to close its connections."""
+
+MAX_NEXT = 20
+"""Addresses of a stopped recipe's next steps that are kept: a loop may have thousands."""
+
+LISTING_S = 20.0
+"""What listing the workspaces gets: a drive may hang. Who reads the turn later lists them again."""
 
 
 class Execution:
@@ -76,19 +88,26 @@ class Execution:
         self.work = work
         self.policy = policy
         self.token = CancelToken(run_id)
-        self.agents = {a.id: self.token.child(a.id) for a in work.spec.agents}
+        self.agents = _tokens(work, self.token)
         journal = Journal(work.paths.journal)
-        self.recorder = Recorder(journal, work.resumed.view if work.resumed else None)
+        self.recorder = _recorder(journal, work)
         self.done: Future[None] = Future()
         # As one that runs it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
         self.crash: Exception | None = None
         self.limits = Limits(self)
         self._lock = lock
+        self._driver: Team | Executor | None = None
         self._noted = CancellationStatus.NONE
         self._timers: list[asyncio.TimerHandle] = []
+        self._said_before: list[ev.Said] = []
         # The turn's first line and its incomplete metadata are on disk before anything else.
         self.recorder.emit(work.started())
+        if work.recipe is not None:
+            path, outline = str(work.recipe.path or ""), planned(work.recipe)
+            self.recorder.emit(
+                ev.RecipeLoaded(step="", path=path, text=work.recipe.text, outline=outline)
+            )
         if (error := self.recorder.error or self.write_views()) is not None:
             journal.close()
             raise error
@@ -102,7 +121,7 @@ class Execution:
         """Do the work and finish it. Runs once; never raises."""
         result: Result | None = None
         try:
-            result = await self._run_team()
+            result = await self._run_driver()
         except AgentStopped:
             pass
         except BaseException as exc:
@@ -120,44 +139,29 @@ class Execution:
             self.crash = self.crash or exc
             self.recorder.note(f"A defect of nb_agents ended this run: {type(exc).__name__}: {exc}")
 
-    # The team ------------------------------------------------------------------------------
+    # The work ------------------------------------------------------------------------------
 
-    async def _run_team(self) -> Result:
+    async def _run_driver(self) -> Result:
         client = http_client()
         try:
             with bind(self.token):
-                backends = await to_thread.run_sync(self._make_backends, client)
-                return await self._drive(backends)
+                return await self._drive(await driver_for(self, client))
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                 await client.aclose()
 
-    def _make_backends(self, client: Any) -> dict[str, Any]:
-        return {a.id: backend_for(a, client) for a in self.work.spec.agents}
-
-    async def _drive(self, backends: dict[str, Any]) -> Result:
-        work = self.work
-        team = Team(
-            work.spec,
-            backends,
-            work.paths,
-            work.task,
-            work.history,
-            work.context,
-            self.token,
-            self.agents,
-            self.limits.emit,
-            work.resumed.past if work.resumed else None,
-            work.timeout_s,
-        )
-        # What the team raises is caught inside because the group would wrap it.
+    async def _drive(self, driver: Team | Executor) -> Result:
+        for event in self._said_before:
+            driver.hear(event)
+        self._driver = driver
+        # What the work raises is caught inside because the group would wrap it.
         outcome: Result | AgentStopped | Exception
         async with anyio.create_task_group() as group:
-            group.start_soon(self._tick, team)
+            group.start_soon(self._tick, driver)
             group.start_soon(self._sync)
             group.start_soon(self.limits.watch)
             try:
-                outcome = await team.run()
+                outcome = await driver.run()
             except (AgentStopped, Exception) as exc:
                 outcome = exc
             group.cancel_scope.cancel()
@@ -165,12 +169,13 @@ class Execution:
             raise outcome
         return outcome
 
-    async def _tick(self, team: Team) -> None:
+    async def _tick(self, driver: Driver) -> None:
         """Ten times a second: bring streamed words to the journal, and news to those who watch."""
         shown = (-1, -1)
         while True:
             await anyio.sleep(TICK_S)
-            team.flush()
+            self._look_for_stop()
+            driver.flush()
             self.recorder.flush()
             news = (self.view.seq, int(time.time() - self.view.started_at))
             if news != shown:
@@ -185,6 +190,43 @@ class Execution:
             if self.view.seq != synced:
                 synced = self.view.seq
                 await to_thread.run_sync(self.recorder.sync)
+
+    def _look_for_stop(self) -> None:
+        """Feel a stop that another process has asked for."""
+        if self.work.paths.stop.exists() and (request := read_stop(self.work.paths)) is not None:
+            self.request(request)
+
+    # Saying --------------------------------------------------------------------------------
+
+    def say(self, text: str) -> bool:
+        """Take a follow-up text: whether the turn still does.
+
+        It is journalled whatever comes of it: the next turn has it in its conversation.
+        """
+        if self.view.is_over:
+            return False
+        event = ev.Said(text=text)
+        self.recorder.emit(event)
+        if self._driver is None:
+            self._said_before.append(event)
+        else:
+            self._driver.hear(event)
+        self.recorder.publish()
+        return True
+
+    # Deciding ------------------------------------------------------------------------------
+
+    def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
+        """Decide a gate; "" is the one that has waited longest.
+
+        Returns:
+            Its address, or "" when it does not wait.
+        """
+        if not isinstance(self._driver, Executor) or self.view.is_over:
+            return ""
+        address = self._driver.decide(approved, message, by, gate)
+        self.recorder.publish()
+        return address
 
     # Stopping ------------------------------------------------------------------------------
 
@@ -272,6 +314,9 @@ class Execution:
         """Save the turn and tell the waiters; whatever fails on the way, they are told."""
         try:
             self._end_turn(result)
+            await self._list_files()
+            self.recorder.publish()
+            self.recorder.close()
         except Exception as exc:
             self._crashed(exc)
         finally:
@@ -298,18 +343,47 @@ class Execution:
                 phase=self.view.phase,
                 winner=result.winner if result and result.winner else self.view.winner,
                 answer=result.answer if result and status == "completed" else "",
-                files=self._files(),
+                outputs=dict(result.outputs or {}) if result and status == "completed" else {},
+                next=() if status == "completed" else self._next(),
             )
         )
-        self.recorder.sync()
-        self.write_views()
+        self._save()
         if status == "cancelled":
             self.token.request(CancellationStatus.CANCELLED, "api")
-        self.recorder.publish()
-        self.recorder.close()
+
+    def _next(self) -> tuple[str, ...]:
+        """Say what a recipe would have done next; a defect in that must not cost the turn."""
+        if not isinstance(self._driver, Executor):
+            return ()
+        try:
+            return self._driver.next()[:MAX_NEXT]
+        except Exception as exc:
+            logger.error("run %s: what is next is not known", self.id, exc_info=exc)
+            return ()
+
+    async def _list_files(self) -> None:
+        """Add to the saved turn what the workspaces hold, off the loop: they may be large."""
+        listed = None
+        with anyio.move_on_after(LISTING_S):
+            try:
+                listed = await to_thread.run_sync(
+                    workspace_files, self.work.paths, self.work.workspaces, abandon_on_cancel=True
+                )
+            except OSError as exc:
+                self._notice(f"The workspaces can't be listed: {exc.strerror or exc}.")
+                return
+        if listed is None:
+            self._notice(f"The workspaces can't be listed within {LISTING_S:g} s.")
+            return
+        self.recorder.emit(listed)
+        self._save()
+
+    def _save(self) -> None:
+        self.recorder.sync()
+        self.write_views()
 
     def _status(self, result: Result | None) -> Any:
-        if result is not None and result.winner:
+        if result is not None and result.is_complete:
             return "completed"
         is_failure = self.limits.has_failed or not self.token.is_stopping
         return "failed" if is_failure else "cancelled"
@@ -320,18 +394,13 @@ class Execution:
     def _note_missing_stop(self, result: Result | None) -> None:
         """Record a stop that the work felt before its note came from the other thread."""
         alone = [token.first_request for token in self.agents.values()]
-        if result is not None and not result.winner and all(alone) and alone[0] is not None:
+        if result is not None and not result.is_complete and alone and all(alone):
             # Every agent was stopped by itself: that is a stop of the run, not its failure.
-            self.token.request(alone[0].level, alone[0].source, alone[0].reason)
+            first = alone[0]
+            assert first is not None
+            self.token.request(first.level, first.source, first.reason)
         if (last := self.token.last_request) is not None:
             self.note_stop(last)
-
-    def _files(self) -> tuple[ev.FileInfo, ...]:
-        try:
-            return workspace_files(self.work.paths, self.agents)
-        except OSError as exc:
-            self._notice(f"The workspaces can't be listed: {exc.strerror or exc}.")
-            return ()
 
     def write_views(self) -> OSError | None:
         """Bring the turn's files up to date.
@@ -345,7 +414,7 @@ class Execution:
             logger.warning("run %s: saving failed: %s", self.id, exc)
             if self.view.is_over:
                 why = exc.strerror or str(exc)
-                text = f"Saving failed: {why}. All is kept in memory: run.save() tries again."
+                text = f"{SAVING_FAILED}{why}. All is kept in memory: run.save() tries again."
                 if text not in self.view.notices:
                     self.recorder.note(text)
             return exc
@@ -359,6 +428,20 @@ class Execution:
         """
         self.recorder.flush()
         error = self.recorder.error or self.write_views()
+        if error is None and not self.view.is_saved:
+            self.recorder.note(SAVING_WORKS)
         if error is None and self.done.done():
             self.recorder.close()
         return error
+
+
+def _tokens(work: Work, token: CancelToken) -> dict[str, CancelToken]:
+    """Make the token of each agent; those of a recipe work in steps, under the run's own."""
+    return {} if work.recipe else {a.id: token.child(a.id) for a in work.spec.agents}
+
+
+def _recorder(journal: Journal, work: Work) -> Recorder:
+    if work.resumed is None:
+        return Recorder(journal)
+    old = TurnPaths(work.paths.path.with_name(f"turn_{work.resumed.turn}"))
+    return Recorder(journal, work.resumed.view, past_events(old))

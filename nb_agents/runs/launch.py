@@ -80,8 +80,8 @@ def _begin(
     """Make a run and let it go; if that can't be, the turn was never there."""
     try:
         work = make(paths)
-        for agent in work.spec.agents:
-            (paths.workspaces / agent.id).mkdir(exist_ok=True)
+        for name in work.workspaces:
+            (paths.workspaces / name).mkdir(exist_ok=True)
         run = begin(work=work)
         if debug:
             close_log = open_debug_log(paths.path / "debug.log", secrets_of(work.spec))

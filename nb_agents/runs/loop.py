@@ -13,17 +13,20 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
-__all__ = ["at_shutdown", "portal", "post"]
+__all__ = ["at_shutdown", "call", "portal", "post"]
 
 THREAD_NAME = "nb_agents"
 
 GOODBYE_S = 0.3
 """What the loop gets at exit to close its sockets, after the runs are saved."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,21 @@ def post(function: Callable[..., object], *args: Any) -> None:
     if _background is not None:
         with suppress(RuntimeError):  # the loop is closed: nothing is left to be told
             _background.loop.call_soon_threadsafe(function, *args)
+
+
+def call(function: Callable[..., T], *args: Any) -> T:
+    """Call a function on the loop and wait for its result; from any thread, the loop's own too.
+
+    Args:
+        function: Must not block.
+        args: Its arguments.
+
+    Returns:
+        What it returned.
+    """
+    if _background is not None and threading.current_thread() is _background.thread:
+        return function(*args)
+    return portal().call(function, *args)
 
 
 def at_shutdown(action: Callable[[], None]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from nb_agents.events import Event, Noticed
 from nb_agents.session.journal import Journal
-from nb_agents.view import RunView, apply
+from nb_agents.timeline import Timeline, TimelineFold
+from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView, apply
 
 __all__ = ["Recorder"]
 
@@ -22,17 +23,28 @@ class Recorder:
     Args:
         journal: Where they are written.
         past: The view of the turn that this one resumes.
+        before: The events that led to it.
 
     Attributes:
         view: The fold of all events so far.
         subscribers: Called with the view by `publish`.
     """
 
-    def __init__(self, journal: Journal, past: RunView | None = None) -> None:
+    def __init__(
+        self, journal: Journal, past: RunView | None = None, before: Iterable[Event] = ()
+    ) -> None:
         self._journal = journal
         self._failing = False
         self.view = replace(past, seq=0) if past else RunView()
         self.subscribers: list[Callable[[RunView], None]] = []
+        self._timeline = TimelineFold()
+        for event in before:
+            self._timeline.add(event)
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened so far, and when."""
+        return self._timeline.timeline()
 
     @property
     def error(self) -> OSError | None:
@@ -45,6 +57,7 @@ class Recorder:
         logger.debug("%s", event)
         self._journal.append(event)
         self.view = apply(self.view, event)
+        self._timeline.add(event)
         self._tell()
 
     def flush(self) -> None:
@@ -68,9 +81,9 @@ class Recorder:
         self._failing = error is not None
         if error is not None:
             why = error.strerror or str(error)
-            self.note(f"Saving failed: {why}. All is kept in memory and tried again.")
+            self.note(f"{SAVING_FAILED}{why}. All is kept in memory and tried again.")
         elif not self.view.is_over:
-            self.note("Saving works again; everything is on disk.")
+            self.note(SAVING_WORKS)
 
     def sync(self) -> None:
         """Bring the journal through to the disk; may be called from a worker thread."""

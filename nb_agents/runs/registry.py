@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 from nb_agents.cancel import CancelPolicy, StopResult, StopSource
+from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     ConfigError,
@@ -27,6 +30,7 @@ from nb_agents.runs.launch import (
     timeout_of,
 )
 from nb_agents.runs.loop import at_shutdown
+from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run, Work
 from nb_agents.session import layout
@@ -53,27 +57,33 @@ DEMO_NOTICE = (
 
 
 def start(
-    task: str,
+    task: str = "",
     config: str | os.PathLike[str] | TeamSpec | None = None,
     session: str | None = None,
     continue_: bool = False,
     session_root: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     *,
+    recipe: str | os.PathLike[str] | Recipe | None = None,
+    context: Mapping[str, Any] | None = None,
+    agents: str | os.PathLike[str] | TeamSpec | None = None,
     from_turn: int | None = None,
     model: str | None = None,
     skip_unsupported: bool = False,
     policy: CancelPolicy | None = None,
     debug: bool = False,
 ) -> Run:
-    """Start a team on a task, in the background.
+    """Start a team on a task, or on a recipe, in the background.
 
     Args:
-        task: What is asked.
+        task: What is asked; a recipe asks for itself.
         config: A team file, or a TeamSpec; by default three demo agents that need no key.
         session: The session's id: goes on in it when it exists, else begins it. By default a new
             session of its own, or with ``continue_`` the one used last.
         continue_: Go on in a session that must exist.
+        recipe: A recipe file, or a Recipe, for the agents to work through.
+        context: The values that the recipe starts with.
+        agents: Another name for ``config``, as recipes have it.
         from_turn: With ``continue_``: leave that session as it is, and go on from this turn of it
             in a new one.
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
@@ -87,7 +97,8 @@ def start(
         The run, at once. Its turn is on disk already, marked incomplete.
 
     Raises:
-        TaskError: The task is empty.
+        TaskError: The task is empty, or there is a recipe besides.
+        RecipeError: The recipe needs a value that is not given.
         ConfigError: The team can't be used.
         MissingKeyError: A provider's key is not set.
         UnknownSessionError: There is no such session to continue.
@@ -99,29 +110,40 @@ def start(
         run.stop(reason="wrong path")
     """
     task = task.strip()
-    if not task:
+    if task and recipe is not None:
+        raise TaskError("A task and a recipe are both given. A recipe asks for itself.")
+    if not task and recipe is None:
         raise TaskError("The task is empty. Write what the agents are to do below the first line.")
+    if config is not None and agents is not None:
+        raise ConfigError("config= and agents= are two names of one thing. Give one of them.")
+    config = agents if config is None else config
     spec, notices = _team(_chosen(config, model))
     if skip_unsupported:
         spec, skipped = _skipping(spec)
         notices += skipped
     check_team(spec)
-    context = spec.context_paths
+    given = given_values(context or {}) if recipe is not None else {}
+    read = None if recipe is None else read_recipe(recipe, given, spec)
+    readable = spec.context_paths
     timeout_s = timeout_of(timeout, spec)
     load({agent.backend.type for agent in spec.agents})
     past = _open_session(session_root, session, continue_, from_turn)
 
     def make(paths: TurnPaths) -> Work:
+        if read is not None:
+            keep_recipe(paths, read)
         return Work(
-            task=task,
+            task=title(read) if read else task,
             spec=spec,
             paths=paths,
             history=past.messages,
-            context=(*context, *past.context_paths),
+            context=(*readable, *past.context_paths),
             timeout_s=timeout_s,
             notices=(*notices, *past.restored()),
             owner=owner(),
             config=config_path(config),
+            recipe=read,
+            given=given,
         )
 
     return launch(past.path, make, policy or CancelPolicy(), debug, resume)

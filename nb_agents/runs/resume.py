@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from nb_agents.agents.replay import OpenRound, Past, replay
 from nb_agents.cancel import CancelPolicy
+from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, SessionBusyError, UserError
 from nb_agents.events import (
@@ -27,6 +28,14 @@ from nb_agents.events import (
 from nb_agents.models.providers import check_team, load
 from nb_agents.runs.execution import Resumed, Work
 from nb_agents.runs.launch import config_path, launch, owner, owner_of, timeout_of
+from nb_agents.runs.recipes import (
+    Again,
+    Going,
+    going_on,
+    keep_recipe,
+    read_recipe,
+    what_runs_again,
+)
 from nb_agents.runs.run import Run
 from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces
@@ -47,6 +56,7 @@ class Preview:
         tools_again: Tool calls that were cut or never ran, as "agent: tool".
         cost: US dollars that asking again may cost, by what those agents' calls cost so far; None
             when no price is known.
+        recipe: What a recipe's turn does again; None for a team's.
     """
 
     turn: int
@@ -56,9 +66,23 @@ class Preview:
     asked_again: tuple[str, ...]
     tools_again: tuple[str, ...]
     cost: float | None
+    recipe: Again | None = None
 
     def __str__(self) -> str:
         """Say it in a sentence or two."""
+        kept = f"{self.answers} answer(s), {self.votes} vote(s)"
+        if self.recipe is not None:
+            kept = f"{self.recipe.finished} finished step(s)"
+        return (
+            f"Resumes turn {self.turn}: {kept} and {self.calls} finished model call(s) are kept. "
+            f"Runs again: {', '.join(self._again()) or 'nothing'}.{self._gates()}"
+        )
+
+    def _gates(self) -> str:
+        gates = self.recipe.gates if self.recipe else ()
+        return f" Asks again: the gate of {', '.join(gates)}." if gates else ""
+
+    def _again(self) -> list[str]:
         again = []
         if self.asked_again:
             count = len(self.asked_again)
@@ -66,11 +90,14 @@ class Preview:
             calls = f"{count} model call{'' if count == 1 else 's'}"
             again.append(f"{calls} cut or failed ({', '.join(self.asked_again)}{price})")
         again += [f"the tool call {call}" for call in self.tools_again]
-        return (
-            f"Resumes turn {self.turn}: {self.answers} answer(s), {self.votes} vote(s) and "
-            f"{self.calls} finished model call(s) are kept. "
-            f"Runs again: {', '.join(again) or 'nothing'}."
-        )
+        if self.recipe is not None:
+            again += [f"the step {step} (it failed)" for step in self.recipe.failed]
+            again += [
+                f"the command of {step} (cut: it may have happened in part)"
+                for step in self.recipe.cut
+            ]
+            again += [f"the command of {step} (it failed)" for step in self.recipe.tried]
+        return again
 
 
 def preview(session: str = "", session_root: str | os.PathLike[str] | None = None) -> Preview:
@@ -88,7 +115,9 @@ def preview(session: str = "", session_root: str | os.PathLike[str] | None = Non
     """
     turn, _ = _find(session, session_root)
     events = past_events(turn.paths)
-    return _preview(turn, _past(_agents(events), events), events)
+    going = _going(events, None, TeamSpec.model_construct(agents=()))
+    past = going.past if going else _past(_agents(events), events)
+    return _preview(turn, past, events, going)
 
 
 def resume(
@@ -97,6 +126,7 @@ def resume(
     session_root: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     *,
+    recipe: str | os.PathLike[str] | Recipe | None = None,
     policy: CancelPolicy | None = None,
     debug: bool = False,
 ) -> Run:
@@ -107,6 +137,7 @@ def resume(
         config: The team; by default the turn's own file, else the team as the journal has it.
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
         timeout: Orchestrator timeout in seconds, counted anew; by default the team's.
+        recipe: Takes the place of the recipe that the turn has kept: what finished stays as it is.
         policy: Grace time and hooks of a stop.
         debug: Whether to write debug.log into the turn's directory.
 
@@ -124,13 +155,17 @@ def resume(
     spec = team.spec
     check_team(spec)
     load({agent.backend.type for agent in spec.agents})
-    past = _past([a.id for a in spec.agents], events)
+    going = _going(events, recipe, spec)
+    past = going.past if going else _past([a.id for a in spec.agents], events)
     before = past_session.before(turn.paths.number)
     timeout_s = timeout_of(timeout, spec)
-    notices = (str(_preview(turn, past, events)), *team.notices)
+    told = str(_preview(turn, past, events, going))
+    notices = (told, *team.notices, *(going.notices if going else ()))
 
     def make(paths: TurnPaths) -> Work:
         copy_workspaces(turn.paths.workspaces, paths.workspaces)
+        if going is not None:
+            keep_recipe(paths, going.recipe)
         return Work(
             task=turn.view.task,
             spec=spec,
@@ -141,7 +176,9 @@ def resume(
             notices=notices,
             owner=owner(),
             config=team.path,
-            resumed=Resumed(turn.paths.number, past, turn.view),
+            resumed=Resumed(turn.paths.number, past, turn.view, going.progress if going else None),
+            recipe=going.recipe if going else None,
+            given=going.progress.context if going else {},
         )
 
     return launch(past_session.path, make, policy or CancelPolicy(), debug, resume)
@@ -158,12 +195,26 @@ def _find(session: str, root: str | os.PathLike[str] | None) -> tuple[PastTurn, 
             f"Turn {name} is complete: there is nothing to resume. "
             f"`%%agents --continue --session {found.path.name}` asks something new."
         )
-    if not _agents(past_events(last.paths)):
+    if not last.view.recipe and not _agents(past_events(last.paths)):
         raise UserError(
             f"Turn {name} has no journal, so that its calls are not known one by one. "
             f"`%%agents --continue --session {found.path.name}` goes on with what it holds."
         )
     return last, found
+
+
+def _going(
+    events: Sequence[Event], changed: str | os.PathLike[str] | Recipe | None, team: TeamSpec
+) -> Going | None:
+    """Find where the turn's recipe goes on; None for a team's turn."""
+    if not any(isinstance(e, TurnStarted) and e.recipe for e in events):
+        if changed is not None:
+            raise UserError("The turn ran no recipe: leave out --recipe.")
+        return None
+    going = going_on(events, None)
+    if changed is None:
+        return going
+    return going_on(events, read_recipe(changed, going.progress.context, team))
 
 
 def _agents(events: Sequence[Event]) -> list[str]:
@@ -223,6 +274,8 @@ def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Eve
 
 
 def _same_agents(spec: TeamSpec, started: TurnStarted) -> TeamSpec:
+    if started.recipe:
+        return spec
     wanted = [a.id for a in started.agents]
     agents = tuple(a for a in spec.agents if a.id in wanted)
     if [a.id for a in agents] != wanted:
@@ -233,9 +286,11 @@ def _same_agents(spec: TeamSpec, started: TurnStarted) -> TeamSpec:
     return spec.model_copy(update={"agents": agents})
 
 
-def _preview(turn: PastTurn, past: Past, events: Sequence[Event]) -> Preview:
-    asked = tuple(a for a, r in past.rounds.items() if r.was_asking)
-    tools = tuple(f"{a}: {t}" for a, r in past.rounds.items() for t in _unfinished_tools(r))
+def _preview(turn: PastTurn, past: Past, events: Sequence[Event], going: Going | None) -> Preview:
+    recipe = what_runs_again(going.progress, events) if going else None
+    rounds = {a: r for a, r in past.rounds.items() if recipe is None or a in recipe.open}
+    asked = tuple(a for a, r in rounds.items() if r.was_asking)
+    tools = tuple(f"{a}: {t}" for a, r in rounds.items() for t in _unfinished_tools(r))
     finished = [e for e in events if isinstance(e, ModelFinished)]
     return Preview(
         turn.paths.number,
@@ -245,6 +300,7 @@ def _preview(turn: PastTurn, past: Past, events: Sequence[Event]) -> Preview:
         asked,
         tools,
         _cost_of(asked, finished),
+        recipe,
     )
 
 

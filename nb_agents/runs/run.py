@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from getpass import getuser
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +26,26 @@ from nb_agents.cancel import (
     StopResult,
     StopSource,
 )
-from nb_agents.errors import RunCancelled, RunFailed, StorageError, UserError
+from nb_agents.errors import (
+    CancellationRequestedError,
+    RunCancelled,
+    RunFailed,
+    StorageError,
+    UserError,
+)
 from nb_agents.receipt import Receipt, receipt
 from nb_agents.runs.execution import Execution, Work
 from nb_agents.runs.interrupts import interrupt_calls
-from nb_agents.runs.loop import portal, post
+from nb_agents.runs.loop import call, portal, post
 from nb_agents.session.layout import turns_of
+from nb_agents.steps import ApprovalView
+from nb_agents.timeline import COLUMNS, Timeline
 from nb_agents.view import RunStatus, RunView
 
 __all__ = ["Progress", "Run", "Work"]
+
+MAX_SAID = 20_000
+"""Characters of one follow-up text: every agent reads it again in each of its rounds."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +125,7 @@ class Run:
 
     @property
     def view(self) -> RunView:
-        """The turn as it stands."""
+        """The turn as it stands: answers, votes, calls; `timeline` has when they were."""
         return self._execution.view
 
     @property
@@ -133,14 +147,42 @@ class Run:
         )
 
     @property
-    def result(self) -> str | None:
-        """The final answer, or None as long as there is none."""
-        return self.view.answer if self.status == "completed" else None
+    def result(self) -> Any:
+        """The final answer, or a recipe's outputs by name; None as long as there is none."""
+        view = self.view
+        if view.status != "completed":
+            return None
+        return dict(view.outputs) if view.recipe else view.answer
 
     @property
     def receipt(self) -> Receipt:
         """What finished, what was stopped, what it cost; complete once the run is over."""
         return receipt(self.view, str(self.path))
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened and when, of the turns that this one resumed too; grows while it runs."""
+        return self._execution.recorder.timeline
+
+    def to_frame(self) -> Any:
+        """Give the timeline as a pandas DataFrame: a row for each span and mark.
+
+        Returns:
+            Columns agent, kind, name, start, end (UTC), seconds, outcome, tokens, cost, text.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise UserError(
+                "run.to_frame() needs pandas: `pip install pandas`. run.timeline has the same data."
+            ) from None
+        frame = pandas.DataFrame(self.timeline.rows(), columns=COLUMNS)
+        for column in ("start", "end"):
+            frame[column] = pandas.to_datetime(frame[column], unit="s", utc=True)
+        return frame
 
     @property
     def is_over(self) -> bool:
@@ -192,9 +234,115 @@ class Run:
             return view.answer
         if view.status == "failed":
             why = view.stop.reason if view.stop else "no answer"
-            reasons = {a.id: a.error or why for a in view.agents.values()}
+            failed = {s.address: s.why for s in view.steps.values() if s.status == "failed"}
+            reasons = failed or {a.id: a.error or why for a in view.agents.values()}
             raise RunFailed(self.id, reasons, self.path)
-        raise RunCancelled(self.id, partial_texts(view), self.receipt, self.path)
+        kept = (self.id, partial_texts(view), self.receipt, self.path)
+        if not view.recipe:
+            raise RunCancelled(*kept)
+        hard = view.stop is not None and view.stop.level == "immediate"
+        raise CancellationRequestedError(*kept, self.session, hard, view.current_step)
+
+    # Saying ---------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Add a follow-up text to the task while the agents work on it.
+
+        Each agent reads it with its next model request, and what was voted before does not count.
+        When the turn ends before, the text stays in the conversation.
+
+        Args:
+            text: At most `MAX_SAID` characters.
+
+        Raises:
+            UserError: The text is empty or too long, or the run is over.
+
+        Example:
+            run.say("Leave out the appendix, and write in British English")
+        """
+        text = text.strip()
+        if not text:
+            raise UserError("The text is empty. Write what the agents are to know.")
+        if len(text) > MAX_SAID:
+            raise UserError(
+                f"The text has {len(text)} characters; at most {MAX_SAID} are taken. Shorten it, "
+                "or let the agents read it from a file."
+            )
+        if self.is_over or not call(self._execution.say, text):
+            raise UserError(
+                f"Run {self.id} is over. "
+                f"`%%agents --continue --session {self.session}` asks its agents something new."
+            )
+
+    # Gates ----------------------------------------------------------------------------------
+
+    def approve(self, message: str = "", by: str = "") -> None:
+        """Let a recipe go on at the gate that has waited longest.
+
+        Args:
+            message: What later steps are told, as ``{{_approval_message}}``.
+            by: Who says so, for the record.
+
+        Raises:
+            UserError: No gate is waiting.
+        """
+        self.decide(True, message, by)
+
+    def deny(self, message: str = "", by: str = "") -> None:
+        """Stop a recipe at the gate that has waited longest; a resume asks again.
+
+        Args:
+            message: Why, for the record.
+            by: Who says so, for the record.
+
+        Raises:
+            UserError: No gate is waiting.
+        """
+        self.decide(False, message, by)
+
+    def decide(self, approved: bool, message: str = "", by: str = "", gate: str = "") -> None:
+        """Approve or deny; see `approve` and `deny`.
+
+        Args:
+            approved: Whether the recipe goes on.
+            message: What later steps are told.
+            by: Who says so; by default the user who runs this process.
+            gate: Address of the gate; "" is the one that has waited longest.
+
+        Raises:
+            UserError: The gate is not waiting, or none is.
+        """
+        who = by or getuser()
+        if self.is_over or not call(self._execution.decide, approved, message, who, gate):
+            what = f"at no gate {gate!r}" if gate else "for no approval"
+            raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
+
+    def wait_for_approval(self, timeout: float | None = None) -> ApprovalView:
+        """Wait, blocking, until the next gate is decided.
+
+        Args:
+            timeout: Seconds after which to give up waiting. None means never.
+
+        Returns:
+            The decision: of the gate that waits now, else of the next one that is reached.
+
+        Raises:
+            UserError: The run ended without another one.
+            TimeoutError: ``timeout`` passed.
+        """
+        seen, changed = len(self.view.approvals), Future[None]()
+
+        def look(view: RunView) -> None:
+            if (len(view.approvals) > seen or view.is_over) and not changed.done():
+                changed.set_result(None)
+
+        self.subscribe(look)
+        look(self.view)
+        with interrupt_calls(self.press):
+            changed.result(timeout)
+        if len(self.view.approvals) == seen:
+            raise UserError(f"Run {self.id} ended without asking; it is {self.status}.")
+        return self.view.approvals[seen]
 
     # Stopping -------------------------------------------------------------------------------
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past
+from nb_agents.config.recipe import Recipe
 from nb_agents.config.snapshot import snapshot
-from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
+from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, AgentSpec, TeamSpec
+from nb_agents.recipes.progress import Progress
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.view import RunView
@@ -25,11 +28,13 @@ class Resumed:
         turn: Its number.
         past: Where its agents were.
         view: What it showed.
+        progress: How far its recipe was; None for a team.
     """
 
     turn: int
     past: Past
     view: RunView
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class Work:
         owner: Who runs it, in words.
         config: The team file's path, or "".
         resumed: What this goes on with, or None.
+        recipe: What the agents work through instead of a task of their own, or None.
+        given: The values that the recipe was started with.
     """
 
     task: str
@@ -59,6 +66,13 @@ class Work:
     owner: str = ""
     config: str = ""
     resumed: Resumed | None = None
+    recipe: Recipe | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def workspaces(self) -> tuple[str, ...]:
+        """Names of the turn's workspaces, as `RunView.workspaces` has them."""
+        return (self.recipe.name,) if self.recipe else tuple(a.id for a in self.spec.agents)
 
     def started(self) -> ev.TurnStarted:
         """Make the turn's first line."""
@@ -66,15 +80,17 @@ class Work:
             session=self.paths.session,
             turn=self.paths.number,
             task=self.task,
-            agents=tuple(
-                ev.AgentInfo(
-                    id=a.id, model=a.backend.model or a.backend.type, backend=a.backend.type
-                )
-                for a in self.spec.agents
-            ),
+            agents=() if self.recipe else tuple(map(_info, self.spec.agents)),
             timeout_s=self.timeout_s,
             notices=self.notices,
             resumes=self.resumed.turn if self.resumed else 0,
             team=snapshot(self.spec),
             config=self.config,
+            recipe=self.recipe.name if self.recipe else "",
+            context=dict(self.given),
         )
+
+
+def _info(agent: AgentSpec) -> ev.AgentInfo:
+    backend = agent.backend
+    return ev.AgentInfo(id=agent.id, model=backend.model or backend.type, backend=backend.type)

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nb_agents.events import Event, FileInfo, TurnStarted
+from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.turn import answer_text, partial_answers, write_views
 from nb_agents.tools.workspace import list_files
-from nb_agents.view import AgentView, RunView, VoteView, fold
+from nb_agents.view import AgentView, RunView, VoteView, apply, fold
 
 __all__ = [
     "Message",
@@ -31,6 +31,15 @@ __all__ = [
     "past_events",
     "workspace_files",
 ]
+
+LISTED = 500
+"""Files of a workspace that are named; the others are counted. One journal line holds them all."""
+
+_LEAVES = ("agent", "bash")
+TOLD_STEPS = 20
+"""Finished steps of an incomplete recipe that the next turn is told: the last ones."""
+TOLD_CHARS = 2_000
+"""Characters of what each of them gave."""
 
 _PARTIAL_HEADER = "[PARTIAL TEXT - written by agents before the stop, never submitted as an answer]"
 
@@ -182,9 +191,11 @@ def load_turn(paths: TurnPaths) -> PastTurn:
         view, warnings = _from_files(paths)
         return PastTurn(paths, view, live, unread + warnings)
     # A renamed or forked session is called what its directory is called.
-    view = replace(fold(past_events(paths)), session=paths.session)
+    view = replace(fold(_with_past(paths, recovered.events)), session=paths.session)
     if not live:
-        view = view if view.is_over else _as_died(view, paths)
+        view = view if view.is_over else _as_died(view)
+        if view.file_count is None:
+            view = apply(view, workspace_files(paths, view.workspaces))
         unread += _mend(view, paths)
     return PastTurn(paths, view, live, unread)
 
@@ -198,14 +209,17 @@ def past_events(paths: TurnPaths) -> list[Event]:
     Returns:
         The events; what can't be read is left out.
     """
-    events = list(read_journal(paths.journal).events)
+    return _with_past(paths, read_journal(paths.journal).events)
+
+
+def _with_past(paths: TurnPaths, events: Sequence[Event]) -> list[Event]:
     resumes = next((e.resumes for e in events if isinstance(e, TurnStarted)), 0)
     if not 0 < resumes < paths.number:
-        return events
-    return past_events(TurnPaths(paths.path.with_name(f"turn_{resumes}"))) + events
+        return list(events)
+    return [*past_events(TurnPaths(paths.path.with_name(f"turn_{resumes}"))), *events]
 
 
-def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> tuple[FileInfo, ...]:
+def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> FilesListed:
     """List what the workspaces of a turn hold.
 
     Args:
@@ -213,16 +227,19 @@ def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> tuple[FileInfo, 
         agents: Whose workspaces.
 
     Returns:
-        Every file, with its size.
+        The first `LISTED` files of each, and how many and how large they are in all.
     """
-    return tuple(
+    found = {agent: list_files(paths.workspaces / agent) for agent in agents}
+    named = tuple(
         FileInfo(agent=agent, path=name, size=size)
-        for agent in agents
-        for name, size in list_files(paths.workspaces / agent)
+        for agent, files in found.items()
+        for name, size in files[:LISTED]
     )
+    sizes = [size for files in found.values() for _, size in files]
+    return FilesListed(files=named, count=len(sizes), size=sum(sizes))
 
 
-def _as_died(view: RunView, paths: TurnPaths) -> RunView:
+def _as_died(view: RunView) -> RunView:
     """Show a turn whose process ended without a word as what it is: cut where it was."""
     agents = {
         k: replace(
@@ -233,7 +250,7 @@ def _as_died(view: RunView, paths: TurnPaths) -> RunView:
         )
         for k, a in view.agents.items()
     }
-    return replace(view, agents=agents, files=workspace_files(paths, agents), status="cancelled")
+    return replace(view, agents=agents, status="cancelled")
 
 
 def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
@@ -248,17 +265,17 @@ def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
 
 
 def _is_up_to_date(view: RunView, paths: TurnPaths) -> bool:
-    """Whether the files show all of the journal; only an ended turn's metadata has a receipt."""
+    """Whether the files show all of the journal and of the workspaces, as an ended turn's do."""
     known = _read_json(paths.metadata)
     needed = [paths.answer] if answer_text(view) else []
     if view.status != "completed" and partial_answers(view):
         needed.append(paths.partial_answers)
-    whole = known.get("journal_seq") == view.seq and "receipt" in known
+    whole = known.get("journal_seq") == view.seq and {"receipt", "files"} <= known.keys()
     return whole and all(path.exists() for path in needed)
 
 
 def _messages(turn: PastTurn) -> list[Message]:
-    messages = [Message("user", turn.view.task)] if turn.view.task else []
+    messages = [Message("user", text) for text in (turn.view.task, *turn.view.said) if text]
     if turn.is_complete:
         return messages + ([Message("assistant", turn.view.answer)] if turn.view.answer else [])
     if text := incomplete_text(turn):
@@ -277,6 +294,8 @@ def incomplete_text(turn: PastTurn) -> str:
     Returns:
         One message, or "" when no agent had an answer or a workspace.
     """
+    if turn.view.recipe:
+        return _incomplete_recipe(turn)
     view, spaces = turn.view, {p.name: p for p in _workspaces(turn)}
     answered = {a.id for a in view.agents.values() if a.answers}
     if not answered | spaces.keys():
@@ -289,6 +308,38 @@ def incomplete_text(turn: PastTurn) -> str:
     for agent_id in sorted(answered | spaces.keys()):
         lines += _agent_lines(view.agents.get(agent_id, AgentView(agent_id)), spaces.get(agent_id))
     return "\n".join(lines)
+
+
+def _incomplete_recipe(turn: PastTurn) -> str:
+    """Word an incomplete recipe: what its steps gave, what was cut, what waits."""
+    view = turn.view
+    done = [s for s in view.steps.values() if s.unit in _LEAVES and s.status == "ok"]
+    left = [
+        s for s in view.steps.values() if s.unit in _LEAVES and s.status not in ("ok", "skipped")
+    ]
+    where = f" at {view.current_step}" if view.current_step else ""
+    lines = [
+        "[INCOMPLETE TURN - Session was cancelled before completion]",
+        f"[Recipe {view.recipe}: {view.status}{where}]",
+        "",
+    ]
+    if len(done) > TOLD_STEPS:
+        lines += [f"[{len(done) - TOLD_STEPS} earlier finished steps are left out]", ""]
+    for step in done[-TOLD_STEPS:]:
+        lines += [f"## {step.address} (finished):", _start(str(step.output)), ""]
+    for step in left:
+        what = "agent" if step.unit == "agent" else "command"
+        how = f"failed: {_start(step.why)}" if step.status == "failed" else "not finished"
+        lines += [f"## {step.address} ({what}, {how})", ""]
+    for gate in view.gates.values():
+        lines += [f"## {gate.address} waits for approval:", _start(gate.prompt), ""]
+    lines += [f"[Workspace available at: {path}]" for path in _workspaces(turn)]
+    return "\n".join(lines)
+
+
+def _start(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= TOLD_CHARS else f"{text[:TOLD_CHARS]} […]"
 
 
 def _agent_lines(agent: AgentView, workspace: Path | None) -> list[str]:
@@ -338,7 +389,7 @@ def _from_files(paths: TurnPaths) -> tuple[RunView, tuple[str, ...]]:
     partial = {} if complete else partial or _best_answer(answer)
     spaces = [p.name for p in _folders(paths.workspaces)]
     agents = {a: _agent_from(a, partial.get(a)) for a in dict.fromkeys([*partial, *spaces])}
-    phase = data.get("phase")
+    phase, said = data.get("phase"), data.get("said")
     view = RunView(
         session=paths.session,
         turn=paths.number,
@@ -348,10 +399,10 @@ def _from_files(paths: TurnPaths) -> tuple[RunView, tuple[str, ...]]:
         agents=agents,
         winner=str(data.get("winning_agent") or ""),
         answer=answer if complete else "",
-        files=workspace_files(paths, agents),
+        said=tuple(map(str, said)) if isinstance(said, list) else (),
         ended_at=paths.path.stat().st_mtime,
     )
-    return view, tuple(warnings)
+    return apply(view, workspace_files(paths, agents)), tuple(warnings)
 
 
 def _best_answer(text: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@
       SESSION_SUMMARY.txt
       turn_1/
         metadata.json  events.jsonl  answer.txt  partial_answers.json
-        workspaces/<agent>/   workspace -> workspaces/<winner>   owner.lock
+        workspaces/<agent>/   workspace -> workspaces/<winner>   owner.lock   stop.json
 
 Source: MassGen's session layout, so that its reader loads ours.
 """
@@ -92,6 +92,11 @@ class TurnPaths:
     def workspace(self) -> Path:
         """The winner's workspace, once there is one."""
         return self.path / "workspace"
+
+    @property
+    def stop(self) -> Path:
+        """A stop that another process has asked for, as JSON."""
+        return self.path / "stop.json"
 
     @property
     def summary(self) -> Path:

@@ -57,11 +57,15 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
         data["voting_complete"] = view.phase == "presenting"
         data["reason"] = _reason(view)
     data["run_status"] = view.status
+    if view.said:
+        data["said"] = list(view.said)
     data["journal_seq"] = view.seq
     data["owner"] = owner
     if view.is_over:
         data["duration_seconds"] = round((view.ended_at or 0) - view.started_at, 3)
         data["receipt"] = asdict(receipt(view, str(paths.path)))
+    if view.file_count is not None:
+        data["file_count"], data["file_bytes"] = view.file_count, view.file_bytes
         data["files"] = [asdict(f) for f in view.files]
     return data
 

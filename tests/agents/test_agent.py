@@ -36,6 +36,7 @@ class Seat:
     def __init__(self, offer: Offer, notes: Sequence[str] = ()) -> None:
         self.offers = [offer]
         self.notes = list(notes)
+        self.texts: list[str] = []
         self.refused: list[bool] = []
 
     def offer(self) -> Offer:
@@ -51,6 +52,9 @@ class Seat:
     def note(self, *, was_refused: bool) -> str:
         self.refused.append(was_refused)
         return self.notes.pop(0) if self.notes else ""
+
+    def hear(self) -> str:
+        return self.texts.pop(0) if self.texts else ""
 
 
 class Round:
@@ -286,7 +290,7 @@ def test_only_what_is_allowed_is_offered(offer: Offer, names: list[str]) -> None
 
 async def test_an_answer_refused_in_the_past_stays_so_and_its_note_is_the_same() -> None:
     response = ModelResponse(parts=[ToolCallPart("new_answer", {"content": "taken now"}, "c1")])
-    past = OpenRound(1, {}, [], (Exchange(1, response, complaint="No.", note="[9 s left]"),))
+    past = OpenRound(1, {}, [], (Exchange(1, response, complaint="No.", notes=("[9 s left]",)),))
     played = Round(Answer("better"), notes=["another note"])
     assert await played.play(past=past) == Answered("better")
     assert played.told(0) == ["Error: No.", "[9 s left]"]
@@ -300,6 +304,36 @@ async def test_a_stop_before_a_refusal_was_answered_tells_it_with_the_resume() -
     await played.play(past=past)
     assert played.seat.refused == [True]
     assert played.told(0) == ["Error: A copy.", "what there is"]
+
+
+async def test_what_is_heard_right_before_a_request_is_in_it_after_all_else() -> None:
+    played = Round(Turn("Hm."), Answer("mine"), notes=["9 s left"])
+    played.seat.texts = ["first", "second"]
+    await played.play()
+    assert played.told(0) == ["go", "first"]
+    assert played.told(1)[1:] == ["9 s left", "second"]
+
+
+async def test_what_is_said_while_a_failed_request_waits_is_in_the_next_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nb_agents.agents.agent.retry_delay_s", lambda exc, attempt: 0.0)
+    played = Round(Turn(error=ConnectionError("gone")), Answer("mine"))
+    played.seat.texts = ["", "late"]
+    await played.play()
+    assert [played.told(n) for n in (0, 1)] == [["go"], ["go", "late"]]
+
+
+async def test_what_was_heard_in_the_past_is_told_again_at_its_place() -> None:
+    response = ModelResponse(parts=[ToolCallPart("note", {"text": "x"}, "c1")])
+    done = Exchange(1, response, {0: ("noted x", False)}, notes=("9 s left", "second"))
+    past = OpenRound(1, {}, [], (done,), was_asking=True, notes=("first",))
+    played = Round(Answer("mine"))
+    played.seat.texts = ["third"]
+    await played.play(note, past=past)
+    sent = played.model.requests[0]
+    assert [part.content for part in sent[0].parts] == ["go", "first"]
+    assert played.told(0) == ["noted x", "9 s left", "second", "third"]
 
 
 async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> None:

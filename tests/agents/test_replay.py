@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.agents import coordination as co
 from nb_agents.agents.replay import Exchange, OpenRound, replay
 from tests.strategies import EVENTS
 
@@ -158,22 +157,36 @@ def test_answers_and_votes_come_back_with_the_numbers_of_rounds_and_calls() -> N
             ev.VoteCast(agent="b", target="a", reason="r", seen={"a": 1}),
         ],
     )
-    assert past.state == co.Coordination(("a", "b"), {"a": ("A",)}, {"b": "a"})
+    assert (past.state.answers, past.state.votes) == ({"a": ("A",)}, {"b": "a"})
     assert (past.round_numbers, past.calls) == ({"a": 2, "b": 1}, {"a": 2})
     assert past.rounds["a"].seen == {"a": 1}
 
 
 def test_a_presentation_comes_back_with_its_open_round() -> None:
-    past = replay(["a", "b"], [ev.PresentationStarted(agent="a"), opens(), asks(), says(OTHER)])
-    assert past.presenter == "a"
+    begins_to = ev.PresentationStarted(agent="a")
+    past = replay(["a", "b"], [ANSWER, begins_to, opens(), asks(), says(OTHER)])
+    assert past.state.presenter == "a"
     assert past.rounds["a"].exchanges == (Exchange(1, OTHER),)
 
 
 def test_what_an_agent_was_told_comes_back_with_what_it_has_seen() -> None:
     told = ev.Told(agent="a", text="news", seen={"b": 1})
     past = replay(["a", "b"], [opens(), asks(), says(), ends(0), told])
-    assert past.rounds["a"].exchanges[-1].note == "news"
+    assert past.rounds["a"].exchanges[-1].notes == ("news",)
     assert (past.rounds["a"].seen, past.rounds["a"].news) == ({"b": 1}, 1)
+
+
+def test_follow_up_texts_come_back_with_who_has_heard_them_and_the_words_of_it() -> None:
+    told = [ev.Told(agent="a", text=text, heard=heard) for heard, text in enumerate("xyz", 1)]
+    texts = [ev.Said(text=text) for text in ("1", "2", "3", "4")]
+    past = replay(
+        ["a", "b"],
+        [opens(), *texts, told[0], asks(), says(), told[1], asks(call=2), told[2], asks(call=2)],
+    )
+    assert (past.state.unheard("a"), past.state.unheard("b")) == (("4",), ("1", "2", "3", "4"))
+    assert past.rounds["a"] == OpenRound(
+        1, {}, REQUEST, (Exchange(1, RESPONSE, notes=("y", "z")),), True, notes=("x",)
+    )
 
 
 @given(st.lists(EVENTS, max_size=40))

@@ -10,7 +10,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 from nb_agents import RunCancelled, RunFailed, checkpoint
 from nb_agents import events as ev
 from nb_agents.cancel import StopResult
-from nb_agents.runs import execution
+from nb_agents.runs import drivers
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import wait_until
@@ -138,7 +138,7 @@ def test_a_stop_that_came_before_the_work_did_asks_no_model(
             here[0].stop(agent=agent)
             return real(spec, client)
 
-        monkeypatch.setattr(execution, "backend_for", slow)
+        monkeypatch.setattr(drivers, "backend_for", slow)
         a = ScriptedModel(Answer("A's"), Vote("agent1"), PRESENTED)
         b = ScriptedModel(Answer("B's"))
         run = start(tmp_path, a=a, b=b)

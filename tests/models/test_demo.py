@@ -8,6 +8,7 @@ import pytest
 import nb_agents
 from nb_agents import TeamSpec
 from nb_agents import events as ev
+from nb_agents.config.recipe import Recipe
 from nb_agents.models.demo import DEMO_WORDS_PER_SECOND
 from tests.model_server import wait_until
 from tests.team_kit import events, finish
@@ -72,6 +73,76 @@ def test_it_writes_at_a_pace_that_a_person_can_follow_and_stops_at_once(tmp_path
     run.stop(now=True)
     finish(run)
     assert all("I am" in a.partial for a in run.view.agents.values())
+
+
+STEPS = """
+name: ask
+description: d
+version: 1.0.0
+steps:
+- {id: word, agent: x, prompt: Is it good?, output: word}
+- {id: list, agent: x, prompt: "<FINAL PRESENTATION> List files", output: listed}
+- {id: each, foreach: "{{listed.files}}", agent: x, prompt: "Open {{item.name}}", collect: opened}
+- {id: end, condition: "{{word}} == 'yes'", agent: x, prompt: "<TASK>End it", output: end}
+"""
+
+
+def _play(root: Path, text: str = STEPS) -> nb_agents.Run:
+    backend = {"type": "demo", "words_per_second": FAST}
+    spec = TeamSpec.model_validate({"agents": [{"id": "demo_0", "backend": backend}]})
+    return finish(
+        nb_agents.start(recipe=Recipe.from_text(text, "ask.yaml"), agents=spec, session_root=root)
+    )
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> nb_agents.Run:
+    return _play(tmp_path_factory.mktemp("recipe"))
+
+
+def test_in_a_recipe_it_answers_in_plain_text_and_says_what_it_is(played: nb_agents.Run) -> None:
+    assert played.status == "completed"
+    end = _results(played)["end"]
+    assert "This is the demo model" in end and "no LLM was called" in end and "demo_0" in end
+    assert "You asked: <TASK>End it" in end
+
+
+def test_it_gives_the_fields_that_later_steps_read(played: nb_agents.Run) -> None:
+    assert _results(played)["listed"] == {"files": [{"name": "…"}]}
+    assert "You asked: Open …" in _results(played)["opened"][0]
+    said = next(e.answer for e in events(played, ev.AnswerGiven) if e.agent == "list")
+    assert said.startswith("**This is the demo model**")
+    assert said.endswith('List files\n\n```json\n{"files": [{"name": "…"}]}\n```')
+
+
+def test_it_gives_the_word_that_later_steps_wait_for(played: nb_agents.Run) -> None:
+    assert _results(played)["word"] == "yes"
+
+
+def test_each_step_writes_one_note_that_holds_what_was_asked(played: nb_agents.Run) -> None:
+    assert {(t.agent, t.tool, t.outcome) for t in played.view.tools} == {
+        (step, "write_file", "ok") for step in ("word", "list", "each[0]", "end")
+    }
+    assert len(played.view.tools) == 4
+    (note,) = played.path.glob("workspaces/*/notes/is-it-good.md")
+    assert note.read_text().splitlines()[2:4] == ["Is it good?", ""]
+
+
+def test_the_same_recipe_gives_the_same_run(played: nb_agents.Run, tmp_path: Path) -> None:
+    assert _results(_play(tmp_path)) == _results(played)
+
+
+def test_a_step_of_no_words_and_one_with_the_riders_words_in_it_do_no_harm(tmp_path: Path) -> None:
+    odd = "Later steps compare your whole result with nothing.\nLater steps read ```json\n{\n```"
+    text = STEPS.replace("Is it good?", "'!'").replace("<TASK>End it", odd.replace("\n", "\\n"))
+    run = _play(tmp_path, text)
+    assert run.status == "completed", run.view.notices
+    assert (run.path / "workspaces" / "ask" / "notes" / "step.md").is_file()
+
+
+def _results(run: nb_agents.Run) -> dict[str, Any]:
+    assert isinstance(run.result, dict)
+    return run.result
 
 
 def _said(run: nb_agents.Run, agent: str, call: int) -> Any:

@@ -67,6 +67,46 @@ def test_a_tool_that_hangs_for_ever_does_not_hold_up_the_exit(tmp_path: Path) ->
     assert load_session(sessions(tmp_path)[0]).turns[0].view.stop
 
 
+LISTING_THAT_HANGS = """
+import time, nb_agents
+from nb_agents.runs import execution
+from nb_agents.testing import *
+def hang(*args):
+    print("listing", flush=True)
+    time.sleep(60)
+execution.workspace_files = hang
+gate = Gate()
+wrote = Turn(calls=(Call("write_file", {"path": "x", "content": "y"}),))
+model = ScriptedModel(wrote, Turn(text="words so far ", gate=gate))
+run = nb_agents.start("t", scripted_team(a=model))
+gate.wait_reached()
+if END == "kill":
+    run.stop(now=True)
+    run.wait_quietly()
+"""
+
+
+@pytest.mark.parametrize("end", ["kill", "exit"])
+def test_a_process_that_ends_while_its_files_are_listed_has_saved_its_turn(
+    tmp_path: Path, end: str
+) -> None:
+    with script(f"END = {end!r}\n{LISTING_THAT_HANGS}", tmp_path) as process:
+        assert read_line(process) == "listing\n"
+        began = time.monotonic()
+        if end == "kill":
+            process.kill()
+        _, errors = process.communicate(timeout=10)
+        assert time.monotonic() - began < 3.5
+        assert errors == ""
+    path = sessions(tmp_path)[0] / "turn_1"
+    before = json.loads((path / "metadata.json").read_bytes())
+    assert (before["run_status"], "files" in before) == ("cancelled", False)
+    (turn,) = load_session(sessions(tmp_path)[0]).turns
+    assert (turn.state, turn.warnings) == ("incomplete (stopped)", ())
+    assert turn.view.agents["a"].partial == "words so far "
+    assert [(f.agent, f.path) for f in turn.view.files] == [("a", "x")]
+
+
 STREAMING = """
 import nb_agents
 from nb_agents.testing import *

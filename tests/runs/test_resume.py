@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import ConfigError, SessionBusyError, StorageError, UserError
+from nb_agents.runs.loop import THREAD_NAME, portal
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session import copying
@@ -55,6 +57,24 @@ def test_a_run_resumes_with_its_own_models(tmp_path: Path) -> None:
         "Resumes turn 1: 0 answer(s), 0 vote(s) and 1 finished model call(s) are kept. "
         "Runs again: 1 model call cut or failed (a)."
     )
+
+
+def test_files_are_copied_while_other_runs_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = held(tmp_path, Turn(calls=(WRITE,)))
+    loops: list[str] = []
+    copy_one = copying._copy
+
+    def copy(source: str, target: str) -> None:
+        # The loop answers in the middle of the copying.
+        loops.append(portal().call(lambda: threading.current_thread().name))
+        copy_one(source, target)
+
+    monkeypatch.setattr(copying, "_copy", copy)
+    again = resumed(run)
+    assert loops == [THREAD_NAME]
+    assert (again.path / "workspaces/a/n.md").read_text() == "kept"
 
 
 def test_a_turn_is_resumed_again_and_again(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import logging
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from nb_agents.runs.loop import portal
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from nb_agents.view import RunView
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.team_kit import (
     WAIT_S,
@@ -221,6 +224,60 @@ def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     assert run.result == "A's"
     assert "The workspaces can't be listed: gone." in run.view.notices
+
+
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Holds up the listing of the workspaces until it is set."""
+    go_on, list_now = threading.Event(), execution.workspace_files
+
+    def wait_and_list(*args: Any) -> ev.FilesListed:
+        go_on.wait()
+        return list_now(*args)
+
+    monkeypatch.setattr(execution, "workspace_files", wait_and_list)
+    yield go_on
+    go_on.set()
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_the_turn_is_on_disk_before_its_files_are_listed(
+    tmp_path: Path, listing: threading.Event, gate: Gate, stopped: bool
+) -> None:
+    wrote = Turn(calls=(Call("write_file", {"path": "x", "content": "y"}),))
+    run = start(tmp_path, a=ScriptedModel(wrote, Answer("A's", gate=gate)))
+    gate.wait_reached()
+    shown: list[RunView] = []
+    run.subscribe(lambda view: shown.append(view) if view.is_over else None)
+    if stopped:
+        run.stop(now=True)
+    else:
+        gate.open()
+    status = "cancelled" if stopped else "completed"
+    wait_until(lambda: metadata(run)["run_status"] == status)
+    assert [e.kind for e in events(run)][-1] == "turn_ended"
+    assert "files" not in metadata(run)
+    # The loop is free, the session is still taken, and nobody is shown half of it.
+    assert portal().call(lambda: run.is_over) is False
+    assert TurnPaths(run.path).is_live()
+    assert shown == []
+    assert run.stop() == StopResult(False, "finished")
+    listing.set()
+    finish(run)
+    assert [(f.agent, f.path, f.size) for f in run.view.files] == [("a", "x", 1)]
+    assert [e.kind for e in events(run)][-2:] == ["turn_ended", "files_listed"]
+    assert (metadata(run)["file_count"], metadata(run)["file_bytes"]) == (1, 1)
+    assert [len(view.files) for view in shown] == [1]
+
+
+def test_waiters_are_told_when_the_workspaces_take_too_long_to_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: threading.Event
+) -> None:
+    monkeypatch.setattr(execution, "LISTING_S", 0.01)
+    run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
+    assert run.result == "A's"
+    assert "The workspaces can't be listed within 0.01 s." in run.view.notices
+    assert not TurnPaths(run.path).is_live()
 
 
 def test_views_that_could_not_be_written_are_written_by_save(

@@ -2,15 +2,23 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.session.history import Message, Session, load_session, load_turn
+from nb_agents.session.history import (
+    LISTED,
+    Message,
+    Session,
+    load_session,
+    load_turn,
+    workspace_files,
+)
 from nb_agents.session.layout import TurnPaths, claim_turn
-from nb_agents.session.turn import write_atomic
+from nb_agents.session.turn import write_atomic, write_views
 from tests import processes
 from tests.session.turns import (
     ADA,
@@ -146,6 +154,28 @@ def test_a_complete_turn_is_its_task_and_its_answer(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("end", [(COMPLETED,), (STOP, CANCELLED), ()])
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_follow_up_texts_are_the_persons_words_after_the_task(
+    tmp_path: Path, end: tuple[ev.Event, ...], has_journal: bool
+) -> None:
+    said = [ev.Said(text=text) for text in ("In French.", "And briefly.")]
+    paths = turn_paths(tmp_path)
+    write_turn(paths, started(), said[0], answer("ada", ADA), said[1], *end)
+    if not has_journal:
+        paths.journal.unlink()
+    (task, *more, last) = [(m.role, m.content) for m in session_of(tmp_path).messages]
+    assert task == ("user", "Why?")
+    assert more == [("user", "In French."), ("user", "And briefly.")]
+    assert last[0] == "assistant"
+
+
+@pytest.mark.parametrize("said", [None, "x", 3, {"a": 1}])
+def test_follow_up_texts_of_another_shape_are_none(tmp_path: Path, said: object) -> None:
+    massgen_turn(tmp_path, 1, {"metadata.json": {**COMPLETE, "said": said}, "answer.txt": "x"})
+    assert [m.content for m in session_of(tmp_path).messages] == ["First question", "x"]
+
+
 def test_turns_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for number in (10, 9, 2):
         write_turn(turn_paths(tmp_path, number), started(number, f"task {number}"), COMPLETED)
@@ -276,6 +306,43 @@ def test_a_lost_view_is_made_again(tmp_path: Path, name: str, events: tuple[ev.E
     (paths.path / name).unlink()
     load_turn(paths)
     assert (paths.path / name).read_bytes() == before
+
+
+def test_files_that_the_run_could_not_list_any_more_are_listed_by_the_reader(
+    tmp_path: Path,
+) -> None:
+    paths = turn_paths(tmp_path)
+    # What a process leaves that is killed right behind the turn's end.
+    write_views(write_journal(paths, started(), answer("ada", ADA), STOP, CANCELLED), paths)
+    (paths.workspaces / "ben" / "notes.md").write_text("12345")
+    assert "files" not in json.loads(paths.metadata.read_bytes())
+    turn = load_turn(paths)
+    assert (turn.state, turn.warnings) == ("incomplete (stopped)", ())
+    notes = ev.FileInfo(agent="ben", path="notes.md", size=5)
+    assert (turn.view.files, turn.view.file_count, turn.view.file_bytes) == ((notes,), 1, 5)
+    assert json.loads(paths.metadata.read_bytes())["file_count"] == 1
+    assert "Agents with workspace only (no answer): ben" in paths.summary.read_text()
+
+
+def test_a_journal_whose_last_line_has_the_files_is_read_as_it_is(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    gone = ev.FileInfo(agent="ben", path="gone.md", size=7)
+    write_journal(paths, started(), replace(CANCELLED, files=(gone,)))
+    view = load_turn(paths).view
+    assert (view.files, view.file_count, view.file_bytes) == ((gone,), 1, 7)
+
+
+def test_of_a_large_workspace_the_first_files_are_named_and_all_are_counted(
+    tmp_path: Path,
+) -> None:
+    paths = turn_paths(tmp_path)
+    for number in range(LISTED + 10):
+        (paths.workspaces / "ada" / f"{number:04}.txt").write_text("xy")
+    (paths.workspaces / "ben" / "notes.md").write_text("12345")
+    listed = workspace_files(paths, ("ada", "ben"))
+    assert (listed.count, listed.size) == (LISTED + 11, 2 * (LISTED + 10) + 5)
+    names = [f"{number:04}.txt" for number in range(LISTED)]
+    assert [f.path for f in listed.files] == [*names, "notes.md"]
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"turn": 1, "sta', b"[]", b"\xff", b"[" * 100_000])

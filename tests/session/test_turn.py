@@ -56,6 +56,12 @@ def test_an_incomplete_turn_has_massgens_keys(paths: TurnPaths) -> None:
     assert "winning_agent" not in data
 
 
+def test_follow_up_texts_are_in_the_metadata_once_there_are_any(paths: TurnPaths) -> None:
+    assert "said" not in metadata(view_of(started()), paths)
+    said = [ev.Said(text=text) for text in ("One.", "Two.")]
+    assert metadata(view_of(started(), *said, CANCELLED), paths)["said"] == ["One.", "Two."]
+
+
 def test_a_turn_stopped_while_presenting_names_the_winner(paths: TurnPaths) -> None:
     events = (*VOTED, ev.PresentationStarted(agent="ada"), STOP)
     end = ev.TurnEnded(status="cancelled", phase="presenting", winner="ada")
@@ -104,7 +110,7 @@ def test_a_turn_is_incomplete_from_its_first_moment(paths: TurnPaths) -> None:
 def test_an_ended_turn_carries_its_receipt_and_journal_position(paths: TurnPaths) -> None:
     write_turn(paths, *VOTED, STOP, CANCELLED)
     data = read(paths.metadata)
-    assert data["journal_seq"] == 6
+    assert data["journal_seq"] == 7
     assert data["receipt"]["source"] == "widget"
     assert data["receipt"]["agents"]["ada"]["outcome"] == "finished"
     assert data["duration_seconds"] == 5.0

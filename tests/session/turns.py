@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nb_agents import events as ev
+from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.turn import write_views
@@ -72,6 +73,8 @@ def write_journal(paths: TurnPaths, *events: ev.Event) -> RunView:
 
 def write_turn(paths: TurnPaths, *events: ev.Event) -> RunView:
     """Write a turn as a process leaves it that ended well."""
+    if any(isinstance(event, ev.TurnEnded) for event in events):
+        events = (*events, workspace_files(paths, ("ada", "ben")))
     view = write_journal(paths, *events)
     write_views(view, paths)
     return view

@@ -1,0 +1,277 @@
+"""A recipe, from an Amplifier YAML file, as frozen validated specs.
+
+The file's exact source goes with the recipe, because a turn keeps what it ran. Keys that mean
+nothing here are listed in `Recipe.warnings`; a key that is nearly one of ours is refused.
+
+Source: amplifier-bundle-recipes, `models.py`; what it drops silently (a stage's `condition`,
+`approval_required`, `approval_message`, `auto_approve_if`) is part of the spec here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
+
+from nb_agents.config import recipe_rules as rules
+from nb_agents.config.document import Document, FileKind, parse_document, read_source
+from nb_agents.config.faults import Fault, Finding, Origin, as_error, invalid
+from nb_agents.config.recipe_limits import Backoff, Orchestrator, RateLimiting, Recursion, Retry
+from nb_agents.config.recipe_rules import Breach, Keys
+from nb_agents.config.recipe_stage import Approval, Stage
+from nb_agents.config.recipe_step import ProviderPreference, Step
+from nb_agents.config.recipe_values import PlainMap
+from nb_agents.config.spec import Spec
+from nb_agents.errors import ConfigError
+
+__all__ = [
+    "Approval",
+    "Backoff",
+    "Orchestrator",
+    "PlacedStage",
+    "ProviderPreference",
+    "RECIPE_FILE",
+    "RateLimiting",
+    "Recipe",
+    "Recursion",
+    "Retry",
+    "Stage",
+    "Step",
+    "is_recipe",
+]
+
+RECIPE_FILE = FileKind("recipe", "`name:`, `description:`, `version:` and `steps:`", expands=False)
+"""``${VAR}`` is left alone: in a recipe it belongs to bash, and may be a secret."""
+
+_NAME = re.compile(r"[\w-]*[^\W_][\w-]*")
+_VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)", re.ASCII)
+_DECLARED_TYPES = {"string", "integer", "number", "boolean", "array", "object"}
+_DECLARING_KEYS = {"type", "required", "default", "description"}
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no recipe name: use letters, digits, '-' and '_'")
+    return text
+
+
+def _version(value: object) -> object:
+    if isinstance(value, int | float):
+        raise ValueError(f'{value} is a number; write text with three parts, as "1.0.0"')
+    if isinstance(value, str) and not _VERSION.fullmatch(value):
+        raise ValueError(f'{value!r} is no version; write three numbers, as "1.0.0"')
+    return value
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is blank; say what the recipe does")
+    return text
+
+
+def _is_declared(value: object) -> bool:
+    """Tell ``{type: string, required: true}``, which declares a variable, from a value."""
+    if not isinstance(value, dict) or not value.keys() <= _DECLARING_KEYS:
+        return False
+    return len(value) > 1 and value.get("type") in _DECLARED_TYPES
+
+
+def _is_needed(value: object) -> bool:
+    if not isinstance(value, dict) or not _is_declared(value):
+        return False
+    return bool(value.get("required")) and "default" not in value
+
+
+def _defaults(context: Mapping[str, Any]) -> Mapping[str, Any]:
+    given = {name: value for name, value in context.items() if not _is_needed(value)}
+    return {k: v.get("default", "") if _is_declared(v) else v for k, v in given.items()}
+
+
+class PlacedStage(NamedTuple):
+    """A stage, and where the file has it.
+
+    Attributes:
+        stage: The stage.
+        path: Its keys from the top: () for the one stage of a recipe without stages.
+    """
+
+    stage: Stage
+    path: Keys
+
+
+class Recipe(Spec):
+    """A recipe. `from_file` and `from_text` make one; the class alone checks no rules.
+
+    Attributes:
+        name: Names it.
+        description: What it does.
+        version: Three numbers.
+        author: Who wrote it, as the file says it.
+        created: When, as the file says it.
+        updated: When last, as the file says it.
+        tags: As the file says them.
+        context: The variables that a run begins with. One that the file declares
+            (``{type: string, default: x}``) has its default, or is left out when it is `required`.
+        stages: What it does. A recipe without stages has one, whose name is "".
+        steps: The steps of a recipe without stages, as the file has them.
+        recursion: How far recipes may call recipes.
+        rate_limiting: How fast models may be called, or None when the file leaves it out.
+        orchestrator: Pace of the calls.
+
+    Example:
+        >>> text = "{name: hi, description: d, version: 1.0.0, "
+        >>> text += "steps: [{id: a, type: bash, command: 'echo hi'}]}"
+        >>> Recipe.from_text(text, "hi.yaml").stages[0].steps[0].kind
+        'bash'
+    """
+
+    name: Annotated[str, AfterValidator(_name)]
+    description: Annotated[str, AfterValidator(_said)]
+    version: Annotated[str, BeforeValidator(_version)]
+    author: Any = None
+    created: Any = None
+    updated: Any = None
+    tags: Any = None
+    context: Annotated[PlainMap, AfterValidator(_defaults)] = Field(default_factory=dict)
+    stages: tuple[Stage, ...] = ()
+    steps: tuple[Step, ...] = ()
+    recursion: Recursion = Recursion()
+    rate_limiting: RateLimiting | None = None
+    orchestrator: Orchestrator = Orchestrator()
+    _origin: Origin = PrivateAttr(default=Origin())
+    _text: str = PrivateAttr(default="")
+    _path: Path | None = PrivateAttr(default=None)
+    _required: tuple[str, ...] = PrivateAttr(default=())
+    _warnings: tuple[Finding, ...] = PrivateAttr(default=())
+
+    @property
+    def text(self) -> str:
+        """The file's exact source."""
+        return self._text
+
+    @property
+    def path(self) -> Path | None:
+        """The file, absolute; None for a recipe from text alone."""
+        return self._path
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What the file says and nobody here listens to, in its order."""
+        return self._warnings
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the file has stages."""
+        return not self.steps
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The declared variables that a caller must give."""
+        return self._required
+
+    @property
+    def placed_stages(self) -> tuple[PlacedStage, ...]:
+        """The stages with their places."""
+        if not self.is_staged:
+            return (PlacedStage(self.stages[0], ()),)
+        return tuple(PlacedStage(each, ("stages", i)) for i, each in enumerate(self.stages))
+
+    def fault(self, what: str, *path: object) -> ConfigError:
+        """Make an error that says where in the file its cause is.
+
+        Args:
+            what: The sentence.
+            path: Keys and list positions from the top, as in the file.
+
+        Returns:
+            The error; without a place when the recipe was made in Python.
+        """
+        return self._origin.fault(what, path)
+
+    def finding(self, what: str, *path: object) -> Finding:
+        """Make a finding, as `fault` makes an error."""
+        error = self.fault(what, *path)
+        return Finding(what, error.file, error.line, error.column)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Recipe:
+        """Read a recipe file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The recipe.
+
+        Raises:
+            ConfigError: With file, line, column and the nearest valid key; further faults in the
+                same file are in its ``others``.
+        """
+        text = read_source(path, RECIPE_FILE)
+        return cls.from_text(text, str(path), path=Path(path).absolute())
+
+    @classmethod
+    def from_text(cls, text: str, name: str, *, path: Path | None = None) -> Recipe:
+        """Read a recipe from its source, as a turn keeps it or a cell has it.
+
+        Args:
+            text: The source.
+            name: What messages call it.
+            path: Where it came from; None leaves its sub-recipes to the working directory.
+
+        Returns:
+            The recipe.
+
+        Raises:
+            ConfigError: As `from_file`.
+        """
+        document = parse_document(text, name, RECIPE_FILE)
+        try:
+            return cls._checked(document, text, path)
+        except RecursionError:
+            raise ConfigError("Nested too deeply: not a recipe.", file=name) from None
+
+    @classmethod
+    def _checked(cls, document: Document, text: str, path: Path | None) -> Recipe:
+        slips = rules.slipped_keys(cls, document.data)
+        found = [_fault(b, document, is_slip=True) for b in slips]
+        found += [_fault(b, document) for b in rules.breaches(document.data)]
+        try:
+            recipe = cls.model_validate(document.data)
+        except ValidationError as exc:
+            raise as_error([*found, *invalid(exc, document)], document.file) from None
+        if found:
+            raise as_error(found, document.file)
+        if recipe.steps:
+            only = Stage.model_construct(name="", steps=recipe.steps)
+            recipe = recipe.model_copy(update={"stages": (only,)})
+        recipe._origin, recipe._text, recipe._path = Origin(document), text, path
+        declared = document.data.get("context") or {}
+        recipe._required = tuple(str(name) for name, v in declared.items() if _is_needed(v))
+        recipe._warnings = tuple(_warnings(cls, document))
+        return recipe
+
+
+def _fault(breach: Breach, document: Document, *, is_slip: bool = False) -> Fault:
+    return Fault(breach.what, document.place(breach.path, key=breach.at_key), is_slip=is_slip)
+
+
+def _warnings(spec: type[Spec], document: Document) -> Iterator[Finding]:
+    idle = [*rules.unknown_keys(spec, document.data), *rules.idle_keys(document.data)]
+    placed = [(document.place(each.path, key=each.at_key), each.what) for each in idle]
+    for place, what in sorted(placed, key=lambda pair: pair[0] or (0, 0)):
+        line, column = place or (None, None)
+        yield Finding(what, document.file, line, column)
+
+
+def is_recipe(path: str | os.PathLike[str]) -> bool:
+    """Tell a recipe from a team file: it has steps or stages. A file that can't be read is none."""
+    try:
+        data = parse_document(read_source(path, RECIPE_FILE), str(path), RECIPE_FILE).data
+    except ConfigError:
+        return False
+    return "steps" in data or "stages" in data

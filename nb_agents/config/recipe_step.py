@@ -1,0 +1,131 @@
+"""One step of a recipe. What its keys may be together is in `recipe_rules`.
+
+Source: amplifier-bundle-recipes, `models.py` (keys, defaults).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from nb_agents.config import recipe_values as v
+from nb_agents.config.recipe_limits import Recursion, Retry
+from nb_agents.config.recipe_values import Name, Number, Plain, PlainMap, Text, Texts, VariableName
+from nb_agents.config.spec import Spec
+
+__all__ = ["OnError", "ProviderPreference", "Step", "StepKind", "StepType"]
+
+StepType = Literal["agent", "bash", "recipe"]
+StepKind = Literal["agent", "bash", "recipe", "group"]
+OnError = Literal["fail", "continue", "skip_remaining"]
+
+
+class ProviderPreference(Spec):
+    """One of the models that a step would like, in order.
+
+    Attributes:
+        provider: Its provider, or "" when only a class is asked for.
+        model: Its name, which may have ``*``.
+        class_: The class of models that will do, as ``reasoning`` (the key is ``class``).
+        required: Whether the step can't do without it.
+    """
+
+    provider: str = ""
+    model: str = ""
+    class_: str = Field(default="", alias="class")
+    required: bool = False
+
+
+def _parallel(value: object) -> object:
+    return value if isinstance(value, bool) else v.PARALLEL.written(value)
+
+
+class Step(Spec):
+    """One step.
+
+    Attributes:
+        id: Names it in the whole recipe.
+        type: What it does, as the file says it; `kind` knows of nested steps.
+        agent: Who is asked.
+        prompt: What it is asked.
+        mode: Put before the prompt.
+        agent_config: Kept, and not used.
+        provider: Whose model answers.
+        model: Which one.
+        provider_preferences: Which ones would do, in order, instead of `provider` and `model`.
+        model_role: What kind of model answers, instead of these.
+        spawn_mode: Kept: every agent has a session of its own here.
+        recipe: The sub-recipe's file, from this file's directory.
+        context: The variables that the sub-recipe starts with.
+        recursion: How far it may go.
+        command: What bash runs.
+        cwd: Where, from the workspace.
+        env: Variables of its environment.
+        output_exit_code: The variable that takes its exit code, as text.
+        output: The variable that takes the step's result.
+        condition: The step runs only when this holds.
+        timeout: Seconds that it may take.
+        on_error: What becomes of the recipe when it fails.
+        depends_on: Earlier steps that must have run.
+        parse_json: Whether JSON is looked for inside the result.
+        retry: How often it is tried.
+        foreach: The list that it runs for, as one ``{{name}}``.
+        as_: The variable that takes each item (the key is ``as``).
+        collect: The variable that takes all results.
+        max_iterations: Items that a list may have.
+        parallel: Whether items run at the same time, or how many.
+        checkpoint_iterations: Whether a stopped loop goes on at the item where it was.
+        while_condition: The step repeats as long as this holds.
+        max_while_iterations: Repetitions at most.
+        break_when: It ends when this holds after a repetition.
+        update_context: Variables to set after each repetition.
+        steps: What one iteration does, instead of a single agent, command or recipe.
+    """
+
+    id: Name
+    type: StepType = "agent"
+    agent: str = ""
+    prompt: str = ""
+    mode: str = ""
+    agent_config: Any = None
+    provider: str = ""
+    model: str = ""
+    provider_preferences: tuple[ProviderPreference, ...] = ()
+    model_role: str = ""
+    spawn_mode: Literal["subprocess"] | None = None
+    recipe: str = ""
+    context: PlainMap = Field(default_factory=dict)
+    recursion: Recursion | None = None
+    command: str = ""
+    cwd: str = ""
+    env: dict[str, Text] = Field(default_factory=dict)
+    output_exit_code: VariableName | None = None
+    output: VariableName | None = None
+    condition: Text = ""
+    timeout: Annotated[Number, BeforeValidator(v.TIMEOUT.written)] = 600
+    on_error: OnError = "fail"
+    depends_on: Texts = ()
+    parse_json: bool = False
+    retry: Retry = Retry()
+    foreach: str = ""
+    as_: VariableName = Field(default="item", alias="as")
+    collect: VariableName | None = None
+    max_iterations: Annotated[Number, BeforeValidator(v.ITERATIONS.written)] = 100
+    parallel: Annotated[bool | int | float | str, BeforeValidator(_parallel)] = False
+    checkpoint_iterations: bool = False
+    while_condition: Text = ""
+    max_while_iterations: Annotated[Number, BeforeValidator(v.WHILE_ITERATIONS.written)] = 100
+    break_when: Text = ""
+    update_context: dict[str, Plain] = Field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def kind(self) -> StepKind:
+        """What it does: ``group`` when it has nested steps, else its `type`."""
+        return "group" if self.steps else self.type
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it may run more than once."""
+        return bool(self.foreach or self.while_condition)

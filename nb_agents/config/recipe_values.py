@@ -1,0 +1,187 @@
+"""The values of a recipe's keys: numbers that may be templates, names, and plain data.
+
+A number may be written as ``{{name}}``; it is kept as text then, and the range that the key has
+here checks it again when it is known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+__all__ = [
+    "APPROVAL_TIMEOUT",
+    "ATTEMPTS",
+    "DELAY",
+    "FACTOR",
+    "INITIAL_DELAY_MS",
+    "ITERATIONS",
+    "MAX_CONCURRENT",
+    "MAX_DEPTH",
+    "MAX_STEPS",
+    "MIN_DELAY_MS",
+    "Name",
+    "Number",
+    "PARALLEL",
+    "Plain",
+    "PlainMap",
+    "Range",
+    "SUCCESSES",
+    "TIMEOUT",
+    "Text",
+    "Texts",
+    "VariableName",
+    "WHILE_ITERATIONS",
+    "is_template",
+]
+
+RESERVED = ("recipe", "session", "step")
+"""Variables that the runtime sets; a step can't."""
+
+_VARIABLE = re.compile(r"\w+")
+
+
+def is_template(value: object) -> bool:
+    """Tell whether a value has a ``{{name}}`` to be filled in."""
+    return isinstance(value, str) and "{{" in value
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a key takes.
+
+    Attributes:
+        low: The least.
+        high: The greatest.
+        is_whole: Whether it takes whole numbers only.
+        is_above: Whether it takes only what is above `low`.
+        unit: What it counts, as ``seconds``, or "".
+
+    Example:
+        >>> Range(1, 20).number("7")
+        7
+    """
+
+    low: float
+    high: float = math.inf
+    is_whole: bool = True
+    is_above: bool = False
+    unit: str = ""
+
+    def __str__(self) -> str:
+        noun = "a whole number" if self.is_whole else "a number"
+        counted = f"{noun} of {self.unit}" if self.unit else noun
+        least = f" {'above' if self.is_above else 'from'} {self.low:g}"
+        return counted + least + (f" to {self.high:g}" if self.high < math.inf else "")
+
+    def number(self, value: object) -> int | float:
+        """Read a number.
+
+        Args:
+            value: A number, or its text as a template gives it.
+
+        Returns:
+            The number.
+
+        Raises:
+            ValueError: It is none, or not one of these.
+        """
+        found = _as_number(value)
+        if found is None or not self._has(found):
+            raise ValueError(f"{reprlib.repr(value)} is not {self}")
+        return int(found) if self.is_whole else found
+
+    def written(self, value: object) -> int | float | str:
+        """Read a number as a recipe has it: a template stays as it is."""
+        if isinstance(value, str):
+            if is_template(value):
+                return value
+            raise ValueError(f"{reprlib.repr(value)} is text: write {self}, or a {{{{variable}}}}")
+        return self.number(value)
+
+    def _has(self, value: float) -> bool:
+        if not self.low <= value <= self.high or math.isinf(value):
+            return False
+        return (value > self.low or not self.is_above) and (
+            value == int(value) or not self.is_whole
+        )
+
+
+def _as_number(value: object) -> int | float | None:
+    if isinstance(value, str):
+        for read in (int, float):
+            try:
+                return read(value.strip())
+            except ValueError:
+                continue
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+TIMEOUT = Range(0, is_whole=False, is_above=True, unit="seconds")
+APPROVAL_TIMEOUT = Range(0, is_whole=False, unit="seconds")
+DELAY = Range(0, is_whole=False, unit="seconds")
+ATTEMPTS = Range(1)
+ITERATIONS = Range(1)
+WHILE_ITERATIONS = Range(1, 1000)
+PARALLEL = Range(1)
+MAX_DEPTH = Range(1, 20)
+MAX_STEPS = Range(1, 1000)
+MAX_CONCURRENT = Range(1, 100)
+MIN_DELAY_MS = Range(0, 60_000, unit="milliseconds")
+INITIAL_DELAY_MS = Range(100, unit="milliseconds")
+FACTOR = Range(1, is_whole=False)
+SUCCESSES = Range(1)
+
+Number = int | float | str
+"""A number, or a template that gives one."""
+
+
+def _as_text(value: object) -> object:
+    """Take YAML's bare true, 5 and 0.5 for the words they were written as."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _as_variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{name!r} can't be a variable: use letters, digits and '_'")
+    if name in RESERVED:
+        raise ValueError(f"{name!r} is set by the run itself. Take another name")
+    return name
+
+
+def _as_name(name: str) -> str:
+    if not name.strip() or not name.isprintable():
+        raise ValueError(f"{name!r} is no name: use printable characters in one line")
+    return name
+
+
+def _as_plain(value: Any) -> Any:
+    """Copy a value as the JSON that a turn keeps; YAML's dates become text."""
+    try:
+        return json.loads(json.dumps(value, default=_date_as_text, allow_nan=False))
+    except (TypeError, ValueError):
+        raise ValueError("it is not plain data: use text, numbers, lists and mappings") from None
+
+
+def _date_as_text(value: object) -> str:
+    if isinstance(value, date):  # a datetime is one too
+        return value.isoformat()
+    raise TypeError
+
+
+Text = Annotated[str, BeforeValidator(_as_text)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)]
+VariableName = Annotated[str, AfterValidator(_as_variable)]
+Name = Annotated[str, Field(max_length=200), AfterValidator(_as_name)]
+Plain = Annotated[Any, AfterValidator(_as_plain)]
+PlainMap = Annotated[Mapping[str, Any], AfterValidator(_as_plain)]

@@ -1,0 +1,93 @@
+"""What ``%agents VERB`` does with recipes and their gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nb_agents.config.faults import Finding
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.team import TeamSpec
+from nb_agents.jupyter.ipython import argument, arguments, display
+from nb_agents.recipes.check import check
+from nb_agents.recipes.diagram import mermaid
+from nb_agents.runs import registry
+
+__all__ = ["RECIPE_VERBS", "WITH_MESSAGE", "check_recipe"]
+
+_run = argument("run", metavar="RUN", help="run id, such as r1")
+_message = argument(
+    "message", nargs="?", default="", metavar="MESSAGE", help="what to say about it"
+)
+
+
+@arguments("agents approve")
+@_run
+@_message
+def approve(ip: Any, args: Any) -> None:
+    """Let a recipe go on at its gate; later steps are told the message."""
+    _decide(args, True)
+
+
+@arguments("agents deny")
+@_run
+@_message
+def deny(ip: Any, args: Any) -> None:
+    """Stop a recipe at its gate; a resume asks again."""
+    _decide(args, False)
+
+
+def _decide(args: Any, approved: bool) -> None:
+    run = registry.find_run(args.run)
+    gate = next(iter(run.view.gates), "")
+    run.decide(approved, args.message)
+    said = "approved: the recipe goes on" if approved else "denied: the recipe stops"
+    _say(f"Gate {gate!r} of run {run.id} is {said}.")
+
+
+@arguments("agents plan")
+@argument("file", metavar="RECIPE", help="recipe file")
+def plan(ip: Any, args: Any) -> None:
+    """Draw a recipe, without running it."""
+    recipe = Recipe.from_file(args.file)
+    drawn = f"```mermaid\n{mermaid(recipe)}\n```"
+    text = "\n".join(check(recipe).plan)
+    display({"text/markdown": drawn, "text/plain": text}, raw=True)
+
+
+def check_recipe(file: str, team: TeamSpec | None) -> None:
+    """Show what a recipe would do and what is wrong with it, without running it.
+
+    Args:
+        file: The recipe's file.
+        team: Whose agents would work; None leaves their names unchecked.
+    """
+    recipe = Recipe.from_file(file)
+    report = check(recipe, team)
+    lines = [
+        f"{file}: {recipe.name} {recipe.version}",
+        *report.plan,
+        *(_said("Fault", finding) for finding in report.faults),
+        *(_said("Note", finding) for finding in (*recipe.warnings, *report.warnings)),
+        "It can't run." if report.faults else "It can run.",
+    ]
+    _say("\n".join(dict.fromkeys(lines)))
+
+
+def _said(kind: str, finding: Finding) -> str:
+    place = f" line {finding.line}" if finding.line else ""
+    return f"{kind}{place}: {finding.what}"
+
+
+def _say(text: str) -> None:
+    display({"text/plain": text}, raw=True)
+
+
+WITH_MESSAGE = frozenset({"approve", "deny"})
+"""Verbs whose line is one word and a text."""
+
+RECIPE_VERBS: dict[str, Callable[[Any, Any], None]] = {
+    "approve": approve,
+    "deny": deny,
+    "plan": plan,
+}

@@ -1,0 +1,503 @@
+"""What happened in a turn, ready to be drawn: bars and marks on a scale, votes, revisions.
+
+Pure functions of view and timeline; the template only places them. A picture of hours with
+thousands of calls has a bounded number of bars: short ones beside each other are merged.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from nb_agents.jupyter import text
+from nb_agents.timeline import Entry, EntryKind, Stretch, Timeline
+from nb_agents.view import AgentView, RunView
+
+__all__ = [
+    "Bar",
+    "Change",
+    "Mark",
+    "Picture",
+    "Revision",
+    "Row",
+    "Scale",
+    "Tick",
+    "compare",
+    "heading",
+    "picture",
+    "revisions",
+]
+
+
+MAX_BARS = 500
+MAX_MARKS = 200
+"""Of all rows together; more are merged with their neighbours."""
+MAX_LINES = 30
+"""Lines across all rows: stops and what the person said."""
+MAX_VOTES = 40
+MAX_DIFFED = 4_000
+"""Characters of each of two answers that are compared."""
+MAX_REVISIONS = 4
+"""Comparisons for each agent, the latest."""
+
+_GAP = 0.07
+"""Part of the width that stands for the time between a stop and its resume."""
+_STEPS = (
+    *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
+    *(60 * m for m in (1, 2, 5, 10, 15, 30)),
+    *(3600 * h for h in (1, 2, 4, 8, 24, 72, 168)),
+)
+_MARKS = ("answer", "vote", "restart", "presents", "rejected", "timeout", "failed", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A line of the scale; `left` in percent."""
+
+    left: float
+    label: str
+
+
+class Scale:
+    """Puts times on a line from 0 to 100 percent; what lies between two turns is a short gap.
+
+    Args:
+        turns: When the turns were worked on.
+    """
+
+    def __init__(self, turns: Sequence[Stretch]) -> None:
+        self._turns = turns
+        self.total_s = max(sum(t.end - t.start for t in turns), 1e-3)
+        self._gap = min(_GAP, 0.35 / max(1, len(turns) - 1))
+        self._room = 1 - self._gap * (len(turns) - 1)
+
+    def seconds(self, at: float) -> float:
+        """Seconds of work until a moment."""
+        return sum(min(max(at - t.start, 0.0), t.end - t.start) for t in self._turns)
+
+    def left(self, at: float) -> float:
+        """Where a moment is, in percent."""
+        gaps = sum(at >= t.start for t in self._turns[1:]) * self._gap
+        return round(100 * (gaps + self._room * self.seconds(at) / self.total_s), 2)
+
+    @property
+    def gaps(self) -> list[tuple[float, float]]:
+        """The gaps: left and width, in percent."""
+        return [(self.left(a.end), round(100 * self._gap, 2)) for a, _ in pairwise(self._turns)]
+
+    @property
+    def ticks(self) -> list[Tick]:
+        """Five or so round numbers."""
+        step = next((s for s in _STEPS if self.total_s / s <= 6), self.total_s / 4)
+        count = int(self.total_s / step + 1e-6)
+        found = (n * step for n in range(count + 1))
+        return [Tick(self._left_of(s), self.clock(s)) for s in found]
+
+    def _left_of(self, seconds: float) -> float:
+        passed = 0.0
+        for turn in self._turns:
+            took = turn.end - turn.start
+            if seconds <= passed + took:
+                return self.left(turn.start + seconds - passed)
+            passed += took
+        return 100.0
+
+    def clock(self, seconds: float) -> str:
+        """Say a time as exactly as the scale needs it: ``0.2 s``, ``4 s``, ``2:01:05``."""
+        if self.total_s < 60:
+            return f"{seconds:.{1 if self.total_s < 10 else 0}f}\N{NO-BREAK SPACE}s"
+        minutes, rest = divmod(round(seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+    def when(self, entry: Entry) -> str:
+        """Say when an entry was."""
+        start, end = self.clock(self.seconds(entry.start)), self.clock(self.seconds(entry.end))
+        return start if start == end else f"{start} to {end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A span, or short ones beside each other; `left` and `width` in percent."""
+
+    kind: EntryKind
+    left: float
+    width: float
+    tone: Literal["ok", "cut", "failed"]
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something at one moment; `target` is the row of the agent voted for, or -1.
+
+    Of a line across all rows, `level` is how far above the others its name stands.
+    """
+
+    kind: str
+    left: float
+    name: str
+    title: str
+    outcome: str = ""
+    target: int = -1
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An agent: what is drawn of it, and the same in words."""
+
+    agent: str
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+    calls: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The timeline as it is drawn.
+
+    Attributes:
+        rows: An agent each.
+        ticks: The scale.
+        gaps: Between turns: left and width, in percent.
+        lines: Marks of the whole run, across all rows.
+        votes: The votes, latest first.
+        left_out: How many entries are neither drawn nor told.
+        label: The picture in a sentence.
+    """
+
+    rows: tuple[Row, ...]
+    ticks: tuple[Tick, ...]
+    gaps: tuple[tuple[float, float], ...]
+    lines: tuple[Mark, ...]
+    votes: tuple[Entry, ...]
+    left_out: int
+    label: str
+
+    @property
+    def row_height(self) -> int:
+        """Pixels of a row: less when there are many."""
+        return 34 if len(self.rows) <= 6 else 27
+
+    @property
+    def head(self) -> int:
+        """Pixels above the rows, for the names of lines."""
+        return 20 + 13 * max((line.level for line in self.lines), default=0)
+
+
+def picture(timeline: Timeline) -> Picture | None:
+    """Lay a timeline out.
+
+    Args:
+        timeline: Of a turn.
+
+    Returns:
+        What to draw, or None when nothing is known of when things were.
+    """
+    if not timeline.entries or not timeline.turns:
+        return None
+    scale = Scale(timeline.turns)
+    of: dict[str, list[_Placed]] = {agent: [] for agent in timeline.agents}
+    for entry in timeline.entries:
+        if entry.agent in of:
+            placed = _Placed(entry, scale.left(entry.start), scale.left(entry.end))
+            of[entry.agent].append(placed)
+    places = {agent: place for place, agent in enumerate(of)}
+    bars = _within(MAX_BARS, lambda slot: {a: _bars(of[a], slot) for a in of})
+    marks = _within(MAX_MARKS, lambda slot: {a: _marks(of[a], slot) for a in of})
+    whole = [e for e in timeline.entries if not e.agent and e.kind in ("stop", "said")]
+    rows = tuple(
+        Row(
+            agent,
+            tuple(_bar(group, scale) for group in bars[agent]),
+            tuple(each := [_mark(group, scale, places) for group in marks[agent]]),
+            _calls(placed.entry for placed in of[agent]),
+            _words(each),
+        )
+        for agent in of
+    )
+    return Picture(
+        rows,
+        tuple(scale.ticks),
+        tuple(scale.gaps),
+        tuple(_named([_mark([e], scale, places) for e in whole[:MAX_LINES]])),
+        tuple(e for e in reversed(timeline.entries) if e.kind == "vote")[:MAX_VOTES],
+        timeline.left_out,
+        _label(timeline, scale),
+    )
+
+
+def _label(timeline: Timeline, scale: Scale) -> str:
+    """Say the picture in a sentence, for those who can't see it."""
+    count: Counter[str] = Counter(e.kind for e in timeline.entries)
+    said = [
+        f"{count[kind]} {noun if count[kind] == 1 else plural}"
+        for kind, noun, plural in (
+            ("model", "model call", "model calls"),
+            ("tool", "tool call", "tool calls"),
+            ("answer", "answer", "answers"),
+            ("vote", "vote", "votes"),
+            ("restart", "restart", "restarts"),
+            ("stop", "stop", "stops"),
+        )
+        if count[kind]
+    ]
+    agents = f"{len(timeline.agents)} agent{'' if len(timeline.agents) == 1 else 's'}"
+    return f"Timeline of {agents} over {scale.clock(scale.total_s)}: {', '.join(said)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """An entry and where it is, in percent."""
+
+    entry: Entry
+    left: float
+    right: float
+
+
+_Groups = dict[str, list[list[Entry]]]
+
+
+def _within(limit: int, lay: Callable[[float], _Groups]) -> _Groups:
+    """Merge with wider and wider slots until there are few enough."""
+    slot = 0.5
+    while True:
+        laid = lay(slot)
+        if slot > 50 or sum(len(each) for each in laid.values()) <= limit:
+            return laid
+        slot *= 2
+
+
+def _bars(placed: Iterable[_Placed], slot: float) -> list[list[Entry]]:
+    """Group spans of one kind that together are shorter than a slot, in percent."""
+    groups: list[list[Entry]] = []
+    last: dict[str, tuple[float, list[Entry]]] = {}
+    for each in placed:
+        kind = each.entry.kind
+        if kind not in ("model", "tool", "step"):
+            continue
+        left, group = last.get(kind, (0.0, []))
+        if group and each.right - left < slot:
+            group.append(each.entry)
+        else:
+            group = [each.entry]
+            last[kind] = each.left, group
+            groups.append(group)
+    return groups
+
+
+def _bar(group: list[Entry], scale: Scale) -> Bar:
+    first = group[0]
+    end = max(e.end for e in group)
+    left = scale.left(first.start)
+    tone: Literal["ok", "cut", "failed"] = "ok"
+    if 2 * sum(e.outcome in ("failed", "error") for e in group) > len(group):
+        tone = "failed"
+    elif group[-1].outcome in ("cut", "running", "cancelled"):
+        tone = "cut"
+    title = _said(first, scale) if len(group) == 1 else _said_together(group, scale)
+    # Narrower than this can't be seen or pointed at.
+    width = max(scale.left(end) - left, 0.45)
+    return Bar(first.kind, min(left, 99.55), round(width, 2), tone, title)
+
+
+def _said_together(group: list[Entry], scale: Scale) -> str:
+    names = Counter("model calls" if e.kind == "model" else e.name for e in group)
+    first, last = group[0], max(group, key=lambda e: e.end)
+    start, end = scale.clock(scale.seconds(first.start)), scale.clock(scale.seconds(last.end))
+    listed = ", ".join(f"{n} {name}" for name, n in names.most_common(4))
+    return f"{start} to {end} · {text.clip(listed, 120)}"
+
+
+def _said(entry: Entry, scale: Scale) -> str:
+    """Say an entry in a line."""
+    match entry.kind:
+        case "model":
+            what = f"model call {entry.name}"
+        case "answer":
+            what = f"answer {entry.name}"
+        case "vote":
+            what = f"vote for {entry.name}"
+        case "restart":
+            what = f"began again, round {entry.name}"
+        case "stop":
+            what = "stop now" if entry.name == "now" else "stop"
+        case "said":
+            what = "you said"
+        case "presents":
+            what = "presents"
+        case "rejected":
+            what = "neither an answer nor a vote"
+        case "timeout":
+            what = "out of time"
+        case "failed":
+            what = "failed"
+        case _:
+            what = entry.name
+    outcome = "" if entry.outcome in ("finished", "ok", "counts") else entry.outcome
+    used = text.tokens(entry.tokens) if entry.tokens else ""
+    price = text.cost(entry.cost) if entry.tokens else ""
+    words = text.clip(entry.text, 120)
+    return " · ".join(p for p in (scale.when(entry), what, outcome, used, price, words) if p)
+
+
+def _marks(placed: Iterable[_Placed], slot: float) -> list[list[Entry]]:
+    """Group marks of one kind that follow each other within a slot, in percent."""
+    groups: list[list[Entry]] = []
+    left = 0.0
+    for each in placed:
+        if each.entry.kind not in _MARKS:
+            continue
+        if groups and groups[-1][0].kind == each.entry.kind and each.left - left < slot:
+            groups[-1].append(each.entry)
+        else:
+            left = each.left
+            groups.append([each.entry])
+    return groups
+
+
+def _mark(group: list[Entry], scale: Scale, places: dict[str, int]) -> Mark:
+    last = group[-1]
+    title = _said(last, scale)
+    if len(group) > 1:
+        title += f" (the last of {len(group)})"
+    target = places.get(last.name, -1) if last.kind == "vote" else -1
+    return Mark(last.kind, scale.left(last.start), last.name, title, last.outcome, target)
+
+
+def _named(lines: list[Mark]) -> list[Mark]:
+    """Name the lines across all rows: on two levels, and not where both are taken."""
+    named: list[Mark] = []
+    free = [-1.0, -1.0]
+    for line in lines:
+        name = "you said" if line.kind == "said" else "stop now" if line.name == "now" else "stop"
+        level = next((n for n, left in enumerate(free) if line.left >= left), None)
+        if level is not None:
+            free[level] = line.left + 10
+        shown = name if level is not None else ""
+        named.append(replace(line, name=shown, level=level or 0))
+    return named
+
+
+def _calls(entries: Iterable[Entry]) -> str:
+    count: Counter[str] = Counter(e.kind for e in entries)
+    listed = [(count["model"], "model call"), (count["tool"], "tool call")]
+    return ", ".join(f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in listed if n)
+
+
+def _words(marks: Iterable[Mark]) -> str:
+    return "; ".join(text.clip(mark.title, 90) for mark in [*marks][-12:])
+
+
+# Revisions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A piece of a comparison; `kind` is "same", "gone" or "new"."""
+
+    kind: Literal["same", "gone", "new"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One answer compared with the agent's next."""
+
+    before: int
+    after: int
+    changes: tuple[Change, ...]
+    is_cut: bool
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything came or went."""
+        return any(change.kind != "same" for change in self.changes)
+
+
+def revisions(agent: AgentView) -> tuple[Revision, ...]:
+    """Compare an agent's answers, each with its next.
+
+    Args:
+        agent: The agent.
+
+    Returns:
+        The latest comparisons, oldest first; none for a single answer.
+    """
+    pairs = list(enumerate(pairwise(agent.answers), start=1))
+    return tuple(_revision(n, old, new) for n, (old, new) in pairs[-MAX_REVISIONS:])
+
+
+def _revision(number: int, old: str, new: str) -> Revision:
+    changes = compare(old[:MAX_DIFFED], new[:MAX_DIFFED])
+    is_cut = max(len(old), len(new)) > MAX_DIFFED
+    return Revision(number, number + 1, tuple(_shortened(changes)), is_cut)
+
+
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_ALIKE = 0.35
+"""Less alike, a comparison by words is confetti; the texts are shown one after the other."""
+_AROUND = 60
+"""Characters of an unchanged stretch that are shown beside a change."""
+
+
+def compare(old: str, new: str) -> list[Change]:
+    """Compare two texts by words.
+
+    Args:
+        old: The text before.
+        new: The text after.
+
+    Returns:
+        What stayed, went and came; without what stayed it is ``new`` or ``old`` as a whole.
+    """
+    one, other = _WORDS.findall(old), _WORDS.findall(new)
+    # Its "autojunk" stays on: without it, texts of few different words take seconds.
+    matcher = difflib.SequenceMatcher(None, one, other)
+    if matcher.quick_ratio() < _ALIKE or matcher.ratio() < _ALIKE:
+        return [Change("gone", old), Change("new", new)]
+    changes: list[Change] = []
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag == "equal":
+            changes.append(Change("same", "".join(one[a:b])))
+            continue
+        if b > a:
+            changes.append(Change("gone", "".join(one[a:b])))
+        if d > c:
+            changes.append(Change("new", "".join(other[c:d])))
+    return changes
+
+
+def _shortened(changes: Sequence[Change]) -> list[Change]:
+    """Leave out the middle of what stayed."""
+    last = len(changes) - 1
+    return [
+        Change("same", _ends(change.text, place > 0, place < last))
+        if change.kind == "same"
+        else change
+        for place, change in enumerate(changes)
+    ]
+
+
+def _ends(words: str, has_before: bool, has_after: bool) -> str:
+    head = words[:_AROUND] if has_before else ""
+    tail = words[-_AROUND:] if has_after else ""
+    return words if len(words) <= len(head) + len(tail) + 20 else f"{head} … {tail}"
+
+
+def heading(view: RunView) -> str:
+    """What can be said of it before it is opened."""
+    answers = sum(len(a.answers) for a in view.agents.values())
+    parts = [f"{answers} answer{'' if answers == 1 else 's'}"] if answers else []
+    if view.votes:
+        parts.append(text.votes(view))
+    if view.winner:
+        parts.append(f"presented by {view.winner}")
+    return " · ".join(["What happened", *parts])

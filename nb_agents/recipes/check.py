@@ -1,0 +1,324 @@
+"""What a recipe would do, and what is wrong with it, without running anything.
+
+The files that it calls by name are read too. Everything that is shown comes from files and may be
+anything: it is put on one line and cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nb_agents.config.backends import why_unsupported
+from nb_agents.config.faults import Finding, nearest
+from nb_agents.config.recipe import PlacedStage, Recipe
+from nb_agents.config.recipe_rules import Keys
+from nb_agents.config.recipe_stage import Stage
+from nb_agents.config.recipe_step import Step
+from nb_agents.config.recipe_values import is_template
+from nb_agents.config.spec import Spec
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError, RecipeError
+from nb_agents.recipes.crew import worker_for
+from nb_agents.recipes.expression import parse
+from nb_agents.recipes.outline import Outline, one_line
+from nb_agents.recipes.template import variables
+
+__all__ = ["Report", "check", "find_recipe"]
+
+RESERVED = {
+    "recipe": {"name", "version", "description"},
+    "session": {"id", "started", "project"},
+    "stage": {"name", "index"},
+    "step": {"id", "index", "stage"},
+}
+"""What every step sees besides the recipe's variables, and what is in it."""
+
+_CONDITIONS = ("condition", "while_condition", "break_when")
+_BEFORE_LOOP = ["condition", "while_condition", "foreach", "max_iterations", "parallel"]
+_AFTER_BODY = ("update_context", "break_when", "steps")
+_NO_TEMPLATES = ("id", "agent_config")
+_IN_LOOP = [
+    key for key in Step.model_fields if key not in (*_BEFORE_LOOP, *_AFTER_BODY, *_NO_TEMPLATES)
+]
+
+# What looks like a template of ours or of Jinja; ``\{{`` and GitHub's ``${{`` are meant as such.
+_BRACES = re.compile(r"(?<![\\$])\{\{\s*[#/\w][^{}\n]*\}\}|\{%[^\n]*?%\}")
+_UNDERSTOOD = re.compile(
+    r"\{\{\s*\w+(\.\w+)*(\s*\|\s*raw)?\s*\}\}|\{\{#if\s.+\}\}|\{\{else\}\}|\{\{/if\}\}"
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found.
+
+    Attributes:
+        faults: What must be mended before the recipe can run.
+        warnings: What may be meant otherwise.
+        plan: What it would do, as lines of text.
+    """
+
+    faults: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    plan: tuple[str, ...]
+
+
+def check(recipe: Recipe, team: TeamSpec | None = None) -> Report:
+    """Say what a recipe would do, and what is wrong with it.
+
+    Args:
+        recipe: The recipe; files that it names literally are read.
+        team: Whose agents would work; None leaves their names unchecked.
+
+    Returns:
+        Faults, warnings and the plan, those of sub-recipes included.
+
+    Example:
+        >>> text = "{name: hi, description: d, version: 1.0.0, "
+        >>> text += "steps: [{id: a, type: bash, command: 'echo {{who}}'}]}"
+        >>> check(Recipe.from_text(text, "hi.yaml")).warnings[0].what
+        "Step 'a' uses {{who}}, which nothing sets before it."
+    """
+    checker = _Checker(team)
+    checker.recipe(recipe, set(), ())
+    faults, warnings = dict.fromkeys(checker.faults), dict.fromkeys(checker.warnings)
+    return Report(tuple(faults), tuple(warnings), tuple(checker.outline.lines))
+
+
+def find_recipe(written: str, beside: Path | None) -> Path | None:
+    """Find the file that a step calls.
+
+    Args:
+        written: The path as the step has it.
+        beside: The file of the recipe that calls it, or None.
+
+    Returns:
+        The file, beside the caller or else from the working directory; None when it is in
+        neither.
+    """
+    folders = ([beside.parent] if beside else []) + [Path.cwd()]
+    for folder in folders:
+        try:
+            path = (folder / written).resolve()
+            if path.is_file():
+                return path
+        except (OSError, ValueError, RuntimeError):  # too long a name, a NUL, a loop of links
+            continue
+    return None
+
+
+@dataclass
+class _Checker:
+    """Walks a recipe and those that it calls, and keeps what it finds."""
+
+    team: TeamSpec | None
+    faults: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    outline: Outline = field(default_factory=Outline)
+    seen: set[Path] = field(default_factory=set)
+
+    def recipe(self, recipe: Recipe, given: set[str], callers: tuple[Path, ...]) -> None:
+        """Check a recipe.
+
+        Args:
+            recipe: The recipe.
+            given: Variables that its caller gives.
+            callers: The files on the way to it.
+        """
+        self.warnings += recipe.warnings
+        self.outline.recipe(recipe)
+        path = recipe.path.resolve() if recipe.path else None
+        if path:
+            self.seen.add(path)
+            callers = (*callers, path)
+        known = {*recipe.context, *recipe.required, *given}
+        with self.outline.inside():
+            for placed in recipe.placed_stages:
+                self._stage(recipe, placed, known, callers)
+
+    def _stage(
+        self, recipe: Recipe, placed: PlacedStage, known: set[str], callers: tuple[Path, ...]
+    ) -> None:
+        stage, path = placed
+        who = f"Stage {stage.name!r}"
+        self._condition(recipe, stage.condition, (*path, "condition"), who, known)
+        with self.outline.stage(stage):
+            for number, step in enumerate(stage.steps):
+                self._step(recipe, step, (*path, "steps", number), known, callers)
+        self._gate(recipe, stage, path, known)
+
+    def _gate(self, recipe: Recipe, stage: Stage, path: Keys, known: set[str]) -> None:
+        if stage.gate is None:
+            return
+        self.outline.gate(stage)
+        who = f"The gate of stage {stage.name!r}"
+        inside = "approval" if stage.approval.prompt else "approval_message"
+        at = (*path, inside, "prompt") if inside == "approval" else (*path, inside)
+        for text in _texts(stage.gate.prompt) + _texts(stage.gate.timeout):
+            self._text(recipe, text, at, who, known)
+        for number, condition in enumerate(stage.auto_approve_if):
+            self._condition(recipe, condition, (*path, "auto_approve_if", number), who, known)
+
+    def _step(
+        self,
+        recipe: Recipe,
+        step: Step,
+        path: Keys,
+        known: set[str],
+        callers: tuple[Path, ...],
+    ) -> None:
+        self.outline.step(step, self._worker(recipe, step, path))
+        self._uses(recipe, step, path, known, _BEFORE_LOOP)
+        inner = {*known, step.as_} if step.foreach else known
+        self._uses(recipe, step, path, inner, _IN_LOOP)
+        with self.outline.inside():
+            for number, each in enumerate(step.steps):
+                self._step(recipe, each, (*path, "steps", number), inner, callers)
+            if step.kind == "recipe":
+                self._call(recipe, step, path, callers)
+        given = (step.output, step.output_exit_code, step.collect)
+        inner |= {name for name in given if name}
+        self._uses(recipe, step, path, inner, ["update_context"])
+        inner |= step.update_context.keys()
+        self._uses(recipe, step, path, inner, ["break_when"])
+        known |= inner - ({step.as_} - known if step.foreach else set())
+
+    def _worker(self, recipe: Recipe, step: Step, path: Keys) -> str:
+        """Say who of the team would do a step, or ""."""
+        if self.team is None or step.kind != "agent":
+            return ""
+        try:
+            worker = worker_for(step, self.team, lambda a: not why_unsupported(a.backend.type))
+        except RecipeError as exc:
+            self.faults.append(recipe.finding(f"Step {step.id!r}: {exc}", *path))
+            return ""
+        return f"{worker.agent.id} ({worker.why})"
+
+    def _call(self, recipe: Recipe, step: Step, path: Keys, callers: tuple[Path, ...]) -> None:
+        """Check the recipe that a step calls, once, when its name is no template."""
+        if is_template(step.recipe):
+            return
+        found = find_recipe(step.recipe, recipe.path)
+        if found is None:
+            what = f"No recipe {one_line(step.recipe)!r} beside this one or in {Path.cwd()}."
+            self.faults.append(recipe.finding(what, *path, "recipe"))
+        elif found in callers:
+            what = f"Step {step.id!r} calls a recipe that called it; only a condition or "
+            what += "`recursion` ends that."
+            self.warnings.append(recipe.finding(what, *path, "recipe"))
+        elif found not in self.seen:
+            self._called(recipe, step, path, found, callers)
+
+    def _called(
+        self, recipe: Recipe, step: Step, path: Keys, file: Path, callers: tuple[Path, ...]
+    ) -> None:
+        self.seen.add(file)
+        try:
+            sub = Recipe.from_file(file)
+        except ConfigError as exc:
+            self.faults += (
+                Finding(e.message, e.file, e.line, e.column) for e in (exc, *exc.others)
+            )
+            return
+        missing = [name for name in sub.required if name not in step.context]
+        if missing:
+            what = f"Recipe {sub.name!r} requires {_named(missing)}, which step {step.id!r} "
+            self.warnings.append(recipe.finding(f"{what}does not give.", *path, "recipe"))
+        self.recipe(sub, set(step.context), callers)
+
+    def _uses(
+        self, recipe: Recipe, step: Step, path: Keys, known: set[str], keys: list[str]
+    ) -> None:
+        who = f"Step {step.id!r}"
+        for key in keys:
+            value, alias = getattr(step, key), type(step).model_fields[key].alias or key
+            if key in _CONDITIONS:
+                self._condition(recipe, value, (*path, alias), who, known)
+            else:
+                for text in _texts(value):
+                    self._text(recipe, text, (*path, alias), who, known)
+
+    def _condition(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
+        if not text:
+            return
+        try:
+            names = parse(text).variables
+        except RecipeError as exc:
+            self.faults.append(recipe.finding(_unreadable(who, path, exc), *path))
+        else:
+            self._known(recipe, names, path, who, known)
+
+    def _text(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
+        try:
+            names = variables(text)
+        except RecipeError as exc:
+            self.faults.append(recipe.finding(_unreadable(who, path, exc), *path))
+            return
+        self._known(recipe, names, path, who, known)
+        foreign = [b[0] for b in _BRACES.finditer(text) if not _UNDERSTOOD.fullmatch(b[0])]
+        if foreign:
+            more = f" ({len(foreign) - 1} more such)" if len(foreign) > 1 else ""
+            what = f"{who} has {one_line(foreign[0])}, which is no template here and stays as it is"
+            self.warnings.append(_placed(recipe, f"{what}{more}.", path, foreign[0]))
+
+    def _known(
+        self, recipe: Recipe, names: tuple[str, ...], path: Keys, who: str, known: set[str]
+    ) -> None:
+        for name in names:
+            if not _is_known(name, known):
+                near = nearest(name.partition(".")[0], [*known, *RESERVED])
+                hint = f" Did you mean {{{{{near}}}}}?" if near and near not in name else ""
+                what = f"{who} uses {{{{{name}}}}}, which nothing sets before it.{hint}"
+                self.warnings.append(_placed(recipe, what, path, name))
+
+
+def _unreadable(who: str, path: Keys, exc: RecipeError) -> str:
+    key = next(part for part in reversed(path) if isinstance(part, str))
+    return f"{who}: `{key}` can't be read: {exc}"
+
+
+def _placed(recipe: Recipe, what: str, path: Keys, text: str) -> Finding:
+    """Make a finding about a text inside the value at ``path``: a prompt has many lines."""
+    found = recipe.finding(what, *path)
+    if found.line is None:
+        return found
+    for number, line in enumerate(recipe.text.split("\n")[found.line - 1 :], found.line):
+        # A key may hold the same words as its value begins with.
+        start = found.column - 1 if found.column and number == found.line else 0
+        if (at := line.find(text, start)) >= 0:
+            return replace(found, line=number, column=at + 1)
+    return found
+
+
+def _is_known(name: str, known: set[str]) -> bool:
+    first, _, rest = name.partition(".")
+    if first in known or first.startswith("_"):  # those the run sets begin with it
+        return True
+    return first in RESERVED and (not rest or rest in RESERVED[first])
+
+
+def _texts(value: object) -> list[str]:
+    """Give the texts inside a value that may have templates."""
+    return list(_walk(value))
+
+
+def _walk(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        if "{" in value:
+            yield value
+    elif isinstance(value, Spec):
+        for name in type(value).model_fields:
+            yield from _walk(getattr(value, name))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _walk(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _walk(each)
+
+
+def _named(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(repr(one_line(name)) for name in names)

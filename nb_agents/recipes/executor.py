@@ -1,0 +1,418 @@
+"""The recipe's driver: does what the plan says, and tells it what happened.
+
+Thin by design, as the team's driver is. Every unit of work is a task with a boundary: a graceful
+stop lets it finish and begins none; an immediate one cuts model streams and process groups.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+from nb_agents import events as ev
+from nb_agents.agents.agent import AgentTurn
+from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.decisions import Answered
+from nb_agents.agents.replay import Past, dump_messages, load_messages, load_round
+from nb_agents.agents.team import Result
+from nb_agents.cancel import AgentStopped, CancelToken
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.errors import ConfigError, ModelCallError, NbAgentsError
+from nb_agents.models.backend import Backend
+from nb_agents.recipes import agent_step
+from nb_agents.recipes.addresses import planned
+from nb_agents.recipes.check import find_recipe
+from nb_agents.recipes.crew import Worker, worker_for
+from nb_agents.recipes.output import final_text
+from nb_agents.recipes.pace import Pace
+from nb_agents.recipes.plan import (
+    AgentWork,
+    CommandWork,
+    Completed,
+    Denied,
+    Failed,
+    GateWork,
+    LoadWork,
+    Plan,
+    Work,
+    plan,
+)
+from nb_agents.recipes.progress import Progress, apply
+from nb_agents.tools.process import clean_env, run_bash
+
+__all__ = ["Executor", "Models"]
+
+logger = logging.getLogger("nb_agents")
+
+
+@dataclass(frozen=True)
+class Models:
+    """How steps come to models.
+
+    Attributes:
+        team: The agents that there are.
+        backend: Makes an agent's backend; may block.
+        is_usable: Whether an agent's model can be called.
+        secrets: The team's keys: no command inherits them.
+    """
+
+    team: TeamSpec
+    backend: Callable[[AgentSpec], Backend]
+    is_usable: Callable[[AgentSpec], bool]
+    secrets: Sequence[str] = ()
+
+
+class Executor:
+    """Drives a recipe through one turn; make it on the loop.
+
+    Args:
+        progress: How far it is; its recipe is loaded.
+        models: How steps come to models.
+        workspace: Where commands and file tools work.
+        context: Read-only files and directories for all agents.
+        token: The run's token.
+        emit: Takes what happens.
+        deny: Told why when a gate was denied; it stops the run.
+        said: Texts that the person has added so far.
+        past: Where the agents of steps were, when this goes on with an earlier turn.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        models: Models,
+        workspace: Path,
+        context: Sequence[Path],
+        token: CancelToken,
+        emit: Callable[[ev.Event], None],
+        deny: Callable[[str], None],
+        said: Sequence[str] = (),
+        past: Past | None = None,
+    ) -> None:
+        self._progress = progress
+        self._models = models
+        self._workspace = workspace
+        self._context = context
+        self._token = token
+        self._publish = emit
+        self._deny = deny
+        self._said = list(said)
+        self._open_rounds = dict(past.rounds) if past else {}
+        self._calls = dict(past.calls) if past else {}
+        self._heard = past.state.heard if past else {}
+        recipe = progress.recipes[""]
+        pause_ms = recipe.orchestrator.config.min_delay_between_calls_ms
+        self._pace = Pace(recipe.rate_limiting, pause_ms, {**recipe.context, **progress.context})
+        self._backends: dict[AgentSpec, Backend] = {}
+        self._busy: set[str] = set()
+        self._active: dict[str, AgentTurn] = {}
+        self._written: dict[str, list[str]] = {}
+        self._gates: dict[str, anyio.CancelScope] = {}
+        self._changed = anyio.Event()
+
+    # What the run asks of it -----------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Emit the words that have arrived from models and commands."""
+        for turn in tuple(self._active.values()):
+            turn.flush()
+        for address in tuple(self._written):
+            self._flush_output(address)
+
+    def hear(self, event: ev.Said) -> None:
+        """Take a text of the person: agents are told at their next boundary."""
+        self._said.append(event.text)
+
+    def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
+        """Decide a gate.
+
+        Args:
+            approved: Whether the recipe goes on.
+            message: What the person says, for later steps.
+            by: Who decides.
+            gate: Its address, or "" for the one that has waited longest.
+
+        Returns:
+            The address of the gate, or "" when it does not wait.
+        """
+        address = gate or next(iter(self._gates), "")
+        if address not in self._gates:
+            return ""
+        self._give(address, approved, message, by)
+        return address
+
+    def next(self) -> tuple[str, ...]:
+        """Give the addresses of what is to be done next, in order."""
+        return tuple(work.address for work in plan(self._progress).work)
+
+    async def run(self) -> Result:
+        """Work until the recipe has ended.
+
+        Returns:
+            Its outputs, or none when it failed.
+
+        Raises:
+            AgentStopped: The run was stopped; all work has ended by then.
+        """
+        ended = None
+        async with anyio.create_task_group() as group:
+            while ended is None:
+                if not self._token.is_stopping:
+                    ended = self._go_on(group)
+                elif not self._busy:
+                    ended = self._close()
+                    break
+                if ended is None and self._busy:
+                    self._changed = anyio.Event()
+                    await self._changed.wait()
+            if isinstance(ended, Denied):
+                said = f": {ended.message}" if ended.message else ""
+                self._deny(f"the gate of {ended.address!r} was denied{said}")
+        match ended:
+            case Completed(outputs=outputs):
+                return Result(answer=final_text(outputs), outputs=outputs)
+            case Failed(addresses=addresses, error=error):
+                named = ", ".join(addresses)
+                self._emit(ev.Noticed(text=f"The recipe failed at {named}: {error}"))
+                return Result()
+        self._token.checkpoint()
+        raise AssertionError("a recipe stops only when it is asked to")
+
+    # The loop --------------------------------------------------------------------------------
+
+    def _go_on(self, group: anyio.abc.TaskGroup) -> Completed | Failed | Denied | None:
+        """Do what the plan says now: how the recipe ended, or None."""
+        now: Plan = plan(self._progress, frozenset(self._busy))
+        for event in now.events:
+            if self._token.is_stopping:
+                return None
+            self._emit(event)
+        for work in now.work:
+            self._busy.add(work.address)
+            if isinstance(work, GateWork):
+                # Already here: who sees the question may answer before its task runs.
+                self._gates[work.address] = anyio.CancelScope()
+            group.start_soon(self._do, work, name=work.address)
+        return now.ended
+
+    def _close(self) -> Completed | None:
+        """Complete a recipe whose last step was in hand when the stop came; None for another."""
+        now = plan(self._progress)
+        if not isinstance(now.ended, Completed):
+            return None
+        for event in now.events:
+            self._emit(event)
+        return now.ended
+
+    def _emit(self, event: ev.Event) -> None:
+        if isinstance(event, ev.ModelStarted):
+            self._calls[event.agent] = event.call
+        elif isinstance(event, ev.ModelFinished):
+            self._pace.succeeded()
+        elif isinstance(event, ev.ModelFailed) and "429" in event.error:
+            self._pace.throttled()
+        self._progress = apply(self._progress, event)
+        self._publish(event)
+
+    async def _do(self, work: Work) -> None:
+        try:
+            await self._try(work)
+        finally:
+            self._busy.discard(work.address)
+            self._gates.pop(work.address, None)
+            self._changed.set()
+
+    async def _try(self, work: Work) -> None:
+        """Do one piece of work within its boundary; what a stop cuts begins anew on resume."""
+        with Boundary(self._token) as boundary:
+            try:
+                boundary.checkpoint()
+                match work:
+                    case AgentWork():
+                        await self._agent(work, boundary)
+                    case CommandWork():
+                        await self._command(work, boundary)
+                    case LoadWork():
+                        await self._load(work)
+                    case GateWork():
+                        await self._gate(work, boundary)
+            except AgentStopped:
+                self._end(work, "stopped")
+                return
+            except Exception as exc:
+                self._fail(work, exc)
+                return
+        if boundary.was_cut:
+            self._end(work, "killed")
+
+    def _end(self, work: Work, outcome: ev.Outcome) -> None:
+        if isinstance(work, AgentWork) and work.address in self._progress.units:
+            self._emit(ev.AgentEnded(agent=work.address, outcome=outcome))
+
+    def _fail(self, work: Work, exc: Exception) -> None:
+        if not isinstance(exc, NbAgentsError | OSError | TimeoutError | ValueError):
+            logger.error("step %s crashed", work.address, exc_info=exc)
+        error = str(exc) or type(exc).__name__
+        if isinstance(work, LoadWork):
+            self._emit(ev.StepFinished(step=work.address, outcome="failed", why=error))
+        elif isinstance(work, AgentWork | CommandWork):
+            if isinstance(work, AgentWork) and work.address in self._progress.units:
+                self._emit(ev.AgentFailed(agent=work.address, error=error))
+            self._emit(
+                ev.StepFailed(
+                    step=work.address,
+                    attempt=work.attempt,
+                    error=error,
+                    attempts=work.attempts,
+                    retry_in_s=work.retry_s,
+                )
+            )
+
+    # Agents ----------------------------------------------------------------------------------
+
+    async def _agent(self, work: AgentWork, boundary: Boundary) -> None:
+        await boundary.sleep(work.delay_s)
+        worker = worker_for(work.step, self._models.team, self._models.is_usable)
+        backend = await self._backend(worker.agent)
+        async with self._pace.turn(boundary):
+            with anyio.move_on_after(work.timeout_s) as clock:
+                text = await self._ask(work, worker, backend, boundary)
+                # One event: a process that dies between two would ask again.
+                self._emit(ev.StepFinished(step=work.address, outcome="ok", output=text))
+        if clock.cancelled_caught:
+            raise TimeoutError(f"The agent took longer than {work.timeout_s:g} s.")
+
+    async def _backend(self, agent: AgentSpec) -> Backend:
+        if agent not in self._backends:
+            self._backends[agent] = await to_thread.run_sync(self._models.backend, agent)
+        return self._backends[agent]
+
+    async def _ask(
+        self, work: AgentWork, worker: Worker, backend: Backend, boundary: Boundary
+    ) -> str:
+        address, spec = work.address, worker.agent
+        self._emit(
+            ev.StepStarted(
+                step=address,
+                unit="agent",
+                attempt=work.attempt,
+                worker=worker.why,
+                model=spec.backend.model or spec.backend.type,
+                asks=work.prompt,
+            )
+        )
+        past = self._open_rounds.pop(address, None)
+        if past is not None and not agent_step.is_about(past.request, work.prompt):
+            past = None
+        if past is None:
+            heard = len(self._said)
+            messages = agent_step.opening(
+                spec.system_message, work.prompt, self._context, self._said
+            )
+            request = dump_messages(messages)
+            self._emit(
+                ev.RoundStarted(agent=address, number=work.attempt, request=request, heard=heard)
+            )
+        else:
+            heard = self._heard.get(address, 0)
+            messages, past = load_messages(past.request), load_round(past)
+        turn = self._active[address] = AgentTurn(
+            address,
+            backend,
+            agent_step.toolbox(self._workspace, self._context),
+            self._emit,
+            agent_step.StepSeat(address, self._said, heard, self._emit),
+            boundary,
+            calls=self._calls.get(address, 0),
+        )
+        try:
+            decision = await turn.run(messages, past)
+        finally:
+            del self._active[address]
+        if not isinstance(decision, Answered):
+            raise ModelCallError(backend.name, "The step ended without a text.")
+        return decision.answer
+
+    # Commands --------------------------------------------------------------------------------
+
+    async def _command(self, work: CommandWork, boundary: Boundary) -> None:
+        await boundary.sleep(work.delay_s)
+        address = work.address
+        self._emit(
+            ev.StepStarted(step=address, unit="bash", attempt=work.attempt, asks=work.command)
+        )
+        written = self._written[address] = []
+        try:
+            done = await run_bash(
+                work.command,
+                cwd=_directory(self._workspace, work.cwd),
+                env=clean_env(work.env, self._models.secrets),
+                timeout_s=work.timeout_s,
+                on_output=written.append,
+            )
+        finally:
+            self._flush_output(address)
+            del self._written[address]
+        if done.exit_code is None:
+            raise TimeoutError(f"The command took longer than {work.timeout_s:g} s.")
+        if done.exit_code and not work.tolerates:
+            said = f": {done.errors.strip()[-2000:]}" if done.errors.strip() else "."
+            raise OSError(f"The command ended with exit code {done.exit_code}{said}")
+        self._emit(
+            ev.StepFinished(
+                step=address, outcome="ok", output=done.output, exit_code=done.exit_code
+            )
+        )
+
+    def _flush_output(self, address: str) -> None:
+        written = self._written[address]
+        text = "".join(written)
+        written.clear()
+        if text:
+            self._emit(ev.OutputStreamed(step=address, text=text))
+
+    # Sub-recipes and gates -------------------------------------------------------------------
+
+    async def _load(self, work: LoadWork) -> None:
+        recipe = await to_thread.run_sync(_read_recipe, work.path, work.beside)
+        path = str(recipe.path or "")
+        outline = planned(recipe, work.address)
+        self._emit(
+            ev.RecipeLoaded(step=work.address, path=path, text=recipe.text, outline=outline)
+        )
+
+    async def _gate(self, work: GateWork, boundary: Boundary) -> None:
+        decided = self._gates.get(work.address)
+        if decided is None:
+            return
+        with decided:
+            await boundary.sleep(work.timeout_s or math.inf)
+            self._give(work.address, work.default == "approve", "", "timeout")
+
+    def _give(self, address: str, approved: bool, message: str, by: str) -> None:
+        self._emit(ev.ApprovalGiven(step=address, approved=approved, message=message, by=by))
+        self._gates.pop(address).cancel()
+
+
+def _directory(workspace: Path, cwd: str) -> Path:
+    path = workspace / os.path.expanduser(cwd)
+    if not path.is_dir():
+        raise NotADirectoryError(f"The directory {cwd!r} does not exist.")
+    return path
+
+
+def _read_recipe(path: str, beside: Path | None) -> Recipe:
+    if path.startswith("@"):
+        raise ConfigError(f"{path!r} is in a bundle; give the path of a file instead.")
+    found = find_recipe(path, beside)
+    if found is None:
+        raise ConfigError(f"The recipe {path!r} does not exist.")
+    return Recipe.from_file(found)

@@ -1,0 +1,146 @@
+"""How fast a recipe's agents may call models: at most so many, and not too soon after each other.
+
+Source: the section ``rate_limiting`` of Amplifier's recipes; the outermost recipe's holds for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+
+from nb_agents.agents.boundary import Boundary
+from nb_agents.config import recipe_values as ranges
+from nb_agents.config.recipe_limits import Backoff, RateLimiting
+from nb_agents.config.recipe_values import Number, Range
+from nb_agents.errors import RecipeError
+from nb_agents.recipes.template import render
+
+__all__ = ["Pace", "Slowness", "after_success", "after_throttling"]
+
+_UNLIMITED = 1_000_000
+
+
+@dataclass(frozen=True)
+class Slowness:
+    """How long calls wait because a server said "too many".
+
+    Attributes:
+        delay_s: Seconds before each call.
+        successes: Calls in a row that succeeded since.
+    """
+
+    delay_s: float = 0.0
+    successes: int = 0
+
+
+def after_throttling(slow: Slowness, backoff: Backoff) -> Slowness:
+    """Give the slowness after a server said "too many".
+
+    Args:
+        slow: As it was.
+        backoff: How it grows; its numbers are filled in.
+    """
+    if not backoff.enabled:
+        return slow
+    first, longest = float(backoff.initial_delay_ms) / 1000, float(backoff.max_delay_ms) / 1000
+    grown = slow.delay_s * float(backoff.multiplier) or first
+    return Slowness(min(grown, longest))
+
+
+def after_success(slow: Slowness, backoff: Backoff) -> Slowness:
+    """Give the slowness after a call that succeeded.
+
+    Args:
+        slow: As it was.
+        backoff: When it ends; its numbers are filled in.
+    """
+    successes = slow.successes + 1
+    if successes >= float(backoff.reset_after_success):
+        return Slowness()
+    return replace(slow, successes=successes)
+
+
+class Pace:
+    """Lets agent steps begin; on the loop.
+
+    Args:
+        limits: What the recipe says, or None.
+        between_ms: Milliseconds that must lie between two beginnings at least.
+        context: Variables for numbers that are templates.
+
+    Raises:
+        RecipeError: A template gives no such number.
+    """
+
+    def __init__(
+        self, limits: RateLimiting | None, between_ms: Number, context: Mapping[str, Any]
+    ) -> None:
+        given = limits or RateLimiting()
+        self._backoff = _filled_in(given.backoff, context)
+        most = given.max_concurrent_llm
+        count = _number(ranges.MAX_CONCURRENT, _UNLIMITED if most is None else most, context)
+        self._slots = anyio.Semaphore(int(count))
+        delays_ms = (between_ms, given.min_delay_ms)
+        self._between_s = max(_number(ranges.MIN_DELAY_MS, d, context) for d in delays_ms) / 1000
+        self._slow = Slowness()
+        self._next_at = -math.inf
+
+    @asynccontextmanager
+    async def turn(self, boundary: Boundary) -> AsyncIterator[None]:
+        """Wait for a slot and for the time, and hold the slot within the block.
+
+        Raises:
+            AgentStopped: A stop was asked for meanwhile.
+        """
+        await boundary.until(self._slots.acquire)
+        try:
+            await self._wait(boundary)
+            yield
+        finally:
+            self._slots.release()
+
+    async def _wait(self, boundary: Boundary) -> None:
+        now = anyio.current_time()
+        at = max(now, self._next_at)
+        self._next_at = at + self._between_s + self._slow.delay_s
+        if at > now:
+            await boundary.sleep(at - now)
+
+    def succeeded(self) -> None:
+        """Note that a call succeeded."""
+        self._slow = after_success(self._slow, self._backoff)
+
+    def throttled(self) -> None:
+        """Note that a server said "too many": the next step waits already."""
+        self._slow = after_throttling(self._slow, self._backoff)
+        self._next_at = max(self._next_at, anyio.current_time() + self._slow.delay_s)
+
+
+_BACKOFF = {
+    "initial_delay_ms": ranges.INITIAL_DELAY_MS,
+    "max_delay_ms": ranges.INITIAL_DELAY_MS,
+    "multiplier": ranges.FACTOR,
+    "reset_after_success": ranges.SUCCESSES,
+}
+
+
+def _filled_in(backoff: Backoff, context: Mapping[str, Any]) -> Backoff:
+    found = {
+        key: _number(range_, getattr(backoff, key), context) for key, range_ in _BACKOFF.items()
+    }
+    return backoff.model_copy(update=found)
+
+
+def _number(range_: Range, value: Number, context: Mapping[str, Any]) -> float:
+    """Give a number; one that is no template was checked when the file was read."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return range_.number(render(value, context))
+    except ValueError as exc:
+        raise RecipeError(f"{value} can't be used in rate_limiting: {exc}.") from None

@@ -1,0 +1,162 @@
+"""How far a recipe is: a pure fold of its events.
+
+What units gave is kept once, where they gave it. Everything else (a context variable, which
+iteration is next) follows from that and from the recipe: see `nb_agents.recipes.plan`. So a resume
+is nothing but the fold of an older journal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from nb_agents import events as ev
+from nb_agents.config.recipe import Recipe
+from nb_agents.recipes.output import Output
+
+__all__ = ["Gate", "Progress", "Unit", "apply", "fold", "forget"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit that has begun.
+
+    Attributes:
+        kind: What it is.
+        outcome: How it ended, or "" while it is open.
+        output: What it gave; nothing for one that holds others.
+        exit_code: Of a command, or None.
+        failures: Attempts that failed.
+        why: Why the last attempt failed, or why it was skipped.
+    """
+
+    kind: ev.StepKind
+    outcome: Literal["", "ok", "failed", "skipped"] = ""
+    output: Output = Output()
+    exit_code: int | None = None
+    failures: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gate that was reached; ``approved`` is None while it waits."""
+
+    approved: bool | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a recipe is.
+
+    Attributes:
+        recipes: Those that were loaded, by the address of the step that calls them; "" is the
+            run's own.
+        units: Those that have begun, by address.
+        gates: Those that were reached, by the address of their stage.
+        context: The values that the run was started with.
+        session: The session's id.
+        started: When the first turn started, in Unix seconds.
+    """
+
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    gates: Mapping[str, Gate] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict)
+    session: str = ""
+    started: float = 0.0
+
+
+def fold(events: Iterable[ev.Event], progress: Progress | None = None) -> Progress:
+    """Fold events into a progress.
+
+    Args:
+        events: In journal order: of one turn, or of turns that resumed one another.
+        progress: Where to start from.
+
+    Raises:
+        ConfigError: A recipe in them can't be read.
+    """
+    progress = progress or Progress()
+    for event in events:
+        progress = apply(progress, event)
+    return progress
+
+
+def apply(progress: Progress, event: ev.Event) -> Progress:
+    """Give the progress after one event; ``progress`` is unchanged.
+
+    Raises:
+        ConfigError: The event is a recipe that can't be read.
+    """
+    match event:
+        case ev.TurnStarted(resumes=0):
+            return replace(progress, context=event.context, session=event.session, started=event.at)
+        case ev.RecipeLoaded(step=step, path=path, text=text):
+            return replace(progress, recipes={**progress.recipes, step: _recipe(text, path)})
+        case ev.StepStarted(step=step, unit=kind):
+            unit = progress.units.get(step) or Unit(kind)
+            return _with_unit(progress, step, replace(unit, kind=kind))
+        case ev.StepFailed(step=step, attempt=attempt, error=error):
+            # An attempt may fail before it has begun: no model, no key.
+            unit = progress.units.get(step) or Unit("group")
+            return _with_unit(progress, step, replace(unit, failures=attempt, why=error))
+        case ev.StepFinished(step=step):
+            unit = progress.units.get(step) or Unit("group")
+            over = replace(
+                unit,
+                outcome=event.outcome,
+                output=Output("" if event.output is None else str(event.output)),
+                exit_code=event.exit_code,
+                why=event.why,
+            )
+            return _with_unit(progress, step, over)
+        case ev.ApprovalAsked(step=step):
+            return replace(progress, gates={**progress.gates, step: Gate()})
+        case ev.ApprovalGiven(step=step, approved=approved, message=message):
+            return replace(progress, gates={**progress.gates, step: Gate(approved, message)})
+        case _:
+            return progress
+
+
+def forget(progress: Progress, failed: Iterable[str]) -> Progress:
+    """Give the progress that a resume goes on with.
+
+    Args:
+        progress: Where the recipe had come to.
+        failed: Addresses of the units whose failure ended it: they are tried again.
+
+    Returns:
+        One in which those and all that hold them have never begun, and every gate that was not
+        passed is asked again.
+    """
+    again = {holder for address in failed for holder in _holders(address)}
+    units = {
+        address: replace(unit, failures=0) if not unit.outcome else unit
+        for address, unit in progress.units.items()
+        if address not in again or unit.outcome != "failed"
+    }
+    gates = {address: gate for address, gate in progress.gates.items() if gate.approved}
+    return replace(progress, units=units, gates=gates)
+
+
+def _holders(address: str) -> Iterator[str]:
+    """Give the addresses of all units that hold one, and its own."""
+    yield address
+    for found in re.finditer(r"[/[]", address):
+        yield address[: found.start()]
+
+
+def _with_unit(progress: Progress, address: str, unit: Unit) -> Progress:
+    return replace(progress, units={**progress.units, address: unit})
+
+
+@lru_cache(maxsize=64)
+def _recipe(text: str, path: str) -> Recipe:
+    """Read a recipe; each iteration of a loop loads its own, and mostly it is the same."""
+    return Recipe.from_text(text, path or "recipe", path=Path(path) if path else None)

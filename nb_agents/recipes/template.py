@@ -1,0 +1,235 @@
+r"""Templates of recipes: ``{{name}}``, ``{{name.key}}``, ``{{#if name}}…{{else}}…{{/if}}``.
+
+A value is inserted as text and never looked at again, so that a ``{{…}}`` which a model wrote
+stays what it is. Braces of any other form stay as they are too: recipes hold JSON, Jinja and
+GitHub expressions. ``\{{name}}`` gives the braces themselves.
+
+``{{name | raw}}`` matters in a bash command only (see `nb_agents.recipes.shell`).
+
+Source: https://github.com/microsoft/amplifier-bundle-recipes, whose ``{{name}}`` this extends by
+``{{ name }}``, ``{{#if}}`` with any condition, ``{{else}}``, ``\{{`` and ``| raw``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from nb_agents.errors import RecipeError
+from nb_agents.recipes import expression
+from nb_agents.recipes.expression import Expression, as_text, lookup
+
+__all__ = ["Insertion", "fill", "render", "render_value", "variables"]
+
+_TAG = re.compile(
+    r"""(?P<escape>\\?)(?:
+      \{\{\#if\s+(?P<condition>.+?)\s*\}\}
+    | (?P<else>\{\{else\}\})
+    | (?P<end>\{\{/if\}\})
+    | (?:\{\{|(?<!\$)\{\{\s+)               # `${{ x }}` is GitHub's
+      (?P<path>\w+(?:\.\w+)*)
+      (?:\s*\|\s*(?P<filter>\w+))?\s*\}\}
+    )""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """A value at its place in a text.
+
+    Attributes:
+        path: The variable.
+        text: Its value.
+        line: Line of the template, from 1.
+        is_raw: Whether the author asked for ``| raw``.
+    """
+
+    path: str
+    text: str
+    line: int
+    is_raw: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    path: str
+    line: int
+    is_raw: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _If:
+    condition: Expression
+    then: tuple[_Node, ...]
+    otherwise: tuple[_Node, ...]
+
+
+_Node = str | _Variable | _If
+
+
+def render(text: str, context: Mapping[str, Any]) -> str:
+    """Fill a template in.
+
+    Args:
+        text: The template.
+        context: Values by name.
+
+    Returns:
+        The text.
+
+    Raises:
+        RecipeError: A variable is not defined, or a block is not closed.
+    """
+    pieces = fill(text, context)
+    return "".join(p.text if isinstance(p, Insertion) else p for p in pieces)
+
+
+def render_value(value: Any, context: Mapping[str, Any]) -> Any:
+    """Fill in all templates of a YAML value.
+
+    Args:
+        value: A text, a list or mapping of such, or anything else.
+        context: Values by name.
+
+    Returns:
+        The value; a text that is one ``{{name}}`` and nothing else becomes that variable's value
+        with its type.
+
+    Raises:
+        RecipeError: A variable is not defined, or a block is not closed.
+    """
+    if isinstance(value, Mapping):
+        return {key: render_value(each, context) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [render_value(each, context) for each in value]
+    if not isinstance(value, str):
+        return value
+    match _parse(value):
+        case (_Variable(path=path),):
+            return lookup(context, path)
+    return render(value, context)
+
+
+def variables(text: str) -> tuple[str, ...]:
+    """List the variables of a template.
+
+    Args:
+        text: The template.
+
+    Returns:
+        Their paths (``a.b``), in order, each once; those of conditions and of both branches too.
+
+    Raises:
+        RecipeError: A block is not closed, or its condition can't be parsed.
+    """
+    return tuple(dict.fromkeys(_paths(_parse(text))))
+
+
+def fill(text: str, context: Mapping[str, Any]) -> list[str | Insertion]:
+    """Fill a template in, and keep apart what is the template's and what are values.
+
+    Args:
+        text: The template.
+        context: Values by name.
+
+    Returns:
+        The pieces in order, with the blocks decided.
+
+    Raises:
+        RecipeError: A variable is not defined, or a block is not closed.
+    """
+    return list(_fill(_parse(text), context))
+
+
+def _fill(nodes: tuple[_Node, ...], context: Mapping[str, Any]) -> Iterator[str | Insertion]:
+    for node in nodes:
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, _Variable):
+            value = as_text(lookup(context, node.path))
+            yield Insertion(node.path, value, node.line, node.is_raw)
+        else:
+            holds = expression.evaluate(node.condition, context)
+            yield from _fill(node.then if holds else node.otherwise, context)
+
+
+def _paths(nodes: tuple[_Node, ...]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, _Variable):
+            yield node.path
+        elif isinstance(node, _If):
+            yield from node.condition.variables
+            yield from _paths(node.then)
+            yield from _paths(node.otherwise)
+
+
+@lru_cache(maxsize=1024)
+def _parse(text: str) -> tuple[_Node, ...]:
+    return _Parser(text).parse()
+
+
+class _Block:
+    """An ``{{#if}}`` that is being read, or the whole text."""
+
+    def __init__(self, condition: Expression | None, line: int) -> None:
+        self.condition = condition
+        self.line = line
+        self.branches: list[list[_Node]] = [[]]
+
+    def close(self) -> _If:
+        assert self.condition is not None
+        then, *otherwise = map(tuple, self.branches)
+        return _If(self.condition, then, otherwise[0] if otherwise else ())
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._open = [_Block(None, 1)]
+
+    def parse(self) -> tuple[_Node, ...]:
+        at = 0
+        for match in _TAG.finditer(self._text):
+            self._add(self._text[at : match.start()])
+            self._take(match, self._text.count("\n", 0, match.start()) + 1)
+            at = match.end()
+        self._add(self._text[at:])
+        if len(self._open) > 1:
+            raise RecipeError(f"Line {self._open[-1].line}: {{{{#if}}}} has no {{{{/if}}}}.")
+        return tuple(self._open[0].branches[0])
+
+    def _add(self, node: _Node) -> None:
+        if node != "":
+            self._open[-1].branches[-1].append(node)
+
+    def _take(self, tag: re.Match[str], line: int) -> None:
+        if tag["escape"]:
+            self._add(tag[0][1:])
+        elif tag["path"]:
+            self._add(_variable(tag, line))
+        elif tag["condition"]:
+            self._open.append(_Block(expression.parse(tag["condition"]), line))
+        else:
+            self._turn(tag, line)
+
+    def _turn(self, tag: re.Match[str], line: int) -> None:
+        block = self._open[-1]
+        if block.condition is None:
+            raise RecipeError(f"Line {line}: {tag[0]} without {{{{#if …}}}} before it.")
+        if tag["end"]:
+            self._open.pop()
+            self._add(block.close())
+        elif len(block.branches) > 1:
+            raise RecipeError(f"Line {line}: a second {{{{else}}}} in one {{{{#if}}}}.")
+        else:
+            block.branches.append([])
+
+
+def _variable(tag: re.Match[str], line: int) -> _Variable:
+    if tag["filter"] not in (None, "raw"):
+        raise RecipeError(f"Line {line}: {tag[0]} has an unknown filter; there is only `raw`.")
+    return _Variable(tag["path"], line, tag["filter"] is not None)

@@ -1,0 +1,102 @@
+"""What drives a run: a team, or a recipe. Made on the loop from the run's work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from anyio import to_thread
+
+from nb_agents import events as ev
+from nb_agents.agents.team import Result, Team
+from nb_agents.cancel import CancellationStatus, StopRequest
+from nb_agents.models.backend import Backend
+from nb_agents.models.providers import backend_for, is_usable
+from nb_agents.recipes.executor import Executor, Models
+from nb_agents.recipes.progress import fold
+from nb_agents.runs.debug import secrets_of
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from nb_agents.runs.execution import Execution
+
+__all__ = ["Driver", "driver_for"]
+
+
+class Driver(Protocol):
+    """Does a run's work, and tells what happens."""
+
+    async def run(self) -> Result:
+        """Work until there is a result, or a stop ends it (AgentStopped)."""
+        ...
+
+    def flush(self) -> None:
+        """Emit the words that have arrived in all open calls."""
+        ...
+
+    def hear(self, event: ev.Said) -> None:
+        """Take a follow-up text of the person, which is journalled already."""
+        ...
+
+
+async def driver_for(run: Execution, client: httpx2.AsyncClient) -> Team | Executor:
+    """Make what does a run's work.
+
+    Args:
+        run: The run.
+        client: Its HTTP client.
+
+    Returns:
+        The driver.
+    """
+    make = _executor if run.work.recipe else _team
+    return await make(run, client)
+
+
+async def _team(run: Execution, client: httpx2.AsyncClient) -> Team:
+    work, spec = run.work, run.work.spec
+
+    def backends() -> dict[str, Backend]:
+        return {a.id: backend_for(a, client) for a in spec.agents}
+
+    return Team(
+        spec,
+        await to_thread.run_sync(backends),
+        work.paths,
+        work.task,
+        work.history,
+        work.context,
+        run.token,
+        run.agents,
+        run.limits.emit,
+        work.resumed.past if work.resumed else None,
+        work.timeout_s,
+    )
+
+
+async def _executor(run: Execution, client: httpx2.AsyncClient) -> Executor:
+    work = run.work
+    assert work.recipe is not None
+    resumed, make = work.resumed, partial(backend_for, client=client)
+    loaded = ev.RecipeLoaded(step="", path=str(work.recipe.path or ""), text=work.recipe.text)
+    progress = resumed.progress if resumed and resumed.progress else fold([work.started()])
+    return Executor(
+        fold([loaded], progress),
+        Models(work.spec, make, is_usable, secrets_of(work.spec)),
+        work.paths.workspaces / work.recipe.name,
+        work.context,
+        run.token,
+        run.limits.emit,
+        _denier(run),
+        run.view.said,
+        resumed.past if resumed else None,
+    )
+
+
+def _denier(run: Execution) -> Callable[[str], None]:
+    def deny(why: str) -> None:
+        run.request(StopRequest(CancellationStatus.REQUESTED, "approval", why))
+
+    return deny

@@ -1,0 +1,209 @@
+"""What a run of a recipe needs to begin, and to go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from nb_agents import events as ev
+from nb_agents.agents.replay import Past, replay
+from nb_agents.config.document import read_source
+from nb_agents.config.recipe import RECIPE_FILE, Recipe
+from nb_agents.config.recipe_values import PlainMap
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError, RecipeError
+from nb_agents.recipes.check import check
+from nb_agents.recipes.plan import AgentWork, CommandWork, GateWork, plan
+from nb_agents.recipes.progress import Progress
+from nb_agents.recipes.replay import past as recipe_past
+from nb_agents.session.layout import TurnPaths
+
+__all__ = [
+    "Again",
+    "Going",
+    "given_values",
+    "going_on",
+    "keep_recipe",
+    "read_recipe",
+    "title",
+    "what_runs_again",
+]
+
+_PLAIN: TypeAdapter[Mapping[str, Any]] = TypeAdapter(PlainMap)
+
+
+def read_recipe(
+    recipe: str | os.PathLike[str] | Recipe, given: Mapping[str, Any], team: TeamSpec
+) -> Recipe:
+    """Read a recipe that is to run, and refuse one that can't.
+
+    Args:
+        recipe: Its file, or itself.
+        given: The values that it is started with.
+        team: Whose agents work.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ConfigError: It has faults, with their places.
+        RecipeError: It needs a value that is not given.
+    """
+    read = recipe if isinstance(recipe, Recipe) else Recipe.from_file(recipe)
+    if faults := check(read, team).faults:
+        errors = [ConfigError(f.what, file=f.file, line=f.line, column=f.column) for f in faults]
+        errors[0].others = tuple(errors[1:])
+        raise errors[0]
+    if missing := [name for name in read.required if name not in given]:
+        named = ", ".join(missing)
+        raise RecipeError(
+            f"The recipe {read.name!r} needs {named}: give it as --set {missing[0]}=VALUE, in the "
+            f"cell as `{missing[0]}: VALUE`, or as context={{{missing[0]!r}: …}}."
+        )
+    return read
+
+
+def given_values(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the values that a recipe is started with, as the journal keeps them.
+
+    Raises:
+        RecipeError: One is no plain data.
+    """
+    try:
+        plain = _PLAIN.validate_python(dict(context))
+    except ValidationError as exc:
+        why = exc.errors()[0]["msg"].removeprefix("Value error, ")
+        raise RecipeError(f"The context can't be used: {why}.") from None
+    return {**plain, "_project": str(Path.cwd())}
+
+
+def title(recipe: Recipe) -> str:
+    """Say what a recipe's turn is about, as a team's task does."""
+    return f"{recipe.name}: {' '.join(recipe.description.split())}"
+
+
+def keep_recipe(paths: TurnPaths, recipe: Recipe) -> None:
+    """Put a recipe's text beside the journal that has it too, for people.
+
+    Raises:
+        OSError: The turn's directory can't be written.
+    """
+    (paths.path / "recipe.yaml").write_text(recipe.text, encoding="utf-8")
+
+
+class Going(NamedTuple):
+    """How a stopped recipe goes on.
+
+    Attributes:
+        recipe: Its text as the run goes on with it.
+        progress: How far it is.
+        past: Where the agents of its steps were.
+        notices: What a person should know.
+    """
+
+    recipe: Recipe
+    progress: Progress
+    past: Past
+    notices: tuple[str, ...]
+
+
+def going_on(events: Sequence[ev.Event], changed: Recipe | None) -> Going:
+    """Find where a stopped recipe goes on.
+
+    Args:
+        events: Of its turns.
+        changed: Takes the place of the recipe that the turn has kept, or None.
+
+    Returns:
+        Where.
+    """
+    progress = recipe_past(events)
+    recipe = changed or progress.recipes[""]
+    notices = () if changed else _notice(progress.recipes[""])
+    for called in {r.path: r for step, r in progress.recipes.items() if step}.values():
+        notices += _notice_called(called)
+    progress = replace(progress, recipes={**progress.recipes, "": recipe})
+    return Going(recipe, progress, replay((), events), notices)
+
+
+def _notice(kept: Recipe) -> tuple[str, ...]:
+    if not _differs(kept):
+        return ()
+    return (
+        f"{kept.path} is another by now. This goes on with the text that the turn has kept; "
+        "`%agents resume --recipe FILE` takes another.",
+    )
+
+
+def _notice_called(kept: Recipe) -> tuple[str, ...]:
+    if not _differs(kept):
+        return ()
+    return (
+        f"{kept.path} is another by now. Steps that have begun with it go on with the text that "
+        "the turn has kept; others read the file.",
+    )
+
+
+def _differs(kept: Recipe) -> bool:
+    try:
+        return kept.path is not None and read_source(kept.path, RECIPE_FILE) != kept.text
+    except ConfigError:
+        return False
+
+
+class Again(NamedTuple):
+    """What of a stopped recipe a resume keeps, does again and asks again.
+
+    Attributes:
+        finished: How many agents' and commands' steps are kept.
+        open: Addresses of the steps that go on where they were, or begin.
+        failed: Addresses of the agents' steps that had failed: they begin anew.
+        cut: Addresses of the commands that were cut: they may have happened in part.
+        tried: Addresses of the commands that had failed: they run anew.
+        gates: Addresses of the gates that nobody has approved.
+    """
+
+    finished: int
+    open: frozenset[str]
+    failed: tuple[str, ...]
+    cut: tuple[str, ...]
+    tried: tuple[str, ...]
+    gates: tuple[str, ...]
+
+
+def what_runs_again(progress: Progress, events: Sequence[ev.Event]) -> Again:
+    """Say what of a stopped recipe runs again.
+
+    Args:
+        progress: Where it goes on.
+        events: Of its turns.
+
+    Returns:
+        What does.
+    """
+    known = (ev.StepStarted, ev.StepFailed, ev.StepFinished)
+    last = {e.step: e for e in events if isinstance(e, known)}
+    asked = {e.step for e in events if isinstance(e, ev.ApprovalAsked)}
+    work = plan(progress).work
+    agents = [w.address for w in work if isinstance(w, AgentWork)]
+    commands = [w.address for w in work if isinstance(w, CommandWork)]
+    units = [u for u in progress.units.values() if u.kind in ("agent", "bash")]
+    return Again(
+        finished=sum(1 for unit in units if unit.outcome == "ok"),
+        open=frozenset(agents),
+        failed=tuple(a for a in agents if _has_failed(last.get(a))),
+        cut=tuple(c for c in commands if isinstance(last.get(c), ev.StepStarted)),
+        tried=tuple(c for c in commands if _has_failed(last.get(c))),
+        gates=tuple(w.address for w in work if isinstance(w, GateWork) and w.address in asked),
+    )
+
+
+def _has_failed(last: ev.Event | None) -> bool:
+    return isinstance(last, ev.StepFailed) or (
+        isinstance(last, ev.StepFinished) and last.outcome == "failed"
+    )

@@ -1,0 +1,191 @@
+"""Cancelling a session from any process, by its files alone.
+
+Whoever runs the turn looks at ``stop.json`` ten times a second; what became of it is read from the
+turn's journal. The names are those of Amplifier's session manager; a request that
+comes while a step runs is never lost, because only those who ask write that file.
+
+Source: Amplifier's pull request "Add graceful cancellation support to recipe execution".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
+from nb_agents.errors import StorageError, UnknownSessionError, UserError
+from nb_agents.session.history import load_turn
+from nb_agents.session.layout import TurnPaths, find_session, session_root, turns_of
+from nb_agents.session.turn import write_atomic
+
+__all__ = ["Requested", "SessionStore", "read_stop"]
+
+_SOURCES = ("api", "rest", "cli", "magic")
+_NONE, _CANCELLED = CancellationStatus.NONE, CancellationStatus.CANCELLED
+
+
+class Requested(NamedTuple):
+    """What a request to cancel did: whether anything, and a sentence about it."""
+
+    changed: bool
+    message: str
+
+
+class SessionStore:
+    """The cancellation of sessions on disk; usable from any process and thread.
+
+    Example:
+        >>> SessionStore("/no/where").get_cancellation_status("session_x").name
+        'NONE'
+
+    Args:
+        root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        self._root = root
+
+    def request_cancellation(
+        self,
+        session_id: str,
+        project_path: str | os.PathLike[str] | None = None,
+        immediate: bool = False,
+        *,
+        source: StopSource = "api",
+        reason: str = "",
+    ) -> Requested:
+        """Ask whoever runs a session to stop it; a second request makes it immediate.
+
+        Args:
+            session_id: The session.
+            project_path: Directory with ``.nb_agents``; by default the store's own root counts.
+            immediate: Whether to cut the work in hand.
+            source: The door that the request came through.
+            reason: Why, for the record.
+
+        Returns:
+            What it did. A session that nobody runs is told apart, and left as it is.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            StorageError: The request can't be written.
+        """
+        turn = self._turn(session_id, project_path)
+        status = self.get_cancellation_status(session_id, project_path)
+        if status is _CANCELLED:
+            return Requested(False, f"Session {session_id} is cancelled already.")
+        if not turn.is_live():
+            return Requested(False, f"Session {session_id} is not running: there is nothing to do.")
+        if status is CancellationStatus.IMMEDIATE:
+            return Requested(False, f"Session {session_id} is stopping now already.")
+        hard = immediate or status is CancellationStatus.REQUESTED
+        level = CancellationStatus.IMMEDIATE if hard else CancellationStatus.REQUESTED
+        _write(turn, {"level": level.name.lower(), "source": source, "reason": reason})
+        said = (
+            "Stopping now: the work in hand is cut." if hard else "Stopping after the work in hand."
+        )
+        return Requested(True, said)
+
+    def clear_cancellation(
+        self, session_id: str, project_path: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Forget that a session was cancelled. A resume does not need it: it is a turn of its own.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            UserError: It is being stopped right now.
+            StorageError: It can't be written.
+        """
+        turn = self._turn(session_id, project_path)
+        if turn.is_live() and self.is_cancellation_requested(session_id, project_path):
+            raise UserError(f"Session {session_id} is being stopped; a stop can't be taken back.")
+        _write(turn, {"level": "none"})
+
+    def get_cancellation_status(
+        self, session_id: str, project_path: str | os.PathLike[str] | None = None
+    ) -> CancellationStatus:
+        """Tell how far the stop of a session's last turn has gone; NONE for an unknown session."""
+        try:
+            paths = self._turn(session_id, project_path)
+        except UnknownSessionError:
+            return _NONE
+        asked = _level(_read(paths).get("level"))
+        turn = load_turn(paths)
+        if turn.is_live:
+            felt = _level(turn.view.stop.level if turn.view.stop else None) or _NONE
+            return max(asked or _NONE, felt)
+        if asked is _NONE:
+            return _NONE
+        return _CANCELLED if turn.view.status == "cancelled" else asked or _NONE
+
+    def is_cancellation_requested(
+        self, session_id: str, project_path: str | os.PathLike[str] | None = None
+    ) -> bool:
+        """Tell whether a stop of any level was asked for."""
+        return self.get_cancellation_status(session_id, project_path) is not _NONE
+
+    def is_immediate_cancellation(
+        self, session_id: str, project_path: str | os.PathLike[str] | None = None
+    ) -> bool:
+        """Tell whether the stop that is under way is immediate."""
+        status = self.get_cancellation_status(session_id, project_path)
+        return status is CancellationStatus.IMMEDIATE
+
+    def mark_cancelled(
+        self,
+        session_id: str,
+        project_path: str | os.PathLike[str] | None = None,
+        cancelled_at_step: str = "",
+    ) -> None:
+        """Note that a session which nobody runs was cancelled; a run notes it by itself.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            UserError: It is running.
+            StorageError: It can't be written.
+        """
+        turn = self._turn(session_id, project_path)
+        if turn.is_live():
+            raise UserError(f"Session {session_id} is running; request_cancellation stops it.")
+        _write(turn, {"level": "cancelled", "cancelled_at_step": cancelled_at_step})
+
+    def _turn(self, session_id: str, project_path: str | os.PathLike[str] | None) -> TurnPaths:
+        root = Path(project_path, ".nb_agents", "sessions") if project_path else self._root
+        return turns_of(find_session(session_root(root), session_id))[-1]
+
+
+def read_stop(paths: TurnPaths) -> StopRequest | None:
+    """Read the stop that another process has asked for; None when there is none.
+
+    Args:
+        paths: A live turn.
+    """
+    data = _read(paths)
+    level = _level(data.get("level"))
+    if level not in (CancellationStatus.REQUESTED, CancellationStatus.IMMEDIATE):
+        return None
+    source = data.get("source")
+    known: Any = source if source in _SOURCES else "api"
+    return StopRequest(level, known, str(data.get("reason") or "")[:500])
+
+
+def _level(name: object) -> CancellationStatus | None:
+    return CancellationStatus.__members__.get(str(name).upper())
+
+
+def _read(paths: TurnPaths) -> dict[str, Any]:
+    try:
+        data = json.loads(paths.stop.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _write(paths: TurnPaths, data: dict[str, Any]) -> None:
+    try:
+        write_atomic(paths.stop, json.dumps({**data, "at": time.time()}))
+    except OSError as exc:
+        raise StorageError(str(paths.stop), exc.strerror or str(exc)) from None

@@ -1,0 +1,198 @@
+"""The card, pressed and looked at in JupyterLab: Resume, and what happened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.browser.lab import Lab
+from tests.browser.story import Story, agent, server_team
+from tests.model_server import ModelServer, Reply, Request, ToolCall
+
+TASK = "Compare three ways to cache embeddings for 10 M documents"
+SAYS = "I compare the three stores by their cold reads and by what they cost. " * 20
+FIRST = "A **memory-mapped store** wins:\n\n1. a cold read is one page fault,\n2. no copies."
+SECOND = (
+    "A **memory-mapped store** wins:\n\n1. a cold read is one page fault (0.4 ms),\n2. no copies."
+)
+THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the server keeps the last one
+
+
+def stopped(story: Story, server: ModelServer, options: str = "") -> int:
+    """Stop a run of two of which one has answered and one writes; returns the card's cell."""
+    server.script("quick", agent(FIRST, "I have it. "))
+    server.script("slow", agent("Redis is simplest.", SAYS))
+    server.hold(30, "slow")
+    story.open()
+    team = story.team(server_team(server, researcher="quick", critic="slow"))
+    i = story.start(TASK, f"{team} {options}".strip())
+    story.page.wait_for_text("voted for researcher", i)
+    server.wait_chunks(30)
+    story.page.click_button("Stop", i)
+    story.page.click_button("Stop now", i)
+    story.wait_card(i, "stopped")
+    server.release()
+    return i
+
+
+def press_resume(story: Story, i: int) -> int:
+    """Press Resume on a card; returns the cell that it made, when its run is complete."""
+    before = story.page.cell_count()
+    story.page.click_button("Resume", i)
+    story.page.wait_until(lambda: story.page.cell_count() == before + 1, what="a new cell")
+    story.wait_card(i + 1, "complete")
+    return i + 1
+
+
+def line_on_card(card: Locator) -> str:
+    """The line of the copyable cell."""
+    return card.get_by_text(re.compile("%agents resume")).inner_text().splitlines()[-1]
+
+
+def test_resume_is_one_press(story: Story, server: ModelServer) -> None:
+    i = stopped(story, server)
+    asked = server.count()
+    story.run("'a cell that comes after'")  # another cell is active when the button is pressed
+    new = press_resume(story, i)
+    assert story.page.cell_source(new).splitlines()[-1] == line_on_card(story.card(i))
+    assert story.metadata(2)["run_status"] == "completed"
+    assert story.events("turn_started", 2)[0]["resumes"] == 1
+    assert server.count() > asked
+    assert "already loaded" not in story.page.output_text(new)
+    assert story.page.output_text(new + 1) == "'a cell that comes after'"
+
+
+def test_resume_with_the_keyboard(story: Story, server: ModelServer) -> None:
+    i = stopped(story, server)
+    story.page.button("Resume", i).focus()
+    story.page.page.keyboard.press("Enter")
+    story.wait_card(i + 1, "complete")
+
+
+def test_resume_after_a_restart_of_the_kernel(story: Story, server: ModelServer) -> None:
+    i = stopped(story, server)
+    story.page.restart_kernel()
+    press_resume(story, i)
+    assert story.events("turn_started", 2)[0]["resumes"] == 1
+
+
+def test_resume_another_day(story: Story, server: ModelServer) -> None:
+    i = stopped(story, server)
+    story.page.save()
+    story.page.shutdown_kernel()
+    story.page.open_notebook(f"{story.folder.name}/story.ipynb", kernel=False)
+    story.page.wait_idle()
+    press_resume(story, i)
+    assert story.metadata(2)["run_status"] == "completed"
+
+
+def test_resume_in_a_folder_of_its_own_and_by_a_name_with_a_space(
+    story: Story, server: ModelServer
+) -> None:
+    i = stopped(story, server, '--session-root "my sessions" --session "first try"')
+    line = '%agents resume "first try" --session-root "my sessions"'
+    assert line_on_card(story.card(i)) == line
+    new = press_resume(story, i)
+    assert story.page.cell_source(new).splitlines()[-1] == line
+    assert (story.folder / "my sessions" / "first try" / "turn_2" / "answer.txt").exists()
+
+
+def test_the_widgets_own_card_can_be_pressed_too(story: Story, server: ModelServer) -> None:
+    """A page that was reloaded while the run was live sees the card inside the panel."""
+    server.script("m", agent("Done.", SAYS))
+    server.hold(5)
+    story.open()
+    i = story.start(TASK, story.team(server_team(server, ada="m", ben="m")))
+    story.wait_running(i)
+    story.page.save()
+    story.page.reload()
+    story.panel(i).wait_for()
+    story.page.click_button("Stop", i)
+    story.page.click_button("Stop now", i)
+    expect(story.card(i)).to_contain_text("Incomplete turn. Stopped by you")
+    server.release()
+    press_resume(story, i)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_happened_can_be_read_without_a_kernel(
+    story: Story, server: ModelServer, lab: Lab, trusted: bool
+) -> None:
+    i = stopped(story, server)
+    story.page.save()
+    story.page.shutdown_kernel()
+    saved = story.page.saved()
+    saved.metadata = {} if trusted else {"from": "a stranger"}
+    path = f"{story.folder.name}/copy.ipynb"
+    nbformat.write(saved, lab.root / path)
+    if trusted:
+        lab.api(f"contents/{path}/trust", "POST")
+    story.page.open_notebook(path, kernel=False)
+    story.page.page.locator(".jp-Dialog").get_by_role("button", name="No Kernel").click()
+    assert story.page._ask("panel.content.model.cells.get(1).trusted") is trusted
+    section = open_what_happened(story.page.outputs(i))  # the sanitiser drops the card's role
+    drawing = section.get_by_role("img", name=re.compile("^Timeline of 2 agents"))
+    words = section.get_by_role("cell", name=re.compile("answer 1"))
+    if trusted:
+        expect(drawing).to_be_visible()
+        expect(words).to_have_count(0)
+    else:
+        # JupyterLab drops SVG there, but not the words inside it: they are hidden.
+        expect(drawing).to_have_count(0)
+        expect(words).to_be_visible()
+        assert section.inner_text().count("answer 1") == 1
+    expect(section).to_contain_text("→ researcher")
+
+
+def test_pictures_of_what_happened(story: Story, server: ModelServer, artifacts: Path) -> None:
+    redis = agent("Redis is simplest, and many have it already.", SAYS[:700])
+    files = {"bench/cache.py": "x" * 2100, "bench/data.py": "y" * 800}
+    builder = agent("It depends on the working set.", SAYS, files)
+    for model, part in {"gpt-5-mini": reviser, "gpt-4o": redis, "gpt-4.1-mini": builder}.items():
+        server.script(model, paced(part))
+    story.page.page.set_viewport_size({"width": 1280, "height": 1900})
+    story.open()
+    models = {"researcher": "gpt-5-mini", "critic": "gpt-4o", "builder": "gpt-4.1-mini"}
+    i = story.start(TASK, story.team(server_team(server, **models)))
+    story.page.wait_until(lambda: len(story.events("answer_given")) == 3, what="three answers")
+    story.page.click_button("Stop", i)
+    story.page.click_button("Stop now", i)
+    card = story.wait_card(i, "stopped")
+    shoot(story, card, artifacts, "what-happened-stopped")
+    i = press_resume(story, i)
+    shoot(story, story.card(i), artifacts, "what-happened-resumed")
+
+
+def reviser(request: Request) -> Reply:
+    """An agent that answers again once it has seen another's answer."""
+    seen = len(re.findall(r'<ANSWER from="agent\d+">', request.prompt))
+    if seen != 2 or "0.4 ms" in request.prompt:
+        return agent(FIRST, SAYS[:400])(request)
+    call = ToolCall("new_answer", {"content": SECOND})
+    return Reply(text=SAYS[:400], tool_calls=(call,))
+
+
+def paced(part: Callable[[Request], Reply]) -> Callable[[Request], Reply]:
+    """Let an agent speak slowly enough to be seen."""
+    return lambda request: replace(part(request), words_per_second=40)
+
+
+def open_what_happened(card: Locator) -> Locator:
+    """Open the section; returns it."""
+    section = card.locator("details", has=card.page.get_by_text(re.compile("^What happened")))
+    section.locator("summary").click()
+    return section
+
+
+def shoot(story: Story, card: Locator, where: Path, name: str) -> None:
+    """Save a card with its section open, in both themes."""
+    open_what_happened(card)
+    for short, theme in THEMES.items():
+        story.page.set_theme(theme)
+        card.screenshot(path=where / f"{name}-{short}.png")

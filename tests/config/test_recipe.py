@@ -1,0 +1,556 @@
+"""A recipe file: what it becomes, what is refused and where, what is only told of."""
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from nb_agents.config import recipe_values
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.recipe_limits import Backoff, Retry
+from nb_agents.config.recipe_step import Step
+from nb_agents.config.recipe_values import Range
+from nb_agents.errors import ConfigError
+
+HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
+AGENT = "- {id: a, agent: x, prompt: p}\n"
+
+
+def load(text: str) -> Recipe:
+    return Recipe.from_text(text, "r.yaml")
+
+
+def step(keys: str) -> Step:
+    return load(f"{HEAD}steps:\n- {{id: a, {keys}}}\n").stages[0].steps[0]
+
+
+def faults(text: str) -> list[ConfigError]:
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    return [caught.value, *caught.value.others]
+
+
+def step_faults(keys: str) -> list[ConfigError]:
+    return faults(f"{HEAD}steps:\n- {{id: a, {keys}}}\n")
+
+
+def stage_faults(keys: str) -> list[ConfigError]:
+    return faults(f"{HEAD}stages:\n- {{name: s, steps: [{{id: a, agent: x, prompt: p}}], {keys}}}")
+
+
+# What a recipe becomes -----------------------------------------------------------------------
+
+
+def test_a_flat_recipe_is_one_stage_without_a_name() -> None:
+    recipe = load(f"{HEAD}steps:\n{AGENT}")
+    assert [(stage.name, [s.id for s in stage.steps]) for stage in recipe.stages] == [("", ["a"])]
+    assert not recipe.is_staged
+    assert [placed.path for placed in recipe.placed_stages] == [()]
+
+
+def test_a_staged_recipe_has_its_stages_with_their_places() -> None:
+    recipe = load(f"{HEAD}stages:\n- name: one two\n  steps:\n  {AGENT}")
+    assert recipe.is_staged
+    assert [(p.stage.name, p.path) for p in recipe.placed_stages] == [("one two", ("stages", 0))]
+
+
+def test_defaults_are_amplifiers() -> None:
+    it = step("agent: x, prompt: p")
+    assert (it.type, it.timeout, it.on_error, it.parse_json) == ("agent", 600, "fail", False)
+    assert it.retry == Retry(max_attempts=1, backoff="exponential", initial_delay=5, max_delay=300)
+    assert (it.as_, it.max_iterations, it.parallel) == ("item", 100, False)
+    assert (it.max_while_iterations, it.checkpoint_iterations) == (100, False)
+    recipe = load(f"{HEAD}rate_limiting: {{}}\nsteps:\n{AGENT}")
+    assert (recipe.recursion.max_depth, recipe.recursion.max_total_steps) == (5, 100)
+    assert recipe.rate_limiting is not None
+    assert recipe.rate_limiting.max_concurrent_llm is None
+    assert recipe.rate_limiting.backoff == Backoff(
+        enabled=True,
+        initial_delay_ms=1000,
+        max_delay_ms=60000,
+        multiplier=2.0,
+        reset_after_success=3,
+    )
+    gate = load(f"{HEAD}stages: [{{name: s, approval: {{}}, steps: [{AGENT[2:-1]}]}}]").stages[0]
+    assert (gate.approval.required, gate.approval.timeout, gate.approval.default) == (
+        False,
+        0,
+        "deny",
+    )
+    assert gate.gate is None
+
+
+def test_every_kind_of_step_and_loop_is_read() -> None:
+    recipe = load(
+        HEAD
+        + """\
+steps:
+- {id: ask, agent: x, prompt: p, provider_preferences: [{class: reasoning, required: true}]}
+- {id: run, type: bash, command: ls, cwd: /tmp, env: {PORT: 80, FLAG: true}, output_exit_code: c}
+- {id: call, type: recipe, recipe: other.yaml, context: {a: [1]}, recursion: {max_depth: 2}}
+- id: each
+  foreach: "{{ files.all }}"
+  as: file
+  parallel: 3
+  collect: done
+  steps:
+  - {id: inner, agent: x, prompt: "{{file}}", depends_on: run}
+- {id: again, agent: x, prompt: p, while_condition: true, break_when: "{{n}} > 3",
+   update_context: {n: "{{_loop_index}}"}, depends_on: [ask, each], on_error: skip_remaining}
+"""
+    )
+    ask, run, call, each, again = recipe.stages[0].steps
+    assert [s.kind for s in recipe.steps] == ["agent", "bash", "recipe", "group", "agent"]
+    assert (ask.provider_preferences[0].class_, ask.provider_preferences[0].required) == (
+        "reasoning",
+        True,
+    )
+    assert run.env == {"PORT": "80", "FLAG": "true"}
+    assert call.recursion is not None and call.recursion.max_depth == 2
+    assert (each.as_, each.parallel, each.is_loop) == ("file", 3, True)
+    assert each.steps[0].depends_on == ("run",)
+    assert (again.while_condition, again.depends_on) == ("true", ("ask", "each"))
+
+
+@pytest.mark.parametrize(
+    "keys, name",
+    [
+        ("timeout: '{{t}}'", "timeout"),
+        ("foreach: '{{x}}', max_iterations: '{{t}}'", "max_iterations"),
+        ("foreach: '{{x}}', parallel: '{{t}}'", "parallel"),
+        ("while_condition: '{{x}}', max_while_iterations: '{{t}}'", "max_while_iterations"),
+    ],
+)
+def test_a_number_may_be_a_template_and_is_kept(keys: str, name: str) -> None:
+    assert getattr(step(f"agent: x, prompt: p, {keys}"), name) == "{{t}}"
+
+
+def test_a_templated_number_of_tries_is_kept() -> None:
+    assert step("agent: x, prompt: p, retry: {max_attempts: '{{t}}'}").retry.max_attempts == "{{t}}"
+
+
+@pytest.mark.parametrize(
+    "keys, asks",
+    [
+        ("approval: {required: true, prompt: Go}", "Go"),
+        ("approval_required: true, approval_message: Go on", "Go on"),
+        ("approval: {timeout: 9, prompt: Go}, approval_required: true", "Go"),
+        ("approval: {prompt: Go}", None),
+        ("approval_required: false, approval_message: Go", None),
+    ],
+)
+def test_a_gate_may_be_written_in_two_ways(keys: str, asks: str | None) -> None:
+    text = f"{HEAD}stages:\n- {{name: s, steps: [{{id: a, agent: x, prompt: p}}], {keys}}}"
+    gate = load(text).stages[0].gate
+    assert (gate.prompt if gate else None) == asks
+
+
+def test_what_amplifier_drops_of_a_stage_is_kept() -> None:
+    keys = "condition: '{{x}}', approval_required: true, approval_message: m"
+    for written, kept in (("'{{a}}'", ("{{a}}",)), ("['{{a}}', '{{b}}']", ("{{a}}", "{{b}}"))):
+        more = f"{keys}, auto_approve_if: {written}"
+        stage = load(f"{HEAD}stages:\n- {{name: s, {more}, steps: [{AGENT[2:-1]}]}}").stages[0]
+        assert (stage.condition, stage.auto_approve_if) == ("{{x}}", kept)
+
+
+def test_declared_variables_have_their_defaults_and_the_required_ones_are_named() -> None:
+    recipe = load(
+        HEAD
+        + """\
+context:
+  topic: {type: string, required: true, description: What about}
+  rounds: {type: integer, default: 5}
+  label: {type: string, description: No default}
+  plain: {type: string}
+  other: {type: string, default: x, size: 3}
+  day: 2026-01-02
+steps:
+"""
+        + AGENT
+    )
+    assert recipe.required == ("topic",)
+    assert recipe.context == {
+        "rounds": 5,
+        "label": "",
+        "plain": {"type": "string"},
+        "other": {"type": "string", "default": "x", "size": 3},
+        "day": "2026-01-02",
+    }
+
+
+def test_the_exact_source_and_the_path_go_with_the_recipe(tmp_path: Path) -> None:
+    source = f"# über\r\n{HEAD}steps:\n{AGENT}# end\n"
+    path = tmp_path / "r.yaml"
+    path.write_bytes(source.encode())
+    recipe = Recipe.from_file(path)
+    assert (recipe.text, recipe.path) == (source, path)
+    again = Recipe.from_text(recipe.text, "turn", path=recipe.path)
+    assert again.stages == recipe.stages
+    assert load(source).path is None
+
+
+def test_a_recipe_is_frozen_and_can_be_copied_and_pickled() -> None:
+    recipe = load(f"{HEAD}unknown: 1\nsteps:\n{AGENT}")
+    with pytest.raises(ValidationError):
+        recipe.name = "other"  # type: ignore[misc]
+    for other in (copy.deepcopy(recipe), pickle.loads(pickle.dumps(recipe))):
+        assert (other.text, other.stages, other.warnings) == (
+            recipe.text,
+            recipe.stages,
+            recipe.warnings,
+        )
+
+
+def test_a_shells_variable_is_never_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KEY", "hush")
+    recipe = load(HEAD + "steps:\n- {id: a, type: bash, command: 'echo ${SECRET_KEY}'}\n")
+    assert recipe.steps[0].command == "echo ${SECRET_KEY}"
+
+
+def test_a_recipe_may_be_json() -> None:
+    data = {"name": "r", "description": "d", "version": "1.0.0"}
+    steps = [{"id": "a", "agent": "x", "prompt": "p\ttab"}]
+    assert load(json.dumps({**data, "steps": steps})).steps[0].prompt == "p\ttab"
+
+
+def test_a_merged_key_is_a_key() -> None:
+    recipe = load(f"{HEAD}steps:\n- &one {{id: a, agent: x, prompt: p}}\n- {{<<: *one, id: b}}\n")
+    assert [s.agent for s in recipe.steps] == ["x", "x"]
+    assert recipe.warnings == ()
+
+
+# What is refused -----------------------------------------------------------------------------
+
+
+def test_every_fault_is_told_at_once_with_its_place() -> None:
+    text = """\
+name: bad name!
+descripton: d
+version: 1.0
+steps:
+- {id: a, agent: x, prompt: p, timout: 3}
+- {id: a, type: bash, command: ls, agent: x}
+- {id: c, agent: x, prompt: p, depends_on: [d], timeout: -1}
+- {id: d, agent: x, prompt: p, on_error: Continue}
+"""
+    told = [(e.line, e.column, e.message) for e in faults(text)]
+    expected = [
+        (1, 7, "no recipe name"),
+        (2, 1, "'description' is missing; is 'descripton' meant for it?"),
+        (3, 10, 'write text with three parts, as "1.0.0"'),
+        (5, 32, "Unknown key 'steps.0.timout'; did you mean 'timeout'?"),
+        (6, 8, "Two steps are named 'a'."),
+        (6, 36, "Step 'a' is of type bash and can't have `agent`."),
+        (7, 45, "Step 'd' does not come earlier"),
+        (7, 58, "-1 is not a number of seconds above 0"),
+        (8, 42, "(nearest: 'continue')"),
+    ]
+    assert [t[:2] for t in told] == [e[:2] for e in expected]
+    for (_, _, message), (_, _, part) in zip(told, expected, strict=True):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        ("prompt: p", "Step 'a' has no `agent`. Say who is asked."),
+        ("agent: x", "Step 'a' has no `prompt`. Say what it is asked."),
+        ("type: bash", "Step 'a' has no `command`."),
+        ("type: bash, command: '  '", "Step 'a' has no `command`."),
+        ("type: recipe", "Step 'a' has no `recipe`."),
+        ("agent: x, prompt: p, command: ls", "can't have `command`. Remove it, or set `type: bash"),
+        ("agent: x, prompt: p, recipe: r", "can't have `recipe`"),
+        ("agent: x, prompt: p, context: {a: 1}", "can't have `context`"),
+        ("type: bash, command: ls, prompt: p", "can't have `prompt`"),
+        ("type: bash, command: ls, mode: m", "can't have `mode`"),
+        ("type: bash, command: ls, agent_config: {a: 1}", "can't have `agent_config`"),
+        ("type: bash, command: ls, recursion: {max_depth: 2}", "can't have `recursion`"),
+        ("type: recipe, recipe: r, agent: x", "can't have `agent`"),
+        ("type: recipe, recipe: r, command: ls", "can't have `command`"),
+        ("type: bsh, command: ls", "(nearest: 'bash')"),
+        ("agent: x, prompt: p, output: a-b", "'a-b' can't be a variable"),
+        ("agent: x, prompt: p, output: session", "'session' is set by the run itself"),
+        ("type: bash, command: ls, output_exit_code: step", "'step' is set by the run itself"),
+        ("agent: x, prompt: p, foreach: '{{f}}', as: a b", "'a b' can't be a variable"),
+        ("agent: x, prompt: p, foreach: '{{f}}', collect: recipe", "set by the run itself"),
+        ("agent: x, prompt: p, timeout: 0", "0 is not a number of seconds above 0"),
+        ("agent: x, prompt: p, timeout: soon", "write a number of seconds above 0, or a {{var"),
+        ("agent: x, prompt: p, timeout: .inf", "inf is not a number of seconds"),
+        ("agent: x, prompt: p, timeout: true", "True is not a number"),
+        ("agent: x, prompt: p, retry: {max_attempts: 0}", "0 is not a whole number from 1"),
+        ("agent: x, prompt: p, retry: {max_attempts: 1.5}", "1.5 is not a whole number"),
+        ("agent: x, prompt: p, retry: {backoff: linaer}", "(nearest: 'linear')"),
+        ("agent: x, prompt: p, retry: 3", "steps.0.retry"),
+        ("agent: x, prompt: p, foreach: files", "`foreach` takes one variable"),
+        ("agent: x, prompt: p, foreach: '{{a}} {{b}}'", "`foreach` takes one variable"),
+        ("agent: x, prompt: p, foreach: '{{a}}', parallel: 0", "0 is not a whole number from 1"),
+        ("agent: x, prompt: p, foreach: '{{a}}', while_condition: true", "not both"),
+        ("agent: x, prompt: p, parallel: true", "`parallel` needs `foreach`"),
+        ("agent: x, prompt: p, checkpoint_iterations: true", "needs `foreach`"),
+        (
+            "agent: x, prompt: p, foreach: '{{a}}', parallel: 2, checkpoint_iterations: true",
+            "for a loop that is not parallel",
+        ),
+        ("agent: x, prompt: p, while_condition: 'yes'", "`while_condition` needs a {{variable}}"),
+        ("agent: x, prompt: p, while_condition: false", "`while_condition` needs a {{variable}}"),
+        (
+            "agent: x, prompt: p, while_condition: true, max_while_iterations: 1001",
+            "1001 is not a whole number from 1 to 1000",
+        ),
+        ("agent: x, prompt: p, break_when: '{{a}}'", "`break_when` needs `while_condition`"),
+        ("agent: x, prompt: p, update_context: {a: 1}", "`update_context` needs"),
+        ("steps: [{id: b, agent: x, prompt: p}]", "Nested `steps` need `foreach`"),
+        ("foreach: '{{a}}', steps: [{id: a, agent: x, prompt: p}]", "Two steps are named 'a'"),
+        ("foreach: '{{a}}', steps: [no]", "valid dictionary"),
+        ("agent: x, prompt: p, provider: o, model_role: fast", "said in one way"),
+        (
+            "agent: x, prompt: p, model_role: fast, provider_preferences: [{class: c}]",
+            "said in one way",
+        ),
+        ("agent: x, prompt: p, provider_preferences: [{model: m}]", "names a `provider` or"),
+        ("agent: x, prompt: p, depends_on: a", "does not come earlier"),
+        ("agent: x, prompt: p, depends_on: zzz", "No step 'zzz'."),
+        ("agent: x, prompt: p, approval: {required: true}", "only a stage has a gate"),
+        ("agent: x, prompt: p, spawn_mode: thread", "spawn_mode"),
+    ],
+)
+def test_a_wrong_step_is_refused_in_its_line(keys: str, said: str) -> None:
+    found = step_faults(keys)
+    assert said in found[0].message
+    assert found[0].line == 5 and found[0].column is not None
+    assert len(found) == 1 or "type: bsh" in keys
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("- a list\n", "A recipe is a mapping with `name:`"),
+        (HEAD, "A recipe needs `steps` or `stages`"),
+        (f"{HEAD}steps: []\n", "A recipe needs `steps` or `stages`"),
+        (f"{HEAD}stesp:\n{AGENT}", "did you mean 'steps'?"),
+        (f"{HEAD}steps:\n{AGENT}stages: [{{name: s, steps: []}}]", "Keep one."),
+        (f"{HEAD}steps: [no]\n", "valid dictionary"),
+        (f"{HEAD}steps: {{a: 1}}\n", "steps: "),
+        (f"{HEAD}stages: [no]\n", "valid dictionary"),
+        (f"{HEAD}approval_required: true\nsteps:\n{AGENT}", "only a stage has a gate"),
+        (f"{HEAD}context: [1]\nsteps:\n{AGENT}", "context: "),
+        (f"{HEAD}context: {{a: .nan}}\nsteps:\n{AGENT}", "it is not plain data"),
+        (f"{HEAD}context: {{a: !!binary aGk=}}\nsteps:\n{AGENT}", "it is not plain data"),
+        (f"{HEAD}recursion: {{max_depth: 21}}\nsteps:\n{AGENT}", "from 1 to 20"),
+        (f"{HEAD}recursion: {{max_total_steps: 0}}\nsteps:\n{AGENT}", "from 1 to 1000"),
+        (f"{HEAD}rate_limiting: {{max_concurrent_llm: 101}}\nsteps:\n{AGENT}", "from 1 to 100"),
+        (f"{HEAD}rate_limiting: {{min_delay_ms: 60001}}\nsteps:\n{AGENT}", "from 0 to 60000"),
+        (
+            f"{HEAD}rate_limiting: {{backoff: {{max_delay_ms: 500}}}}\nsteps:\n{AGENT}",
+            "max_delay_ms 500 is below initial_delay_ms 1000",
+        ),
+        (f"{HEAD}rate_limiting: {{backoff: {{multiplier: 0.5}}}}\nsteps:\n{AGENT}", "from 1"),
+        (HEAD.replace("1.0.0", "v1.0.0") + f"steps:\n{AGENT}", "'v1.0.0' is no version"),
+        (HEAD.replace("1.0.0", "1.0.0-rc1") + f"steps:\n{AGENT}", "is no version"),
+        (HEAD.replace("1.0.0", "1") + f"steps:\n{AGENT}", "1 is a number"),
+        (HEAD.replace(": d", ": ''") + f"steps:\n{AGENT}", "it is blank"),
+        (HEAD.replace(": r", ": a/b") + f"steps:\n{AGENT}", "no recipe name"),
+        (f'{HEAD}steps: [{{id: "a\\nb", agent: x, prompt: p}}]', "is no name"),
+    ],
+)
+def test_a_wrong_recipe_is_refused(text: str, said: str) -> None:
+    assert any(said in each.message for each in faults(text))
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        ("approval: {required: true}", "The gate of stage 's' has no prompt."),
+        ("approval_required: true", "The gate of stage 's' has no prompt."),
+        ("approval: {required: true, prompt: ' '}", "The gate of stage 's' has no prompt."),
+        ("approval: {timeout: -1}", "-1 is not a number of seconds from 0"),
+        ("approval: {default: aprove}", "(nearest: 'approve')"),
+        ("aproval: {required: true}", "did you mean 'approval'?"),
+    ],
+)
+def test_a_wrong_gate_is_refused(keys: str, said: str) -> None:
+    assert [said in each.message for each in stage_faults(keys)] == [True]
+
+
+def test_stages_and_their_steps_have_different_names() -> None:
+    stage = "- {name: s, steps: [{id: a, agent: x, prompt: p}]}\n"
+    found = [each.message for each in faults(f"{HEAD}stages:\n{stage}{stage}")]
+    assert found == [
+        "Two stages are named 's'. Rename one.",
+        "Two steps are named 'a'. Rename one.",
+    ]
+    assert "needs at least one step" in faults(f"{HEAD}stages: [{{name: s}}]")[0].message
+    assert (
+        "no stage name"
+        in faults(f"{HEAD}stages: [{{name: '', steps: [{AGENT[2:-1]}]}}]")[0].message
+    )
+
+
+NESTED = """\
+- {id: a, agent: x, prompt: p}
+- id: g
+  foreach: "{{l}}"
+  steps:
+  - {id: b, agent: x, prompt: p, depends_on: a}
+  - {id: c, agent: x, prompt: p, depends_on: DEEP}
+- {id: d, agent: x, prompt: p, depends_on: FLAT}
+"""
+
+
+@pytest.mark.parametrize(
+    "deep, flat, is_fine",
+    [
+        ("b", "g", True),
+        ("[a, b]", "[a, g]", True),
+        ("g", "a", False),
+        ("d", "a", False),
+        ("a", "b", False),
+        ("a", "gg", False),
+    ],
+)
+def test_a_step_depends_on_earlier_ones_of_its_list_and_of_those_around_it(
+    deep: str, flat: str, is_fine: bool
+) -> None:
+    text = HEAD + "steps:\n" + NESTED.replace("DEEP", deep).replace("FLAT", flat)
+    if is_fine:
+        load(text)
+    else:
+        assert len(faults(text)) == 1
+
+
+def test_a_step_may_depend_on_one_of_an_earlier_stage() -> None:
+    one = "- {name: s, steps: [{id: a, agent: x, prompt: p}]}\n"
+    load(f"{HEAD}stages:\n{one}{one.replace('s,', 't,').replace('a,', 'b, depends_on: a,')}")
+
+
+def test_a_file_that_is_missing_or_no_recipe_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        Recipe.from_file(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="Give the path of a recipe"):
+        Recipe.from_file(tmp_path)
+    with pytest.raises(ConfigError, match="Nested too deeply: not a recipe"):
+        load("{a: " * 4000 + "}" * 4000)
+
+
+# What is told of -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, line, column, said",
+    [
+        (f"{HEAD}metadata: 1\nsteps:\n{AGENT}", 4, 1, "Unknown key 'metadata' is ignored."),
+        (
+            HEAD + "steps:\n- {id: a, agent: x, prompt: p, while_steps: 1}",
+            5,
+            32,
+            "Unknown key 'steps.0.while_steps' is ignored. The nearest key is 'steps'.",
+        ),
+        (HEAD + "steps:\n- {id: a, agent: x, prompt: p, agent_config: {t: 1}}", 5, 32, "not used"),
+        (HEAD + "steps:\n- {id: a, agent: x, prompt: p, spawn_mode: subprocess}", 5, 32, "own"),
+        (HEAD + "steps:\n- {id: a, agent: x, prompt: p, collect: c}", 5, 32, "is no loop"),
+        (HEAD + "steps:\n- {id: a, agent: x, prompt: p, cwd: /}", 5, 32, "of type agent"),
+        (HEAD + "steps:\n- {id: a, type: bash, command: l, model: m}", 5, 35, "of type bash"),
+        (
+            HEAD
+            + "steps:\n- {id: a, foreach: '{{l}}', prompt: p, steps:\n  "
+            + f"[{AGENT[2:-1]}]}}",
+            5,
+            29,
+            "nested",
+        ),
+        (
+            HEAD + f"stages:\n- {{name: s, auto_approve_if: a, steps: [{AGENT[2:-1]}]}}",
+            5,
+            13,
+            "the stage has no gate",
+        ),
+        (
+            HEAD + f"stages:\n- {{name: s, approval_message: a, steps: [{AGENT[2:-1]}]}}",
+            5,
+            13,
+            "`approval_required` is not set",
+        ),
+    ],
+)
+def test_what_means_nothing_is_told_with_its_place(
+    text: str, line: int, column: int, said: str
+) -> None:
+    if "nested" in said:
+        text = text.replace("[{id: a", "[{id: b")
+    (found,) = load(text).warnings
+    assert (found.line, found.column) == (line, column)
+    assert said in found.what
+    assert str(found).startswith(f"r.yaml:{line}:{column}: ")
+
+
+def test_free_keys_of_authors_are_no_warnings() -> None:
+    head = "author: a\ncreated: 2026-01-01\nupdated: 2026-01-02\ntags: [a]\n"
+    config = "orchestrator: {config: {min_delay_between_calls_ms: 5}}\n"
+    recipe = load(f"{HEAD}{head}{config}steps:\n{AGENT}")
+    assert recipe.warnings == ()
+    assert recipe.orchestrator.config.min_delay_between_calls_ms == 5
+
+
+# Numbers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "range_, value, number",
+    [
+        (recipe_values.TIMEOUT, "30", 30),
+        (recipe_values.TIMEOUT, " 0.5 ", 0.5),
+        (recipe_values.TIMEOUT, 0, None),
+        (recipe_values.TIMEOUT, "nan", None),
+        (recipe_values.TIMEOUT, "inf", None),
+        (recipe_values.TIMEOUT, [3], None),
+        (recipe_values.APPROVAL_TIMEOUT, 0, 0),
+        (recipe_values.PARALLEL, "2.0", 2),
+        (recipe_values.PARALLEL, 2.5, None),
+        (recipe_values.PARALLEL, True, None),
+        (recipe_values.WHILE_ITERATIONS, 1000, 1000),
+        (recipe_values.WHILE_ITERATIONS, 1001, None),
+        (recipe_values.WHILE_ITERATIONS, "9" * 9000, None),
+    ],
+)
+def test_a_range_reads_numbers_and_what_templates_give(
+    range_: Range, value: object, number: float | None
+) -> None:
+    if number is None:
+        with pytest.raises(ValueError, match=" is not a "):
+            range_.number(value)
+    else:
+        assert range_.number(value) == number
+
+
+# Anything ------------------------------------------------------------------------------------
+
+KEYS = [*Step.model_fields, "as", "class", "name", "stages", "approval", "version", "zzz", ""]
+TREES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2000)
+    | st.sampled_from(["", "a", "bash", "agent", "recipe", "{{a}}", "1.0.0", "fail", "true"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6)
+    ),
+    max_leaves=30,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), TREES, max_size=8))
+def test_whatever_a_file_holds_it_becomes_a_recipe_or_faults_with_places(
+    data: dict[str, Any],
+) -> None:
+    try:
+        recipe = load(json.dumps({"description": "d", "name": "r", "version": "1.0.0"} | data))
+    except ConfigError as exc:
+        assert exc.line is not None
+    else:
+        assert recipe.stages

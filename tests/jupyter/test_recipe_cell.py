@@ -1,0 +1,99 @@
+"""The values below `%%agents --recipe`: YAML, with the notebook's variables in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nb_agents.errors import TaskError
+from nb_agents.jupyter.recipe_cell import context_of
+
+NAMES: dict[str, Any] = {
+    "files": ["a.md", "b.md"],
+    "limits": {"deep": 2, "wide": None},
+    "half": 0.5,
+    "on": True,
+    "nothing": None,
+    "city": "Oslo",
+    "evil": 'x: {{files}} # "\n- y: &a *a !!python/object:os.system',
+}
+
+
+@pytest.mark.parametrize(
+    "cell, wanted",
+    [
+        ("", {}),
+        ("\n\n", {}),
+        ("# nothing to say", {}),
+        ("depth: 2\ntopic: iced tea", {"depth": 2, "topic": "iced tea"}),
+        ("list:\n  - 1\n  - a: b", {"list": [1, {"a": "b"}]}),
+        ("2: two", {"2": "two"}),
+        # A variable alone keeps its type, quoted or not.
+        ("x: {{files}}", {"x": ["a.md", "b.md"]}),
+        ('x: "{{files}}"', {"x": ["a.md", "b.md"]}),
+        ("x: {{ limits }}", {"x": {"deep": 2, "wide": None}}),
+        ("x: {{half}}\ny: {{on}}\nz: {{nothing}}", {"x": 0.5, "y": True, "z": None}),
+        ("x: [{{city}}, {in: {{half}}}]", {"x": ["Oslo", {"in": 0.5}]}),
+        # Within a text it is text.
+        ("x: parks of {{city}} and {{half}}", {"x": "parks of Oslo and 0.5"}),
+        ("x: |\n  To {{city}}\n  at once", {"x": "To Oslo\nat once"}),
+        ("{{city}}: 1", {"Oslo": 1}),
+        # Its value is never read as YAML, nor looked at again.
+        ("x: {{evil}}\ny: 1", {"x": NAMES["evil"], "y": 1}),
+        ("x: said {{evil}}!", {"x": f"said {NAMES['evil']}!"}),
+        # Braces that are meant as such.
+        (r"x: \{{city}}", {"x": "{{city}}"}),
+        (r'x: "\{{city}} is {{city}}"', {"x": "{{city}} is Oslo"}),
+        ("x: '{city} $city {{city.name}} {{ }}'", {"x": "{city} $city {{city.name}} {{ }}"}),
+        ("# {{unknown}}\nx: 1", {"x": 1}),
+    ],
+)
+def test_a_cell_holds_the_values(cell: str, wanted: dict[str, Any]) -> None:
+    assert context_of(cell, [], NAMES) == wanted
+
+
+def test_a_variable_is_taken_as_it_is_not_copied() -> None:
+    assert context_of("x: {{files}}", [], NAMES)["x"] is NAMES["files"]
+
+
+@pytest.mark.parametrize(
+    "settings, wanted",
+    [
+        (["depth=3"], {"depth": 3, "topic": "tea"}),
+        (["depth=3", "depth=4"], {"depth": 4, "topic": "tea"}),
+        (["new=a=b"], {"depth": 2, "topic": "tea", "new": "a=b"}),
+        (["topic=[a, b]"], {"depth": 2, "topic": ["a", "b"]}),
+        (["topic="], {"depth": 2, "topic": None}),
+        (["topic=iced tea"], {"depth": 2, "topic": "iced tea"}),
+    ],
+)
+def test_settings_of_the_line_win(settings: list[str], wanted: dict[str, Any]) -> None:
+    assert context_of("depth: 2\ntopic: tea", settings, NAMES) == wanted
+
+
+@pytest.mark.parametrize(
+    "cell, settings, wanted",
+    [
+        ("Write a poem.", [], "the cell holds the recipe's values, one `name: value` a line"),
+        ("- a\n- b", [], "the cell holds the recipe's values, one `name: value` a line"),
+        ("a: 1\nb: c: d", [], "are no YAML (line 2 of it): write `name: value`"),
+        ("a: [1", [], "are no YAML (line 1 of it)"),
+        ("a: !!python/name:os.system", [], "are no YAML (line 1 of it)"),
+        ("[" * 5000, [], "are no YAML"),
+        ("a: 2026-99-99", [], "are no YAML"),
+        ("a: {{unknown}}", [], "The cell uses {{unknown}}, and no variable 'unknown' is defined."),
+        ("{{unknown}}: 1", [], "no variable 'unknown' is defined"),
+        ("", ["depth"], "--set depth is not NAME=VALUE."),
+        ("", ["=3"], "--set =3 is not NAME=VALUE."),
+        ("", ["a.b=3"], "--set a.b=3 is not NAME=VALUE."),
+        ("", ["a=[1"], "are no YAML"),
+    ],
+)
+def test_what_is_no_value_is_told_in_a_sentence(
+    cell: str, settings: list[str], wanted: str
+) -> None:
+    with pytest.raises(TaskError) as caught:
+        context_of(cell, settings, NAMES)
+    assert wanted in str(caught.value)
+    assert "\n" not in str(caught.value)

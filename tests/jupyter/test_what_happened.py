@@ -1,0 +1,165 @@
+"""How the timeline is laid out and revisions are compared, before anything is drawn."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents import events as ev
+from nb_agents.jupyter.what_happened import (
+    MAX_BARS,
+    MAX_MARKS,
+    Scale,
+    compare,
+    picture,
+    revisions,
+)
+from nb_agents.timeline import Entry, Stretch, Timeline, fold_timeline
+from nb_agents.view import AgentView
+from tests.strategies import EVENTS, STARTED
+
+DAY_S = 86400.0
+ONE = Stretch(1, 0.0, 30.0)
+TWO = Stretch(2, DAY_S, DAY_S + 10.0)
+
+
+def drawn(*entries: Entry, agents: tuple[str, ...] = ("ada", "ben")) -> Timeline:
+    return Timeline(agents, (Stretch(1, 0.0, 100.0),), entries)
+
+
+def test_time_goes_from_left_to_right() -> None:
+    scale = Scale([ONE])
+    assert [scale.left(at) for at in (0.0, 15.0, 30.0)] == [0.0, 50.0, 100.0]
+    assert scale.gaps == []
+
+
+def test_the_night_between_a_stop_and_its_resume_is_a_short_gap() -> None:
+    scale = Scale([ONE, TWO])
+    [(left, width)] = scale.gaps
+    assert scale.left(30.0) == left
+    assert scale.left(DAY_S) == pytest.approx(left + width, abs=0.1)
+    assert width < 10
+    assert scale.left(DAY_S + 10.0) == 100.0
+    assert scale.seconds(DAY_S + 5.0) == 35.0  # the night is not counted
+
+
+@pytest.mark.parametrize(
+    "total_s, labels",
+    [
+        (1.0, ["0.0 s", "0.2 s", "0.4 s", "0.6 s", "0.8 s", "1.0 s"]),
+        (45.0, ["0 s", "10 s", "20 s", "30 s", "40 s"]),
+        (200.0, ["0:00", "1:00", "2:00", "3:00"]),
+        (3 * 3600.0, ["0:00", "30:00", "1:00:00", "1:30:00", "2:00:00", "2:30:00", "3:00:00"]),
+    ],
+)
+def test_the_scale_has_a_few_round_numbers(total_s: float, labels: list[str]) -> None:
+    ticks = Scale([Stretch(1, 0.0, total_s)]).ticks
+    assert [t.label.replace("\N{NO-BREAK SPACE}", " ") for t in ticks] == labels
+
+
+def test_a_vote_points_to_the_row_of_whom_it_is_for() -> None:
+    vote = Entry("vote", "ben", "ada", 50.0, 50.0, "counts", text="best")
+    stranger = Entry("vote", "ada", "nobody", 60.0, 60.0, "counts")
+    shown = picture(drawn(vote, stranger))
+    assert shown is not None
+    assert [(r.agent, [(m.left, m.target) for m in r.marks]) for r in shown.rows] == [
+        ("ada", [(60.0, -1)]),
+        ("ben", [(50.0, 0)]),
+    ]
+    assert shown.rows[1].words == "0:50 · vote for ada · best"
+
+
+def test_stops_are_lines_across_all_rows_whose_names_do_not_collide() -> None:
+    stops = [Entry("stop", "", n, at, at) for n, at in (("requested", 50.0), ("now", 51.0))]
+    third = Entry("said", "", "", 52.0, 52.0, text="hello")
+    shown = picture(drawn(*stops, third))
+    assert shown is not None
+    assert [(m.name, m.level) for m in shown.lines] == [("stop", 0), ("stop now", 1), ("", 0)]
+    assert shown.lines[2].title.endswith("you said · hello")
+
+
+def test_thousands_of_calls_are_merged_into_a_bounded_number_of_bars() -> None:
+    entries = [
+        Entry("model" if n % 2 else "tool", "ada", "ls", n / 50, n / 50 + 0.01, "ok")
+        for n in range(5000)
+    ]
+    marks = [Entry("restart", "ben", str(n), n / 50, n / 50) for n in range(5000)]
+    shown = picture(drawn(*entries, *marks))
+    assert shown is not None
+    assert 20 < sum(len(row.bars) for row in shown.rows) <= MAX_BARS
+    assert 20 < sum(len(row.marks) for row in shown.rows) <= MAX_MARKS
+    assert "model calls" in shown.rows[0].bars[0].title + shown.rows[0].bars[1].title
+    assert shown.rows[0].calls == "2500 model calls, 2500 tool calls"
+
+
+def test_a_merged_bar_is_red_only_when_most_of_it_failed() -> None:
+    calls = [Entry("tool", "ada", "ls", 10.0, 10.01, o) for o in ("ok", "ok", "error")]
+    shown = picture(drawn(*calls))
+    assert shown is not None
+    assert [bar.tone for bar in shown.rows[0].bars] == ["ok"]
+
+
+def test_nothing_is_drawn_of_a_turn_without_a_journal() -> None:
+    assert picture(Timeline()) is None
+
+
+@given(st.lists(EVENTS, max_size=40))
+def test_whatever_happened_stays_in_the_picture(events: list[ev.Event]) -> None:
+    shown = picture(fold_timeline([STARTED, *events]))
+    for row in shown.rows if shown else ():
+        assert all(0 <= bar.left <= 100 for bar in row.bars)
+        assert all(bar.left + bar.width <= 100.5 for bar in row.bars)
+        assert all(0 <= mark.left <= 100 for mark in row.marks)
+        assert all(-1 <= mark.target < len(shown.rows) for mark in row.marks)
+
+
+# Revisions
+
+
+def test_a_revision_shows_the_words_that_went_and_came() -> None:
+    changes = compare("one cold read is slow", "one cold read is quick")
+    assert [(c.kind, c.text) for c in changes] == [
+        ("same", "one cold read is "),
+        ("gone", "slow"),
+        ("new", "quick"),
+    ]
+
+
+def test_texts_that_have_little_in_common_are_shown_one_after_the_other() -> None:
+    changes = compare("Redis is simplest.", "Take a memory-mapped store with an index beside it!")
+    assert [c.kind for c in changes] == ["gone", "new"]
+
+
+@given(st.text("ab ,\n", max_size=80), st.text("ab ,\n", max_size=80))
+def test_a_comparison_has_both_texts_whole(old: str, new: str) -> None:
+    changes = compare(old, new)
+    assert "".join(c.text for c in changes if c.kind != "new") == old
+    assert "".join(c.text for c in changes if c.kind != "gone") == new
+
+
+def test_each_answer_is_compared_with_the_next_and_the_middle_is_left_out() -> None:
+    same = " ".join(f"word{n}" for n in range(200))
+    agent = AgentView("ada", answers=(f"one {same}", f"two {same}", f"two {same}", f"3 {same}"))
+    first, second, third = revisions(agent)
+    assert (first.before, first.after, first.is_cut) == (1, 2, False)
+    assert sum(len(change.text) for change in first.changes) < 200
+    assert (second.has_changes, third.has_changes) == (False, True)
+
+
+def test_long_answers_are_compared_at_their_beginnings() -> None:
+    long = " ".join(f"word{n}" for n in range(5000))
+    agent = AgentView("ada", answers=(f"one {long}", f"two {long}"))
+    [revision] = revisions(agent)
+    assert revision.is_cut
+    assert sum(len(change.text) for change in revision.changes) < 10_000
+
+
+def test_texts_of_few_different_words_are_compared_quickly() -> None:
+    words = ["cache ", "store ", ", "]
+    one, other = ("".join(words[n * k % 3] for n in range(800)) for k in (1, 2))
+    began = time.process_time()
+    compare(one, other)
+    assert time.process_time() - began < 0.5

@@ -1,0 +1,272 @@
+"""Plays a recipe through its plan, without models, commands or time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nb_agents import events as ev
+from nb_agents.recipes.plan import (
+    AgentWork,
+    CommandWork,
+    Completed,
+    Denied,
+    Failed,
+    GateWork,
+    LoadWork,
+    Work,
+    plan,
+)
+from nb_agents.recipes.progress import Progress, apply
+from nb_agents.recipes.replay import past
+
+__all__ = ["Approve", "Deny", "Fail", "Give", "Play", "first", "last", "recipe"]
+
+HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
+FOLDER = Path("/recipes")
+
+
+@dataclass(frozen=True)
+class Give:
+    """A step's end: what its agent or command wrote."""
+
+    text: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Fail:
+    """A failed attempt; an early one fails before the step has begun, as without a model."""
+
+    error: str = "broken"
+    early: bool = False
+
+
+@dataclass(frozen=True)
+class Approve:
+    """A gate is passed."""
+
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Deny:
+    """A gate is not passed."""
+
+    message: str = ""
+
+
+Outcome = Give | Fail | Approve | Deny
+Outcomes = Mapping[str, str | Outcome | Sequence[str | Outcome]]
+"""By address: what happens, or what happens at each try, the last for ever."""
+
+Order = Callable[[Sequence[str]], str]
+"""Chooses whose next event comes, from the addresses of the work under way."""
+
+
+def recipe(body: str, name: str = "r") -> str:
+    """Give a recipe's text, from its `steps:` or `stages:`."""
+    return HEAD.replace("name: r", f"name: {name}") + body
+
+
+def first(addresses: Sequence[str]) -> str:
+    """Let the work go on that was planned first."""
+    return addresses[0]
+
+
+def last(addresses: Sequence[str]) -> str:
+    """Let the work go on that was planned last."""
+    return addresses[-1]
+
+
+def _in_order(work: Sequence[Work]) -> list[Work]:
+    return sorted(work, key=lambda each: each.address)
+
+
+class Play:
+    """One recipe, played.
+
+    Args:
+        text: The recipe.
+        outcomes: What happens; a step that is not in it gives its address in angle brackets, and a
+            gate is approved.
+        recipes: Texts of the recipes that steps call, by path as the steps have it.
+        context: The values that it is started with.
+        order: Whose event comes next.
+        journal: Events of the turns before.
+
+    Attributes:
+        journal: All events.
+        asked: What agents, commands and gates were asked, in order, as (address, text).
+        done: The work, in order.
+        ended: How it ended, or None.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        outcomes: Outcomes | None = None,
+        recipes: Mapping[str, str] | None = None,
+        context: Mapping[str, Any] | None = None,
+        order: Order = first,
+        journal: Sequence[ev.Event] = (),
+    ) -> None:
+        self.text = text
+        self.outcomes = {} if outcomes is None else outcomes
+        self.recipes = recipes or {}
+        self.context = dict(context or {})
+        self.order = order
+        self.journal = list(journal)
+        self.asked: list[tuple[str, str]] = []
+        self.done: list[Work] = []
+        self.ended: Completed | Failed | Denied | None = None
+        self._tries: dict[str, int] = {}
+        self._left: int | None = None
+        self._progress = past(self.journal)
+        self._under_way: dict[str, list[ev.Event]] = {}
+
+    @property
+    def outputs(self) -> Mapping[str, Any]:
+        """What it gave; it must have completed."""
+        assert isinstance(self.ended, Completed), self.ended
+        return self.ended.outputs
+
+    @property
+    def addresses(self) -> list[str]:
+        """Who was asked, in order."""
+        return [address for address, _ in self.asked]
+
+    @property
+    def progress(self) -> Progress:
+        """The fold of all events."""
+        return self._progress
+
+    def run(self, cut: int | None = None) -> Play:
+        """Play until it ends.
+
+        Args:
+            cut: Events after which all is over, as at a power failure; None plays on.
+
+        Returns:
+            Itself.
+        """
+        self._left = cut
+        for event in self._events():
+            if self._left == 0:
+                break
+            self.journal.append(event)
+            if self._left is not None:
+                self._left -= 1
+        return self
+
+    def resume(self, outcomes: Outcomes | None = None) -> Play:
+        """Give the play that goes on with this one in another turn."""
+        return Play(
+            self.text,
+            self.outcomes if outcomes is None else outcomes,
+            self.recipes,
+            self.context,
+            self.order,
+            self.journal,
+        )
+
+    def _events(self) -> Iterator[ev.Event]:
+        yield from self._take(*self._opening())
+        while True:
+            now = plan(self._progress, frozenset(self._under_way))
+            yield from self._take(*now.events)
+            again = plan(self._progress, frozenset(self._under_way))
+            assert again.events == (), again.events
+            # An iteration that begins anew after a resume changes places once it has begun.
+            assert _in_order(again.work) == _in_order(now.work)
+            assert again.ended == now.ended
+            for work in now.work:
+                assert work.address not in self._under_way
+                self._note(work)
+                self._under_way[work.address] = list(self._doing(work))
+            self.ended = now.ended
+            if now.ended is not None:
+                assert isinstance(now.ended, Denied) or not self._under_way, self._under_way
+                return
+            assert self._under_way, "nothing is under way, and nothing is to be done"
+            yield from self._go_on(self.order(list(self._under_way)))
+
+    def _go_on(self, address: str) -> Iterator[ev.Event]:
+        left = self._under_way[address]
+        yield from self._take(left.pop(0))
+        if not left:
+            del self._under_way[address]
+
+    def _take(self, *events: ev.Event) -> Iterator[ev.Event]:
+        for event in events:
+            yield event
+            self._progress = apply(self._progress, event)
+
+    def _opening(self) -> tuple[ev.Event, ev.Event]:
+        turn = 1 + sum(isinstance(event, ev.TurnStarted) for event in self.journal)
+        started = ev.TurnStarted(
+            session="s",
+            turn=turn,
+            task="r",
+            agents=(),
+            timeout_s=0,
+            resumes=turn - 1,
+            recipe="r",
+            context=self.context,
+        )
+        path = str(FOLDER / "main.yaml")
+        return started, ev.RecipeLoaded(step="", path=path, text=self.text)
+
+    def _note(self, work: Work) -> None:
+        self.done.append(work)
+        match work:
+            case AgentWork(prompt=text) | CommandWork(command=text):
+                self.asked.append((work.address, text))
+            case GateWork():
+                prompts = [e for e in self.journal if isinstance(e, ev.ApprovalAsked)]
+                self.asked.append((work.address, prompts[-1].prompt))
+
+    def _outcome(self, address: str) -> Outcome | None:
+        given = self.outcomes.get(address)
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            tries = self._tries[address] = self._tries.get(address, 0) + 1
+            given = given[min(tries, len(given)) - 1]
+        return Give(given) if isinstance(given, str) else given
+
+    def _doing(self, work: Work) -> Iterator[ev.Event]:
+        address, outcome = work.address, self._outcome(work.address)
+        match work:
+            case GateWork():
+                given = outcome if isinstance(outcome, Approve | Deny) else Approve()
+                yield ev.ApprovalGiven(
+                    step=address, approved=isinstance(given, Approve), message=given.message
+                )
+            case LoadWork(path=path):
+                yield self._loaded(address, path)
+            case AgentWork() | CommandWork():
+                given = outcome if isinstance(outcome, Give | Fail) else Give(f"<{address}>")
+                yield from self._step(work, given)
+
+    def _loaded(self, address: str, path: str) -> ev.Event:
+        if path not in self.recipes:
+            return ev.StepFinished(step=address, outcome="failed", why=f"no file {path}")
+        return ev.RecipeLoaded(step=address, path=str(FOLDER / path), text=self.recipes[path])
+
+    def _step(self, work: AgentWork | CommandWork, outcome: Give | Fail) -> Iterator[ev.Event]:
+        address, attempt = work.address, work.attempt
+        is_agent = isinstance(work, AgentWork)
+        if not (isinstance(outcome, Fail) and outcome.early):
+            unit: ev.StepKind = "agent" if is_agent else "bash"
+            yield ev.StepStarted(step=address, unit=unit, attempt=attempt)
+        if isinstance(outcome, Fail):
+            yield ev.StepFailed(step=address, attempt=attempt, error=outcome.error)
+            return
+        code = None if is_agent else outcome.exit_code or 0
+        if code and isinstance(work, CommandWork) and not work.tolerates:
+            yield ev.StepFailed(step=address, attempt=attempt, error=f"exit code {code}")
+            return
+        if is_agent:
+            yield ev.AnswerGiven(agent=address, answer=outcome.text)
+        yield ev.StepFinished(step=address, outcome="ok", output=outcome.text, exit_code=code)

@@ -1,0 +1,104 @@
+"""A recipe that uses all that recipes have, and what must hold once it has come to its end."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nb_agents import events as ev
+from nb_agents.runs.resume import Preview
+from tests.recipes.live import write
+
+__all__ = ["assert_nothing_ran_twice", "assert_truthful", "write_rich"]
+
+MAIN = """
+context: {names: [a, b]}
+stages:
+- name: gather
+  steps:
+  - {id: draft, agent: worker, prompt: "Draft {{names}}", output: draft}
+  - {id: each, type: bash, foreach: "{{names}}", collect: each,
+     command: "printf %s {{item}} | tee each-{{item}}"}
+  approval: {required: true, prompt: "Use {{draft}}?"}
+- name: work
+  steps:
+  - {id: review, agent: worker, foreach: "{{names}}", parallel: 2, collect: reviews,
+     prompt: "Review {{item}} of {{draft}}: {{_approval_message}}"}
+  - {id: flaky, type: bash, output: flaky, retry: {max_attempts: 2, initial_delay: 0.01},
+     command: "if [ -e mark ]; then echo fine; else touch mark; exit 1; fi"}
+  - {id: nested, type: recipe, recipe: middle.yaml, output: nested,
+     context: {text: "{{draft}}"}}
+  - {id: end, agent: worker, output: end, prompt: "End {{reviews}} {{nested}} {{flaky}} {{each}}"}
+"""
+MIDDLE = """
+steps:
+- id: loop
+  while_condition: "{{_loop_index}} < 2"
+  collect: thoughts
+  steps:
+  - {id: think, agent: worker, prompt: "Think {{text}} {{_loop_index}}", output: thought}
+- {id: deeper, type: recipe, recipe: deep.yaml, foreach: "{{thoughts}}", parallel: true,
+   collect: deep, context: {text: "{{item}}"}}
+"""
+DEEP = """
+steps:
+- {id: sum, agent: worker, prompt: "Sum {{text}}", output: sum}
+"""
+
+
+def write_rich(root: Path) -> Path:
+    """Write the recipe and those that it calls."""
+    write(root, DEEP, "deep")
+    write(root, MIDDLE, "middle")
+    return write(root, MAIN)
+
+
+def assert_nothing_ran_twice(events: Sequence[Any]) -> None:
+    """What had finished was not begun again, in however many turns the recipe came to its end."""
+    finished: set[str] = set()
+    for event in events:
+        if isinstance(event, ev.StepStarted):
+            assert event.step not in finished, event
+        elif isinstance(event, ev.StepFinished):
+            assert event.step not in finished, event
+            finished.add(event.step)
+    calls = [(e.agent, str(e.response["parts"])) for e in events if isinstance(e, ev.ModelFinished)]
+    assert max(Counter(calls).values()) == 1, Counter(calls)
+    tools = [e for e in events if isinstance(e, ev.ToolFinished) and e.outcome == "ok"]
+    assert [t.agent for t in tools] == ["gather/draft"]
+
+
+def assert_truthful(told: Preview, old: Sequence[Any], new: Sequence[Any]) -> None:
+    """What was told before a resumption is what came of it."""
+    again = told.recipe
+    assert again is not None
+    ended = {e.step for e in old if isinstance(e, ev.StepFinished) and e.output is not None}
+    assert again.finished == len(ended)
+    assert told.calls == sum(isinstance(e, ev.ModelFinished) for e in old)
+    assert set(told.asked_again) == _asked_first(new) & _left_open(old)
+    assert set(again.cut) | set(again.tried) == _commands(old) & _commands(new)
+    assert set(again.gates) == _gates(old) & _gates(new)
+
+
+def _asked_first(events: Sequence[Any]) -> set[str]:
+    """The agents whose first doing was to send a request, in a round that had begun before."""
+    first: dict[str, Any] = {}
+    for event in events:
+        if isinstance(event, ev.ModelStarted | ev.ToolStarted | ev.RoundStarted):
+            first.setdefault(event.agent, event)
+    return {agent for agent, event in first.items() if isinstance(event, ev.ModelStarted)}
+
+
+def _left_open(events: Sequence[Any]) -> set[str]:
+    """The agents whose last request had no end."""
+    kinds = (ev.ModelStarted, ev.ModelFinished)
+    last = {e.agent: e for e in events if isinstance(e, kinds)}
+    return {agent for agent, event in last.items() if isinstance(event, ev.ModelStarted)}
+
+
+def _commands(events: Sequence[Any]) -> set[str]:
+    return {e.step for e in events if isinstance(e, ev.StepStarted) and e.unit == "bash"}
+
+
+def _gates(events: Sequence[Any]) -> set[str]:
+    return {e.step for e in events if isinstance(e, ev.ApprovalAsked)}

@@ -1,0 +1,298 @@
+"""Gates: who is asked what, what the answer or its absence does, and what a stop leaves of it."""
+
+import signal
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.errors import CancellationRequestedError, UserError
+from nb_agents.runs.resume import preview
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.testing import scripted_team
+from tests.model_server import wait_until
+from tests.recipes.live import (
+    Echo,
+    begin,
+    hold,
+    let_go,
+    ran,
+    resume,
+    wait_for_gate,
+    wait_held,
+    write,
+)
+from tests.team_kit import WAIT_S, events, finish, read_line, script
+
+GATED = """
+context: {{what: paint}}
+stages:
+- name: plan
+  steps:
+  - {{id: make, type: bash, command: "echo blue", output: colour}}
+  approval: {{required: true, prompt: "Buy {{{{colour}}}} {{{{what}}}}?"{more}}}
+- name: buy
+  steps:
+  - {{id: pay, type: bash, command: "echo {{{{_approval_message}}}}", output: said}}
+"""
+
+
+def gated(root: Path, more: str = "") -> Run:
+    """A recipe with a gate between two stages."""
+    return begin(write(root, GATED.format(more=f", {more}" if more else "")))
+
+
+def test_a_person_approves_and_what_they_say_reaches_later_steps(tmp_path: Path) -> None:
+    run = gated(tmp_path)
+    assert wait_for_gate(run) == ["plan"]
+    (gate,) = run.view.gates.values()
+    assert (gate.prompt, gate.timeout_s, gate.default) == ("Buy blue paint?", 0, "deny")
+    assert run.receipt.steps == (("plan/make", "finished"), ("plan", "stopped"))
+    run.approve("the matt one", by="ann")
+    finish(run)
+    assert run.result == {"colour": "blue", "said": "the matt one"}
+    (given,) = run.view.approvals
+    assert (given.address, given.approved, given.message, given.by) == (
+        "plan",
+        True,
+        "the matt one",
+        "ann",
+    )
+    assert run.receipt.steps == (("plan/make", "finished"), ("buy/pay", "finished"))
+
+
+def test_the_status_says_that_a_run_waits(tmp_path: Path) -> None:
+    seen: list[str] = []
+    run = gated(tmp_path)
+    run.subscribe(lambda view: seen.append(view.status))
+    wait_for_gate(run)
+    wait_until(lambda: "awaiting" in seen, WAIT_S, "the news")
+    run.approve()
+    finish(run)
+    assert [status for status, _ in groupby(seen)][-3:] == ["awaiting", "in-progress", "completed"]
+
+
+def test_the_answer_may_come_with_the_question(tmp_path: Path) -> None:
+    """Whoever sees a gate in the view can decide it, though its wait has not begun."""
+    for number in range(5):
+        run = gated(tmp_path / str(number))
+        while not run.view.gates:
+            pass
+        run.approve()
+        assert finish(run).status == "completed"
+
+
+def test_time_approves_what_nobody_decides(tmp_path: Path) -> None:
+    run = finish(gated(tmp_path, "timeout: 0.05, default: approve"))
+    assert run.status == "completed"
+    assert [(a.approved, a.by, a.message) for a in run.view.approvals] == [(True, "timeout", "")]
+
+
+def test_time_denies_what_nobody_decides(tmp_path: Path) -> None:
+    run = finish(gated(tmp_path, "timeout: 0.05"))
+    assert run.status == "cancelled"
+    assert [(a.approved, a.by) for a in run.view.approvals] == [(False, "timeout")]
+    assert run.view.stop is not None
+    assert run.view.stop.source == "approval"
+
+
+def test_a_decision_in_time_is_the_only_one(tmp_path: Path) -> None:
+    run = gated(tmp_path, "timeout: 60, default: approve")
+    wait_for_gate(run)
+    run.deny("too dear", by="ann")
+    finish(run)
+    assert [(a.approved, a.by) for a in run.view.approvals] == [(False, "ann")]
+
+
+def test_a_denial_stops_the_run_and_a_resume_asks_again(tmp_path: Path) -> None:
+    run = gated(tmp_path)
+    wait_for_gate(run)
+    run.deny("too dear", by="ann")
+    finish(run)
+    with pytest.raises(CancellationRequestedError) as stopped:
+        run.wait(0)
+    assert stopped.value.current_step == "plan"
+    assert stopped.value.receipt.source == "approval"
+    assert stopped.value.receipt.reason == "the gate of 'plan' was denied: too dear"
+    assert not stopped.value.is_immediate
+    assert ran(run) == ["plan/make"]
+    assert str(preview("s", tmp_path / "sessions")) == (
+        "Resumes turn 1: 1 finished step(s) and 0 finished model call(s) are kept. "
+        "Runs again: nothing. Asks again: the gate of plan."
+    )
+    second = resume(run)
+    wait_for_gate(second)
+    second.deny()
+    finish(second)
+    third = resume(second)
+    wait_for_gate(third)
+    third.approve("now")
+    finish(third)
+    assert third.result == {"colour": "blue", "said": "now"}
+    assert (ran(second), ran(third)) == ([], ["buy/pay"])
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_ends_the_wait_and_a_resume_asks_again(tmp_path: Path, now: bool) -> None:
+    run = gated(tmp_path)
+    wait_for_gate(run)
+    run.stop(now=now)
+    finish(run)
+    assert run.status == "cancelled"
+    assert run.view.approvals == ()
+    again = resume(run)
+    wait_for_gate(again)
+    again.approve("yes")
+    assert finish(again).result == {"colour": "blue", "said": "yes"}
+
+
+def test_an_approved_gate_is_not_asked_again(tmp_path: Path) -> None:
+    body = GATED.format(more="").replace("echo {{_approval_message}}", hold("pay"))
+    run = begin(write(tmp_path, body))
+    wait_for_gate(run)
+    run.approve("yes")
+    wait_held(run, "pay")
+    run.stop(now=True)
+    let_go(finish(run), "pay")
+    again = finish(resume(run))
+    assert again.status == "completed"
+    assert events(again, ev.ApprovalAsked) == []
+
+
+def test_nobody_decides_what_is_not_asked(tmp_path: Path) -> None:
+    run = gated(tmp_path)
+    wait_for_gate(run)
+    run.approve()
+    finish(run)
+    with pytest.raises(UserError, match="waits for no approval; it is completed"):
+        run.deny()
+    assert [a.approved for a in run.view.approvals] == [True]
+
+
+def test_waiting_for_the_decision(tmp_path: Path) -> None:
+    run = gated(tmp_path)
+    wait_for_gate(run)
+    with pytest.raises(TimeoutError):
+        run.wait_for_approval(0.01)
+    run.approve("fine", by="ann")
+    finish(run)
+    with pytest.raises(UserError, match="ended without asking"):
+        run.wait_for_approval(WAIT_S)
+
+
+def test_waiting_for_a_decision_that_time_takes(tmp_path: Path) -> None:
+    run = gated(tmp_path, "timeout: 0.5, default: approve")
+    given = run.wait_for_approval(WAIT_S)
+    assert (given.address, given.approved, given.by) == ("plan", True, "timeout")
+    finish(run)
+
+
+def test_conditions_of_the_stage_approve_by_themselves(tmp_path: Path) -> None:
+    body = GATED.format(more="").replace(
+        "- name: buy", "  auto_approve_if: [\"{{colour}} == 'blue'\"]\n- name: buy"
+    )
+    run = finish(begin(write(tmp_path, body)))
+    assert run.status == "completed"
+    assert [(a.approved, a.by) for a in run.view.approvals] == [(True, "auto_approve_if")]
+
+
+# Two at once -------------------------------------------------------------------------------------
+
+TWO = """
+context: {who: [ann, ben]}
+steps:
+- {id: ask, type: recipe, foreach: "{{who}}", as: name, parallel: 2, collect: said,
+   recipe: gated.yaml, context: {name: "{{name}}"}}
+"""
+ONE = """
+context: {name: ""}
+stages:
+- name: wait
+  approval: {required: true, prompt: "Is {{name}} there?"}
+  steps:
+  - {id: greet, type: bash, command: "echo hello {{name}}"}
+- name: note
+  steps:
+  - {id: note, type: bash, command: "echo {{name}} {{_approval_message}}", output: note}
+"""
+
+
+def two(root: Path) -> Run:
+    """Two sub-recipes side by side, each with a gate."""
+    write(root, ONE, "gated")
+    run = begin(write(root, TWO))
+    wait_for_gate(run, 2)
+    return run
+
+
+def test_two_gates_wait_at_once_and_the_older_is_decided_first(tmp_path: Path) -> None:
+    run = two(tmp_path)
+    asked = [(e.step, e.prompt) for e in events(run, ev.ApprovalAsked)]
+    assert sorted(asked) == [
+        ("ask[0]/wait", "Is ann there?"),
+        ("ask[1]/wait", "Is ben there?"),
+    ]
+    run.approve("first")
+    assert list(run.view.gates) == [asked[1][0]]
+    assert run.status == "awaiting"
+    run.approve("second")
+    finish(run)
+    messages = dict(zip([step for step, _ in asked], ["first", "second"], strict=True))
+    assert run.result == {
+        "said": [
+            {"note": f"ann {messages['ask[0]/wait']}"},
+            {"note": f"ben {messages['ask[1]/wait']}"},
+        ]
+    }
+
+
+def test_a_denial_of_one_gate_ends_the_wait_at_the_other(tmp_path: Path) -> None:
+    run = two(tmp_path)
+    first, second = run.view.gates
+    run.approve("in")
+    run.deny()
+    finish(run)
+    assert (run.status, run.receipt.source) == ("cancelled", "approval")
+    again = resume(run)
+    assert wait_for_gate(again) == [second]
+    again.approve("in, too")
+    finish(again)
+    assert again.status == "completed"
+    assert [e.step for e in events(again, ev.ApprovalGiven)] == [second]
+    greeted = [*ran(run), *ran(again)]
+    assert len(greeted) == len(set(greeted)) == 4
+    assert first != second
+
+
+# Killed ------------------------------------------------------------------------------------------
+
+ASK_AND_DIE = """
+import os, signal, sys
+from pathlib import Path
+from tests.recipes.live import begin, wait_for_gate
+run = begin(Path(sys.argv[0]).with_name("main.yaml"))
+wait_for_gate(run)
+print("asked", flush=True)
+run.wait()
+"""
+
+
+def test_a_question_outlives_the_process(tmp_path: Path) -> None:
+    write(tmp_path, GATED.format(more=""))
+    with script(ASK_AND_DIE, tmp_path) as process:
+        assert read_line(process) == "asked\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    root = tmp_path / "sessions"
+    turn = load_session(root / "s").turns[-1]
+    assert turn.state == "incomplete (the kernel died)"
+    assert list(turn.view.gates) == ["plan"]
+    assert "Asks again: the gate of plan." in str(preview("s", root))
+    team = scripted_team(None, worker=Echo())
+    again = nb_agents.resume("s", team, session_root=root)
+    assert wait_for_gate(again) == ["plan"]
+    again.approve("still")
+    assert finish(again).result == {"colour": "blue", "said": "still"}

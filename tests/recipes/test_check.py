@@ -1,0 +1,322 @@
+"""What a check tells of a recipe without running it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.team import TeamSpec
+from nb_agents.recipes.check import Report, check, find_recipe
+from nb_agents.recipes.outline import MAX_SHOWN
+
+HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
+
+
+def checked(text: str) -> Report:
+    return check(Recipe.from_text(HEAD + text, "r.yaml"))
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"name: {path.stem}\ndescription: d\nversion: 1.0.0\n{text}")
+    return path
+
+
+def unset(report: Report) -> list[str]:
+    """Give the variables that warnings name, with their step or stage."""
+    parts = (w.what.split(" uses {{") for w in report.warnings if " uses {{" in w.what)
+    return [f"{who}: {rest.partition('}}')[0]}" for who, rest in parts]
+
+
+# Variables -----------------------------------------------------------------------------------
+
+SETS = """\
+context: {given: 1}
+steps:
+- {id: one, type: bash, command: ls, output: made, output_exit_code: code}
+"""
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "agent: x, prompt: '{{given}} {{made}} {{code}}'",
+        "agent: x, prompt: '{{recipe.name}} {{session.id}} {{step.index}} {{_loop_index}}'",
+        "agent: x, prompt: '{{made.deep.key}}'",
+        "agent: x, prompt: '{{item}}', foreach: '{{made}}'",
+        "agent: x, prompt: '{{f.name}}', foreach: '{{made}}', as: f",
+        "agent: x, prompt: '{{#if made}}{{given}}{{else}}no{{/if}}'",
+        "agent: x, prompt: p, output: late, while_condition: true, break_when: '{{late}}'",
+        "agent: x, prompt: p, while_condition: true, update_context: {n: 1}, break_when: '{{n}}'",
+        "agent: x, prompt: p, timeout: '{{given}}', retry: {max_attempts: '{{given}}'}",
+        "type: bash, command: 'a {{given}}', cwd: '{{made}}', env: {A: '{{code}}'}",
+        'type: bash, command: \'echo ${HOME} ${{ github.sha }} {"a": {"b": 1}}\'',
+    ],
+)
+def test_what_is_set_before_may_be_used(keys: str) -> None:
+    report = checked(f"{SETS}- {{id: two, {keys}}}\n")
+    assert (report.faults, report.warnings) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "keys, names",
+    [
+        ("agent: x, prompt: '{{nope}}'", ["nope"]),
+        ("agent: x, prompt: '{{own}}', output: own", ["own"]),
+        ("agent: x, prompt: '{{later}}'", ["later"]),
+        ("agent: x, prompt: '{{session.nope}}'", ["session.nope"]),
+        ("agent: x, prompt: p, condition: \"{{nope}} == 'a'\"", ["nope"]),
+        ("agent: x, prompt: p, condition: \"nope == 'a'\"", ["nope"]),
+        ("agent: x, prompt: p, foreach: '{{nope}}'", ["nope"]),
+        ("agent: x, prompt: p, foreach: '{{made}}', condition: '{{item}}'", ["item"]),
+        ("agent: x, prompt: p, while_condition: '{{nope}}'", ["nope"]),
+        ("agent: x, prompt: p, while_condition: true, break_when: '{{nope}}'", ["nope"]),
+        ("agent: x, prompt: p, timeout: '{{nope}}'", ["nope"]),
+        ("agent: x, prompt: p, retry: {max_attempts: '{{nope}}'}", ["nope"]),
+        ("type: bash, command: '{{a}}', cwd: '{{b}}', env: {A: '{{c}}'}", ["a", "b", "c"]),
+        ("agent: x, prompt: '{{#if nope}}{{a}}{{/if}}'", ["nope", "a"]),
+    ],
+)
+def test_what_nothing_sets_before_is_told(keys: str, names: list[str]) -> None:
+    report = checked(
+        f"{SETS}- {{id: two, {keys}}}\n- {{id: z, agent: x, prompt: p, output: later}}"
+    )
+    assert sorted(unset(report)) == sorted(f"Step 'two': {name}" for name in names)
+    assert all(w.line == 7 for w in report.warnings)
+
+
+def test_a_loops_variable_ends_with_it_and_its_results_stay() -> None:
+    report = checked(
+        """\
+context: {l: []}
+steps:
+- id: g
+  foreach: "{{l}}"
+  collect: all
+  steps:
+  - {id: a, agent: x, prompt: "{{item}} {{b}}", output: a}
+  - {id: b, agent: x, prompt: "{{a}}", output: b}
+- {id: c, agent: x, prompt: "{{all}} {{b}} {{item}}"}
+"""
+    )
+    assert unset(report) == ["Step 'a': b", "Step 'c': item"]
+
+
+def test_a_gate_sees_its_stages_outputs_and_a_condition_those_before() -> None:
+    report = checked(
+        """\
+stages:
+- name: s
+  condition: "{{out}}"
+  approval_required: true
+  approval_message: "{{out}} {{nope}}"
+  auto_approve_if: ["{{out}} == 'x'", "{{never}}"]
+  steps: [{id: a, agent: x, prompt: p, output: out}]
+"""
+    )
+    gate = "The gate of stage 's'"
+    assert unset(report) == ["Stage 's': out", f"{gate}: nope", f"{gate}: never"]
+
+
+def test_a_variable_inside_a_long_prompt_is_told_with_its_own_line_and_the_nearest_name() -> None:
+    report = checked(
+        "context: {topic: x}\nsteps:\n- id: a\n  agent: x\n  prompt: |\n    one\n    on {{topik}}\n"
+    )
+    (found,) = report.warnings
+    assert (found.line, found.column) == (10, 10)
+    assert found.what.endswith("Did you mean {{topic}}?")
+
+
+def test_a_required_variable_counts_as_given() -> None:
+    text = (
+        "context: {t: {type: string, required: true}}\nsteps: [{id: a, agent: x, prompt: '{{t}}'}]"
+    )
+    assert checked(text).warnings == ()
+
+
+@pytest.mark.parametrize("braces", ["{{a-b}}", "{% if x %}", "{{a[0]}}", "{{steps.a-b.result}}"])
+def test_braces_that_are_no_template_are_told_once_a_text(braces: str) -> None:
+    report = checked(f"steps: [{{id: a, agent: x, prompt: 'p {braces} and {braces}'}}]")
+    (found,) = report.warnings
+    assert f"has {braces}, which is no template here" in found.what
+    assert "(1 more such)" in found.what
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        'condition: "{{a}} == \'x"',
+        "condition: '{{a}} =='",
+        "prompt: '{{#if a}}'",
+        "mode: '{{/if}}'",
+    ],
+)
+def test_what_cannot_be_read_is_a_fault(keys: str) -> None:
+    prompt = "" if "prompt" in keys else "prompt: p, "
+    report = checked(f"context: {{a: 1}}\nsteps: [{{id: a, agent: x, {prompt}{keys}}}]")
+    (fault,) = report.faults
+    assert fault.what.startswith("Step 'a': `") and fault.line == 5
+
+
+def test_what_the_file_itself_was_warned_of_is_in_the_report() -> None:
+    report = checked("metadata: 1\nsteps: [{id: a, agent: x, prompt: p}]")
+    assert [w.what for w in report.warnings] == ["Unknown key 'metadata' is ignored."]
+
+
+# Sub-recipes ---------------------------------------------------------------------------------
+
+CALLS = "steps: [{id: a, type: recipe, recipe: %s, context: {x: 1}}]\n"
+
+
+def test_a_called_recipe_is_found_beside_its_caller_and_checked_too(tmp_path: Path) -> None:
+    written(tmp_path, "sub/b.yaml", CALLS % "../c.yaml")
+    inner = written(tmp_path, "c.yaml", "steps: [{id: c, agent: x, prompt: '{{x}} {{y}}'}]\n")
+    report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "./sub/b.yaml")))
+    assert report.faults == ()
+    assert [(Path(w.file or "").name, w.line) for w in report.warnings] == [(inner.name, 4)]
+    assert unset(report) == ["Step 'c': y"]
+    assert [line.strip().split(":")[0] for line in report.plan] == [
+        "recipe a 1.0.0",
+        "a",
+        "recipe b 1.0.0",
+        "a",
+        "recipe c 1.0.0",
+        "c",
+    ]
+
+
+def test_a_missing_recipe_is_a_fault_and_a_template_is_none(tmp_path: Path) -> None:
+    report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "gone.yaml")))
+    (fault,) = report.faults
+    assert "No recipe 'gone.yaml'" in fault.what
+    assert (fault.line, fault.column) == (4, 39)
+    text = "context: {f: x}\n" + CALLS % "'{{f}}.yaml'"
+    assert check(Recipe.from_file(written(tmp_path, "b.yaml", text))).faults == ()
+
+
+def test_all_faults_of_a_called_recipe_are_faults(tmp_path: Path) -> None:
+    written(tmp_path, "b.yaml", "steps: [{id: a, agent: x}, {id: a, type: bash}]\n")
+    report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "b.yaml")))
+    assert [(Path(f.file or "").name, f.line) for f in report.faults] == [("b.yaml", 4)] * 3
+
+
+def test_recipes_that_call_each_other_are_told_and_read_once(tmp_path: Path) -> None:
+    written(tmp_path, "b.yaml", CALLS % "a.yaml")
+    report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "b.yaml")))
+    assert [w.what.partition(";")[0] for w in report.warnings] == [
+        "Step 'a' calls a recipe that called it"
+    ]
+    twice = (
+        "steps:\n- {id: a, type: recipe, recipe: c.yaml}\n- {id: b, type: recipe, recipe: c.yaml}\n"
+    )
+    written(tmp_path, "c.yaml", "steps: [{id: c, agent: x, prompt: '{{y}}'}]\n")
+    assert len(check(Recipe.from_file(written(tmp_path, "d.yaml", twice))).warnings) == 1
+
+
+def test_a_required_variable_that_a_call_leaves_out_is_told(tmp_path: Path) -> None:
+    needs = "context: {x: {type: string, required: true}, y: {type: string, required: true}}\n"
+    written(tmp_path, "b.yaml", needs + "steps: [{id: b, agent: x, prompt: p}]\n")
+    report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "b.yaml")))
+    assert [w.what for w in report.warnings] == [
+        "Recipe 'b' requires 'y', which step 'a' does not give."
+    ]
+
+
+@pytest.mark.parametrize("name", ["\0", "x" * 5000, "/", "..", ""])
+def test_an_odd_path_is_no_recipe(name: str, tmp_path: Path) -> None:
+    assert find_recipe(name, tmp_path / "a.yaml") is None
+
+
+# The plan ------------------------------------------------------------------------------------
+
+
+def test_the_plan_has_stages_steps_agents_gates_and_loops() -> None:
+    report = checked(
+        """\
+context: {files: [], t: {type: string, required: true}}
+stages:
+- name: look
+  condition: "{{files}}"
+  approval: {required: true, prompt: Go, timeout: 60, default: approve}
+  auto_approve_if: "{{t}}"
+  steps:
+  - {id: read, agent: "foundation:explorer", prompt: p, foreach: "{{files}}", as: f, parallel: 3,
+     collect: all, retry: {max_attempts: 2}}
+  - id: again
+    while_condition: "{{t}}"
+    break_when: "{{t}} == 'x'"
+    steps: [{id: run, type: bash, command: ls, on_error: continue, output: o}]
+- name: end
+  approval_required: true
+  approval_message: Done
+  steps: [{id: last, agent: x, prompt: p, condition: "{{all}}", depends_on: [read, again]}]
+"""
+    )
+    assert report.plan == (
+        "recipe r 1.0.0: d",
+        "  needs: t",
+        "  variables: files",
+        "  stage look · if {{files}}",
+        "    read: agent foundation:explorer · for each f of {{files}}, in parallel 3 at a time"
+        " · tried 2 times · → all",
+        "    again: 1 steps · while {{t}} until {{t}} == 'x', at most 100 times",
+        "      run: bash · on error continue · → o",
+        "  gate after look: a person must approve · approve after 60 s · not asked if {{t}}",
+        "  stage end",
+        "    last: agent x · if {{all}} · after read, again",
+        "  gate after end: a person must approve · waits for ever",
+    )
+
+
+def test_with_a_team_the_plan_says_who_does_a_step() -> None:
+    team = TeamSpec.model_validate(
+        {
+            "agents": [
+                {"id": "ada", "backend": {"type": "demo"}},
+                {"id": "ben", "backend": {"type": "demo"}},
+            ]
+        }
+    )
+    recipe = Recipe.from_text(HEAD + "steps: [{id: a, agent: 'team:ben', prompt: p}]", "r.yaml")
+    assert "agent team:ben = ben (" in check(recipe, team).plan[1]
+
+
+def test_no_text_of_a_recipe_breaks_or_floods_a_line() -> None:
+    long = "x\\n\\e[31m" * 200
+    report = checked(f'steps: [{{id: a, agent: "{long}", prompt: p, condition: "{{{{step}}}}"}}]')
+    assert len(report.plan) == 2
+    assert report.plan[1].isprintable()
+    assert len(report.plan[1]) < 2 * MAX_SHOWN
+
+
+# Anything ------------------------------------------------------------------------------------
+
+PIECES = ["{{a}}", "{{#if a}}", "{{else}}", "{{/if}}", "{{", "}}", "{% x %}", "| raw", "'", "\n"]
+TEXT = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join).filter(str.strip)
+STEPS = st.fixed_dictionaries(
+    {"agent": TEXT, "prompt": TEXT},
+    optional={
+        "condition": TEXT,
+        "mode": TEXT,
+        "output": st.just("a"),
+        "on_error": st.just("continue"),
+    },
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(STEPS, min_size=1, max_size=4), TEXT)
+def test_whatever_the_texts_are_a_check_ends_with_findings_that_have_places(
+    steps: list[dict[str, str]], asked: str
+) -> None:
+    numbered = [{"id": f"s{n}", **step} for n, step in enumerate(steps)]
+    gate = {"approval_required": True, "approval_message": asked, "auto_approve_if": asked}
+    data = {"name": "r", "description": "d", "version": "1.0.0"}
+    data |= {"stages": [{"name": "s", "steps": numbered, **gate}]}
+    report = check(Recipe.from_text(json.dumps(data), "r"))
+    assert all(f.line and f.column and f.what for f in report.faults + report.warnings)
+    assert len(report.plan) == len(steps) + 3

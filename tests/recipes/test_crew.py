@@ -1,0 +1,154 @@
+"""Who does a step, and with which model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nb_agents.config.recipe import Step
+from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.errors import RecipeError
+from nb_agents.recipes.crew import worker_for
+
+TEAM = TeamSpec.model_validate(
+    {
+        "agents": [
+            {"id": "writer", "backend": {"type": "openai", "model": "gpt-5", "api_key": "k"}},
+            {"id": "critic", "backend": {"type": "claude", "model": "opus-4"}},
+            {
+                "id": "local",
+                "backend": {
+                    "type": "openai",
+                    "model": "llama",
+                    "base_url": "http://127.0.0.1:9/v1",
+                },
+            },
+        ],
+        "recipe_agents": {"foundation:zen-*": "critic", "*:*": "local"},
+    }
+)
+
+
+def step(agent: str = "writer", **keys: Any) -> Step:
+    """Give an agent step."""
+    return Step.model_validate({"id": "s", "agent": agent, "prompt": "p", **keys})
+
+
+def usable(*types: str) -> Any:
+    """Say that only models of these types can be called."""
+    return lambda agent: agent.backend.type in types
+
+
+ALL = usable("openai", "claude", "gemini", "azure_openai")
+
+
+@pytest.mark.parametrize(
+    "name, agent, why",
+    [
+        ("critic", "critic", "critic"),
+        ("foundation:critic", "critic", "critic"),
+        ("foundation:zen-architect", "critic", "critic, by 'foundation:zen-*'"),
+        ("recipes:author", "local", "local, by '*:*'"),
+        ("self", "writer", "writer, the default agent"),
+        ("Critic", "writer", "writer, the default agent"),
+    ],
+)
+def test_a_name_a_pattern_or_the_first_agent_decides_who_works(
+    name: str, agent: str, why: str
+) -> None:
+    worker = worker_for(step(name), TEAM, ALL)
+
+    assert (worker.agent.id, worker.why) == (agent, why)
+    assert worker.agent == next(a for a in TEAM.agents if a.id == agent)
+
+
+@pytest.mark.parametrize(
+    "agent, keys, model, why",
+    [
+        # The agent's own model, under its provider's other name, or by a pattern.
+        ("critic", {"provider": "anthropic", "model": "opus-4"}, "claude:opus-4", "anthropic"),
+        ("critic", {"provider": "anthropic", "model": "opus-*"}, "claude:opus-4", "opus-*"),
+        ("critic", {"provider": "anthropic"}, "claude:opus-4", "critic; anthropic"),
+        # Another model.
+        ("writer", {"provider": "anthropic", "model": "haiku"}, "claude:haiku", "anthropic:haiku"),
+        ("writer", {"provider": "google", "model": "flash"}, "gemini:flash", "google:flash"),
+        ("writer", {"provider": "azure", "model": "x"}, "azure_openai:x", "azure:x"),
+        ("writer", {"provider": "openai", "model": "gpt-6"}, "openai:gpt-6", "openai:gpt-6"),
+        ("writer", {"model": "gpt-6"}, "openai:gpt-6", "writer; gpt-6"),
+        # None that can be asked for.
+        (
+            "writer",
+            {"provider": "anthropic", "model": "opus-*"},
+            "openai:gpt-5",
+            "is not to be had",
+        ),
+        ("writer", {"provider": "anthropic"}, "openai:gpt-5", "so gpt-5"),
+        ("writer", {"provider": "acme", "model": "m"}, "openai:gpt-5", "acme:m is not to be had"),
+        ("local", {"provider": "openai", "model": "gpt-5"}, "openai:llama", "so llama"),
+        ("writer", {"model_role": "fast"}, "openai:gpt-5", "a model for 'fast' is not to be had"),
+    ],
+)
+def test_a_step_gets_the_model_that_it_names_if_there_is_such_a_one(
+    agent: str, keys: dict[str, Any], model: str, why: str
+) -> None:
+    worker = worker_for(step(agent, **keys), TEAM, ALL)
+
+    assert f"{worker.agent.backend.type}:{worker.agent.backend.model}" == model
+    assert worker.agent.id == agent
+    assert why in worker.why
+
+
+def test_the_first_preference_that_can_be_had_counts() -> None:
+    wishes = [
+        {"class": "reasoning"},
+        {"provider": "google", "model": "pro"},
+        {"provider": "anthropic", "model": "haiku"},
+    ]
+    worker = worker_for(step(provider_preferences=wishes), TEAM, usable("openai", "claude"))
+
+    assert (worker.agent.backend.type, worker.agent.backend.model) == ("claude", "haiku")
+
+
+def test_a_model_of_the_same_provider_is_called_with_the_same_key() -> None:
+    worker = worker_for(step(provider="openai", model="gpt-6"), TEAM, ALL)
+
+    key = worker.agent.backend.api_key
+    assert key is not None and key.get_secret_value() == "k"
+
+
+def test_a_key_goes_to_no_other_provider() -> None:
+    worker = worker_for(step(provider="anthropic", model="haiku"), TEAM, ALL)
+
+    assert worker.agent.backend.api_key is None
+
+
+@pytest.mark.parametrize(
+    "wish, said",
+    [
+        ({"provider": "google", "model": "pro"}, "google:pro"),
+        ({"class": "reasoning"}, "a model of class 'reasoning'"),
+    ],
+)
+def test_a_required_model_that_is_not_to_be_had_is_an_error(
+    wish: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RecipeError, match=f"Step 's' requires {said}, which is not to be had"):
+        worker_for(step(provider_preferences=[wish | {"required": True}]), TEAM, usable("openai"))
+
+
+def test_a_required_model_is_none_when_another_preference_can_be_had() -> None:
+    wishes = [
+        {"provider": "google", "model": "pro", "required": True},
+        {"provider": "anthropic", "model": "haiku"},
+    ]
+    worker = worker_for(step(provider_preferences=wishes), TEAM, usable("claude"))
+
+    assert worker.agent.backend.model == "haiku"
+
+
+def test_an_agent_without_wishes_is_not_looked_into() -> None:
+    def never(agent: AgentSpec) -> bool:
+        raise AssertionError(agent)
+
+    assert worker_for(step(), TEAM, never).agent.id == "writer"

@@ -1,0 +1,158 @@
+"""A recipe as a flowchart: its structure, and that no label can be read as anything else."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nb_agents.config.recipe import Recipe
+from nb_agents.recipes.diagram import mermaid
+
+HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
+
+
+def drawn(text: str) -> list[str]:
+    chart = mermaid(Recipe.from_text(HEAD + text, "r.yaml"))
+    return [line.strip() for line in chart.splitlines()]
+
+
+def test_steps_are_shaped_by_what_they_do_and_stand_in_a_row() -> None:
+    assert drawn(
+        """\
+steps:
+- {id: ask, agent: x, prompt: p}
+- {id: run, type: bash, command: ls, condition: "{{ok}}"}
+- {id: call, type: recipe, recipe: b.yaml}
+"""
+    ) == [
+        "flowchart TD",
+        'n0(["r 1.0.0"])',
+        'n1("ask<br/>agent x")',
+        'n2[/"run<br/>bash"/]',
+        'n3[["call<br/>recipe b.yaml"]]',
+        'n4(["done"])',
+        "n0 --> n1",
+        'n1 -->|"if #123;#123;ok#125;#125;"| n2',
+        "n2 --> n3",
+        "n3 --> n4",
+    ]
+
+
+def test_a_gate_stands_after_its_stage_with_two_ways_out() -> None:
+    assert drawn(
+        """\
+stages:
+- {name: one, approval: {required: true, prompt: Go on}, steps: [{id: a, agent: x, prompt: p}]}
+- {name: two, condition: "{{c}}", steps: [{id: b, agent: x, prompt: p, condition: "{{d}}"}]}
+"""
+    ) == [
+        "flowchart TD",
+        'n0(["r 1.0.0"])',
+        'subgraph b1["one"]',
+        'n1("a<br/>agent x")',
+        "end",
+        'n2{"Go on"}',
+        'n3(["stopped"])',
+        'subgraph b6["two"]',
+        'n4("b<br/>agent x")',
+        "end",
+        'n5(["done"])',
+        "n0 --> n1",
+        "n1 --> n2",
+        'n2 -->|"denied"| n3',
+        'n2 -->|"approved · if #123;#123;c#125;#125; · if #123;#123;d#125;#125;"| n4',
+        "n4 --> n5",
+    ]
+
+
+def test_loops_lead_back_and_dependencies_are_dotted() -> None:
+    assert drawn(
+        """\
+steps:
+- {id: a, agent: x, prompt: p, foreach: "{{l}}", as: f}
+- id: g
+  while_condition: true
+  max_while_iterations: 3
+  steps:
+  - {id: b, agent: x, prompt: p}
+  - {id: c, agent: x, prompt: p, depends_on: [a, b]}
+- {id: d, agent: x, prompt: p, depends_on: [g, a]}
+"""
+    ) == [
+        "flowchart TD",
+        'n0(["r 1.0.0"])',
+        'n1("a<br/>agent x")',
+        'subgraph b2["g"]',
+        'n2("b<br/>agent x")',
+        'n3("c<br/>agent x")',
+        "end",
+        'n4("d<br/>agent x")',
+        'n5(["done"])',
+        "n0 --> n1",
+        'n1 -->|"for each f of #123;#123;l#125;#125;"| n1',
+        "n1 --> n2",
+        "n2 --> n3",
+        "n1 -.-> n3",
+        'n3 -->|"while true, at most 3 times"| n2',
+        "n3 --> n4",
+        "n1 -.-> n4",
+        "n4 --> n5",
+    ]
+
+
+LINE = re.compile(
+    r"""  (?:
+      \ *n\d+(?:\(\["L"\]\)|\("L"\)|\[/"L"/\]|\[\["L"\]\]|\{"L"\})
+    | \ *subgraph\ b\d+\["L"\] | \ *end
+    | \ \ n\d+\ (?:-->|-\.->)(?:\|"L"\|)?\ n\d+
+    )""".replace('"L"', r'"(?:[\w ,:/·….-]|\#\d+;|<br/>)+"'),
+    re.VERBOSE,
+)
+NASTY = st.text(
+    st.sampled_from("\"`<>&#;|(){}[]%\\~=-_.*!$@^'\n ß°¶ﬂaß1end:,/"), min_size=1
+) | st.text(min_size=1)
+
+
+SAID = NASTY.filter(str.strip)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SAID, SAID)
+def test_no_text_can_leave_its_label(said: str, asked: str) -> None:
+    steps = [
+        {
+            "id": f"a{said}".strip().replace("\n", " "),
+            "agent": said,
+            "prompt": "p",
+            "condition": asked,
+        },
+        {"id": "c", "type": "recipe", "recipe": asked, "foreach": "{{l}}"},
+    ]
+    if not steps[0]["id"].isprintable() or len(said) > 190:
+        steps[0]["id"] = "a"
+    stage = {"name": "end", "approval": {"required": True, "prompt": asked}, "steps": steps}
+    head = {"name": "r", "description": "d", "version": "1.0.0"}
+    chart = mermaid(Recipe.from_text(json.dumps({**head, "stages": [stage]}), "r"))
+    first, *lines = chart.splitlines()
+    assert first == "flowchart TD"
+    assert [line for line in lines if not LINE.fullmatch(line)] == []
+    assert len(lines) == 14
+
+
+@pytest.mark.parametrize(
+    "said, label",
+    [
+        ("<script>", "#60;script#62;"),
+        ("&lt;", "#38;lt#59;"),
+        ("#quot;", "#35;quot#59;"),
+        ("1. one", "1#46; one"),
+        ("- one", "#45; one"),
+        ("a-b_c.d", "a-b_c.d"),
+        ("ﬂ°", "#64258;#176;"),
+    ],
+)
+def test_what_means_something_to_mermaid_becomes_a_code(said: str, label: str) -> None:
+    lines = drawn(f"steps: [{{id: {json.dumps(said)}, type: bash, command: ls}}]")
+    assert lines[2] == f'n1[/"{label}<br/>bash"/]'

@@ -1,0 +1,114 @@
+"""How the driver of recipes feels a stop: streams, processes, the work in hand."""
+
+from pathlib import Path
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.cancel import CancelPolicy
+from nb_agents.config.team import TeamSpec
+from nb_agents.runs.resume import preview
+from tests.model_server import ModelServer, Reply, wait_until
+from tests.recipes.live import (
+    begin,
+    commands_alive,
+    hold,
+    let_go,
+    ran,
+    resume,
+    wait_held,
+    write,
+)
+from tests.team_kit import WAIT_S, events, finish
+
+TALK_AND_WORK = """
+context: {kinds: [talk, work]}
+steps:
+- id: both
+  foreach: "{{kinds}}"
+  parallel: 2
+  steps:
+  - {id: talk, agent: worker, condition: "{{item}} == 'talk'", prompt: talk}
+  - {id: work, type: bash, condition: "{{item}} == 'work'",
+     command: "if [ -e go ]; then echo worked; else touch begun; sleep 999 & sleep 999; fi"}
+"""
+
+
+def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Path) -> None:
+    with ModelServer() as server:
+        server.script("m", Reply(text="so far", hang_after=2), Reply(text="all of it"))
+        backend = {"type": "chatcompletion", "base_url": server.url, "api_key": "k", "model": "m"}
+        team = TeamSpec.model_validate({"agents": [{"id": "worker", "backend": backend}]})
+        path = write(tmp_path, TALK_AND_WORK)
+        run = nb_agents.start(recipe=path, agents=team, session_root=tmp_path / "sessions")
+        workspace = run.path / "workspaces/main"
+        wait_until(lambda: (workspace / "begun").exists(), WAIT_S, "the command")
+        wait_until(lambda: "both[0]/talk" in run.view.agents, WAIT_S, "the agent")
+        wait_until(lambda: run.view.agents["both[0]/talk"].partial, WAIT_S, "the agent's words")
+        assert commands_alive(tmp_path) != []
+        run.stop(now=True)
+        finish(run)
+        assert commands_alive(tmp_path) == []
+        wait_until(lambda: server.requests[0].closed_by, WAIT_S, "the stream's end")
+        assert server.requests[0].closed_by == "client"
+        assert run.view.agents["both[0]/talk"].partial == "so far"
+        assert dict(run.receipt.steps) == {
+            "both[0]/talk": "killed",
+            "both[1]/talk": "skipped",
+            "both[1]/work": "killed",
+        }
+        assert str(preview(run.session, tmp_path / "sessions")) == (
+            "Resumes turn 1: 0 finished step(s) and 0 finished model call(s) are kept. Runs again: "
+            "1 model call cut or failed (both[0]/talk), "
+            "the command of both[1]/work (cut: it may have happened in part)."
+        )
+        (workspace / "go").touch()
+        again = finish(run.resume())
+        assert again.status == "completed"
+        assert len(server.requests) == 2
+        assert again.view.steps["both[0]/talk"].output == "all of it"
+        assert again.view.steps["both[1]/work"].output == "worked\n"
+
+
+def test_a_graceful_stop_lets_the_work_in_hand_finish(tmp_path: Path) -> None:
+    body = f"""
+steps:
+- {{id: one, type: bash, output: one, command: "{hold("one")}"}}
+- {{id: two, type: bash, command: "echo two"}}
+"""
+    run = begin(write(tmp_path, body))
+    wait_held(run, "one")
+    run.stop()
+    let_go(run, "one")
+    finish(run)
+    assert run.status == "cancelled"
+    assert dict(run.receipt.steps) == {"one": "finished"}
+    assert run.view.steps["one"].output == "one\n"
+    again = finish(resume(run))
+    assert (again.result, ran(again)) == ({"one": "one"}, ["two"])
+
+
+def test_a_stop_in_the_last_step_leaves_nothing_to_stop(tmp_path: Path) -> None:
+    body = f"""
+steps:
+- {{id: one, type: bash, output: one, command: "{hold("one")}"}}
+"""
+    run = begin(write(tmp_path, body))
+    wait_held(run, "one")
+    run.stop()
+    let_go(run, "one")
+    finish(run)
+    assert (run.status, run.result) == ("completed", {"one": "one"})
+
+
+def test_a_graceful_stop_that_takes_too_long_becomes_immediate(tmp_path: Path) -> None:
+    body = f"""
+steps:
+- {{id: one, type: bash, command: "{hold("one")}"}}
+"""
+    run = begin(write(tmp_path, body), policy=CancelPolicy(grace_timeout_s=0.05))
+    wait_held(run, "one")
+    run.stop(reason="enough")
+    finish(run)
+    assert [e.level for e in events(run, ev.StopRequested)] == ["requested", "immediate"]
+    assert dict(run.receipt.steps) == {"one": "killed"}
+    assert commands_alive(tmp_path) == []

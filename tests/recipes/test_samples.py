@@ -1,0 +1,201 @@
+"""Recipes as people write them, each run to its end with the demo model and a scripted one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ModelMessage
+
+import nb_agents
+from nb_agents import TeamSpec
+from nb_agents.config.recipe import Recipe
+from nb_agents.recipes.check import check
+from nb_agents.runs.run import Run
+from nb_agents.testing import ScriptedModel, Turn, scripted_team
+from tests.recipes.live import wait_for_gate
+from tests.team_kit import finish, prompt
+
+SAMPLES = Path(__file__).parent / "samples"
+DEMO = TeamSpec.model_validate(
+    {"agents": [{"id": "demo", "backend": {"type": "demo", "words_per_second": 100_000}}]}
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A recipe, and what comes of it.
+
+    Attributes:
+        name: Its file's.
+        outputs: The names of what it gives, in order.
+        says: What a scripted model answers, by words of the prompt.
+        gives: What comes of that; only these outputs are compared.
+        demo: What comes of the demo model's answers.
+        context: What it is started with.
+        gates: The stages that ask.
+    """
+
+    name: str
+    outputs: str
+    says: Mapping[str, str]
+    gives: Mapping[str, Any]
+    demo: Mapping[str, Any]
+    context: Mapping[str, Any] = field(default_factory=dict)
+    gates: tuple[str, ...] = ()
+
+
+ALL = [
+    Sample(
+        "triage",
+        outputs="kind details reply report",
+        context={"ticket": "It crashed {{kind}}"},
+        says={
+            "Classify": "defect",
+            "Name what": 'So:\n```json\n{"title": "Boom", "labels": ["crash"], "urgent": ""}\n```',
+            "Escalate Boom": "escalated",
+            "Report on triage 1.0.0, step report.\nIt can wait.": "reported",
+        },
+        gives={"kind": "defect", "reply": "escalated", "report": "reported"},
+        demo={"kind": "question", "details": {"title": "…", "urgent": True, "labels": "crash"}},
+    ),
+    Sample(
+        "release",
+        outputs="changes risk tag",
+        context={"target": "staging"},
+        gates=("prepare",),
+        says={
+            "List the changes for staging": "- one",
+            "They said go on": '{"level": "low", "notes": "reviewed by two"}',
+        },
+        gives={"changes": "- one", "tag": "publish staging"},
+        demo={"risk": {"level": "low", "notes": "reviewed"}, "tag": "publish staging"},
+    ),
+    Sample(
+        "translate",
+        outputs="words translated translations lines nothing summary",
+        says={
+            "Translate one two (2 words)": '{"text": "un deux", "words": 2}',
+            "Translate three (1 words)": '{"text": "trois", "words": 1}',
+            'Translate it\'s "four" $(exit 1) (4 words)': '{"text": "$(exit 7)", "words": 4}',
+            'Sum up ["", "trois", "$(exit 7)"] and [], without ["nobody"]': "three",
+        },
+        gives={
+            "words": 4,
+            "lines": ["", "trois", "$(exit 7)"],
+            "nothing": [],
+            "summary": "three",
+        },
+        demo={
+            "words": 4,
+            "lines": ["…"] * 3,
+            "nothing": [],
+            "translated": {"words": "…", "text": "…"},
+        },
+    ),
+    Sample(
+        "audit",
+        outputs="found findings fixes final_output",
+        says={
+            "Which files": '```json\n{"files": [{"path": "a", "kind": "x"}, '
+            '{"path": "b", "kind": "y"}], "total": 2}\n```',
+            "Audit a, which is x": '{"severity": "high", "advice": "it\'s $(exit 1)"}',
+            "Audit b, which is y": 'Well: {"severity": "low", "advice": "none"}',
+            "for 2 files": "two",
+        },
+        gives={"fixes": ["high=it's $(exit 1)", "low=none"], "final_output": "two"},
+        demo={"findings": [{"severity": "…", "advice": "…"}], "fixes": ["…=…"]},
+    ),
+    Sample(
+        "portfolio",
+        outputs="ratings lines best",
+        says={
+            "Rate north in 10 lines": '```json\n{"grade": "A"}\n```',
+            "Rate south in 10 lines": '{"grade": "B"}',
+            "Which is best": "north",
+        },
+        gives={"lines": ["A NORTH: PROJECT", "B SOUTH: PROJECT"], "best": "north"},
+        demo={"lines": ["… NORTH: PROJECT", "… SOUTH: PROJECT"]},
+    ),
+    Sample(
+        "polish",
+        outputs="written review draft score left published",
+        says={
+            "Write, time 1: nothing yet": "one",
+            "Write, time 2: one": "two",
+            "Review: one": '{"score": 3, "verdict": "again"}',
+            "Review: two": '{"score": 8.5, "verdict": "again"}',
+            "Publish two, rated 8.5": "out",
+        },
+        gives={"draft": "two", "score": 8.5, "left": 0, "published": "out"},
+        demo={"review": {"score": 8, "verdict": "accept"}, "score": 8, "left": 0},
+    ),
+    Sample(
+        "build",
+        outputs="facts code seen told note",
+        says={"Announce seen It's": "announced"},
+        gives={"facts": {"title": "none", "lines": 2}, "note": "announced"},
+        demo={"code": "4", "seen": "seen", "told": 'seen It\'s "the" `build` $HOME'},
+    ),
+    Sample(
+        "recover",
+        outputs="fetched extra_code extra called stored report",
+        says={"Got fetched, extra 5.": "reported"},
+        gives={"fetched": "fetched", "called": None, "stored": None, "report": "reported"},
+        demo={"extra_code": "5", "extra": ""},
+    ),
+]
+
+EACH = pytest.mark.parametrize("sample", ALL, ids=lambda sample: sample.name)
+
+
+def _scripted(sample: Sample) -> ScriptedModel:
+    def answer(messages: list[ModelMessage]) -> Turn:
+        asked = str(messages[-1].parts[-1].content)  # type: ignore[union-attr]
+        said = [text for words, text in sample.says.items() if words in asked]
+        assert len(said) == 1, (asked, said)
+        return Turn(text=said[0])
+
+    return ScriptedModel(answer)
+
+
+def _run(sample: Sample, team: TeamSpec, root: Path) -> Run:
+    path = SAMPLES / f"{sample.name}.yaml"
+    run = nb_agents.start(recipe=path, context=sample.context, agents=team, session_root=root)
+    for stage in sample.gates:
+        assert wait_for_gate(run) == [stage]
+        run.approve("go on")
+    return finish(run)
+
+
+def _check(sample: Sample, run: Run, gives: Mapping[str, Any]) -> None:
+    assert run.status == "completed", run.view.notices
+    assert isinstance(run.result, Mapping)
+    assert list(run.result) == sample.outputs.split()
+    assert {name: run.result[name] for name in gives} == gives
+
+
+@EACH
+def test_a_recipe_runs_to_its_end_with_what_models_say(sample: Sample, tmp_path: Path) -> None:
+    model = _scripted(sample)
+    run = _run(sample, scripted_team(None, writer=model), tmp_path)
+    _check(sample, run, sample.gives)
+    asked = [prompt(model, number) for number in range(len(model.requests))]
+    assert [words for words in sample.says if not any(words in each for each in asked)] == []
+
+
+@EACH
+def test_the_demo_model_plays_a_recipe_to_its_end(sample: Sample, tmp_path: Path) -> None:
+    run = _run(sample, DEMO, tmp_path)
+    _check(sample, run, sample.demo)
+    assert isinstance(run.result, Mapping)
+    assert "This is the demo model" in str(run.result) or sample.name == "release", run.result
+
+
+@EACH
+def test_nothing_is_wrong_with_a_recipe(sample: Sample) -> None:
+    report = check(Recipe.from_file(SAMPLES / f"{sample.name}.yaml"), DEMO)
+    assert report.faults == ()
+    unread = [w.what for w in report.warnings if "is no template" not in w.what]
+    assert unread == []

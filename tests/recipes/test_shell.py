@@ -1,0 +1,330 @@
+"""Values in bash commands, in a real bash: they arrive whole, and nothing in them runs."""
+
+import os
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nb_agents.errors import RecipeError
+from nb_agents.recipes.shell import render_command
+from nb_agents.recipes.template import render
+
+CANARY = "canary"
+RUN = f"touch {CANARY}"
+
+
+def bash(script: str, cwd: str | Path) -> subprocess.CompletedProcess[bytes]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd)}
+    return subprocess.run(
+        ["bash", "-c", script], cwd=cwd, env=environment, capture_output=True, timeout=15
+    )
+
+
+# Each prints [value], and perhaps a newline.
+PLACES = {
+    "bare word": "printf %s [{{x}}]",
+    "bare word alone": "printf '[%s]' {{x}}",
+    "two values glued": "printf %s [{{x}}{{empty}}]",
+    "double quotes": 'printf %s "[{{x}}]"',
+    "single quotes": "printf %s '[{{x}}]'",
+    "dollar quotes": r"printf %s $'\133{{x}}]'",
+    "translated quotes": 'printf %s $"[{{x}}]"',
+    "mixed quotes": """printf %s "["{{x}}']'""",
+    "option": "printf %s --o=[{{x}}] | tail -c +5",
+    "substitution": 'printf %s "$(printf %s [{{x}}])"',
+    "quotes in a substitution": 'printf %s "$(printf %s "[{{x}}]")"',
+    "single quotes in a substitution": """printf %s "$(printf %s '[{{x}}]')\"""",
+    "nested substitutions": 'printf %s "$(printf %s "$(printf %s "[{{x}}]")")"',
+    "backticks": "printf %s \"`printf %s '[{{x}}]'`\"",
+    "bare in backticks": 'printf %s "`printf %s [{{x}}]`"',
+    "quotes in backticks": 'printf %s "`printf %s "[{{x}}]"`"',
+    "process substitution": "cat <(printf %s [{{x}}])",
+    "here-document": "cat <<EOF\n[{{x}}]\nEOF",
+    "indented here-document": "cat <<-EOF\n\t[{{x}}]\n\tEOF",
+    "substitution in a here-document": 'cat <<EOF\n$(printf %s "[{{x}}]")\nEOF',
+    "quoted here-document": "cat <<'EOF'\n[{{x}}]\nEOF",
+    "double-quoted here-document": 'cat <<"EOF"\n[{{x}}]\nEOF',
+    "escaped here-document": "cat <<\\EOF\n[{{x}}]\nEOF",
+    "quoted indented here-document": "cat <<-'EOF'\n\t[{{x}}]\n\tEOF",
+    "here-document in a substitution": "y=$(cat <<'EOF'\n[{{x}}]\nEOF\n); printf %s \"$y\"",
+    "here-document into a pipe": "cat <<'EOF' | cat\n[{{x}}]\nEOF",
+    "here-string": "cat <<< [{{x}}]",
+    "quoted here-string": 'cat <<< "[{{x}}]"',
+    "assignment": 'y={{x}}; printf %s "[$y]"',
+    "quoted assignment": 'y="{{x}}"; printf %s "[$y]"',
+    "added assignment": 'y=[; y+={{x}}; printf %s "$y]"',
+    "assignment before a program": "Y={{x}} bash -c 'printf %s \"[$Y]\"'",
+    "exported assignment": "export Y={{x}}; bash -c 'printf %s \"[$Y]\"'",
+    "exported quotes": 'export "Y={{x}}"; bash -c \'printf %s "[$Y]"\'',
+    "local assignment": 'f() { local y={{x}} z; printf %s "[$y]"; }; f',
+    "function": "f() { printf %s '[{{x}}]'; }; f",
+    "array": 'y=(a {{x}}); printf %s "[${y[1]}]"',
+    "associative array": 'declare -A m; m[k{{x}}]=1; printf %s "[${!m[@]}]" | sed "1s/k//"',
+    "default": 'printf %s "[${none:-{{x}}}]"',
+    "bare default": "printf '[%s]' ${none:-{{x}}}",
+    "replacement": 'y=[a]; printf %s "${y/a/{{x}}}"',
+    "prefix pattern": 'y=k{{x}}; printf %s "[{{x}}]${y#k{{x}}}"',
+    "case": "case {{x}} in {{x}}) printf %s [{{x}}];; *) printf no;; esac",
+    "quoted case": "case k'{{x}}' in \"k{{x}}\") printf %s [{{x}}];; *) printf no;; esac",
+    "test": "[ {{x}} = {{x}} ] && printf %s [{{x}}]",
+    "double test": "[[ {{x}} == {{x}} && -n a{{x}} ]] && printf %s [{{x}}]",
+    "regular expression": "[[ a{{x}} =~ ^a{{x}}$ ]] && printf %s [{{x}}]",
+    "loop": 'for y in {{x}}; do printf %s "[$y]"; done',
+    "braces": "printf '[%s]' {{{x}},}{{empty}} | head -c -2",
+    "group in a pipe": "{ if true; then printf %s [{{x}}]; fi; } | cat",
+    "continued line": "printf %s \\\n  [{{x}}]",
+    "argument of a shell's script": 'bash -c \'printf "[%s]" "$1"\' _ {{x}}',
+    "strict mode": "set -euo pipefail; printf %s [{{x}}]",
+}
+
+# Each prints "ok" whatever the value is.
+SILENT = {
+    "comment": "printf ok # {{x}}\n",
+    "comment line": "# {{x}}\nprintf ok",
+    "quotes in a comment": "printf ok # it's \"{{x}}\n",
+    "stripped pattern": 'y=ok{{x}}; printf %s "${y%{{x}}}"',
+    "branch not taken": "{{#if empty}}eval {{x}}{{/if}}printf ok",
+}
+
+HOSTILE = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [
+                *("'", '"', "\\", "$", "`", "!", "*", "?", "[a-z]*", "~", "~root", "{a,b}", "#"),
+                *(RUN, f"$({RUN})", f"`{RUN}`", f"a[$({RUN})]", f";{RUN};", f"&& {RUN} ||"),
+                *(f"\n{RUN}\n", "\nEOF\n", "\n\tEOF\n", "EOF", "|", "&", "<", ">", "(", ")", "]"),
+                *("-", "-n", "--", "=", " ", "\t", "\n", "\r", "\r\n", "$'", "${HOME}", "$x", "}"),
+                *("\x01", "\x7f", "\u2028", "中", "𝄞", "\x85", "{{x}}", "nb_value_0", "%s%n"),
+            ]
+        ),
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5),
+    ),
+    max_size=8,
+).map("".join)
+
+
+def _expected(value: str) -> dict[str, bytes]:
+    texts = dict.fromkeys(PLACES, f"[{value}]".encode())
+    return texts | dict.fromkeys(SILENT, b"ok")
+
+
+def _all_at_once(value: str, cwd: str) -> dict[str, bytes]:
+    """Run every place with one bash, each in a subshell of its own."""
+    os.mkdir(f"{cwd}/work")
+    jobs = ["cd work"]
+    for n, command in enumerate((PLACES | SILENT).values()):
+        script = render_command(command, {"x": value, "empty": ""})
+        jobs.append(f"(\n{script}\n) >../out{n} 2>/dev/null </dev/null")
+    done = bash("\n".join(jobs), cwd)
+    assert done.stderr == b""
+    return {name: Path(f"{cwd}/out{n}").read_bytes() for n, name in enumerate(PLACES | SILENT)}
+
+
+@settings(max_examples=12)
+@given(value=HOSTILE)
+@example(value=f"'\"$({RUN})`{RUN}`\\\n;{RUN}\nEOF\n\tEOF\n${{HOME}} * ~ {{a,b}} !\\")
+@example(value="")
+@example(value="-n")
+@example(value="\n\n")
+def test_every_place_gets_exactly_the_value_and_no_command_in_it_runs(value: str) -> None:
+    with TemporaryDirectory() as cwd:
+        got = _all_at_once(value, cwd)
+        assert os.listdir(f"{cwd}/work") == []
+    wanted = _expected(value)
+    # A here-document or -string ends with a newline of its own.
+    wrong = {
+        name: out for name, out in got.items() if out not in (wanted[name], wanted[name] + b"\n")
+    }
+    assert wrong == {}
+
+
+# Where bash looks again at what an expansion gave: a value that is no number is refused.
+NUMBERS = {
+    "arithmetic": "echo $(( {{x}} ))",
+    "arithmetic in quotes": 'echo "$((1 + {{x}} - 1))"',
+    "arithmetic command": "(( y = {{x}} )); echo $y",
+    "arithmetic loop": "for ((i={{x}}; i<={{x}}; i++)); do echo $i; done",
+    "subscript": "a[{{x}}]=1; echo ${!a[@]}",
+    "subscript in an array": "a=([{{x}}]=1); echo ${!a[@]}",
+    "read subscript": "a=(0 1 2 3); echo ${a[{{x}}]}",
+    "number test": "[[ {{x}} -eq 3 ]] && echo 3",
+    "number test behind others": "[[ a == a && {{x}} -gt 2 && 4 -gt {{x}} ]] && echo 3",
+    "integer variable": "declare -i y={{x}}; echo $y",
+    "integer variable set later": "declare -i y; y={{x}}; echo $y",
+    "variable in arithmetic": "y={{x}}; echo $((y))",
+    "expanded variable in arithmetic": 'y="{{x}}"; echo $(( $y + 0 ))',
+    "variable in a number test": "y={{x}}; [[ $y -eq 3 ]] && echo $y",
+    "variable in a subscript": "y={{x}}; a=(0 1 2 3); echo ${a[$y]}",
+    "loop variable in arithmetic": "for y in {{x}}; do echo $((y)); done",
+}
+
+
+@pytest.mark.parametrize("command", NUMBERS.values(), ids=NUMBERS)
+def test_a_number_may_stand_in_arithmetic_and_nothing_else(command: str, tmp_path: Path) -> None:
+    assert bash(render_command(command, {"x": 3}), tmp_path).stdout == b"3\n"
+    with pytest.raises(RecipeError, match="only a number can stand safely"):
+        render_command(command, {"x": f"a[$({RUN})]"})
+
+
+@pytest.mark.parametrize("number", [0, -3, "+4", "", 2.5, "007"])
+def test_what_counts_as_a_number_holds_no_code(number: object) -> None:
+    assert render_command("echo $(( {{x}} + 1 ))", {"x": number})
+
+
+@pytest.mark.parametrize("text", ["x", "1+1", "a[0]", "1 ", "1\n", "٣", "1e3", "0x1f"])
+def test_what_bash_would_work_out_is_no_number(text: str) -> None:
+    with pytest.raises(RecipeError):
+        render_command("echo $(( {{x}} + 1 ))", {"x": text})
+
+
+REFUSED = [
+    "{{x}}",
+    "{{x}} --version",
+    '"{{x}}"',
+    "{{x}}{{x}} a",
+    "if {{x}}; then :; fi",
+    "! {{x}}",
+    "A=1 {{x}}",
+    "sudo -n {{x}}",
+    "env A=1 {{x}}",
+    "env {{x}}=1 printenv",
+    "timeout 5 {{x}}",
+    "exec {{x}}",
+    "$(echo {{x}})",
+    "find . -exec {{x}} \\;",
+    "eval {{x}}",
+    'eval "$(echo {{x}})"',
+    "eval 'echo {{x}}'",
+    "bash -c {{x}}",
+    "bash -ec 'echo {{x}}'",
+    'sudo sh -c "echo {{x}}"',
+    "find . -exec sh -c 'echo {{x}}' \\;",
+    "bash {{x}} {{x}}",
+    "bash <<EOF\n{{x}}\nEOF",
+    "bash -s <<'EOF'\necho {{x}}\nEOF",
+    "cat <<EOF | sh\n{{x}}\nEOF",
+    "bash <<< {{x}}",
+    "bash < <(echo {{x}})",
+    "bash <(echo {{x}})",
+    "source <(echo {{x}})",
+    "echo {{x}} | bash",
+    "echo {{x}} | sudo bash -s",
+    "echo {{x}} | docker exec -i box sh",
+    "ssh host {{x}}",
+    "trap 'echo {{x}}' EXIT",
+    "let y={{x}}",
+    "read {{x}}",
+    "unset {{x}}",
+    "export {{x}}",
+    'declare "{{x}}=1"',
+    "printf -v {{x}} a",
+    "printf {{x}} {{x}}",
+    "test -v {{x}}",
+    "[ -v {{x}} ]",
+    "[[ -v {{x}} ]]",
+    "{{x}}=1",
+    "A_{{x}}=1",
+    "echo ${{x}}",
+    "echo ${{{x}}}",
+    "echo ${!{{x}}}",
+    "echo ${y:{{x}}}",
+    "for {{x}} in a; do :; done",
+    "{{x}}() { :; }",
+    "PS4={{x}}; set -x; :",
+    "y={{x}}; $y",
+    'y={{x}}; "$y" --version',
+    'y=({{x}}); "${y[@]}"',
+    'y={{x}}; eval "$y"',
+    'y={{x}}; bash -c "$y"',
+    'y={{x}}; echo "$y" | bash',
+    "y={{x}}; echo ${!y}",
+    "cat <<EOF\n`{{x}}`\nEOF",
+    "cat <<EOF\n${y:-{{x}}}\nEOF",
+    "echo `cat <<'EOF'\n{{x}}\nEOF\n`",
+    "echo `echo \\`{{x}}\\``",
+    "cat <<{{x}}\na\n{{x}}",
+    "cat <<'A B'\n{{x}}\nA B",
+    'echo "{{x}}',
+    "echo {{back | raw}}{{x}}",
+]
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_where_a_value_would_run_it_is_refused_in_a_sentence(command: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        render_command(command, {"x": "-c", "back": "\\"})
+    assert "{{x}}" in str(caught.value)
+    assert "| raw}}" in str(caught.value) and "env" in str(caught.value)
+
+
+def test_a_refusal_names_the_line_the_variable_and_the_place() -> None:
+    with pytest.raises(RecipeError) as caught:
+        render_command("set -e\n\neval {{step.result}}", {"step": {"result": "ls"}})
+    assert str(caught.value).startswith(
+        "Line 3: {{step.result}} stands in an argument of eval, and bash would run it."
+    )
+
+
+ALLOWED = [
+    "bash {{x}}/run.sh {{x}}",
+    "./{{x}}.sh",
+    "command -v bash > {{x}}",
+    "echo bash > {{x}}",
+    "y={{x}}; unset y; read y < /dev/null",
+    "n=$(wc -l < {{x}}); [[ $n -gt 1 ]]",
+    "[[ $(wc -l < {{x}}) -gt 1 ]]",
+    "[ {{x}} -gt 1 ]",
+    "declare -A m; m[a]=1; k={{x}}; echo ${m[$k]}",
+    'python3 -c "print({{x}})"',
+    "awk '{print \"{{x}}\"}' file",
+    "git commit -m {{x}} && git push origin {{x}} 2>> {{x}}.log",
+]
+
+
+@pytest.mark.parametrize("command", ALLOWED)
+def test_ordinary_commands_are_not_refused(command: str) -> None:
+    assert render_command(command, {"x": "some text"})
+
+
+def test_a_raw_value_is_a_part_of_the_command(tmp_path: Path) -> None:
+    script = render_command("{{x | raw}} {{x}}", {"x": "printf %s"})
+    assert script.endswith('printf %s "${nb_value_0}"')
+    assert bash(script, tmp_path).stdout == b"printf %s"
+
+
+def test_a_command_without_values_stays_as_it_is() -> None:
+    command = 'echo "unclosed {{x | raw}} {{#if x}}`a`{{/if}}'
+    assert render_command(command, {"x": "y"}) == render(command, {"x": "y"})
+
+
+OWN_TEXT = "  a\\n \\\\ \\\n $HOME ${x} $(touch canary) `touch canary` \"q\" 'q' \\$ é\n\n\tb"
+
+
+def test_a_quoted_here_document_keeps_its_own_text(tmp_path: Path) -> None:
+    script = render_command(f"cat <<'EOF'\n{OWN_TEXT}{{{{x}}}}\nEOF\necho end", {"x": "$HOME"})
+    assert bash(script, tmp_path).stdout.decode() == f"{OWN_TEXT}$HOME\nend\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_keep_their_numbers_whatever_the_values_are(tmp_path: Path) -> None:
+    script = render_command("echo {{x}} >/dev/null\necho $LINENO", {"x": "a\nb\nc"})
+    assert bash(script, tmp_path).stdout == b"2\n"
+
+
+def test_a_name_that_the_command_uses_itself_is_not_taken(tmp_path: Path) -> None:
+    script = render_command("nb_value_0=a; echo $nb_value_0 {{x}}", {"x": "b"})
+    assert bash(script, tmp_path).stdout == b"a b\n"
+
+
+def test_a_value_that_no_program_can_be_given_is_refused() -> None:
+    for text in ("a\0b", "\ud800"):
+        with pytest.raises(RecipeError, match="a character that no program can be given"):
+            render_command("echo {{x}}", {"x": text})
+
+
+def test_the_script_is_safe_in_any_locale() -> None:
+    assert render_command("echo {{x}}", {"x": "中'\\"}).isascii()

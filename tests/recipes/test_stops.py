@@ -1,0 +1,240 @@
+"""A recipe that is stopped or killed after any event comes to the same end, nothing of it twice."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from nb_agents import events as ev
+from nb_agents.cancel import CancellationStatus, StopRequest
+from nb_agents.errors import CancellationRequestedError
+from nb_agents.runs import execution
+from nb_agents.runs.execution import Execution
+from nb_agents.runs.resume import preview
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from tests.model_server import wait_until
+from tests.processes import line, python, tell
+from tests.recipes.live import (
+    all_events,
+    begin,
+    commands_alive,
+    files_of,
+    resume,
+)
+from tests.recipes.rich import assert_nothing_ran_twice, assert_truthful, write_rich
+from tests.team_kit import WAIT_S, events, finish
+
+PARTS = 3
+LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
+
+
+@dataclass
+class Stage:
+    """Where a recipe runs: what happens there after which event.
+
+    Attributes:
+        stop_after: The number of the event after which a run is stopped, or 0.
+        level: How it is stopped.
+    """
+
+    root: Path
+    stop_after: int = 0
+    level: CancellationStatus = CancellationStatus.REQUESTED
+
+    def begin(self) -> Run:
+        """Run the recipe to its end, or its stop."""
+        _stages[str(self.root)] = self
+        return finish(begin(write_rich(self.root)))
+
+    def heed(self, run: Execution, event: ev.Event | None = None) -> None:
+        """Stop the run if this is the event, and approve what it asks."""
+        if run.view.seq == self.stop_after and not run.view.is_over:
+            run.request(StopRequest(self.level, "api", "at an event"))
+        if isinstance(event, ev.ApprovalAsked):
+            asyncio.get_running_loop().call_soon(run.decide, True, "fine", "me")
+
+
+_stages: dict[str, Stage] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _watched() -> Iterator[None]:
+    """Let stages hear all events of their runs, as they are written."""
+    original = Execution.run
+
+    async def run(self: Execution) -> None:
+        emit, stage = self.recorder.emit, _stages.get(str(self.work.paths.path.parents[2]))
+
+        def watched(event: ev.Event) -> None:
+            emit(event)
+            if stage is not None:
+                stage.heed(self, event)
+
+        self.recorder.emit = watched  # type: ignore[method-assign]
+        if stage is not None:
+            stage.heed(self)
+        await original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Execution, "run", run)
+        # Half of a run's time would go into reading certificates that nobody needs.
+        patch.setattr(
+            execution, "http_client", lambda: SimpleNamespace(aclose=anyio.lowlevel.checkpoint)
+        )
+        yield
+    _stages.clear()
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What comes of the recipe when nobody stops it."""
+
+    outputs: Any
+    files: Any
+    events: int
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    run = Stage(tmp_path_factory.mktemp("whole")).begin()
+    told = all_events(run.path.parent)
+    assert_nothing_ran_twice(told)
+    assert run.status == "completed"
+    # What the two rounds of a parallel loop stream may come in one event more or less.
+    return Whole(run.result, files_of(run), len(told))
+
+
+def assert_same(run: Run, whole: Whole) -> None:
+    """A recipe came to the end that it has when nobody stops it, and nothing of it ran twice."""
+    assert run.status == "completed", run.view.notices
+    assert run.result == whole.outputs
+    assert list(run.result) == list(whole.outputs)
+    assert files_of(run) == whole.files
+    assert_nothing_ran_twice(all_events(run.path.parent))
+
+
+def stop_and_resume(root: Path, after: int, level: str, whole: Whole) -> None:
+    """Stop a run after an event; the resumption of every third is stopped, too."""
+    stage = Stage(root, after, LEVELS[level])
+    run = stage.begin()
+    again = 4 + after % 13 if after % 3 == 0 else 0
+    while run.status != "completed":
+        assert_stopped(run, root)
+        old, told = all_events(run.path.parent), preview("s", root / "sessions")
+        stage.stop_after, again = again, 0
+        run = finish(resume(run))
+        if run.status == "completed":
+            assert_truthful(told, old, events(run))
+    assert_same(run, whole)
+
+
+def assert_stopped(run: Run, root: Path) -> None:
+    """A run was stopped, and nothing of it goes on."""
+    assert run.status == "cancelled"
+    assert commands_alive(root) == []
+    asked = next(e.seq for e in events(run, ev.StopRequested))
+    begun = (ev.ModelStarted, ev.ToolStarted, ev.StepStarted, ev.ApprovalAsked)
+    assert [e for e in events(run, *begun) if e.seq > asked] == []
+    with pytest.raises(CancellationRequestedError):
+        run.wait(0)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_stop_after_any_event_changes_nothing_of_what_comes_of_a_recipe(
+    whole: Whole, tmp_path: Path, level: str, part: int
+) -> None:
+    def one(after: int) -> None:
+        stop_and_resume(tmp_path / str(after), after, level, whole)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(1 + part, whole.events - 1, PARTS)))
+
+
+# Killed ------------------------------------------------------------------------------------------
+
+# Forks a process for each run from one that has everything imported and no thread yet.
+UNDERSTUDY = """
+import gc, os, signal, ssl, sys, threading
+from pathlib import Path
+import nb_agents
+from nb_agents.session.journal import Journal
+from nb_agents.testing import scripted_team
+from tests.model_server import wait_until
+from tests.recipes.live import Echo, begin
+# Reading certificates anew would take a quarter of each run.
+context = ssl.create_default_context()
+ssl.create_default_context = lambda *args, **more: context
+
+def play(verb, recipe, after):
+    append, count = Journal.append, 0
+    def counted(self, event):
+        nonlocal count
+        append(self, event)
+        count += 1
+        if count == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+    Journal.append = counted
+    if verb == "begin":
+        run = begin(recipe)
+    else:
+        team = scripted_team(None, worker=Echo())
+        run = nb_agents.resume("s", team, recipe.parent / "sessions")
+    wait_until(lambda: run.view.gates or run.is_over, 15)
+    if not run.is_over:
+        run.approve("fine", "me")
+    run.wait_over(15)
+
+assert threading.active_count() == 1
+gc.freeze()
+gc.disable()
+for told in sys.stdin:
+    verb, recipe, after = told.split()
+    child = os.fork()
+    if not child:
+        try:
+            play(verb, Path(recipe), int(after))
+        finally:
+            sys.stderr.flush()
+            os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def play_killed(process: Any, recipe: Path, after: int, whole: Whole) -> None:
+    """Kill a run after an event, and perhaps its resumption; resume it; compare."""
+    again = 3 + after % 11 if after % 2 else 0
+    verb, sessions = "begin", recipe.parent / "sessions"
+    while True:
+        old = all_events(sessions / "s")
+        told = preview("s", sessions) if old else None
+        tell(process, f"{verb} {recipe} {after}")
+        if line(process) == "0":
+            break
+        # Its commands see that it is dead, and end.
+        wait_until(lambda: not commands_alive(recipe.parent), WAIT_S, "the commands' end")
+        verb, after, again = "resume", again, 0
+    assert told is not None
+    run = load_session(sessions / "s").turns[-1]
+    assert_truthful(told, old, all_events(sessions / "s")[len(old) :])
+    assert (run.view.status, run.view.outputs) == ("completed", whole.outputs)
+    assert files_of(run.paths) == whole.files
+    assert_nothing_ran_twice(all_events(sessions / "s"))
+
+
+@pytest.mark.timeout(120)
+def test_a_recipe_that_is_killed_goes_on_as_if_it_had_not_been(
+    whole: Whole, tmp_path: Path
+) -> None:
+    """Every fifth event."""
+    with python(UNDERSTUDY) as process:
+        for after in range(2, whole.events - 1, 5):
+            play_killed(process, write_rich(tmp_path / str(after)), after, whole)

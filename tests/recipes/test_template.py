@@ -1,0 +1,118 @@
+"""Templates: values go in as text, once, and a whole-text variable keeps its type."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents.errors import RecipeError
+from nb_agents.recipes.template import fill, render, render_value, variables
+
+CONTEXT: dict[str, Any] = {
+    "a": "x",
+    "step": {"id": 7, "list": [1, "é"]},
+    "yes": True,
+    "nothing": None,
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize(
+    "text, rendered",
+    [
+        ("", ""),
+        ("{{a}}{{a}}", "xx"),
+        ("{{step.id}} {{step.list}}", '7 [1, "é"]'),
+        ("{{yes}} [{{nothing}}]", "true []"),
+        ("{{ a }}", "x"),
+        ("{{a | raw}} {{a|raw}}", "x x"),
+        (r"\{{a}} \{{#if a}} \{{/if}}", "{{a}} {{#if a}} {{/if}}"),
+        ("${{ a }} ${{a}}", "${{ a }} $x"),
+        ('{"k": {"j": 1}} {{"k": 1}} {% if x %} {{#each x}} {{a-b}} {{}}', None),
+        ("{{{a}}}", "{x}"),
+        ("{{#if a}}A{{/if}}", "A"),
+        ("{{#if empty}}A{{/if}}B", "B"),
+        ("{{#if nothing}}A{{else}}B{{/if}}", "B"),
+        ("{{#if a == 'x' and step.id > 6}}A{{else}}B{{/if}}", "A"),
+        ("{{#if not yes}}A{{else}}B{{/if}}", "B"),
+        ("{{#if a}}1{{#if empty}}2{{else}}3{{#if yes}}4{{/if}}{{/if}}5{{else}}6{{/if}}", "1345"),
+        ("{{#if empty}}{{missing}}{{/if}}", ""),
+        ("{{#if a}}\n{{a}}\n{{/if}}\n", "\nx\n\n"),
+    ],
+)
+def test_a_template_is_filled_in(text: str, rendered: str | None) -> None:
+    assert render(text, CONTEXT) == (text if rendered is None else rendered)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("{{setp}}", ["{{setp}} is not defined", "Did you mean {{step}}?", "a, step, yes"]),
+        ("{{step.ids}}", ["Did you mean {{step.id}}?"]),
+        ("{{a.b}}", ["'a' is text, without keys"]),
+        ("{{nothing.b}}", ["'nothing' is empty"]),
+        ("\n{{#if a}}", ["Line 2", "no {{/if}}"]),
+        ("{{/if}}", ["Line 1", "without {{#if …}}"]),
+        ("{{else}}", ["without {{#if …}}"]),
+        ("{{#if a}}{{else}}{{else}}{{/if}}", ["second {{else}}"]),
+        ("{{a | upper}}", ["unknown filter", "only `raw`"]),
+        ("{{#if a ==}}{{/if}}", ["expected a value"]),
+    ],
+)
+def test_a_fault_is_a_sentence_with_the_place_or_the_name(text: str, words: list[str]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        render(text, CONTEXT)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_many_names_are_not_all_told() -> None:
+    with pytest.raises(RecipeError, match="and 88 more"):
+        render("{{x}}", {f"name{n}": n for n in range(100)})
+
+
+def test_a_whole_text_variable_keeps_its_type_at_any_depth() -> None:
+    value = {"a": "{{step}}", "b": ["{{step.id}}", "n {{step.id}}", {"c": "{{yes}}"}], "d": 3}
+    assert render_value(value, CONTEXT) == {
+        "a": CONTEXT["step"],
+        "b": [7, "n 7", {"c": True}],
+        "d": 3,
+    }
+    assert render_value("{{nothing}}", CONTEXT) is None
+    assert render_value(" {{step.id}}", CONTEXT) == " 7"
+
+
+def test_the_variables_of_a_template_are_listed_in_order() -> None:
+    text = r"{{b.c}} {{#if d == e and f}}{{a}}{{else}}{{b.c}}{{g | raw}}{{/if}} \{{no}}"
+    assert variables(text) == ("b.c", "d", "f", "a", "g")
+
+
+def test_an_insertion_knows_its_line_and_whether_it_is_raw() -> None:
+    pieces = fill("1\n{{a}}\n{{#if a}}\n{{a | raw}}{{/if}}", CONTEXT)
+    found = [(p.line, p.is_raw) for p in pieces if not isinstance(p, str)]
+    assert found == [(2, False), (4, True)]
+
+
+HOSTILE = st.one_of(
+    st.text(),
+    st.lists(
+        st.sampled_from(["{{a}}", "{{", "}}", "{{#if a}}", "{{/if}}", "\\", "{{else}}", "| raw"])
+    ).map("".join),
+)
+
+
+@given(value=HOSTILE)
+def test_a_value_goes_in_as_it_is_and_is_not_looked_at_again(value: str) -> None:
+    context = {"v": value, "a": "secret", "map": {"k": value}}
+    assert render("[{{v}}|{{map.k}}]", context) == f"[{value}|{value}]"
+    assert render("{{#if yes}}{{v}}{{/if}}", context | {"yes": True}) == value
+    assert render_value(["{{v}}"], context) == [value]
+    assert render_value({"k": "{{map}}"}, context) == {"k": {"k": value}}
+
+
+@given(text=st.text(alphabet="{}#/ifelse a|\\raw\n"))
+def test_any_text_is_rendered_or_refused_with_a_sentence(text: str) -> None:
+    try:
+        render(text, CONTEXT)
+    except RecipeError as exc:
+        assert str(exc)

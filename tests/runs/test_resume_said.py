@@ -1,0 +1,165 @@
+"""Follow-up texts and exact resume: what was heard is told again, what was not is told now."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.agents.replay import dump_messages
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from tests.model_server import wait_until
+from tests.runs.proof import without_time
+from tests.team_kit import events, prompt
+
+WAIT_S = 10.0
+TEXT = "And in British English, please."
+NOTE = Call("write_file", {"path": "n.md", "content": "kept"})
+
+
+def begin(root: Path, **models: Any) -> Run:
+    team = scripted_team(None, **models)
+    return nb_agents.start("the task", team, session="s", session_root=root)
+
+
+def stop(run: Run) -> None:
+    run.stop(now=True)
+    run.wait_over(WAIT_S)
+
+
+def resumed(run: Run) -> Run:
+    again = run.resume()
+    again.wait_over(WAIT_S)
+    return again
+
+
+def sent(model: ScriptedModel, request: int) -> str:
+    """A whole request, but for what the clock says."""
+    return without_time(json.dumps(dump_messages(model.requests[request])))
+
+
+@pytest.mark.parametrize("before", [(), (Turn(calls=(NOTE,)),)], ids=["at once", "after a tool"])
+def test_a_text_that_nobody_had_heard_is_in_the_request_that_is_sent_again(
+    tmp_path: Path, before: tuple[Turn, ...]
+) -> None:
+    gate = Gate()
+    model = ScriptedModel(*before, Turn("so far ", gate=gate), Answer("A's"))
+    run = begin(tmp_path, a=model)
+    gate.wait_reached()
+    run.say(TEXT)
+    stop(run)
+    again = resumed(run)
+    assert again.result == "A's"
+    assert [prompt(model, n).count(TEXT) for n in (-2, -1)] == [0, 1]
+    assert (again.view.said, again.view.unheard) == ((TEXT,), ())
+    told = [(m.role, m.content) for m in load_session(again.path.parent).messages]
+    assert told == [("user", "the task"), ("user", TEXT), ("assistant", "A's")]
+
+
+def test_a_text_that_was_heard_is_told_again_in_the_same_words_and_once(tmp_path: Path) -> None:
+    gates = [Gate(), Gate()]
+    model = ScriptedModel(
+        Turn(gate=gates[0], calls=(NOTE,)), Turn("so far ", gate=gates[1]), Answer("A's")
+    )
+    run = begin(tmp_path, a=model)
+    gates[0].wait_reached()
+    run.say(TEXT)
+    gates[0].open()
+    gates[1].wait_reached()
+    stop(run)
+    assert run.view.unheard == ()
+    again = resumed(run)
+    assert again.result == "A's"
+    assert TEXT in sent(model, 1) and sent(model, 2) == sent(model, 1)
+    assert events(again, ev.Told) == []
+
+
+def test_what_is_said_to_the_resumption_of_a_cut_request_comes_after_what_was_heard(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    model = ScriptedModel(Turn("so far ", gate=gate), Turn("so far ", gate=gate), Answer("A's"))
+    run = begin(tmp_path, a=model)
+    for number in (1, 2):
+        gate.wait_reached(number)
+        run.say(f"Text {number}.")
+        stop(run)
+        run = run.resume()
+    run.wait_over(WAIT_S)
+    read = prompt(model, -1)
+    assert [read.count(f"Text {n}.") for n in (1, 2)] == [1, 1]
+    assert read.index("Text 1.") < read.index("Text 2.")
+    assert run.view.said == ("Text 1.", "Text 2.")
+
+
+def test_a_presenter_that_was_stopped_presents_again_with_the_text(tmp_path: Path) -> None:
+    gate = Gate()
+    ada = ScriptedModel(Answer("A"), Vote("agent1"), Turn("Well, ", gate=gate), Answer("Final."))
+    run = begin(tmp_path, ada=ada, ben=ScriptedModel(Answer("B"), Vote("agent1")))
+    gate.wait_reached()
+    run.say(TEXT)
+    stop(run)
+    again = resumed(run)
+    assert again.result == "Final."
+    assert prompt(ada, -1).count(TEXT) == 1
+    assert events(again, ev.PresentationStarted, ev.VoteCast) == []
+
+
+# Killed at any event between
+
+
+def part(name: str, gate: Gate | None = None) -> Callable[[list[Any]], Turn]:
+    """An agent that answers early, answers anew when it has heard, votes when all is answered."""
+
+    def turn(messages: list[Any]) -> Turn:
+        read = [str(getattr(p, "content", "")) for m in messages for p in m.parts]
+        assert "\n".join(read).count(TEXT) <= 1
+        opening = read[1]
+        if "<FINAL PRESENTATION>" in opening:
+            return Answer("Final.")
+        if TEXT in "\n".join(read):
+            return Vote("agent1") if f"{name} heard." in opening else Answer(f"{name} heard.")
+        return (
+            Vote("agent1") if f"{name} early." in opening else Answer(f"{name} early.", gate=gate)
+        )
+
+    return turn
+
+
+def cast(gate: Gate | None = None) -> dict[str, ScriptedModel]:
+    return {"ada": ScriptedModel(part("ada")), "ben": ScriptedModel(part("ben", gate))}
+
+
+@pytest.mark.timeout(60)
+def test_killed_at_any_event_after_it_was_said_it_is_heard_by_all_before_the_end(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    run = begin(tmp_path / "whole", **cast(gate))
+    gate.wait_reached()
+    wait_until(lambda: run.view.agents["ada"].vote is not None)
+    run.say(TEXT)
+    gate.open()
+    assert run.wait(WAIT_S) == "Final."
+    lines = (run.path / "events.jsonl").read_bytes().splitlines(keepends=True)
+    first = next(e.seq for e in events(run, ev.Said))
+    ended = next(e.seq for e in events(run, ev.TurnEnded))
+    assert [e.agent for e in events(run, ev.VoteCast)][0] == "ada"
+    for last in range(first, ended):
+        root = tmp_path / str(last)
+        shutil.copytree(run.path.parent, root / "s", symlinks=True)
+        (root / "s" / "turn_1" / "events.jsonl").write_bytes(b"".join(lines[:last]))
+        again = nb_agents.resume("s", scripted_team(None, **cast()), root)
+        assert again.wait(WAIT_S) == "Final."
+        heard = {a.id: (a.answer, a.heard) for a in again.view.agents.values()}
+        assert heard == {"ada": ("ada heard.", 1), "ben": ("ben heard.", 1)}
+        # Those that count have all been cast by one that had heard.
+        assert again.view.said == (TEXT,)

@@ -1,0 +1,269 @@
+"""Cancelling sessions by their files: from other processes, at any state, with torn files."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.cancel import CancellationStatus
+from nb_agents.errors import UnknownSessionError, UserError
+from nb_agents.runs.run import Run
+from nb_agents.session.cancellation import SessionStore
+from nb_agents.testing import Answer, Gate, ScriptedModel
+from tests.model_server import wait_until
+from tests.processes import output
+from tests.recipes.live import begin, commands_alive, hold, let_go, ran, resume, wait_held, write
+from tests.team_kit import WAIT_S, events, finish, read_line, script, start
+
+NONE, REQUESTED, IMMEDIATE, CANCELLED = CancellationStatus
+
+BODY = f"""
+steps:
+- {{id: one, type: bash, output: one, command: "{hold("one")}"}}
+- {{id: two, type: bash, output: two, command: "echo two"}}
+"""
+
+ASK = """
+import sys
+from nb_agents.session.cancellation import SessionStore
+root, session, *more = sys.argv[1:]
+store = SessionStore(root)
+for word in more:
+    done = store.request_cancellation(
+        session, immediate=word == "now", source="cli", reason="from afar"
+    )
+    print(done.changed, done.message, store.get_cancellation_status(session).name)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A recipe whose first step is held."""
+    run = begin(write(tmp_path, BODY))
+    wait_held(run, "one")
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SessionStore:
+    return SessionStore(tmp_path / "sessions")
+
+
+def ask(tmp_path: Path, *words: str) -> list[str]:
+    """Ask in a process of its own: what it is told."""
+    return output(ASK, tmp_path / "sessions", "s", *words).splitlines()
+
+
+def wait_felt(run: Run, level: str) -> None:
+    """Wait until a run has felt a stop."""
+    wait_until(lambda: run.view.stop and run.view.stop.level == level, WAIT_S, level)
+
+
+def test_another_process_stops_a_run_gracefully(
+    run: Run, store: SessionStore, tmp_path: Path
+) -> None:
+    assert ask(tmp_path, "please") == ["True Stopping after the work in hand. REQUESTED"]
+    wait_felt(run, "requested")
+    assert store.is_cancellation_requested("s")
+    assert not store.is_immediate_cancellation("s")
+    let_go(run, "one")
+    finish(run)
+    assert store.get_cancellation_status("s") is CANCELLED
+    assert dict(run.receipt.steps) == {"one": "finished"}
+    assert (run.receipt.source, run.receipt.reason) == ("cli", "from afar")
+    assert [e.level for e in events(run, ev.StopRequested)] == ["requested"]
+    again = finish(resume(run))
+    assert (again.result, ran(again)) == ({"one": "one", "two": "two"}, ["two"])
+
+
+def test_another_process_stops_a_run_at_once(run: Run, store: SessionStore, tmp_path: Path) -> None:
+    assert ask(tmp_path, "now") == ["True Stopping now: the work in hand is cut. IMMEDIATE"]
+    finish(run)
+    assert commands_alive(tmp_path) == []
+    assert dict(run.receipt.steps) == {"one": "killed"}
+    assert store.get_cancellation_status("s") is CANCELLED
+
+
+def test_a_second_request_cuts_the_work_and_a_third_changes_nothing(
+    run: Run, store: SessionStore, tmp_path: Path
+) -> None:
+    told = ask(tmp_path, "please", "please")
+    assert told[1] == "True Stopping now: the work in hand is cut. IMMEDIATE"
+    finish(run)
+    assert [e.level for e in events(run, ev.StopRequested)][-1] == "immediate"
+    assert ask(tmp_path, "please", "now") == [
+        "False Session s is cancelled already. CANCELLED",
+        "False Session s is cancelled already. CANCELLED",
+    ]
+
+
+def test_stops_by_hand_and_by_file_are_one(run: Run, store: SessionStore) -> None:
+    run.stop()
+    assert store.get_cancellation_status("s") is REQUESTED
+    assert store.request_cancellation("s") == (True, "Stopping now: the work in hand is cut.")
+    assert store.is_immediate_cancellation("s")
+    assert store.request_cancellation("s", immediate=True).changed is False
+    finish(run)
+    assert run.receipt.source == "api"
+
+
+def test_a_team_is_stopped_by_its_files_too(tmp_path: Path) -> None:
+    gate = Gate()
+    run = start(tmp_path, a=ScriptedModel(Answer("one", gate=gate)))
+    gate.wait_reached()
+    store = SessionStore(tmp_path)
+    assert store.request_cancellation(run.session, immediate=True).changed
+    finish(run)
+    assert run.status == "cancelled"
+    assert store.get_cancellation_status(run.session) is CANCELLED
+
+
+def test_a_stop_by_any_door_reads_as_cancelled(run: Run, store: SessionStore) -> None:
+    assert store.get_cancellation_status("s") is NONE
+    run.stop(now=True)
+    finish(run)
+    assert not (run.path / "stop.json").exists()
+    assert store.get_cancellation_status("s") is CANCELLED
+
+
+def test_a_resumed_session_can_be_cancelled_again(run: Run, store: SessionStore) -> None:
+    store.request_cancellation("s", immediate=True)
+    finish(run)
+    again = resume(run)
+    wait_held(again, "one")
+    assert store.get_cancellation_status("s") is NONE
+    assert store.request_cancellation("s", immediate=True).changed
+    finish(again)
+    assert again.status == "cancelled"
+
+
+def test_what_is_finished_can_not_be_cancelled(run: Run, store: SessionStore) -> None:
+    let_go(run, "one")
+    finish(run)
+    told = "Session s is not running: there is nothing to do."
+    assert store.request_cancellation("s") == (False, told)
+    assert not store.is_cancellation_requested("s")
+    assert not (run.path / "stop.json").exists()
+
+
+def test_a_request_that_came_too_late_is_not_a_stop(run: Run, store: SessionStore) -> None:
+    let_go(run, "one")
+    finish(run)
+    (run.path / "stop.json").write_text('{"level": "requested"}')
+    assert store.get_cancellation_status("s") is NONE
+
+
+def test_no_session_no_status(store: SessionStore) -> None:
+    assert store.get_cancellation_status("nobody") is NONE
+    assert not store.is_cancellation_requested("nobody")
+    assert not store.is_immediate_cancellation("nobody")
+    for asks in (store.request_cancellation, store.clear_cancellation, store.mark_cancelled):
+        with pytest.raises(UnknownSessionError):
+            asks("nobody")
+
+
+def test_a_session_without_a_turn_has_no_status(tmp_path: Path) -> None:
+    (tmp_path / "sessions/empty").mkdir(parents=True)
+    store = SessionStore(tmp_path / "sessions")
+    assert store.get_cancellation_status("empty") is NONE
+    with pytest.raises(UnknownSessionError):
+        store.request_cancellation("empty")
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        b"",
+        b'{"level": "immed',
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b'{"level": 3}',
+        b'{"level": "cancelled"}',
+    ],
+)
+def test_a_torn_file_stops_nothing_and_does_not_stand_in_the_way(
+    run: Run, store: SessionStore, torn: bytes
+) -> None:
+    (run.path / "stop.json").write_bytes(torn)
+    assert store.get_cancellation_status("s") in (NONE, CANCELLED)
+    let_go(run, "one")
+    finish(run)
+    assert run.status == "completed"
+
+
+def test_a_request_replaces_a_torn_file(run: Run, store: SessionStore) -> None:
+    (run.path / "stop.json").write_bytes(b'{"level": "immed')
+    assert store.request_cancellation("s", immediate=True).changed
+    finish(run)
+    assert run.status == "cancelled"
+
+
+def test_sources_and_reasons_of_files_are_not_trusted(run: Run) -> None:
+    text = f'{{"level": "immediate", "source": "kernel", "reason": "{"x" * 900}"}}'
+    (run.path / "stop.json").write_text(text)
+    finish(run)
+    assert run.receipt.source == "api"
+    assert len(run.receipt.reason) == 500
+
+
+def test_clearing(run: Run, store: SessionStore) -> None:
+    store.request_cancellation("s")
+    with pytest.raises(UserError, match="can't be taken back"):
+        store.clear_cancellation("s")
+    let_go(run, "one")
+    finish(run)
+    assert store.get_cancellation_status("s") is CANCELLED
+    store.clear_cancellation("s")
+    assert store.get_cancellation_status("s") is NONE
+    assert finish(resume(run)).status == "completed"
+
+
+def test_marking_what_nobody_runs(run: Run, store: SessionStore) -> None:
+    with pytest.raises(UserError, match="request_cancellation stops it"):
+        store.mark_cancelled("s")
+    run.stop(now=True)
+    finish(run)
+    store.mark_cancelled("s", cancelled_at_step="one")
+    assert store.get_cancellation_status("s") is CANCELLED
+
+
+def test_sessions_of_a_project(tmp_path: Path) -> None:
+    root = tmp_path / "project/.nb_agents/sessions"
+    run = begin(write(tmp_path, BODY), session_root=root)
+    wait_held(run, "one")
+    store = SessionStore()
+    project = tmp_path / "project"
+    assert store.request_cancellation("s", project, immediate=True).changed
+    finish(run)
+    assert store.get_cancellation_status("s", project) is CANCELLED
+
+
+DIES = """
+from pathlib import Path
+from tests.recipes.live import begin, wait_held
+run = begin(Path("main.yaml"), session_root="sessions")
+wait_held(run, "one")
+print("held", flush=True)
+run.wait()
+"""
+
+
+def test_a_process_that_died_was_not_cancelled(tmp_path: Path) -> None:
+    write(tmp_path, BODY)
+    with script(DIES, tmp_path) as process:
+        assert read_line(process) == "held\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    wait_until(lambda: not commands_alive(tmp_path), WAIT_S, "the command's end")
+    store = SessionStore(tmp_path / "sessions")
+    assert store.get_cancellation_status("s") is NONE
+    assert not store.request_cancellation("s").changed
+    store.mark_cancelled("s", cancelled_at_step="one")
+    assert store.get_cancellation_status("s") is CANCELLED
+
+
+def test_the_names_are_public() -> None:
+    assert nb_agents.CancellationStatus is CancellationStatus

@@ -1,0 +1,230 @@
+"""The timeline is a fold: spans that ended or were cut, and marks, in order and bounded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents import events as ev
+from nb_agents import timeline as tl
+from nb_agents.errors import UserError
+from nb_agents.runs.run import Run
+from nb_agents.session.history import past_events
+from nb_agents.session.layout import TurnPaths
+from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
+from nb_agents.timeline import Entry, Timeline, TimelineFold, fold_timeline
+from tests.strategies import AGENTS, EVENTS, STARTED
+from tests.team_kit import finish, start
+
+USAGE = ev.Usage(input_tokens=100, output_tokens=20, cost=0.5)
+
+
+def folded(*events: ev.Event, **options: Any) -> Timeline:
+    return fold_timeline([STARTED, *events], **options)
+
+
+def told(timeline: Timeline) -> list[tuple[str, str, str, str]]:
+    return [(e.kind, e.agent, e.name, e.outcome) for e in timeline.entries]
+
+
+def alone(root: Path) -> Run:
+    """A run of one agent that is over."""
+    model = ScriptedModel(Answer("A."), Vote("agent1"), Answer("A."))
+    return finish(start(root, ada=model))
+
+
+def model(at: float, end: ev.Event | None = None, agent: str = "ada") -> list[ev.Event]:
+    began = ev.ModelStarted(agent=agent, call=1, at=at)
+    return [began, end] if end else [began]
+
+
+def test_a_model_call_is_a_span_with_its_outcome_tokens_and_cost() -> None:
+    done = ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE, at=104.0)
+    assert folded(*model(101.0, done)).entries == (
+        Entry("model", "ada", "1", 101.0, 104.0, "finished", 120, 0.5),
+    )
+    failed = ev.ModelFailed(agent="ada", call=1, error="HTTP 503", retry_in_s=1, at=102.0)
+    assert folded(*model(101.0, failed)).entries == (
+        Entry("model", "ada", "1", 101.0, 102.0, "failed", text="HTTP 503"),
+    )
+    cut = ev.ModelCut(agent="ada", call=1, at=103.0)
+    assert folded(*model(101.0, cut)).entries[0].outcome == "cut"
+
+
+def test_a_tool_call_is_a_span_and_one_that_never_ran_a_moment() -> None:
+    timeline = folded(
+        ev.ToolStarted(agent="ada", call_id="1", tool="write_file", summary="a.py", at=101.0),
+        ev.ToolFinished(agent="ada", call_id="1", tool="write_file", outcome="error", at=103.0),
+        ev.ToolFinished(agent="ada", call_id="2", tool="list_files", outcome="cancelled", at=104.0),
+    )
+    assert timeline.entries == (
+        Entry("tool", "ada", "write_file", 101.0, 103.0, "error", text="a.py"),
+        Entry("tool", "ada", "list_files", 104.0, 104.0, "cancelled"),
+    )
+
+
+def test_a_streamed_word_moves_the_end_of_what_is_open_and_nothing_else() -> None:
+    word = ev.TextStreamed(agent="ada", call=1, channel="text", text="x", at=109.0)
+    timeline = folded(*model(101.0), word, is_live=True)
+    assert timeline.entries == (Entry("model", "ada", "1", 101.0, 109.0, "running"),)
+    assert timeline.turns[-1].end == 109.0
+
+
+def test_what_was_open_when_the_process_died_is_cut() -> None:
+    assert folded(*model(101.0)).entries[0].outcome == "cut"
+
+
+def test_answers_are_counted_and_clear_the_votes_before_them() -> None:
+    vote = ev.VoteCast(agent="ben", target="ada", reason="best", at=103.0)
+    timeline = folded(
+        ev.AnswerGiven(agent="ada", answer="one", at=102.0),
+        vote,
+        ev.AnswerGiven(agent="ada", answer="two", at=104.0),
+        ev.VoteIgnored(agent="ben", target="ada", at=105.0),
+        ev.VoteCast(agent="ben", target="ada", reason="still", at=106.0),
+        ev.VoteCast(agent="ben", target="ben", reason="mine", at=107.0),
+    )
+    assert told(timeline) == [
+        ("answer", "ada", "1", ""),
+        ("vote", "ben", "ada", "cleared"),
+        ("answer", "ada", "2", ""),
+        ("vote", "ben", "ada", "ignored"),
+        ("vote", "ben", "ada", "cleared"),
+        ("vote", "ben", "ben", "counts"),
+    ]
+
+
+def test_what_the_person_says_is_a_mark_and_clears_the_votes() -> None:
+    vote = ev.VoteCast(agent="ben", target="ada", reason="best", at=103.0)
+    timeline = folded(vote, ev.Said(text="Mind the price.", at=104.0))
+    assert told(timeline) == [("vote", "ben", "ada", "cleared"), ("said", "", "", "")]
+    assert timeline.entries[1].text == "Mind the price."
+
+
+def test_a_new_round_is_a_restart_that_names_whose_answers_are_new() -> None:
+    timeline = folded(
+        ev.RoundStarted(agent="ada", number=1, at=101.0),
+        ev.RoundStarted(agent="ada", number=2, seen={"ada": 1, "ben": 2}, at=102.0),
+        ev.PresentationStarted(agent="ada", at=103.0),
+        ev.RoundStarted(agent="ada", number=3, at=104.0),
+    )
+    assert told(timeline) == [("restart", "ada", "2", ""), ("presents", "ada", "", "")]
+    assert timeline.entries[0].text == "after new answers of ben"
+
+
+def test_stops_of_the_run_and_of_one_agent_are_marks() -> None:
+    timeline = folded(
+        ev.StopRequested(level="requested", source="widget", reason="slow", agent="ben", at=101.0),
+        ev.StopRequested(level="immediate", source="api", at=102.0),
+    )
+    assert told(timeline) == [("stop", "ben", "requested", ""), ("stop", "", "now", "")]
+    assert [e.text for e in timeline.entries] == ["widget: slow", "api"]
+
+
+def test_a_resumed_turn_goes_on_behind_the_one_that_it_resumes() -> None:
+    again = ev.TurnStarted(
+        session="session_1",
+        turn=2,
+        task="Why?",
+        agents=STARTED.agents,
+        timeout_s=60,
+        resumes=1,
+        at=9000.0,
+    )
+    answer = ev.AnswerGiven(agent="ada", answer="one", at=103.0)
+    second = ev.AnswerGiven(agent="ada", answer="two", at=9001.0)
+    timeline = folded(answer, *model(104.0, agent="ben"), again, second)
+    assert [(t.turn, t.start, t.end) for t in timeline.turns] == [(1, 100, 104), (2, 9000, 9001)]
+    assert told(timeline) == [
+        ("answer", "ada", "1", ""),
+        ("model", "ben", "1", "cut"),  # at the end of its own turn, not a day later
+        ("resumed", "", "2", ""),
+        ("answer", "ada", "2", ""),
+    ]
+    assert timeline.entries[1].end == 104.0
+
+
+def test_the_calls_of_a_recipes_step_are_told_under_its_address() -> None:
+    done = ev.ModelFinished(agent="plan", call=1, response={}, usage=USAGE, at=104.0)
+    timeline = folded(
+        ev.StepStarted(step="plan", unit="agent", at=101.0),
+        *model(102.0, done, agent="plan"),
+        ev.StepStarted(step="test", unit="bash", asks="pytest", at=105.0),
+        ev.StepFinished(step="test", outcome="ok", at=107.0),
+    )
+    assert timeline.agents == ("ada", "ben", "plan", "test")
+    assert told(timeline) == [("model", "plan", "1", "finished"), ("step", "test", "bash", "ok")]
+
+
+@given(st.lists(EVENTS, max_size=40))
+def test_whatever_the_journal_says_it_folds_in_order(events: list[ev.Event]) -> None:
+    timeline = folded(*events)
+    entries = timeline.entries
+    assert list(entries) == sorted(entries, key=lambda e: e.start)
+    assert all(e.end >= e.start and e.outcome != "running" for e in entries)
+    assert {e.agent for e in entries} <= {*timeline.agents, ""}
+
+
+@given(st.lists(EVENTS, max_size=30), AGENTS)
+def test_looking_at_it_changes_nothing(events: list[ev.Event], agent: str) -> None:
+    looked, plain = TimelineFold(), TimelineFold()
+    for event in [STARTED, *events]:
+        looked.add(event)
+        plain.add(event)
+        looked.timeline()
+    assert looked.timeline() == plain.timeline()
+
+
+def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tl, "MAX_ENTRIES", 3)
+    events = [ev.AnswerGiven(agent="ada", answer="x" * 9999, at=101.0 + n) for n in range(5)]
+    timeline = folded(*events, ev.VoteCast(agent="ben", target="ada", reason="r", at=109.0))
+    assert (len(timeline.entries), timeline.left_out) == (3, 3)
+    assert all(len(e.text) <= tl.MAX_TEXT for e in timeline.entries)
+
+
+def test_a_run_and_its_journal_tell_the_same(tmp_path: Path) -> None:
+    run = alone(tmp_path)
+    assert run.timeline == fold_timeline(past_events(TurnPaths(run.path)))
+    kinds = {e.kind for e in run.timeline.entries}
+    assert {"model", "answer"} <= kinds
+
+
+def test_a_frame_has_a_row_for_each_entry(tmp_path: Path) -> None:
+    run = alone(tmp_path)
+    frame = run.to_frame()
+    assert list(frame.columns) == list(tl.COLUMNS)
+    assert len(frame) == len(run.timeline.entries)
+    calls = frame[frame.kind == "model"]
+    assert (calls.seconds >= 0).all()
+    assert str(calls.start.dt.tz) == "UTC"
+
+
+def test_without_pandas_the_frame_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = alone(tmp_path)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        run.to_frame()
+
+
+def test_a_resumed_run_begins_with_what_it_resumes(tmp_path: Path) -> None:
+    gate = Gate()
+    model = ScriptedModel(Turn(text="so far ", gate=gate), Answer("A's"))
+    run = start(tmp_path, ada=model)
+    gate.wait_reached()
+    run.stop(now=True)
+    run.wait_over(10)
+    again = run.resume()
+    again.wait_over(10)
+    assert [t.turn for t in again.timeline.turns] == [1, 2]
+    first, *rest = told(again.timeline)
+    assert first == ("model", "ada", "1", "cut")
+    assert [kind for kind, *_ in rest][:2] == ["stop", "resumed"]
+    assert again.timeline == fold_timeline(past_events(TurnPaths(again.path)))

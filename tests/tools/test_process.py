@@ -1,0 +1,490 @@
+"""Commands: all of one ends with it, with a stop, and with the process that started it."""
+
+import asyncio
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import create_task_group, to_thread
+
+from nb_agents.runs.loop import portal
+from nb_agents.tools import process
+from nb_agents.tools.process import Finished, clean_env, run_bash, run_command
+from tests.model_server import wait_until
+from tests.processes import line, python
+
+PLAIN = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+ON_LINUX = sys.platform == "linux"
+
+
+class Family:
+    """A command's processes, each of which holds a FIFO open: its end of file says all are gone.
+
+    It needs no process ids, which a later process may have, and knows a dead process that nobody
+    has reaped for a dead one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fifo = folder / "alive"
+        os.mkfifo(self.fifo)
+        self._end = os.open(self.fifo, os.O_RDONLY | os.O_NONBLOCK)
+        self.heard = ""
+
+    def script(self, body: str) -> str:
+        return f'exec 9>"{self.fifo}"\n{body}'
+
+    def hear(self, text: str) -> None:
+        self.heard += text
+
+    async def run(self, body: str, **options: Any) -> Finished:
+        options = {"cwd": self.folder, "env": PLAIN, "on_output": self.hear} | options
+        return await run_bash(self.script(body), **options)
+
+    async def wait_heard(self, text: str = "ready\n", start: int = 0) -> None:
+        await to_thread.run_sync(wait_until, lambda: text in self.heard[start:])
+
+    def is_gone(self) -> bool:
+        try:
+            return os.read(self._end, 1) == b""
+        except BlockingIOError:
+            return False
+
+    def wait_gone(self) -> None:
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN)
+        poll.poll(10_000)
+        assert self.is_gone()
+
+    async def stopped(self, body: str, **options: Any) -> float:
+        """Start a script, stop it at once when it is ready; give the seconds that this took."""
+        start = len(self.heard)
+        async with create_task_group() as tasks:
+            tasks.start_soon(partial(self.run, body, **options))
+            await self.wait_heard(start=start)
+            assert not self.is_gone()
+            began = time.monotonic()
+            tasks.cancel_scope.cancel()
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        os.close(self._end)
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[Family]:
+    made = Family(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_command_has_an_exit_code_and_two_streams(tmp_path: Path) -> None:
+    async def main() -> Finished:
+        argv = ["sh", "-c", 'cat; echo "$X" >&2; pwd; exit 3']
+        return await run_command(argv, cwd=tmp_path, env=PLAIN | {"X": "é"}, stdin=b"in\n")
+
+    done = anyio.run(main)
+    assert (done.exit_code, done.outcome) == (3, "finished")
+    assert (done.output, done.errors) == (f"in\n{tmp_path.resolve()}\n", "é\n")
+    assert 0 < done.seconds < 10
+
+
+def test_a_command_sees_the_given_environment_and_no_more(tmp_path: Path) -> None:
+    done = anyio.run(partial(run_command, ["env"], cwd=tmp_path, env=PLAIN | {"A": "1"}))
+    assert dict(row.split("=", 1) for row in done.output.splitlines()) == PLAIN | {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    "name, code", [("no-such-program", 127), ("./plain-file", 126), ("./no/such", 127)]
+)
+async def test_a_program_that_cannot_be_run_ends_as_in_a_shell(
+    tmp_path: Path, name: str, code: int
+) -> None:
+    (tmp_path / "plain-file").write_text("x")
+    done = await run_command([name], cwd=tmp_path, env=PLAIN)
+    assert done.exit_code == code
+    assert done.errors.startswith(f"{name}: ") and done.errors.count("\n") == 1
+
+
+async def test_what_cannot_be_started_is_told_to_the_caller(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await run_command(["true"], cwd=tmp_path / "missing", env=PLAIN)
+    with pytest.raises(NotADirectoryError):
+        (tmp_path / "file").touch()
+        await run_command(["true"], cwd=tmp_path / "file", env=PLAIN)
+    for script in ("echo a\0b", "echo \ud800", "\0" + "x" * 1_000_000):
+        with pytest.raises(ValueError):
+            await run_bash(script, cwd=tmp_path, env=PLAIN)
+
+
+# Output
+
+
+async def test_output_comes_while_the_command_runs(family: Family) -> None:
+    async with create_task_group() as tasks:
+        tasks.start_soon(family.run, "echo one; until [ -e go ]; do sleep 0.01; done; echo two")
+        await family.wait_heard("one\n")
+        assert "two" not in family.heard
+        (family.folder / "go").touch()
+    assert family.heard == "one\ntwo\n"
+
+
+async def test_a_character_in_two_pieces_is_one_and_bad_bytes_are_replaced(family: Family) -> None:
+    done: list[Finished] = []
+
+    async def run() -> None:
+        wait = "until [ -e go ]; do sleep 0.01; done"
+        script = rf"printf 'a\xe2\x82'; {wait}; printf '\xac\xff'; printf '\xe2' >&2"
+        done.append(await family.run(script))
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(run)
+        await family.wait_heard("a")
+        (family.folder / "go").touch()
+    assert (done[0].output, done[0].errors) == ("a€\ufffd", "\ufffd")
+    assert sorted(family.heard) == sorted("a€\ufffd\ufffd")
+
+
+async def test_output_beyond_the_bound_is_counted_and_dropped(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MAX_KEPT_BYTES", 1000)
+    done = await family.run("yes | head -c 5000000; yes no | head -c 1001 >&2; printf é")
+    assert done.exit_code == 0
+    assert done.output == "y\n" * 500 + "\n[cut: 5000002 bytes in all; the first 1000 are kept]\n"
+    assert done.errors.endswith("\n[cut: 1001 bytes in all; the first 1000 are kept]\n")
+    assert sorted(family.heard) == sorted(done.output + done.errors)
+
+
+async def test_endless_output_neither_fills_memory_nor_blocks_the_loop_or_a_stop(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MAX_KEPT_BYTES", 100_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    took = await family.stopped("echo ready; yes & yes >&2")
+    assert family.is_gone() and took < 1.5
+    assert len(family.heard) <= 200_000
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 50_000 * (1 if ON_LINUX else 1024)
+
+
+# The end of a command
+
+
+BACKGROUND = {
+    "a job": "sleep 1000 &",
+    "a job with closed streams": "sleep 1000 >/dev/null 2>&1 </dev/null &",
+    "a grandchild": "bash -c 'sleep 1000 & sleep 1000' &",
+    "a job that was stopped": "sleep 1000 & kill -STOP $!",
+    "a writer": "yes > /dev/null &",
+}
+if ON_LINUX:
+    BACKGROUND |= {
+        "a job in a group of its own": "set -m; sleep 1000 & set +m",
+        "timeout": "timeout 1000 sleep 1000 &",
+        "a session": "setsid sleep 1000 &",
+        "a daemon": "(setsid bash -c 'sleep 1000 & sleep 1000 & touch up' &); "
+        "until [ -e up ]; do sleep 0.01; done",
+    }
+
+
+@pytest.mark.parametrize("background", BACKGROUND.values(), ids=BACKGROUND)
+async def test_what_a_command_leaves_behind_ends_with_it(family: Family, background: str) -> None:
+    done = await family.run(f"{background}\necho ready; exit 4")
+    assert family.is_gone()
+    assert (done.exit_code, done.output, done.outcome) == (4, "ready\n", "finished")
+    assert done.seconds < 1.5
+
+
+@pytest.mark.parametrize("background", BACKGROUND.values(), ids=BACKGROUND)
+async def test_a_stop_ends_all_of_a_command(family: Family, background: str) -> None:
+    took = await family.stopped(f"{background}\necho ready; sleep 1000")
+    assert family.is_gone() and took < 1.5
+
+
+async def test_a_command_may_tidy_up_and_say_so_when_it_is_stopped(family: Family) -> None:
+    await family.stopped("trap 'echo bye; exit' TERM; echo ready; sleep 1000 & wait")
+    assert family.is_gone()
+    assert family.heard == "ready\nbye\n"
+
+
+async def test_a_command_that_ignores_term_is_killed(family: Family) -> None:
+    took = await family.stopped("trap '' TERM; (sleep 1000 & sleep 1000) & echo ready; sleep 1000")
+    assert family.is_gone()
+    assert 1.9 < took < 3.5
+
+
+async def test_a_stopped_shell_is_ended_too(family: Family) -> None:
+    async with create_task_group() as tasks:
+        tasks.start_soon(family.run, "echo ready; kill -STOP $$")
+        await family.wait_heard()
+        tasks.cancel_scope.cancel()
+    assert family.is_gone()
+
+
+async def test_a_time_out_ends_all_of_a_command_and_keeps_its_output(family: Family) -> None:
+    done = await family.run("sleep 1000 & echo ready; sleep 1000", timeout_s=0.5)
+    assert family.is_gone()
+    assert (done.exit_code, done.output, done.outcome) == (None, "ready\n", "timed out")
+    assert 0.5 <= done.seconds < 2
+
+
+async def test_a_stop_before_the_start_starts_nothing(family: Family) -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await family.run("touch ran")
+    assert family.is_gone() and not (family.folder / "ran").exists()
+
+
+async def test_a_cancellation_by_asyncio_itself_ends_all_too(family: Family) -> None:
+    task = asyncio.create_task(family.run("sleep 1000 & echo ready; sleep 1000"))
+    await family.wait_heard()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert family.is_gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_a_command_does_not_outlive_its_supervisor(family: Family, number: int) -> None:
+    done = await family.run(f"sleep 1000 & kill -{int(number)} $PPID; sleep 1000; echo no")
+    assert family.is_gone()
+    assert done.exit_code == (-number if number == signal.SIGKILL else -signal.SIGTERM)
+    assert done.output == ""
+
+
+async def test_a_supervisor_that_hangs_holds_up_no_stop(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "TERM_GRACE_S", 0.1)
+    monkeypatch.setattr(process, "KILL_WAIT_S", 0)
+    monkeypatch.setattr(process, "_MARGIN_S", 0.1)
+    took = await family.stopped("sleep 1000 & kill -STOP $PPID; echo ready; sleep 1000")
+    family.wait_gone()
+    assert took < 1.5
+
+
+async def test_many_at_once_do_not_mix_and_one_is_stopped_alone(family: Family) -> None:
+    done: dict[int, str] = {}
+
+    async def run(number: int) -> None:
+        wait = "until [ -e go ]; do sleep 0.05; done"
+        script = f"echo ready{number}.; {wait}; echo {number}; sleep 1000 &"
+        result = await run_bash(script, cwd=family.folder, env=PLAIN, on_output=family.hear)
+        done[number] = result.output
+
+    async with create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(run, number)
+        await family.stopped("echo ready; sleep 1000")
+        for number in range(8):
+            await family.wait_heard(f"ready{number}.\n")
+        (family.folder / "go").touch()
+    assert done == {number: f"ready{number}.\n{number}\n" for number in range(8)}
+
+
+async def test_no_file_or_process_is_left_open(family: Family) -> None:
+    await family.run("true")
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        await family.run("cat; sleep 1000 &", stdin=b"x" * 200_000)
+        await family.run("true", stdin=b"x" * 5_000_000)  # which reads none of it
+        await family.run("#" * 1_000_000)
+        await family.stopped("echo ready; sleep 1000")
+        with pytest.raises(FileNotFoundError):
+            await run_command(["true"], cwd=family.folder / "missing", env=PLAIN, stdin=b"")
+    assert len(os.listdir("/dev/fd")) == before
+
+
+async def test_the_supervisor_is_reaped(family: Family) -> None:
+    done = await family.run("echo $PPID")
+    await family.stopped("echo $PPID; echo ready; sleep 1000")
+    for pid in (done.output, family.heard.split()[-2]):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+# The starter
+
+
+STARTER = """
+import os, signal, sys, anyio
+from pathlib import Path
+from nb_agents.tools.process import run_bash
+script, folder, mode = sys.argv[1:]
+folder = Path(folder)
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # like an idle kernel
+os.setpgrp()
+def hear(text):
+    if mode == "forks" and os.fork() == 0:
+        os.close(1)
+        sys.stdin.read()
+        os._exit(0)
+    print(text, end="", flush=True)
+    if mode == "interrupts":
+        os.killpg(0, signal.SIGINT)
+        (folder / "go").touch()
+done = anyio.run(lambda: run_bash(script, cwd=folder, env=dict(os.environ), on_output=hear))
+print(done.exit_code, flush=True)
+"""
+
+
+@pytest.mark.parametrize("mode", ["alone", "forks"])
+@pytest.mark.parametrize(
+    "background",
+    ["\n".join(BACKGROUND.values()), "trap '' TERM; sleep 1000 &"],
+    ids=["of every kind", "that ignore TERM"],
+)
+def test_no_processes_outlive_a_kill_9_of_their_starter(
+    family: Family, background: str, mode: str
+) -> None:
+    # bash may or may not have a word to say of the job that was stopped.
+    script = family.script(f"exec 2>/dev/null\n{background}\necho ready; sleep 1000")
+    with python(STARTER, script, family.folder, mode) as starter:
+        assert line(starter) == "ready"
+        assert not family.is_gone()
+        starter.kill()
+        family.wait_gone()
+
+
+def test_an_interrupt_of_the_starters_group_does_not_reach_a_command(family: Family) -> None:
+    body = "trap 'echo hit' INT; echo ready; until [ -e go ]; do sleep 0.01; done; exit 5"
+    with python(STARTER, family.script(body), family.folder, "interrupts") as starter:
+        assert [line(starter), line(starter)] == ["ready", "5"]
+
+
+def test_a_command_can_be_interrupted_though_its_starter_ignores_interrupts(
+    family: Family,
+) -> None:
+    with python(STARTER, family.script("kill -INT $$; echo no"), family.folder, "") as starter:
+        assert line(starter) == str(-signal.SIGINT)
+
+
+def test_commands_run_and_stop_on_the_background_loop(family: Family) -> None:
+    assert portal().call(family.run, "exit 6").exit_code == 6
+    running = portal().start_task_soon(family.run, "sleep 1000 & echo ready; sleep 1000")
+    wait_until(lambda: "ready\n" in family.heard)
+    running.cancel()
+    family.wait_gone()
+
+
+async def test_a_starter_with_a_thousand_open_files_can_run_commands(family: Family) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    copies = [os.dup(0) for _ in range(1100)]
+    try:
+        assert (await family.run("cat", stdin=b"in")).output == "in"
+        assert (await family.run("#" * 1_000_000 + "\ncat", stdin=b"in")).output == "in"
+    finally:
+        for copy in copies:
+            os.close(copy)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# Scripts
+
+
+SCRIPTS = [
+    'echo "$0 $# $LINENO"',
+    "exit 7",
+    "cat; echo read",
+    "set -e\nfalse\necho no",
+    "set -euo pipefail; false | true; echo no",
+    "set -u; echo $unset; echo no",
+    "kill -9 $$",
+    "no_such_command; echo on",
+    "no_such_command",
+    "echo one\nif then",
+    "f() { return 4; }; f",
+    "trap 'echo out' EXIT; exit 5",
+    "trap 'echo err $LINENO' ERR\nfalse\ntrue",
+    "cat <<'X'\na $b\nX\n",
+    "ls /dev/fd | wc -l",
+    "exec sh -c 'echo $0'",
+    "echo 'é' \"${BASH_SOURCE[0]:-none}\"; return 3",
+    "",
+]
+
+
+@pytest.mark.parametrize("filler", ["", "#" * 1_000_000], ids=["short", "a megabyte"])
+@pytest.mark.parametrize("script", SCRIPTS)
+async def test_a_script_of_any_length_behaves_as_with_bash_c(
+    tmp_path: Path, script: str, filler: str
+) -> None:
+    lines = "\n" if filler else ""
+    plain = await to_thread.run_sync(
+        lambda: subprocess.run(
+            ["bash", "-c", lines + script],
+            cwd=tmp_path,
+            env=PLAIN,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+    )
+    done = await run_bash(filler + lines + script, cwd=tmp_path, env=PLAIN)
+    assert (done.exit_code, done.output) == (plain.returncode, plain.stdout)
+    assert bool(done.errors) == bool(plain.stderr)
+
+
+async def test_a_long_script_reads_its_own_stdin(tmp_path: Path) -> None:
+    script = "#" * 1_000_000 + "\nread -r a; cat; echo $a"
+    done = await run_bash(script, cwd=tmp_path, env=PLAIN, stdin=b"1\n2\n")
+    assert done.output == "2\n1\n"
+
+
+# The environment
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPENAI_API_KEY",
+        "NGC_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "GITHUB_TOKEN",
+        "GITHUB_PAT",
+        "HF_TOKEN",
+        "CLIENT_SECRET",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "my_api_key",
+        "OPENAI_APIKEY",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ],
+)
+async def test_keys_do_not_reach_a_command_that_does_not_name_them(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "sk-1")
+    script = f'echo "${{{name}-none}}"'
+    assert (await run_bash(script, cwd=tmp_path, env=clean_env({}))).output == "none\n"
+    given = clean_env({name: "named"})
+    assert (await run_bash(script, cwd=tmp_path, env=given)).output == "named\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "PWD", "OLDPWD", "HOME", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYBOARD"]
+)
+def test_other_variables_are_inherited(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    assert clean_env({"A": "1"})[name] == "x"
+    assert clean_env({"A": "1"})["A"] == "1"
+
+
+def test_a_key_is_known_by_its_value_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_LLM", "sk-1")
+    monkeypatch.setenv("EMPTY", "")
+    env = clean_env({}, secrets=["sk-1", ""])
+    assert "MY_LLM" not in env and env["EMPTY"] == ""
