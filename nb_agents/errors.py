@@ -236,7 +236,7 @@ class RunFailed(NbAgentsError):
         self.path = path
 
     def __str__(self) -> str:
-        why = "; ".join(f"{agent}: {reason}" for agent, reason in self.reasons.items())
+        why = "; ".join(f"{a}: {reason.rstrip('.')}" for a, reason in self.reasons.items())
         return f"Run {self.run} failed: {why}. What it did is kept in {self.path}."
 
     def _render_traceback_(self) -> list[str]:

@@ -34,8 +34,8 @@ class Receipt:
         status: How it ended.
         agents: For each agent, what became of it.
         tools: For each tool call, "agent: tool" and what became of it.
-        steps: For each agent's or command's step of a recipe that was reached, and each open gate,
-            its address and what became of it.
+        steps: For each step of a recipe its address and what became of it, and for each open gate;
+            those inside of loops and of recipes that others call are known once these begin.
         tokens: Tokens used, all agents.
         cost: US dollars, or None when any model's price is unknown.
         path: The turn's directory.
@@ -74,7 +74,7 @@ def receipt(view: RunView, path: str) -> Receipt:
 
     Returns:
         The receipt; `agents` without an outcome of their own count as finished when they had
-        voted or the turn completed, else as never started or stopped.
+        voted, their step is over or the turn completed, else as never started or stopped.
     """
     agents = {
         a.id: AgentReceipt(
@@ -105,7 +105,9 @@ def _steps(view: RunView) -> tuple[tuple[str, str], ...]:
         # A step that failed or was skipped before it began is a group to the view.
         if step.unit in ("agent", "bash") or (step.unit == "group" and step.status != "running")
     ]
-    return (*begun, *((address, "stopped") for address in view.gates))
+    gates = [(address, "stopped") for address in view.gates]
+    rest = [(u.address, "never started") for u in view.pending if u.unit != "stage"]
+    return (*begun, *gates, *rest)
 
 
 def _open_outcome(step: StepView, view: RunView) -> str:
@@ -124,6 +126,7 @@ def total_cost(view: RunView) -> float | None:
 def _outcome(agent: AgentView, view: RunView) -> ev.Outcome:
     if agent.outcome:
         return agent.outcome
-    if view.status == "completed" or agent.vote:
+    step = view.steps.get(agent.id)
+    if view.status == "completed" or agent.vote or (step is not None and step.status == "ok"):
         return "finished"
     return "stopped" if agent.calls else "never started"

@@ -4,6 +4,7 @@
  */
 
 import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
+import { type Decide, makeGates } from "./gates";
 import { makeRows } from "./rows";
 import { makeSay } from "./say";
 import { type PanelState, type Pending, type Status, type Tone, pendingLabel } from "./state";
@@ -24,15 +25,16 @@ export interface View {
   draw(state: PanelState, pending: Pending | null): void;
 }
 
-export function makeView(): View {
+export function makeView(life: AbortSignal, decide: Decide): View {
   const header = makeHeader();
   const meter = makeMeter();
+  const gates = makeGates(life, decide);
   const rows = makeRows();
   const say = makeSay();
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");
   const footer = make("footer");
-  const live = make("div", "live", header.el, meter.el, rows.el, say.el, notices, footer);
+  const live = make("div", "live", header.el, meter.el, gates.el, rows.el, say.el, notices, footer);
   const card = makeCard();
   const el = make("div", "nba", live, card.el);
   el.setAttribute("role", "group");
@@ -46,6 +48,7 @@ export function makeView(): View {
         setAttr(el, "aria-label", `Agents: ${state.task}`);
         header.draw(state, pending);
         meter.draw(state);
+        gates.draw(state.gates);
         rows.draw(state.agents);
         say.draw(state);
         setLines(notices, state.notices, "p");
@@ -54,7 +57,7 @@ export function makeView(): View {
         // The chip stays in the document, out of sight, so that the end is announced too.
         setClass(live, state.card ? "live nba-sr" : "live");
         setHidden(meter.el, state.card !== "");
-        for (const part of [...header.unspoken, rows.el, say.el, notices, footer]) {
+        for (const part of [...header.unspoken, gates.el, rows.el, say.el, notices, footer]) {
           if (state.card) setHidden(part, true);
         }
       });
@@ -65,8 +68,9 @@ export function makeView(): View {
 /** A focused part which goes away leaves the focus on the panel, not on the page's body. */
 function keepFocus(el: HTMLElement, change: () => void): void {
   const focused = document.activeElement;
+  const isOurs = focused instanceof HTMLElement && focused !== el && el.contains(focused);
   change();
-  if (focused instanceof HTMLElement && el.contains(focused) && focused.closest("[hidden]")) {
+  if (isOurs && (!el.contains(focused) || focused.closest("[hidden]"))) {
     el.focus({ preventScroll: true });
   }
 }
@@ -101,7 +105,7 @@ function makeHeader(): Header {
       setTextOrHide(task, state.task);
       setAttr(task, "title", state.task);
       setTextOrHide(chip, state.chip);
-      setClass(chip, `chip ${TONES[state.status]}`);
+      setClass(chip, `chip ${state.gates.length ? "ing" : TONES[state.status]}`);
       drawButton(button, state, pending);
     },
   };

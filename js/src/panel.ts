@@ -1,12 +1,10 @@
-/** The anywidget module: it joins the model, the drawing, the Stop button and the text box. */
+/** The anywidget module: it joins the model, the drawing, the Stop button, the gates and the text box. */
 
 import { type View, makeView } from "./draw";
 import { type PanelModel, onKernelGone } from "./kernel";
-import { sendMounted, sendStop, sendText } from "./send";
+import { PATIENCE_MS, listen } from "./press";
+import { sendDecision, sendMounted, sendStop, sendText } from "./send";
 import { type Pending, isAnswered, readState, withoutKernel } from "./state";
-
-/** After this long without an answer the button can be pressed again: a stop may have been vetoed or lost. */
-const PATIENCE_MS = 10_000;
 
 interface RenderProps {
   readonly model: PanelModel;
@@ -24,7 +22,9 @@ function render({ model, el, signal }: RenderProps): () => void {
 }
 
 function mount(model: PanelModel, el: HTMLElement, life: AbortSignal): void {
-  const view = makeView();
+  const view = makeView(life, (gate, approved, text) => {
+    sendDecision(model, readState(model.get("state")).run, gate, approved, text);
+  });
   let pending: Pending | null = null;
   let isKernelGone = false;
 
@@ -61,21 +61,6 @@ function mount(model: PanelModel, el: HTMLElement, life: AbortSignal): void {
   draw();
   el.append(view.el);
   sendMounted(model);
-}
-
-/**
- * Listen for presses that are meant. The button turns from "Stop" to "Stop now" under the pointer:
- * neither the second half of a double click nor a key held down may rise to an immediate stop.
- */
-function listen(button: HTMLButtonElement, life: AbortSignal, press: () => void): void {
-  const onClick = (event: MouseEvent): void => {
-    if (event.detail !== 2) press();
-  };
-  const onKeydown = (event: KeyboardEvent): void => {
-    if (event.repeat && event.key === "Enter") event.preventDefault();
-  };
-  button.addEventListener("click", onClick, { signal: life });
-  button.addEventListener("keydown", onKeydown, { signal: life });
 }
 
 /**

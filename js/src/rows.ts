@@ -1,4 +1,4 @@
-/** The table of agents: one row per agent, kept as long as the agent is. */
+/** The table of agents, or of a recipe's units: one row for each, kept as long as it is there. */
 
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
 import type { AgentRow } from "./state";
@@ -32,14 +32,29 @@ export function makeRows(): Rows {
   el.setAttribute("role", "region");
   el.setAttribute("aria-label", "Agents");
   const rows = new Map<string, Row>();
+  let current = "";
   return {
     el,
     draw(agents) {
+      const isTree = agents.some((agent) => agent.depth !== undefined);
+      setClass(el, isTree ? "rows tree" : "rows");
+      setAttr(el, "aria-label", isTree ? "Steps" : "Agents");
       setHidden(el, agents.length === 0);
       setAttr(el, "tabindex", agents.length > ROWS_IN_SIGHT ? "0" : null);
       drawRows(body, rows, agents);
+      const id = agents.find((agent) => agent.current)?.id ?? "";
+      if (id !== current) bringIntoSight(el, rows.get(id)?.el);
+      current = id;
     },
   };
+}
+
+/** Scroll the list, and never the page, to a row; not under the hand of who reads in it. */
+function bringIntoSight(list: HTMLElement, row: HTMLElement | undefined): void {
+  if (!row || list.matches(":hover") || list.contains(document.activeElement)) return;
+  const below = row.offsetTop + row.offsetHeight - (list.scrollTop + list.clientHeight);
+  if (below > 0) list.scrollTop += below + row.offsetHeight;
+  else if (row.offsetTop < list.scrollTop) list.scrollTop = row.offsetTop;
 }
 
 function makeHead(): HTMLElement {
@@ -91,8 +106,16 @@ function makeRow(): Row {
   return {
     el,
     draw(agent) {
-      setText(id, agent.id);
+      setText(id, agent.name ?? agent.id);
       setTextOrHide(model, agent.model);
+      setAttr(who, "title", agent.title || null);
+      setAttr(el, "aria-current", agent.current ? "step" : null);
+      setClass(el, agent.pending ? "pending" : "");
+      if (agent.depth !== undefined) {
+        el.style.setProperty("--nba-depth", String(agent.depth));
+        // A table row has no level; the words say it to who doesn't see how far in the name is.
+        setAttr(who, "aria-description", agent.depth ? `level ${agent.depth + 1}` : null);
+      }
       setTextOrHide(chip, agent.chip);
       setAttr(chip, "title", agent.chip);
       setClass(chip, `chip ${agent.tone}`);

@@ -1,15 +1,17 @@
 /**
- * What the panel tells Python: that it is mounted, that a run is to stop, a follow-up text.
+ * What the panel tells Python: that it is mounted, that a run is to stop, a follow-up text, what a
+ * person decides at a gate.
  *
- * A stop and a text go out twice, because each way has a moment when it is deaf: the widget message
+ * All but the first go out twice, because each way has a moment when it is deaf: the widget message
  * waits for a busy shell, the control message needs a front end that shows its kernel. Stops are
- * idempotent at the other side, a text is so by its id. No failure to send reaches the caller.
+ * idempotent at the other side, the others are so by their id. No failure to send reaches the caller.
  */
 
 import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
 
 const STOP_REQUEST = "nb_agents_stop_request";
 const SAY_REQUEST = "nb_agents_say_request";
+const DECIDE_REQUEST = "nb_agents_decide_request";
 
 /** Made once for each load of the page, so that Python can tell a reloaded page. */
 const page = newId();
@@ -24,6 +26,11 @@ export function sendStop(model: PanelModel, run: string, now: boolean): void {
 
 export function sendText(model: PanelModel, run: string, text: string): void {
   sendTwice(model, "say", SAY_REQUEST, { run, id: newId(), text });
+}
+
+/** Decide this gate and no other: `text` goes to the steps that follow. */
+export function sendDecision(model: PanelModel, run: string, gate: string, approved: boolean, text: string): void {
+  sendTwice(model, "decide", DECIDE_REQUEST, { run, gate, approved, text, id: newId() });
 }
 
 function sendTwice(model: PanelModel, type: string, request: string, content: object): void {

@@ -15,6 +15,26 @@ export interface AgentRow {
   readonly says: string;
   readonly writing: boolean;
   readonly numbers: string;
+  /** Of a unit of a recipe, whose `id` is its address: the name that is shown. */
+  readonly name?: string;
+  /** How many units it is in. */
+  readonly depth?: number;
+  /** Its prompt or command. */
+  readonly title?: string;
+  /** Whether it has not begun. */
+  readonly pending?: boolean;
+  /** Whether it is the one in hand. */
+  readonly current?: boolean;
+}
+
+/** A question that stops a recipe until a person answers it. */
+export interface Gate {
+  /** Unique in the run. */
+  readonly id: string;
+  readonly name: string;
+  readonly prompt: string;
+  /** What becomes of it when nobody answers, such as "58 s, then denied". */
+  readonly countdown: string;
 }
 
 export interface StopButton {
@@ -44,6 +64,8 @@ export interface PanelState {
   readonly cost: string;
   readonly in_flight: string;
   readonly agents: readonly AgentRow[];
+  /** Oldest first. */
+  readonly gates: readonly Gate[];
   readonly button: StopButton | null;
   /** Whether the run takes follow-up texts. */
   readonly can_say: boolean;
@@ -67,6 +89,7 @@ const EMPTY: PanelState = {
   cost: "",
   in_flight: "",
   agents: [],
+  gates: [],
   button: null,
   can_say: false,
   said: null,
@@ -114,6 +137,7 @@ export function withoutKernel(state: PanelState): PanelState {
     chip: "kernel stopped",
     in_flight: "",
     button: null,
+    gates: [],
     can_say: false,
     agents: state.agents.map(stilled),
     notices: [...state.notices, line],

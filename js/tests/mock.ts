@@ -19,6 +19,7 @@ export const RUNNING: PanelState = {
   cost: "$0.041",
   in_flight: "",
   agents: [agent("researcher"), agent("critic")],
+  gates: [],
   button: { label: "Stop", now: false, title: "Keeps everything" },
   can_say: true,
   said: null,

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
-from nb_agents.config.spec import Spec
+from nb_agents.config.tools import ToolKeys
 
 __all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]
 
 
-class BackendSpec(Spec):
-    """How to reach a model.
+class BackendSpec(ToolKeys):
+    """How to reach a model, and by `ToolKeys` which tools it is given.
 
     Attributes:
         type: The provider, a MassGen backend type; `BACKEND_TYPES` lists those that run here.

@@ -186,11 +186,14 @@ def _as_yaml(text: str) -> str:
 
 
 def expand(value: Any) -> Any:
-    """Replace ``${VAR}`` in every string of a nested value by the environment's."""
+    """Replace ``${VAR}`` in every string of a nested value by the environment's.
+
+    Not in ``mcp_servers``: what is read there may be journalled; see `nb_agents.config.tools`.
+    """
     if isinstance(value, str):
         return _VARIABLE.sub(lambda m: os.environ.get(m[1], m[0]), value)
     if isinstance(value, dict):
-        return {k: expand(v) for k, v in value.items()}
+        return {k: v if k == "mcp_servers" else expand(v) for k, v in value.items()}
     if isinstance(value, list):
         return [expand(v) for v in value]
     return value

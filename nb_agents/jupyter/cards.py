@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markupsafe import Markup
 
-from nb_agents.jupyter import text, what_happened
+from nb_agents.jupyter import recipe_card, text, what_happened
 from nb_agents.jupyter.ipython import display
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
@@ -64,6 +64,10 @@ def show_turn(turn: PastTurn) -> None:
 def card_text(view: RunView, path: str) -> str:
     """Make the card as Markdown that reads well as plain text too."""
     match text.state(view):
+        case "complete" if view.recipe:
+            body = [recipe_card.recipe_text(view)]
+        case "stopped" | "failed" if view.recipe:
+            body = _recipe_text(view, path)
         case "complete":
             body = [view.answer, "", f"— {_how(view)}"]
         case "failed" if view.stop is None:
@@ -80,6 +84,22 @@ def card_text(view: RunView, path: str) -> str:
     return "\n".join(lines)
 
 
+def _recipe_text(view: RunView, path: str) -> list[str]:
+    cell = [f"    {line}" for line in _resume(view, path)]
+    told = [f"**{_incomplete(view)}** {_summary(view)}", "", recipe_card.recipe_text(view)]
+    return [*told, f"{_go_on(view)}:", "", *cell]
+
+
+def _incomplete(view: RunView) -> str:
+    return "Incomplete turn." if view.stop or view.status != "failed" else "Failed."
+
+
+def _go_on(view: RunView) -> str:
+    if not view.is_saved:
+        return "Go on in any later cell, once `run.save()` has brought it to the disk"
+    return "Go on in any later cell, also after a restart"
+
+
 def _incomplete_text(view: RunView, path: str) -> list[str]:
     lines = [f"**Incomplete turn.** {_summary(view)}", ""]
     for agent in view.agents.values():
@@ -90,32 +110,49 @@ def _incomplete_text(view: RunView, path: str) -> list[str]:
         lines += [f"Files: {', '.join(files[:MAX_FILES])}"] if files else []
         lines.append("")
     cells = [f"    {line}" for line in [*_resume(view, path), _continue(view, path)]]
-    return [*lines, "Go on in any later cell, also after a restart:", "", *cells]
+    return [*lines, f"{_go_on(view)}:", "", *cells]
 
 
 def _summary(view: RunView) -> str:
     """The card's first sentences: who stopped it, when, what is kept, what it cost."""
-    answers = sum(1 for a in view.agents.values() if a.answers)
-    partials = sum(1 for a in view.agents.values() if a.partial.strip())
-    kept = [
-        _count(answers, "answer"),
-        _count(partials, "partial text"),
-        _count(view.file_count or 0, "file"),
-    ]
+    return f"{_ended(view)} {_kept(view)} Spent {text.spent(view)}."
+
+
+def _ended(view: RunView) -> str:
+    where = recipe_card.where(view) if view.recipe else f", while {view.phase}"
+    if view.status == "failed" and view.stop is None:
+        return f"It ended after {text.duration(view)}."
+    return f"{text.stopped_by(view)} after {text.duration(view)}{where}."
+
+
+def _kept(view: RunView) -> str:
+    """Say what is kept, and where: when the disk refused, it is in memory alone."""
+    kept = [*_kept_work(view), _count(view.file_count or 0, "file")]
     kept = [k for k in kept if k] or ["the task"]
     listed = kept[0] if len(kept) == 1 else f"{', '.join(kept[:-1])} and {kept[-1]}"
     verb = "is" if len(kept) == 1 and not listed.endswith("s") else "are"
+    if view.is_saved:
+        return f"Nothing was lost: {listed} {verb} kept."
     return (
-        f"{text.stopped_by(view)} after {text.duration(view)}, while {view.phase}. "
-        f"Nothing was lost: {listed} {verb} kept. Spent {text.spent(view)}."
+        f"Not all of it is on the disk, which refused: {listed} {verb} kept, in part perhaps only "
+        "as long as this kernel lives. `run.save()` tries again."
     )
+
+
+def _kept_work(view: RunView) -> list[str]:
+    if view.recipe:
+        return recipe_card.kept(view)
+    answers = sum(1 for a in view.agents.values() if a.answers)
+    partials = sum(1 for a in view.agents.values() if a.partial.strip())
+    return [_count(answers, "answer"), _count(partials, "partial text")]
 
 
 def _notes(view: RunView) -> list[str]:
     """The notices, and the follow-up texts that came too late to be read."""
     late = view.unheard if view.is_over else ()
+    reader = "No step" if view.recipe else "No agent"
     unread = (
-        f"No agent had read this yet; the next turn has it: “{text.clip(each, 200)}”"
+        f"{reader} had read this yet; the next turn has it: “{text.clip(each, 200)}”"
         for each in late
     )
     return [*(notice for notice in view.notices if notice.strip()), *unread]
@@ -180,7 +217,12 @@ class _Button:
 
 def _resume_button(view: RunView, path: str) -> _Button | None:
     """The button that does what the cell on the card does; None when there is no such cell."""
-    if not view.seq or not all(_PLAIN.fullmatch(word) for word in _words(view, path)):
+    # While the journal lacks its end, a resume would go on from before.
+    if (
+        not view.seq
+        or not view.is_saved
+        or not all(_PLAIN.fullmatch(word) for word in _words(view, path))
+    ):
         return None
     commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:run-cell"]
     # One object for all of them: JupyterLab 4.6 looks for a list of arguments in the wrong place.
@@ -193,6 +235,8 @@ _LOAD = 'get_ipython().extension_manager.load_extension("nb_agents")'
 
 
 def _runs_again(view: RunView) -> str:
+    if view.recipe:
+        return recipe_card.runs_again(view)
     # When all have failed, a resume is another try of each; beside others, the failed stay out.
     is_failure = text.state(view) == "failed"
     asked = [
@@ -215,11 +259,20 @@ def _partial(agent: AgentView) -> str:
 
 
 def _data(view: RunView, path: str) -> dict[str, Any]:
+    told = recipe_card.recipe_data(view) if view.recipe else _team_data(view)
     return {
         "session": view.session,
         "turn": view.turn,
         "task": view.task,
         "state": text.state(view),
+        **told,
+        "files": [asdict(f) for f in view.files[:MAX_FILES]],
+        "path": path,
+    }
+
+
+def _team_data(view: RunView) -> dict[str, Any]:
+    return {
         "phase": view.phase,
         "winner": view.winner,
         "answer": _cut(view.answer),
@@ -236,8 +289,6 @@ def _data(view: RunView, path: str) -> dict[str, Any]:
             }
             for a in view.agents.values()
         ],
-        "files": [asdict(f) for f in view.files[:MAX_FILES]],
-        "path": path,
     }
 
 
@@ -247,7 +298,10 @@ def _html(view: RunView, path: str, timeline: Timeline) -> str:
         view=view,
         path=path,
         state=text.state(view),
+        incomplete=_incomplete(view),
         summary=_summary(view),
+        card=recipe_card.recipe_card(view) if view.recipe else None,
+        go_on=_go_on(view),
         heading=what_happened.heading(view),
         picture=what_happened.picture(timeline),
         revisions=what_happened.revisions,
@@ -258,8 +312,9 @@ def _html(view: RunView, path: str, timeline: Timeline) -> str:
         resume_cell="\n".join(_resume(view, path)),
         resume_button=_resume_button(view, path),
         continue_cell=f"{_continue(view, path)}\nWhat should the agents do now?",
-        files={a: [f for f in view.files if f.agent == a][:MAX_FILES] for a in view.agents},
+        files={a: [f for f in view.files if f.agent == a][:MAX_FILES] for a in view.workspaces},
         markdown=lambda words: Markup(_markdown().render(_cut(words))),
+        took=recipe_card.took,
         text=text,
     )
 

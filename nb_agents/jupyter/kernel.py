@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "close_doors",
+    "decide_once",
     "has_front_end",
     "is_headless",
     "open_doors",
@@ -49,6 +50,8 @@ STOP_REQUEST = "nb_agents_stop_request"
 STOP_REPLY = "nb_agents_stop_reply"
 SAY_REQUEST = "nb_agents_say_request"
 SAY_REPLY = "nb_agents_say_reply"
+DECIDE_REQUEST = "nb_agents_decide_request"
+DECIDE_REPLY = "nb_agents_decide_reply"
 
 Handler = Callable[[int, FrameType | None], Any]
 
@@ -85,6 +88,7 @@ def open_doors(ip: InteractiveShell) -> None:
     _wake_on_signals()
     kernel.control_handlers[STOP_REQUEST] = partial(_on_control, kernel)
     kernel.control_handlers[SAY_REQUEST] = partial(_on_said, kernel)
+    kernel.control_handlers[DECIDE_REQUEST] = partial(_on_decided, kernel)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is not _on_shutdown:
         kernel.control_handlers["shutdown_request"] = partial(_on_shutdown, shut_down)
@@ -102,6 +106,7 @@ def close_doors(ip: InteractiveShell) -> None:
         kernel.saved_sigint_handler = saved.previous
     kernel.control_handlers.pop(STOP_REQUEST, None)
     kernel.control_handlers.pop(SAY_REQUEST, None)
+    kernel.control_handlers.pop(DECIDE_REQUEST, None)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is _on_shutdown:
         kernel.control_handlers["shutdown_request"] = shut_down.args[0]
@@ -166,7 +171,7 @@ async def _on_control(kernel: Any, stream: Any, ident: Any, parent: dict[str, An
     kernel.session.send(stream, STOP_REPLY, reply, parent, ident)
 
 
-# Separates the control channel's worker from the shell, where the same text comes a second time.
+# Separates the control channel's worker from the shell, where the same message comes again.
 _saying = threading.Lock()
 _said: deque[str] = deque(maxlen=1000)
 
@@ -182,11 +187,31 @@ def say_once(run: str, text: str, message_id: str) -> str:
     Returns:
         "" when the agents get it, else why not.
     """
+    return _once(message_id, lambda: registry.find_run(run).say(text))
+
+
+def decide_once(run: str, gate: str, approved: bool, text: str, message_id: str) -> str:
+    """Decide a gate from a panel, once for its two messages.
+
+    Args:
+        run: The run's id.
+        gate: The gate's address: one that is decided by now stays as it is.
+        approved: Whether the recipe goes on.
+        text: What the person wrote.
+        message_id: The same in both messages.
+
+    Returns:
+        "" when it is decided so, else why not.
+    """
+    return _once(message_id, lambda: registry.find_run(run).decide(approved, text, gate=gate))
+
+
+def _once(message_id: str, do: Callable[[], object]) -> str:
     with _saying:
         if message_id in _said:
             return ""
         try:
-            registry.find_run(run).say(text)
+            do()
         except UserError as exc:
             return str(exc)
         _said.append(message_id)
@@ -203,6 +228,23 @@ async def _on_said(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any])
             refusal = "The message lacks a run, a text or an id."
     reply = {"status": "ok", "refusal": refusal}
     kernel.session.send(stream, SAY_REPLY, reply, parent, ident)
+
+
+async def _on_decided(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+    match parent.get("content"):
+        case {
+            "run": str(run),
+            "gate": str(gate),
+            "approved": bool(approved),
+            "text": str(text),
+            "id": str(message_id),
+        } if run and gate:
+            decide = partial(decide_once, run, gate, approved, text, message_id)
+            refusal = await asyncio.get_running_loop().run_in_executor(None, decide)
+        case _:
+            refusal = "The message lacks a run, a gate, a decision, a text or an id."
+    reply = {"status": "ok", "refusal": refusal}
+    kernel.session.send(stream, DECIDE_REPLY, reply, parent, ident)
 
 
 async def _on_shutdown(

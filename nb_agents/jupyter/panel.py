@@ -22,19 +22,22 @@ from IPython.display import DisplayHandle
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.kernel import pin_comm, say_once
+from nb_agents.jupyter.kernel import decide_once, pin_comm, say_once
+from nb_agents.jupyter.rows import MAX_SAYS, agent_row
+from nb_agents.jupyter.units import UnitRow, name_of, units
 from nb_agents.receipt import total_cost
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
-from nb_agents.view import AgentView, RunView
+from nb_agents.view import RunView
 
 __all__ = ["PanelWidget", "panel_state", "show_run"]
 
 _STATIC = Path(__file__).parent / "static"
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-_TONES = {"answered": "ok", "voted": "ok", "failed": "err", "stopped": "cut", "waiting": "ing"}
-SAYS = 160
-"""Characters of an agent's last words on its row."""
+MAX_UNITS = 60
+"""Rows of a recipe."""
+MAX_QUESTION = 4_000
+"""Characters of a gate's question."""
 
 
 def show_run(run: Run) -> None:
@@ -120,6 +123,15 @@ class Panel:
                 registry.stop(run, now, "widget")
             case {"type": "say", "run": str(run), "text": str(said), "id": str(message_id)}:
                 say_once(run, said, message_id)
+            case {
+                "type": "decide",
+                "run": str(run),
+                "gate": str(gate),
+                "approved": bool(approved),
+                "text": str(said),
+                "id": str(message_id),
+            } if gate:
+                decide_once(run, gate, approved, said, message_id)
             case {"type": "mounted", "page": str(page)}:
                 self._pages.add(page)
 
@@ -150,12 +162,13 @@ def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
         "task": text.clip(view.task, 300),
         "status": text.state(view),
         "chip": text.chip(view),
-        "round": f"Round: {view.round}/∞",
+        "round": text.progress(view),
         "elapsed": elapsed,
         "fraction": round(fraction, 4),
         "cost": text.cost(total_cost(view)) if any(a.tokens for a in view.agents.values()) else "",
         "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
-        "agents": [_row(agent, view) for agent in view.agents.values()],
+        "agents": _rows(view, now),
+        "gates": _gates(view, now),
         "button": _button(view, now),
         "can_say": text.state(view) == "running",
         "said": _said(view),
@@ -165,49 +178,43 @@ def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
     }
 
 
-def _row(agent: AgentView, view: RunView) -> dict[str, Any]:
-    numbers = [text.tokens(agent.tokens)] if agent.tokens else []
-    if price := text.cost(agent.cost if agent.tokens else None):
-        numbers.append(price)
+def _rows(view: RunView, now: float) -> list[dict[str, Any]]:
+    if not view.recipe:
+        return [agent_row(agent, view) for agent in view.agents.values()]
+    current = view.current_step
+    return [_unit_row(unit, unit.address == current) for unit in units(view, now, MAX_UNITS)]
+
+
+def _unit_row(unit: UnitRow, is_current: bool) -> dict[str, Any]:
     return {
-        "id": agent.id,
-        "model": agent.model,
-        "chip": _agent_chip(agent, view),
-        "tone": _TONES.get(agent.phase, "run"),
-        "says": _says(agent),
-        "writing": agent.in_flight and agent.phase == "writing",
-        "numbers": " · ".join(numbers),
+        "id": unit.address,
+        "name": unit.name,
+        "depth": unit.depth,
+        "model": unit.does,
+        "chip": unit.chip,
+        "tone": unit.tone,
+        "says": unit.says,
+        "writing": unit.is_writing,
+        "numbers": unit.numbers,
+        "title": unit.asks,
+        "pending": unit.is_pending,
+        "current": is_current,
     }
 
 
-def _agent_chip(agent: AgentView, view: RunView) -> str:
-    match agent.phase:
-        case "answered":
-            return "answered" if len(agent.answers) == 1 else f"answered ×{len(agent.answers)}"
-        case "voted":
-            return f"voted for {agent.vote.target}" if agent.vote else "voted"
-        case "tool":
-            return agent.tool
-        case "writing" if agent.partial_call:
-            return "voting" if agent.tool == "vote" else agent.tool
-        case _:
-            if view.winner == agent.id and not view.is_over and agent.phase != "stopped":
-                return "presenting"
-            return agent.phase
-
-
-def _says(agent: AgentView) -> str:
-    if agent.error:
-        return text.clip(agent.error, SAYS)
-    if agent.phase == "tool":
-        return agent.tool_summary
-    if agent.phase == "writing" and agent.partial_call:
-        return text.clip(text.call_so_far(agent.partial_call), SAYS, tail=True)
-    if agent.partial:
-        return text.clip(agent.partial, SAYS, tail=True)
-    if agent.vote:
-        return text.clip(agent.vote.reason, SAYS)
-    return text.clip(agent.answer, SAYS)
+def _gates(view: RunView, now: float) -> list[dict[str, Any]]:
+    """The questions that a person can answer; a stop takes them away."""
+    if text.state(view) != "running":
+        return []
+    return [
+        {
+            "id": gate.address,
+            "name": name_of(gate.address),
+            "prompt": text.cut(gate.prompt, MAX_QUESTION),
+            "countdown": text.countdown(gate, now),
+        }
+        for gate in view.gates.values()
+    ]
 
 
 def _button(view: RunView, now: float) -> dict[str, Any] | None:
@@ -216,6 +223,8 @@ def _button(view: RunView, now: float) -> dict[str, Any] | None:
     stop = view.stop
     if stop is None:
         title = "Stop after the calls in flight. Answers, files and words so far are kept."
+        if view.recipe:
+            title = "Stop after what is in hand. Outputs, files and words so far are kept."
         return {"label": "Stop", "now": False, "title": title}
     if stop.level == "immediate":
         return None
@@ -223,6 +232,8 @@ def _button(view: RunView, now: float) -> dict[str, Any] | None:
         "" if stop.grace_s is None else f" · {max(0, stop.requested_at + stop.grace_s - now):.0f} s"
     )
     title = "Cut the calls in flight now. What was streamed so far is kept as partial text."
+    if view.recipe:
+        title = "Cut what is in hand now. What was written so far is kept; a resume does it again."
     return {"label": f"Stop now{left}", "now": True, "title": title}
 
 
@@ -230,14 +241,18 @@ def _said(view: RunView) -> dict[str, str] | None:
     """The last follow-up text, and who has read it of those that are to."""
     if not view.said:
         return None
+    if view.recipe:
+        count = sum(a.heard >= len(view.said) for a in view.agents.values())
+        read = f"read in {count} step{'' if count == 1 else 's'}" if count else "not read yet"
+        return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}
     readers = [a for a in view.agents.values() if a.outcome is None]
     if view.phase == "presenting":
         readers = [a for a in readers if a.id == view.winner]
     count = sum(a.heard >= len(view.said) for a in readers)
     if not readers:
-        return {"text": text.clip(view.said[-1], SAYS), "read": ""}
+        return {"text": text.clip(view.said[-1], MAX_SAYS), "read": ""}
     read = "read by all" if count == len(readers) else f"read by {count} of {len(readers)}"
-    return {"text": text.clip(view.said[-1], SAYS), "read": read}
+    return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}
 
 
 def _shown_path(run: Run) -> str:

@@ -40,7 +40,7 @@ def deny(ip: Any, args: Any) -> None:
 def _decide(args: Any, approved: bool) -> None:
     run = registry.find_run(args.run)
     gate = next(iter(run.view.gates), "")
-    run.decide(approved, args.message)
+    run.decide(approved, args.message, gate=gate)
     said = "approved: the recipe goes on" if approved else "denied: the recipe stops"
     _say(f"Gate {gate!r} of run {run.id} is {said}.")
 
@@ -75,8 +75,9 @@ def check_recipe(file: str, team: TeamSpec | None) -> None:
 
 
 def _said(kind: str, finding: Finding) -> str:
-    place = f" line {finding.line}" if finding.line else ""
-    return f"{kind}{place}: {finding.what}"
+    parts = (finding.file, finding.line, finding.column)
+    place = ":".join(str(part) for part in parts if part is not None)
+    return f"{kind} {place}: {finding.what}"
 
 
 def _say(text: str) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pydantic_core import from_json
 
 from nb_agents.receipt import total_cost
+from nb_agents.steps import GateView
 from nb_agents.view import AgentView, RunView
 
 __all__ = [
     "chip",
     "clip",
     "cost",
+    "countdown",
+    "cut",
     "duration",
     "elapsed",
+    "progress",
+    "seconds",
     "size",
     "state",
     "stopped_by",
@@ -34,6 +39,7 @@ _SOURCES = {
 }
 
 STOPPING = "Stopping… (after current LLM call completes)"
+STOPPING_RECIPE = "Stopping… (after the current call or command)"
 STOPPING_NOW = "Stopping now…"
 
 
@@ -53,7 +59,11 @@ def state(view: RunView) -> str:
 def chip(view: RunView) -> str:
     """The text of the status chip."""
     if state(view) == "stopping" and view.stop:
-        return STOPPING if view.stop.level == "requested" else STOPPING_NOW
+        if view.stop.level == "immediate":
+            return STOPPING_NOW
+        return STOPPING_RECIPE if view.recipe else STOPPING
+    if view.status == "awaiting":
+        return "awaiting approval"
     return "presenting" if _is_presenting(view) else state(view)
 
 
@@ -68,10 +78,33 @@ def elapsed(view: RunView, now: float) -> tuple[str, float]:
     return f"Elapsed: {used:.0f}s / {view.timeout_s:.0f}s ({fraction:.0%})", fraction
 
 
+def progress(view: RunView) -> str:
+    """How far it is: a team's round, the step of a recipe."""
+    if not view.recipe:
+        return f"Round: {view.round}/∞"
+    steps = [unit.address for unit in view.outlines.get("", ()) if unit.unit != "stage"]
+    if not steps:
+        return view.current_step
+    begun = sum(1 for step in steps if step in view.steps)
+    return f"Step {max(begun, 1)} of {len(steps)}"
+
+
+def countdown(gate: GateView, now: float) -> str:
+    """What becomes of an open gate when nobody decides."""
+    if not gate.timeout_s:
+        return "waits until it is decided"
+    left = max(0.0, gate.asked_at + gate.timeout_s - now)
+    return f"{seconds(left)}, then {'approved' if gate.default == 'approve' else 'denied'}"
+
+
 def duration(view: RunView) -> str:
     """How long the turn took, in words."""
-    seconds = round(max(0.0, (view.ended_at or view.last_at) - view.started_at))
-    minutes, rest = divmod(seconds, 60)
+    return seconds(max(0.0, (view.ended_at or view.last_at) - view.started_at))
+
+
+def seconds(count: float) -> str:
+    """A time in words."""
+    minutes, rest = divmod(round(count), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
@@ -108,6 +141,11 @@ def clip(text: str, limit: int, *, tail: bool = False) -> str:
     if len(text) <= limit:
         return text
     return "…" + text[-limit:] if tail else text[:limit] + "…"
+
+
+def cut(text: str, limit: int) -> str:
+    """Cut a text of many lines to ``limit`` characters."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
 
 
 def votes(view: RunView) -> str:

@@ -48,14 +48,14 @@ def table(ip: Any, args: Any) -> None:
         (
             run.id,
             text.chip(run.view),
-            f"{run.view.round}/∞",
+            run.view.current_step if run.view.recipe else f"{run.view.round}/∞",
             text.elapsed(run.view, time.time())[0].removeprefix("Elapsed: "),
             f"{run.session}/{run.turn}",
             text.clip(run.view.task, 60),
         )
         for run in registry.runs()
     ]
-    heads = ("run", "status", "round", "elapsed", "session/turn", "task")
+    heads = ("run", "status", "round or step", "elapsed", "session/turn", "task")
     show_table(heads, rows, "No run was started in this kernel. %%agents starts one.")
 
 

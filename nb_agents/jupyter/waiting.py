@@ -2,15 +2,18 @@
 
 A gate of a recipe waits for a person, perhaps for ever. A cell must not wait for ever with it where
 nobody could answer: in a headless notebook the run is stopped at the gate, to be resumed where
-people are; in a terminal the cell ends, and the next line answers. In a notebook the panel asks.
+people are; in a terminal the cell ends, and the next line answers. In a notebook the panel can be
+answered while the cell waits; the cell says so too, for front ends that show no panel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import Any
 
 from nb_agents.jupyter import kernel
+from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.text import clip
 from nb_agents.runs.interrupts import interrupt_calls
 from nb_agents.runs.run import Run
@@ -30,20 +33,33 @@ def stay(ip: Any, run: Run) -> str:
     Returns:
         What the person should know besides, or "".
     """
-    if kernel.has_front_end(ip) and not kernel.is_headless(ip):
-        run.wait_quietly()
-        return ""
+    if not kernel.has_front_end(ip):
+        said = _until_asked(run)
+    elif kernel.is_headless(ip):
+        said = _stop_when_asked(run)
+    else:
+        said = _tell_when_asked(run)
+    return said
+
+
+def _until_asked(run: Run) -> str:
     gate = _wait_for_gate(run)
     if gate is None:
         run.wait_quietly()
         return ""
-    if not kernel.has_front_end(ip):
-        return (
-            f"{question(gate)} `%agents approve {run.id} [MESSAGE]` lets the recipe go on, "
-            f"`%agents deny {run.id} [MESSAGE]` stops it."
-        )
-    run.request_stop(False, "approval", f"nobody is there to answer {gate.address!r}")
+    return (
+        f"{question(gate)} `%agents approve {run.id} [MESSAGE]` lets the recipe go on, "
+        f"`%agents deny {run.id} [MESSAGE]` stops it."
+    )
+
+
+def _stop_when_asked(run: Run) -> str:
+    gate = _wait_for_gate(run)
+    if gate is not None:
+        run.request_stop(False, "approval", f"nobody is there to answer {gate.address!r}")
     run.wait_quietly()
+    if gate is None:
+        return ""
     return (
         f"{question(gate)} Nobody can answer in a notebook that runs by itself, so the run was "
         f"stopped. `%agents resume {run.session}` in an open notebook asks again; a gate with "
@@ -51,17 +67,36 @@ def stay(ip: Any, run: Run) -> str:
     )
 
 
+def _tell_when_asked(run: Run) -> str:
+    told: list[str] = []
+    while gate := _wait_for_gate(run, told):
+        told.append(gate.address)
+        how = "Answer on the panel. An interrupt stops the recipe here, and a resume asks again."
+        display({"text/plain": f"{question(gate)} {how}"}, raw=True)
+    run.wait_quietly()
+    return ""
+
+
 def question(gate: GateView) -> str:
     """Say what an open gate asks."""
     return f"The gate {gate.address!r} asks: “{clip(gate.prompt, 200)}”"
 
 
-def _wait_for_gate(run: Run) -> GateView | None:
-    """Wait for a gate that only a person can decide; None when the run is over without one."""
+def _wait_for_gate(run: Run, told: Collection[str] = ()) -> GateView | None:
+    """Wait for a gate that only a person can decide.
+
+    Args:
+        run: The run.
+        told: Addresses of the gates that the person knows of.
+
+    Returns:
+        The gate; None when the run is over without one.
+    """
     found = Future[GateView | None]()
 
     def look(view: RunView) -> None:
-        gate = next((g for g in view.gates.values() if not g.timeout_s), None)
+        gates = (g for g in view.gates.values() if not g.timeout_s and g.address not in told)
+        gate = None if view.is_over else next(gates, None)
         if (gate or view.is_over) and not found.done():
             found.set_result(gate)
 

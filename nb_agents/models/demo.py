@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -31,7 +32,7 @@ _PEERS = re.compile(r'<ANSWER from="(agent\d+)">')
 _FIELDS = re.compile(
     r"^Later steps read these fields of your result.*?```json\n(.*?)\n```", re.DOTALL | re.MULTILINE
 )
-_RIDER = re.compile(r"\n\n(?:End with the result as JSON|Later steps (?:read|compare)) ")
+_RIDER = re.compile(r"\n\n(?:End with the result as JSON|Later steps (?:read|compare))\b")
 _WORDS = re.compile(r"^Later steps compare your whole result with (.*)\.$", re.MULTILINE)
 
 
@@ -114,9 +115,10 @@ def _step(prompt: str, tools: set[str], name: str) -> tuple[str, str, dict[str, 
 
 def _result(prompt: str, name: str) -> str:
     """Give a step's result: where later steps ask for a word, that word and nothing else."""
-    if words := _WORDS.findall(prompt):
-        word, _ = json.JSONDecoder().raw_decode(words[-1])
-        return word if isinstance(word, str) else json.dumps(word)
+    for words in _WORDS.findall(prompt)[-1:]:
+        with suppress(ValueError):  # somebody else's words
+            word, _ = json.JSONDecoder().raw_decode(words)
+            return word if isinstance(word, str) else json.dumps(word)
     fields = "".join(f"\n\n```json\n{each}\n```" for each in _FIELDS.findall(prompt)[-1:])
     return (
         f"**This is the demo model** ({name}), doing one step: no LLM was called and nothing was "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,7 @@ class Executor:
         token: The run's token.
         emit: Takes what happens.
         deny: Told why when a gate was denied; it stops the run.
+        look: Looks whether another process has asked for a stop; called before anything begins.
         said: Texts that the person has added so far.
         past: Where the agents of steps were, when this goes on with an earlier turn.
     """
@@ -94,6 +96,7 @@ class Executor:
         token: CancelToken,
         emit: Callable[[ev.Event], None],
         deny: Callable[[str], None],
+        look: Callable[[], None],
         said: Sequence[str] = (),
         past: Past | None = None,
     ) -> None:
@@ -104,6 +107,7 @@ class Executor:
         self._token = token
         self._publish = emit
         self._deny = deny
+        self._look = look
         self._said = list(said)
         self._open_rounds = dict(past.rounds) if past else {}
         self._calls = dict(past.calls) if past else {}
@@ -112,6 +116,7 @@ class Executor:
         pause_ms = recipe.orchestrator.config.min_delay_between_calls_ms
         self._pace = Pace(recipe.rate_limiting, pause_ms, {**recipe.context, **progress.context})
         self._backends: dict[AgentSpec, Backend] = {}
+        self._making = anyio.Lock()
         self._busy: set[str] = set()
         self._active: dict[str, AgentTurn] = {}
         self._written: dict[str, list[str]] = {}
@@ -153,6 +158,11 @@ class Executor:
         """Give the addresses of what is to be done next, in order."""
         return tuple(work.address for work in plan(self._progress).work)
 
+    @property
+    def next_step(self) -> str:
+        """Address of the step that comes next, or ""."""
+        return next((work.address for work in plan(self._progress).work), "")
+
     async def run(self) -> Result:
         """Work until the recipe has ended.
 
@@ -165,6 +175,7 @@ class Executor:
         ended = None
         async with anyio.create_task_group() as group:
             while ended is None:
+                self._look()
                 if not self._token.is_stopping:
                     ended = self._go_on(group)
                 elif not self._busy:
@@ -178,7 +189,8 @@ class Executor:
                 self._deny(f"the gate of {ended.address!r} was denied{said}")
         match ended:
             case Completed(outputs=outputs):
-                return Result(answer=final_text(outputs), outputs=outputs)
+                answer = final_text(outputs) or _last_text(self._progress)
+                return Result(answer=answer, outputs=outputs)
             case Failed(addresses=addresses, error=error):
                 named = ", ".join(addresses)
                 self._emit(ev.Noticed(text=f"The recipe failed at {named}: {error}"))
@@ -291,8 +303,10 @@ class Executor:
             raise TimeoutError(f"The agent took longer than {work.timeout_s:g} s.")
 
     async def _backend(self, agent: AgentSpec) -> Backend:
-        if agent not in self._backends:
-            self._backends[agent] = await to_thread.run_sync(self._models.backend, agent)
+        # Steps that begin at the same moment share one, and come to their models in their order.
+        async with self._making:
+            if agent not in self._backends:
+                self._backends[agent] = await to_thread.run_sync(self._models.backend, agent)
         return self._backends[agent]
 
     async def _ask(
@@ -354,7 +368,10 @@ class Executor:
             done = await run_bash(
                 work.command,
                 cwd=_directory(self._workspace, work.cwd),
-                env=clean_env(work.env, self._models.secrets),
+                # By this name recipes find a Python.
+                env=clean_env(
+                    {"AMPLIFIER_PYTHON": sys.executable, **work.env}, self._models.secrets
+                ),
                 timeout_s=work.timeout_s,
                 on_output=written.append,
             )
@@ -385,9 +402,7 @@ class Executor:
         recipe = await to_thread.run_sync(_read_recipe, work.path, work.beside)
         path = str(recipe.path or "")
         outline = planned(recipe, work.address)
-        self._emit(
-            ev.RecipeLoaded(step=work.address, path=path, text=recipe.text, outline=outline)
-        )
+        self._emit(ev.RecipeLoaded(step=work.address, path=path, text=recipe.text, outline=outline))
 
     async def _gate(self, work: GateWork, boundary: Boundary) -> None:
         decided = self._gates.get(work.address)
@@ -400,6 +415,12 @@ class Executor:
     def _give(self, address: str, approved: bool, message: str, by: str) -> None:
         self._emit(ev.ApprovalGiven(step=address, approved=approved, message=message, by=by))
         self._gates.pop(address).cancel()
+
+
+def _last_text(progress: Progress) -> str:
+    """Give what the last step said, for a recipe that names no outputs."""
+    said = [unit.output.text.strip() for unit in progress.units.values() if unit.output.text]
+    return said[-1] if said else ""
 
 
 def _directory(workspace: Path, cwd: str) -> Path:

@@ -40,6 +40,7 @@ from nb_agents.recipes.template import Insertion, fill
 __all__ = ["render_command"]
 
 _PREFIX = "nb_value_"
+_JINJA = re.compile(rb"(?<!\S)\{%(?=\s)")
 
 
 def render_command(command: str, context: Mapping[str, Any]) -> str:
@@ -88,7 +89,7 @@ class _Script:
                 self._slots.append(_Slot(piece, name, start, start + len(name)))
                 piece = name
             self._source += piece.encode("utf-8", "surrogatepass")
-        self._root = Parser(_language()).parse(self._source).root_node
+        self._root = _parsed(self._source)
 
     def rendered(self) -> str:
         self._check_grammar()
@@ -144,6 +145,13 @@ class _Script:
 @lru_cache(maxsize=1)
 def _language() -> Language:
     return Language(tree_sitter_bash.language())
+
+
+def _parsed(source: bytes) -> Node:
+    """Parse a command. To bash Jinja's ``{%`` is a word like any, to the grammar it isn't."""
+    parser = Parser(_language())
+    root = parser.parse(source).root_node
+    return parser.parse(_JINJA.sub(b"xx", source)).root_node if root.has_error else root
 
 
 def _names(pieces: list[str | Insertion]) -> dict[str, str]:

@@ -2,7 +2,10 @@ r"""Templates of recipes: ``{{name}}``, ``{{name.key}}``, ``{{#if name}}…{{els
 
 A value is inserted as text and never looked at again, so that a ``{{…}}`` which a model wrote
 stays what it is. Braces of any other form stay as they are too: recipes hold JSON, Jinja and
-GitHub expressions. ``\{{name}}`` gives the braces themselves.
+GitHub expressions. So does ``{{ name }}`` when nothing has set it: Amplifier reads only what has no
+blanks, and prompts quote the templates of others. ``\{{name}}`` gives the braces themselves.
+
+In ``{{#if name}}`` a name that nothing has set is empty, as one that a skipped step would set.
 
 ``{{name | raw}}`` matters in a bash command only (see `nb_agents.recipes.shell`).
 
@@ -31,7 +34,7 @@ _TAG = re.compile(
     | (?P<end>\{\{/if\}\})
     | (?:\{\{|(?<!\$)\{\{\s+)               # `${{ x }}` is GitHub's
       (?P<path>\w+(?:\.\w+)*)
-      (?:\s*\|\s*(?P<filter>\w+))?\s*\}\}
+      (?:\s*\|\s*(?P<raw>raw))?\s*\}\}
     )""",
     re.VERBOSE,
 )
@@ -59,6 +62,7 @@ class _Variable:
     path: str
     line: int
     is_raw: bool
+    instead: str  # of failing, when it is not set
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +154,21 @@ def _fill(nodes: tuple[_Node, ...], context: Mapping[str, Any]) -> Iterator[str 
         if isinstance(node, str):
             yield node
         elif isinstance(node, _Variable):
-            value = as_text(lookup(context, node.path))
-            yield Insertion(node.path, value, node.line, node.is_raw)
+            yield _inserted(node, context)
         else:
-            holds = expression.evaluate(node.condition, context)
+            unset = (n for n in node.condition.variables if "." not in n and n not in context)
+            holds = expression.evaluate(node.condition, {**context, **dict.fromkeys(unset)})
             yield from _fill(node.then if holds else node.otherwise, context)
+
+
+def _inserted(node: _Variable, context: Mapping[str, Any]) -> str | Insertion:
+    try:
+        value = as_text(lookup(context, node.path))
+    except RecipeError:
+        if node.instead:
+            return node.instead
+        raise
+    return Insertion(node.path, value, node.line, node.is_raw)
 
 
 def _paths(nodes: tuple[_Node, ...]) -> Iterator[str]:
@@ -210,7 +224,9 @@ class _Parser:
         if tag["escape"]:
             self._add(tag[0][1:])
         elif tag["path"]:
-            self._add(_variable(tag, line))
+            has_blanks = tag[0] != f"{{{{{tag['path']}}}}}"
+            instead = tag[0] if has_blanks and not tag["raw"] else ""
+            self._add(_Variable(tag["path"], line, bool(tag["raw"]), instead))
         elif tag["condition"]:
             self._open.append(_Block(expression.parse(tag["condition"]), line))
         else:
@@ -227,9 +243,3 @@ class _Parser:
             raise RecipeError(f"Line {line}: a second {{{{else}}}} in one {{{{#if}}}}.")
         else:
             block.branches.append([])
-
-
-def _variable(tag: re.Match[str], line: int) -> _Variable:
-    if tag["filter"] not in (None, "raw"):
-        raise RecipeError(f"Line {line}: {tag[0]} has an unknown filter; there is only `raw`.")
-    return _Variable(tag["path"], line, tag["filter"] is not None)

@@ -16,6 +16,7 @@ from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.recipes.executor import Executor, Models
 from nb_agents.recipes.progress import fold
 from nb_agents.runs.debug import secrets_of
+from nb_agents.session.cancellation import read_stop
 
 if TYPE_CHECKING:
     import httpx2
@@ -90,7 +91,9 @@ async def _executor(run: Execution, client: httpx2.AsyncClient) -> Executor:
         run.token,
         run.limits.emit,
         _denier(run),
-        run.view.said,
+        _looker(run),
+        # What was said in this turn before there was a driver is heard by it apart.
+        resumed.view.said if resumed else (),
         resumed.past if resumed else None,
     )
 
@@ -100,3 +103,11 @@ def _denier(run: Execution) -> Callable[[str], None]:
         run.request(StopRequest(CancellationStatus.REQUESTED, "approval", why))
 
     return deny
+
+
+def _looker(run: Execution) -> Callable[[], None]:
+    def look() -> None:
+        if (request := read_stop(run.work.paths)) is not None:
+            run.request(request)
+
+    return look

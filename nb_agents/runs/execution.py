@@ -228,6 +228,11 @@ class Execution:
         self.recorder.publish()
         return address
 
+    @property
+    def next_step(self) -> str:
+        """Of a stopped recipe: the step that comes next; else ""."""
+        return self._driver.next_step if isinstance(self._driver, Executor) else ""
+
     # Stopping ------------------------------------------------------------------------------
 
     def request(self, request: StopRequest) -> None:

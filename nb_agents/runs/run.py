@@ -241,7 +241,8 @@ class Run:
         if not view.recipe:
             raise RunCancelled(*kept)
         hard = view.stop is not None and view.stop.level == "immediate"
-        raise CancellationRequestedError(*kept, self.session, hard, view.current_step)
+        step = view.current_step or self._execution.next_step
+        raise CancellationRequestedError(*kept, self.session, hard, step)
 
     # Saying ---------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from nb_agents.session.turn import write_atomic
 __all__ = ["Requested", "SessionStore", "read_stop"]
 
 _SOURCES = ("api", "rest", "cli", "magic")
+_WANTED = (CancellationStatus.REQUESTED, CancellationStatus.IMMEDIATE)
 _NONE, _CANCELLED = CancellationStatus.NONE, CancellationStatus.CANCELLED
 
 
@@ -114,12 +115,17 @@ class SessionStore:
             return _NONE
         asked = _level(_read(paths).get("level"))
         turn = load_turn(paths)
+        wanted = asked if asked and asked is not _CANCELLED else _NONE
+        stop = turn.view.stop
         if turn.is_live:
-            felt = _level(turn.view.stop.level if turn.view.stop else None) or _NONE
-            return max(asked or _NONE, felt)
-        if asked is _NONE:
+            felt = _level(stop.level) if stop else None
+            return max(wanted, felt or _NONE)
+        if asked is _NONE or asked is _CANCELLED:  # cleared, or marked
+            return asked
+        if turn.view.status != "cancelled":  # the request came too late
             return _NONE
-        return _CANCELLED if turn.view.status == "cancelled" else asked or _NONE
+        # A process that died was not stopped, whatever was asked of it.
+        return _CANCELLED if stop else wanted
 
     def is_cancellation_requested(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
@@ -165,7 +171,7 @@ def read_stop(paths: TurnPaths) -> StopRequest | None:
     """
     data = _read(paths)
     level = _level(data.get("level"))
-    if level not in (CancellationStatus.REQUESTED, CancellationStatus.IMMEDIATE):
+    if level not in _WANTED:
         return None
     source = data.get("source")
     known: Any = source if source in _SOURCES else "api"
@@ -173,7 +179,7 @@ def read_stop(paths: TurnPaths) -> StopRequest | None:
 
 
 def _level(name: object) -> CancellationStatus | None:
-    return CancellationStatus.__members__.get(str(name).upper())
+    return CancellationStatus.__members__.get(name.upper()) if isinstance(name, str) else None
 
 
 def _read(paths: TurnPaths) -> dict[str, Any]:

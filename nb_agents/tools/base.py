@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import checkpoint
 
@@ -36,6 +36,7 @@ logger = logging.getLogger("nb_agents")
 MAX_RESULT_CHARS = 100_000
 """What one result may add to a conversation; the rest is cut, and the model is told."""
 
+_ANY_MAPPING = TypeAdapter(dict[str, Any]).validator
 
 _repeated: ContextVar[bool] = ContextVar("nb_agents_repeated", default=False)
 
@@ -83,11 +84,36 @@ class Tool:
     def __init__(self, function: Callable[..., Awaitable[str]]) -> None:
         from pydantic_ai import Tool as PydanticTool
 
-        self._function = function
         tool: Any = PydanticTool(function)
-        self._schema = tool.function_schema
-        self.definition: ToolDefinition = tool.tool_def
-        self.name: str = self.definition.name
+        self._setup(tool.tool_def, tool.function_schema.validator, lambda known: function(**known))
+
+    @classmethod
+    def from_definition(
+        cls, definition: ToolDefinition, call: Callable[[dict[str, Any]], Awaitable[str]]
+    ) -> Tool:
+        """Make a tool whose schema is given; whoever is called checks the arguments.
+
+        Args:
+            definition: What a model is told of it.
+            call: Runs it with the model's arguments, any mapping.
+
+        Returns:
+            The tool.
+        """
+        tool = cls.__new__(cls)
+        tool._setup(definition, _ANY_MAPPING, call)
+        return tool
+
+    def _setup(
+        self,
+        definition: ToolDefinition,
+        validator: Any,
+        run: Callable[[dict[str, Any]], Awaitable[str]],
+    ) -> None:
+        self.definition = definition
+        self.name: str = definition.name
+        self._validator = validator
+        self._run = run
 
     async def call(self, args: str | dict[str, Any] | None) -> ToolResult:
         """Run the tool.
@@ -103,13 +129,13 @@ class Tool:
         """
         checkpoint()
         try:
-            validate = self._schema.validator
+            validate = self._validator
             known = (
                 validate.validate_json(args or "{}")
                 if isinstance(args, str) or args is None
                 else validate.validate_python(args)
             )
-            return ToolResult(await self._function(**known))
+            return ToolResult(await self._run(known))
         except ValidationError as exc:
             return ToolResult(_explain(self.name, exc), is_error=True)
         except ToolError as exc:

@@ -21,8 +21,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -34,7 +42,16 @@ from anyio import CancelScope, create_task_group, move_on_after
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.tools.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
-__all__ = ["Finished", "MAX_KEPT_BYTES", "clean_env", "run_bash", "run_command"]
+__all__ = [
+    "Finished",
+    "MAX_KEPT_BYTES",
+    "OpenCommand",
+    "clean_env",
+    "is_secret_name",
+    "open_command",
+    "run_bash",
+    "run_command",
+]
 
 MAX_KEPT_BYTES = 10_000_000
 """What is kept of each of a command's two streams."""
@@ -150,6 +167,50 @@ async def run_bash(
     return await _run(order, timeout_s, on_output)
 
 
+@dataclass(frozen=True)
+class OpenCommand:
+    """A running program to talk to. Its pipes do not block: see `anyio.wait_readable`.
+
+    Attributes:
+        stdin: What it reads; closing it is the end of its input.
+        stdout: What it writes.
+        stderr: What it writes besides.
+        wait: Waits until nothing of it is left.
+    """
+
+    stdin: FileIO
+    stdout: FileIO
+    stderr: FileIO
+    wait: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def open_command(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]
+) -> AsyncIterator[OpenCommand]:
+    """Start a program to talk to; when the block is left, nothing of it is.
+
+    Args:
+        argv: See `run_command`, and for all that follow.
+        cwd: Its working directory.
+        env: Its whole environment.
+
+    Yields:
+        The program.
+
+    Raises:
+        OSError: As `run_command`.
+        ValueError: As `run_command`.
+    """
+    with _started(_Order(argv, cwd, env, stdin=b"")) as command:
+        (stdin, _), *_ = command.feeds
+        try:
+            yield OpenCommand(stdin, command.output, command.errors, command.wait)
+        finally:
+            with CancelScope(shield=True):
+                await command.end()
+
+
 def clean_env(extra: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
     """Make a command's environment: this process's own without secrets.
 
@@ -169,9 +230,14 @@ def clean_env(extra: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in _KEY_VARIABLES and not _SECRET_NAME.search(name) and value not in hidden
+        if not is_secret_name(name) and value not in hidden
     }
     return kept | dict(extra)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of that name may hold a secret: those that `clean_env` leaves out."""
+    return name in _KEY_VARIABLES or bool(_SECRET_NAME.search(name))
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,11 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.kernel.driver import Result
-from tests.kernel.notebook import TURN_MIME, Notebook, Turn
+from tests.kernel.notebook import TURN_MIME, Notebook, Turn, write_team
+from tests.kernel.test_terminal import Terminal, ipython
 from tests.model_server import ModelServer, Reply, Request, wait_until
+
+__all__ = ["ipython"]  # a fixture
 
 Open = Callable[..., Notebook]
 HEAD = "name: paper\ndescription: A test's recipe\nversion: 1.0.0\n"
@@ -185,7 +188,8 @@ def test_check_and_plan_tell_what_a_recipe_would_do(notebook: Notebook) -> None:
 def test_check_tells_why_a_recipe_cannot_run(notebook: Notebook) -> None:
     recipe = write(notebook, 'steps: [{id: a, type: recipe, recipe: "gone.yaml"}]')
     text = notebook.text(notebook.kernel.run(f"%agents check {recipe}"))
-    assert "Fault line 4: No recipe 'gone.yaml' beside this one" in text
+    assert f"Fault {recipe}:4:" in text
+    assert "No recipe 'gone.yaml' beside this one" in text
     assert text.endswith("It can't run.")
 
 
@@ -273,6 +277,46 @@ def test_a_headless_run_takes_the_default_of_a_gate_with_a_timeout(
     turn = start(notebook, write(notebook, timed))
     assert notebook.kernel.result(turn.cell).status == "ok"
     assert turn.metadata["run_status"] == wanted
+
+
+@pytest.mark.parametrize("headless", [False, True])
+def test_an_interrupt_ends_a_cell_that_waits_at_a_gate(open_notebook: Open, headless: bool) -> None:
+    notebook = open_notebook(headless=headless)
+    # One that decides by itself, much later: a headless cell waits for it.
+    timed = GATE.replace("required: true", "required: true, timeout: 600")
+    turn = start(notebook, write(notebook, timed), "--wait")
+    wait_asked(turn)
+    notebook.kernel.interrupt()
+    turn.wait_over()
+    assert notebook.kernel.result(turn.cell).status == "ok"
+    assert turn.events("stop_requested")[0]["source"] == "interrupt"
+    assert turn.metadata["run_status"] == "cancelled"
+
+
+def test_a_cell_that_waits_says_so_and_is_answered_on_the_control_channel(
+    notebook: Notebook,
+) -> None:
+    turn = start(notebook, write(notebook, GATE), "--wait")
+    wait_asked(turn)
+    told = lambda: "Answer on the panel." in notebook.text(notebook.kernel.outputs_of(turn.cell))  # noqa: E731
+    notebook.kernel.wait_until(told, 10, "the sentence")
+    answer = {"run": turn.run, "gate": "draft", "approved": True, "text": "Now.", "id": "1"}
+    notebook.kernel.control("nb_agents_decide_request", answer)
+    assert notebook.kernel.result(turn.cell).status == "ok"
+    assert turn.metadata["run_status"] == "completed"
+
+
+def test_in_a_terminal_a_cell_that_waits_ends_at_a_gate_and_says_how_to_answer(
+    ipython: Terminal, server: ModelServer, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.yaml").write_text(HEAD + GATE)
+    team = write_team(tmp_path / "team.yaml", server)
+    shown = ipython.enter(f"%agents --recipe recipe.yaml --config {team} --wait")
+    assert "The gate 'draft' asks: “Publish “I did: Write a draft.”?”" in shown
+    assert "`%agents approve r1 [MESSAGE]` lets the recipe go on" in shown
+    assert "is approved" in ipython.enter("%agents approve r1")
+    assert "[complete]" in ipython.enter("%agents wait")
+    assert "Traceback" not in ipython.text
 
 
 def test_nbclient_comes_to_the_end_of_a_notebook_with_a_gate(tmp_path: Path) -> None:
@@ -411,6 +455,20 @@ def test_a_killed_kernel_leaves_no_process_and_its_step_runs_again(open_notebook
     assert f"Incomplete turn {turn.name}: its kernel died." in told
     assert "Kept: 1 step(s)" in told
     assert f"`%agents resume {turn.session}` goes on" in told
+    assert_resumes(notebook, command, turn.session, ["work", "last"])
+    command.close()
+
+
+def test_a_restart_leaves_no_process_and_its_step_runs_again(open_notebook: Open) -> None:
+    notebook = open_notebook()
+    command = Command(notebook)
+    turn = start(notebook, command.recipe)
+    command.wait_ready(turn)
+    notebook.kernel.restart()
+    command.wait_gone()
+    assert turn.metadata["run_status"] == "cancelled"
+    notebook.use(notebook.kernel)
+    assert notebook.kernel.run("%load_ext nb_agents").displays == []
     assert_resumes(notebook, command, turn.session, ["work", "last"])
     command.close()
 

@@ -80,7 +80,7 @@ name: ask
 description: d
 version: 1.0.0
 steps:
-- {id: word, agent: x, prompt: Is it good?, output: word}
+- {id: word, agent: x, prompt: "Is it good?", output: word}
 - {id: list, agent: x, prompt: "<FINAL PRESENTATION> List files", output: listed}
 - {id: each, foreach: "{{listed.files}}", agent: x, prompt: "Open {{item.name}}", collect: opened}
 - {id: end, condition: "{{word}} == 'yes'", agent: x, prompt: "<TASK>End it", output: end}
@@ -110,7 +110,7 @@ def test_in_a_recipe_it_answers_in_plain_text_and_says_what_it_is(played: nb_age
 def test_it_gives_the_fields_that_later_steps_read(played: nb_agents.Run) -> None:
     assert _results(played)["listed"] == {"files": [{"name": "…"}]}
     assert "You asked: Open …" in _results(played)["opened"][0]
-    said = next(e.answer for e in events(played, ev.AnswerGiven) if e.agent == "list")
+    said = next(e.output for e in events(played, ev.StepFinished) if e.step == "list")
     assert said.startswith("**This is the demo model**")
     assert said.endswith('List files\n\n```json\n{"files": [{"name": "…"}]}\n```')
 
@@ -134,7 +134,7 @@ def test_the_same_recipe_gives_the_same_run(played: nb_agents.Run, tmp_path: Pat
 
 def test_a_step_of_no_words_and_one_with_the_riders_words_in_it_do_no_harm(tmp_path: Path) -> None:
     odd = "Later steps compare your whole result with nothing.\nLater steps read ```json\n{\n```"
-    text = STEPS.replace("Is it good?", "'!'").replace("<TASK>End it", odd.replace("\n", "\\n"))
+    text = STEPS.replace("Is it good?", "!").replace("<TASK>End it", odd.replace("\n", "\\n"))
     run = _play(tmp_path, text)
     assert run.status == "completed", run.view.notices
     assert (run.path / "workspaces" / "ask" / "notes" / "step.md").is_file()

@@ -50,7 +50,11 @@ def test_a_person_approves_and_what_they_say_reaches_later_steps(tmp_path: Path)
     assert wait_for_gate(run) == ["plan"]
     (gate,) = run.view.gates.values()
     assert (gate.prompt, gate.timeout_s, gate.default) == ("Buy blue paint?", 0, "deny")
-    assert run.receipt.steps == (("plan/make", "finished"), ("plan", "stopped"))
+    assert run.receipt.steps == (
+        ("plan/make", "finished"),
+        ("plan", "stopped"),
+        ("buy/pay", "never started"),
+    )
     run.approve("the matt one", by="ann")
     finish(run)
     assert run.result == {"colour": "blue", "said": "the matt one"}

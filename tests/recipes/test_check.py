@@ -138,7 +138,9 @@ def test_a_required_variable_counts_as_given() -> None:
     assert checked(text).warnings == ()
 
 
-@pytest.mark.parametrize("braces", ["{{a-b}}", "{% if x %}", "{{a[0]}}", "{{steps.a-b.result}}"])
+@pytest.mark.parametrize(
+    "braces", ["{{a-b}}", "{% if x %}", "{{a[0]}}", "{{steps.a-b.result}}", "{{ a | upper }}"]
+)
 def test_braces_that_are_no_template_are_told_once_a_text(braces: str) -> None:
     report = checked(f"steps: [{{id: a, agent: x, prompt: 'p {braces} and {braces}'}}]")
     (found,) = report.warnings

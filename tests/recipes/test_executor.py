@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.runs.resume import preview
+from nb_agents.testing import Gate, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.recipes.live import (
     begin,
@@ -81,7 +84,7 @@ steps:
     let_go(run, "one")
     finish(run)
     assert run.status == "cancelled"
-    assert dict(run.receipt.steps) == {"one": "finished"}
+    assert dict(run.receipt.steps) == {"one": "finished", "two": "never started"}
     assert run.view.steps["one"].output == "one\n"
     again = finish(resume(run))
     assert (again.result, ran(again)) == ({"one": "one"}, ["two"])
@@ -112,3 +115,30 @@ steps:
     assert [e.level for e in events(run, ev.StopRequested)] == ["requested", "immediate"]
     assert dict(run.receipt.steps) == {"one": "killed"}
     assert commands_alive(tmp_path) == []
+
+
+SLOTS = """
+context: {names: [a, b, c]}
+rate_limiting: {max_concurrent_llm: 1}
+steps:
+- {id: each, agent: worker, foreach: "{{names}}", parallel: true, collect: all,
+   prompt: "Say {{item}}"}
+"""
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_ends_the_wait_for_a_slot(tmp_path: Path, now: bool) -> None:
+    gate = Gate()
+    model = ScriptedModel(Turn(text="said", gate=gate))
+    run = begin(write(tmp_path, SLOTS), model)
+    gate.wait_reached()
+    run.stop(now=now)
+    if not now:
+        gate.open()
+    finish(run)
+    gate.open()
+    assert (run.status, len(model.requests)) == ("cancelled", 1)
+    assert run.receipt.steps == (("each[0]", "killed" if now else "finished"),)
+    again = finish(resume(run))
+    assert again.result == {"all": ["said"] * 3}
+    assert len(model.requests) == (4 if now else 3)

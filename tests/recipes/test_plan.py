@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import pytest
@@ -556,6 +557,22 @@ FOREACH = [
         fails="1 of 5 iterations failed: broken",
     ),
     Row(
+        "a parallel iteration that skips the rest lets the others end, and ends its stage",
+        THREE
+        + steps(
+            group(
+                "l",
+                "foreach: '{{xs}}', parallel: 2, collect: r",
+                agent("a", "on_error: skip_remaining"),
+                agent("b"),
+            ),
+            agent("c"),
+        ),
+        {"l[0]/a": Fail()},
+        asked=["l[0]/a", "l[1]/a", "l[1]/b"],
+        gives={"r": [None, "<l[1]/b>", None]},
+    ),
+    Row(
         "a template says how many run at the same time",
         "context: {xs: [1, 2, 3], n: '2', b: true}\n"
         + steps(
@@ -1054,17 +1071,42 @@ def test_a_failure_that_was_allowed_stays_after_a_resume() -> None:
 
 def test_an_iteration_that_failed_beside_others_is_tried_again_with_those_that_were_cut() -> None:
     text = recipe(THREE + steps(agent("a", "foreach: '{{xs}}', parallel: true, collect: r")))
-    play = Play(text, {"a[0]": Fail()})
-    cut = Play(text, {"a[0]": Fail()}).run(cut=len(play.run().journal))
-    assert isinstance(cut.ended, Failed)
-    # Cut when the first one had failed for good and the others had not begun.
-    failed = [i for i, e in enumerate(play.journal) if getattr(e, "outcome", "") == "failed"]
-    cut = Play(text, {"a[0]": Fail()}).run(cut=failed[0] + 1)
+    turns = count()
+    play = Play(text, {"a[0]": Fail()}, order=lambda at: at[next(turns) % len(at)])
+    events = play.run().journal
+    failed = next(i for i, e in enumerate(events) if getattr(e, "outcome", "") == "failed")
+    cut = Play(text, journal=events[: failed + 1])
+    assert {cut.progress.units[f"a[{i}]"].outcome for i in (1, 2)} == {""}
 
-    again = cut.resume({}).run()
+    again = cut.run()
 
     assert sorted(again.addresses) == ["a[0]", "a[1]", "a[2]"]
     assert again.outputs["r"] == ["<a[0]>", "<a[1]>", "<a[2]>"]
+    assert _began(again, "a") == 1
+
+
+def test_all_that_holds_a_failed_step_fails_with_it_and_begins_again_with_a_resume() -> None:
+    loop = group("l", "while_condition: 'true', max_while_iterations: 1", call("s"))
+    sub = recipe(stages(("in", "", agent("t"))), "sub")
+    holders = ["one", "one/l", "one/l[0]", "one/l[0]/s", "one/l[0]/s/in"]
+    play = Play(
+        recipe(stages(("one", "", agent("a") + ", " + loop))),
+        {"one/l[0]/s/in/t": Fail()},
+        {"sub.yaml": sub},
+    ).run()
+    assert isinstance(play.ended, Failed)
+    assert play.ended.addresses == ("one/l[0]/s/in/t",)
+    assert {play.progress.units[each].outcome for each in holders} == {"failed"}
+
+    again = play.resume({}).run()
+
+    assert again.addresses == ["one/l[0]/s/in/t"]
+    assert {again.progress.units[each].outcome for each in holders} == {"ok"}
+    assert [_began(again, each) for each in holders] == [2] * 5
+
+
+def _began(play: Play, address: str) -> int:
+    return sum(isinstance(e, ev.StepStarted) and e.step == address for e in play.journal)
 
 
 def test_the_count_of_agent_steps_goes_on_after_a_resume() -> None:
@@ -1088,6 +1130,29 @@ def test_a_step_waits_while_steps_under_way_may_use_up_the_count() -> None:
     assert play.addresses == ["l[0]/a", "l[1]/a", "l[1]/b"]
     assert isinstance(play.ended, Failed)
     assert play.ended.addresses == ("l[0]/b",)
+
+
+def test_work_under_way_that_has_not_begun_counts_before_it_is_known_what_it_is() -> None:
+    text = recipe(
+        "recursion: {max_total_steps: 3}\ncontext: {xs: [1, 2]}\n"
+        + steps(group("l", "foreach: '{{xs}}', parallel: true", agent("a"), agent("b")))
+    )
+    full = Play(text, order=last).run(cut=8)
+    progress = fold(
+        [
+            ev.StepStarted(step="l[0]/a", unit="agent"),
+            ev.StepFinished(step="l[0]/a", outcome="ok", output="x"),
+        ],
+        full.progress,
+    )
+    assert {a for a, u in progress.units.items() if u.kind == "agent"} == {"l[0]/a", "l[1]/a"}
+
+    now = plan(progress, frozenset({"l[1]/b"}))
+    assert (now.events, now.work, now.ended) == ((), (), None)
+
+    begun = fold([ev.StepStarted(step="l[1]/b", unit="agent")], progress)
+    (failed,) = [e for e in plan(begun, frozenset({"l[1]/b"})).events if e.step == "l[0]/b"]
+    assert isinstance(failed, ev.StepFinished) and failed.outcome == "failed"
 
 
 def test_a_failure_waits_for_work_that_has_not_begun_yet() -> None:

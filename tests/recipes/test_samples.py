@@ -35,6 +35,7 @@ class Sample:
         demo: What comes of the demo model's answers.
         context: What it is started with.
         gates: The stages that ask.
+        unset: Names that nothing sets, of which a check warns.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Sample:
     demo: Mapping[str, Any]
     context: Mapping[str, Any] = field(default_factory=dict)
     gates: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
 
 
 ALL = [
@@ -55,10 +57,14 @@ ALL = [
             "Classify": "defect",
             "Name what": 'So:\n```json\n{"title": "Boom", "labels": ["crash"], "urgent": ""}\n```',
             "Escalate Boom": "escalated",
-            "Report on triage 1.0.0, step report.\nIt can wait.": "reported",
+            "Report on triage 1.0.0, step report.\nIt can wait.\n"
+            "{% if ticket %}Jinja's own braces stay.{% endif %}\n\n"
+            "So do {{ user.name }}, {{ user | upper }}, {{steps.run-tests.result}}, "
+            "${{ github.ref }}\nand {{ticket}}.\nReply: escalated": "reported",
         },
         gives={"kind": "defect", "reply": "escalated", "report": "reported"},
         demo={"kind": "question", "details": {"title": "…", "urgent": True, "labels": "crash"}},
+        unset=("nobody_set_this", "user.name"),
     ),
     Sample(
         "release",
@@ -197,5 +203,17 @@ def test_the_demo_model_plays_a_recipe_to_its_end(sample: Sample, tmp_path: Path
 def test_nothing_is_wrong_with_a_recipe(sample: Sample) -> None:
     report = check(Recipe.from_file(SAMPLES / f"{sample.name}.yaml"), DEMO)
     assert report.faults == ()
-    unread = [w.what for w in report.warnings if "is no template" not in w.what]
-    assert unread == []
+    told = [each.what for each in report.warnings if "is no template" not in each.what]
+    unset = [name for name in sample.unset if any(f"{{{{{name}}}}}, which" in one for one in told)]
+    assert (unset, len(told)) == (list(sample.unset), len(sample.unset)), told
+
+
+def test_a_recipe_that_names_no_outputs_answers_with_what_its_last_step_said(
+    tmp_path: Path,
+) -> None:
+    text = "{name: a, description: d, version: 1.0.0, steps: [{id: x, agent: z, prompt: hi}]}"
+    team = scripted_team(a=ScriptedModel(Turn(text="Hello.")))
+    run = nb_agents.start(
+        recipe=Recipe.from_text(text, "a.yaml"), agents=team, session_root=tmp_path
+    )
+    assert (run.wait(), run.result) == ("Hello.", {})

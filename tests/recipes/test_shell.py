@@ -52,6 +52,7 @@ PLACES = {
     "quoted indented here-document": "cat <<-'EOF'\n\t[{{x}}]\n\tEOF",
     "here-document in a substitution": "y=$(cat <<'EOF'\n[{{x}}]\nEOF\n); printf %s \"$y\"",
     "here-document into a pipe": "cat <<'EOF' | cat\n[{{x}}]\nEOF",
+    "between Jinja's tags": "{% if '{{x}}' != '' %}\nprintf %s [{{x}}]\n{% endif %}",
     "here-string": "cat <<< [{{x}}]",
     "quoted here-string": 'cat <<< "[{{x}}]"',
     "assignment": 'y={{x}}; printf %s "[$y]"',

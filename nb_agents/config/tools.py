@@ -1,0 +1,219 @@
+"""Which tools an agent has, and which of its calls a person decides on: MassGen's keys and ours.
+
+``${VAR}`` in a server's spec is expanded when the server is started, not when the file is read:
+so a journal can keep the spec and never holds a token.
+
+Source: MassGen 0.1.97, `mcp_tools/client.py` (servers, filters), `mcp_tools/security.py` (names).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+
+from nb_agents.config.spec import Spec
+
+__all__ = [
+    "McpServerSpec",
+    "NOT_WIRED",
+    "ToolAction",
+    "ToolKeys",
+    "ToolRule",
+    "is_storable",
+    "policy_for",
+]
+
+ToolAction = Literal["ask", "allow", "deny"]
+
+NOT_WIRED = frozenset(
+    {
+        "mcp_servers",
+        "enable_mcp_command_line",
+        "command_line_execution_mode",
+        "exclude_tools",
+        "tool_policy",
+    }
+)
+"""Keys of `ToolKeys` that are read and that no agent honours: they count as ignored."""
+
+_REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}")
+_HARMLESS = re.compile(r"(true|false|yes|no|on|off|\d{1,5})?", re.IGNORECASE)
+
+
+def _as_text(value: Any) -> Any:
+    """Write a variable's value as the shell would have it: YAML makes a number of ``PORT: 80``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _as_words(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(shlex.split(value))
+    except ValueError:
+        raise ValueError("a quote is open") from None
+
+
+_Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+_Command = Annotated[tuple[str, ...], BeforeValidator(_as_words)]
+_Argument = Annotated[str, BeforeValidator(_as_text)]
+_Value = Annotated[SecretStr, BeforeValidator(_as_text)]
+
+
+class McpServerSpec(Spec):
+    """An MCP server whose tools an agent gets.
+
+    Attributes:
+        name: Stands in the tools' names: ``mcp__name__tool``.
+        type: How it is talked to.
+        command: The program of a stdio server, with arguments or without; a text is split as a
+            shell would.
+        args: Further arguments. ``${cwd}`` stands for the agent's workspace, here and in all that
+            follows; agents with equal servers share one.
+        env: Variables that it gets besides the ordinary ones.
+        cwd: Its working directory; by default this process's.
+        url: Where a streamable-http server lives.
+        headers: Sent with each request.
+        authorization: Sent as that header; a bare token as a bearer's.
+        allowed_tools: The tools that are taken, by their own or their full names; None means all.
+        exclude_tools: The tools that are left out.
+    """
+
+    name: str = Field(min_length=1, max_length=200)
+    type: Literal["stdio", "streamable-http"] = "stdio"
+    command: _Command = ()
+    args: tuple[_Argument, ...] = ()
+    env: dict[str, _Value] = Field(default_factory=dict)
+    cwd: str | None = None
+    url: str = ""
+    headers: dict[str, _Value] = Field(default_factory=dict)
+    authorization: SecretStr | None = None
+    allowed_tools: _Names | None = None
+    exclude_tools: _Names = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _url_is_http(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "type" not in value and "url" in value:
+            return {**value, "type": "streamable-http"}
+        return value
+
+    @model_validator(mode="after")
+    def _reachable(self) -> McpServerSpec:
+        needed = "command" if self.type == "stdio" else "url"
+        if not getattr(self, needed):
+            raise ValueError(f"MCP server {self.name!r} of type {self.type!r} needs a `{needed}`")
+        return self
+
+    def takes(self, *names: str) -> bool:
+        """Whether a tool is taken, by any of its names."""
+        wanted = self.allowed_tools is None or any(n in self.allowed_tools for n in names)
+        return wanted and not any(n in self.exclude_tools for n in names)
+
+
+class ToolRule(Spec):
+    """What is done with the calls of some tools.
+
+    Attributes:
+        match: A tool's name or a pattern: ``mcp__*``.
+        action: "ask" a person, "allow", or "deny".
+    """
+
+    match: str = Field(min_length=1)
+    action: ToolAction
+
+
+class ToolKeys(Spec):
+    """The keys of a backend that say which tools its agent has.
+
+    Attributes:
+        mcp_servers: MCP servers, as a list or by name.
+        enable_mcp_command_line: Whether it may run commands.
+        command_line_execution_mode: Where: only "local" is to be had here.
+        exclude_tools: Tools that it does not get, by name.
+        tool_policy: Which of its calls need a person; the first rule that fits counts.
+    """
+
+    mcp_servers: tuple[McpServerSpec, ...] = ()
+    enable_mcp_command_line: bool = False
+    command_line_execution_mode: str = "local"
+    exclude_tools: _Names = ()
+    tool_policy: tuple[ToolRule, ...] = ()
+
+    @field_validator("mcp_servers", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        named = isinstance(value.get("name"), str)  # one server, without a list around it
+        return [value] if named else [_with_name(spec, name) for name, spec in value.items()]
+
+    @property
+    def runs_commands(self) -> bool:
+        """Whether its agent may run commands here; never instead of a container asked for."""
+        return self.enable_mcp_command_line and self.command_line_execution_mode == "local"
+
+    @property
+    def tool_notices(self) -> tuple[str, ...]:
+        """What was asked for and is not to be had here, in sentences."""
+        if not self.enable_mcp_command_line or self.runs_commands:
+            return ()
+        mode = self.command_line_execution_mode
+        return (
+            f"Commands can't run in {mode!r} here, so there is no command line. Use "
+            f"`command_line_execution_mode: local` to run them on this machine.",
+        )
+
+
+def policy_for(name: str, rules: Iterable[ToolRule]) -> ToolAction:
+    """Say what is done with a call.
+
+    Args:
+        name: The tool's name.
+        rules: Read in order.
+
+    Returns:
+        The action of the first rule that fits; "allow" when none does.
+
+    Example:
+        >>> policy_for("mcp__shop__buy", [ToolRule(match="mcp__*", action="ask")])
+        'ask'
+    """
+    return next((rule.action for rule in rules if fnmatchcase(name, rule.match)), "allow")
+
+
+def is_storable(server: McpServerSpec) -> bool:
+    """Whether a server can be written down: what may be a secret in it is a ``${VAR}``."""
+    values = [*server.env.values(), *server.headers.values(), server.authorization]
+    return _is_open_url(server.url) and all(
+        _is_reference_or_harmless(value.get_secret_value()) for value in values if value
+    )
+
+
+def _is_reference_or_harmless(text: str) -> bool:
+    # With a reference in it, the rest is what goes around a secret: "Bearer ${TOKEN}".
+    return bool(_REFERENCE.search(text) or _HARMLESS.fullmatch(text))
+
+
+def _is_open_url(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return not url.password and not url.username and _is_reference_or_harmless(url.query)
+    except ValueError:  # half an IPv6 address
+        return False
+
+
+def _with_name(spec: Any, name: Any) -> Any:
+    return {"name": name, **spec} if isinstance(spec, dict) else spec

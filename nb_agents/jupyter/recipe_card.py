@@ -1,0 +1,309 @@
+"""What the card of a recipe says: what it gave, what is done, what was cut, what is next.
+
+Pure functions of the view; nothing here is markup but for the Markdown of `recipe_text`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from nb_agents.jupyter import text
+from nb_agents.jupyter.units import UnitRow, decided, to_do, units
+from nb_agents.steps import StepView, parent_of
+from nb_agents.view import RunView
+
+__all__ = [
+    "RecipeCard",
+    "Value",
+    "kept",
+    "recipe_card",
+    "recipe_data",
+    "recipe_text",
+    "runs_again",
+    "took",
+    "where",
+]
+
+MAX_FINAL = 20_000
+"""Characters of the first output; the turn's files have all of it."""
+MAX_VALUE = 4_000
+"""Characters of another value."""
+MAX_VALUES = 30
+MAX_ROWS = 60
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value with its name: an output, what a step gave, or what is left of one that was cut.
+
+    Attributes:
+        name: Of the output or the step.
+        text: The value, cut.
+        kind: Markdown for what agents wrote, code for JSON and what commands wrote.
+        note: What else is to be said, or "".
+    """
+
+    name: str
+    text: str
+    kind: Literal["markdown", "code"] = "markdown"
+    note: str = ""
+
+    @property
+    def brief(self) -> str:
+        """Its beginning, on one line."""
+        return text.clip(self.text, 90)
+
+
+@dataclass(frozen=True)
+class RecipeCard:
+    """A card's content.
+
+    Attributes:
+        outputs: Of a completed recipe; the one that stands for all is first.
+        gates: What was decided, a sentence each.
+        failed: The steps whose failure ended it.
+        cut: The steps that were in hand when it ended, with what is left of them.
+        next: What a resume does first, a line each.
+        later: How many units come after that.
+        asked: The gates that a resume asks again, a sentence each.
+        done: What finished steps gave.
+        heading: What there is to say of the steps before one looks at them.
+        rows: All units.
+    """
+
+    outputs: tuple[Value, ...]
+    gates: tuple[str, ...]
+    failed: tuple[Value, ...]
+    cut: tuple[Value, ...]
+    next: tuple[str, ...]
+    later: int
+    asked: tuple[str, ...]
+    done: tuple[Value, ...]
+    heading: str
+    rows: tuple[UnitRow, ...]
+
+
+def recipe_card(view: RunView) -> RecipeCard:
+    """Say what became of a recipe.
+
+    Args:
+        view: The turn.
+
+    Returns:
+        The card's content.
+    """
+    cut = _cut_steps(view)
+    next_, later = _next(view, cut)
+    return RecipeCard(
+        outputs=tuple(islice(_outputs(view), MAX_VALUES)),
+        gates=tuple(
+            f"The gate of {a.address} was {text.clip(decided(a), 400)}" for a in view.approvals
+        ),
+        failed=tuple(_failure(step) for step in _fatal(view)[:MAX_VALUES]),
+        cut=tuple(_left_of(step, view) for step in cut[:MAX_VALUES]),
+        next=next_,
+        later=later,
+        asked=tuple(f"{g.address}: {text.clip(g.prompt, 400)}" for g in view.gates.values()),
+        done=tuple(_given(step) for step in _done(view)[-MAX_VALUES:]),
+        heading=f"What happened · {_counted(view)}",
+        rows=tuple(units(view, view.last_at, MAX_ROWS)),
+    )
+
+
+def kept(view: RunView) -> list[str]:
+    """Say what of an incomplete turn is kept: its steps and words, in numbers."""
+    words = sum(bool(value.text) for value in recipe_card(view).cut)
+    return [_number(len(_done(view)), "finished step"), _number(words, "partial text")]
+
+
+def where(view: RunView) -> str:
+    """Say where an incomplete turn ended, or ""."""
+    if view.gates:
+        return f", at the gate of {', '.join(view.gates)}"
+    cut = [step.address for step in _cut_steps(view)]
+    more = f" and {len(cut) - 3} more" if len(cut) > 3 else ""
+    return f", during {', '.join(cut[:3])}{more}" if cut else ""
+
+
+def runs_again(view: RunView) -> str:
+    """Say what of a recipe a resume does again."""
+    cut = _cut_steps(view)
+    calls = [s.address for s in cut if s.unit == "agent" and _was_asking(view, s.address)]
+    commands = [f"the command of {s.address}" for s in cut if _may_have_happened(s)]
+    tried = [f"{s.address} (it failed)" for s in _fatal(view)]
+    asked = [f"{_number(len(calls), 'model call')} ({', '.join(calls)})"] if calls else []
+    return text.clip(", ".join([*asked, *commands, *tried]), 200) or "nothing"
+
+
+def recipe_data(view: RunView) -> dict[str, Any]:
+    """Give a recipe's card as plain data."""
+    card = recipe_card(view)
+    return {
+        "recipe": view.recipe,
+        "outputs": {value.name: value.text for value in card.outputs},
+        "steps": [
+            {"step": row.address, "status": row.chip, "used": row.numbers}
+            for row in card.rows
+            if not row.is_pending
+        ],
+        "gates": list(card.gates),
+        "next": list(view.next),
+    }
+
+
+def recipe_text(view: RunView) -> str:
+    """Give a recipe's card as Markdown that reads well as plain text too."""
+    card = recipe_card(view)
+    if view.status == "completed":
+        body = _listed("", card.outputs)
+    else:
+        body = _listed("Failed", card.failed) + _listed("Cut off", card.cut)
+        body += _bullets("Next", [*card.next, *([f"and {card.later} more"] * bool(card.later))])
+        body += _bullets("A resume asks again", card.asked)
+        body += _listed("Done", card.done)
+    body += _bullets("Gates", card.gates)
+    return "\n".join([*body, f"{card.heading}:", "", *map(_row_line, card.rows), ""])
+
+
+def _listed(title: str, values: Sequence[Value]) -> list[str]:
+    lines = [f"#### {title}", ""] if title and values else []
+    for value in values:
+        note = f" ({value.note})" if value.note else ""
+        lines += [f"**{value.name}**{note}", "", *_shown(value), ""]
+    return lines
+
+
+def _shown(value: Value) -> list[str]:
+    if value.kind == "markdown":
+        return [value.text] if value.text else []
+    return [f"    {line}" for line in value.text.splitlines()]
+
+
+def _bullets(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"#### {title}", "", *(f"- {line}" for line in lines), ""] if lines else []
+
+
+def _row_line(row: UnitRow) -> str:
+    chip = "to come" if row.is_pending else row.chip
+    parts = [row.name, row.does, chip, took(row), row.numbers]
+    return f"{'  ' * row.depth}- {' · '.join(filter(None, parts))}"
+
+
+def took(row: UnitRow) -> str:
+    """Say how long a unit took, or ""."""
+    if row.seconds is None:
+        return ""
+    return f"{row.seconds:.1f} s" if row.seconds < 10 else text.seconds(row.seconds)
+
+
+# What a unit gave and what is left of it --------------------------------------------------------
+
+
+def _outputs(view: RunView) -> Iterator[Value]:
+    # As in `nb_agents.recipes.output.final_text`: without that name, the last one stands for all.
+    first = ["final_output"] if "final_output" in view.outputs else list(view.outputs)[-1:]
+    names = sorted(view.outputs, key=lambda name: name not in first)
+    for place, name in enumerate(names):
+        yield _value(name, view.outputs[name], MAX_FINAL if place == 0 else MAX_VALUE)
+
+
+def _value(name: str, value: Any, limit: int) -> Value:
+    if isinstance(value, str):
+        return Value(name, text.cut(value, limit))
+    shown = json.dumps(value, ensure_ascii=False, indent=2)
+    return Value(name, text.cut(shown, limit), "code")
+
+
+def _given(step: StepView) -> Value:
+    is_text = step.unit == "agent" and not str(step.output or "").lstrip().startswith(("{", "["))
+    words = text.cut(str(step.output or "").strip("\n"), MAX_VALUE)
+    code = f"exit code {step.exit_code}" if step.exit_code else ""
+    return Value(step.address, words, "markdown" if is_text else "code", code)
+
+
+def _failure(step: StepView) -> Value:
+    tries = f"tried {step.attempt} times" if step.attempt > 1 else ""
+    return Value(step.address, text.cut(step.why, MAX_VALUE), "code", tries)
+
+
+def _left_of(step: StepView, view: RunView) -> Value:
+    if step.status == "retrying":
+        return Value(step.address, text.cut(step.why, MAX_VALUE), "code", "waited to try again")
+    agent = view.agents.get(step.address)
+    if agent is None:
+        return Value(step.address, text.cut(step.tail.strip("\n"), MAX_VALUE), "code", "command")
+    words = agent.partial.strip() or text.call_so_far(agent.partial_call)
+    note = " · ".join(filter(None, [step.worker, step.model]))
+    return Value(step.address, text.cut(words, MAX_VALUE), "markdown", note)
+
+
+# Which units ------------------------------------------------------------------------------------
+
+
+def _leaves(view: RunView) -> Iterator[StepView]:
+    return (step for step in view.steps.values() if step.unit in ("agent", "bash"))
+
+
+def _done(view: RunView) -> list[StepView]:
+    return [step for step in _leaves(view) if step.status == "ok"]
+
+
+def _cut_steps(view: RunView) -> list[StepView]:
+    return [step for step in _leaves(view) if not step.is_over]
+
+
+def _fatal(view: RunView) -> list[StepView]:
+    """Find the steps that ended a failed recipe: all that holds them has failed with them."""
+    if view.status != "failed":
+        return []
+    failed = {address for address, step in view.steps.items() if step.status == "failed"}
+    holders = {parent_of(address) for address in failed}
+    ends = [view.steps[a] for a in failed - holders if _holders(a) <= failed]
+    # What a recipe tolerates has failed before: of steps in no stage, the last one ended it.
+    last = max((step.ended_at or 0.0 for step in ends), default=0.0)
+    return [step for step in ends if _holders(step.address) or step.ended_at == last]
+
+
+def _holders(address: str) -> set[str]:
+    parent = parent_of(address)
+    return {parent, *_holders(parent)} if parent else set()
+
+
+def _next(view: RunView, cut: Sequence[StepView]) -> tuple[tuple[str, ...], int]:
+    """Give what a resume begins with, and how many of the units that are known come after."""
+    if view.status == "completed":
+        return (), 0
+    again = {step.address: f"{step.address} again" for step in cut}
+    again |= {address: f"the gate of {address}" for address in view.gates}
+    to_come = {u.address: f"{u.address} ({to_do(u)})" for u in view.pending if u.unit != "stage"}
+    # A kernel that died has not said it; what failed is told apart.
+    likely = list(again) or list(to_come)[:1] if view.status != "failed" else []
+    first = view.next or likely
+    lines = tuple(again.get(address) or to_come.get(address) or address for address in first)
+    return lines, len(set(to_come) - set(first))
+
+
+def _was_asking(view: RunView, address: str) -> bool:
+    agent = view.agents.get(address)
+    return agent is not None and (agent.was_cut or agent.in_flight)
+
+
+def _may_have_happened(step: StepView) -> bool:
+    return step.unit == "bash" and step.status == "running"
+
+
+def _counted(view: RunView) -> str:
+    of = {"ok": "done", "failed": "failed", "skipped": "skipped"}
+    steps = [s for s in view.steps.values() if s.unit in ("agent", "bash") or s.status == "skipped"]
+    counts = [(sum(s.status == status for s in steps), word) for status, word in of.items()]
+    counts.append((len(_cut_steps(view)), "cut"))
+    said = ", ".join(f"{number} {word}" for number, word in counts if number)
+    return f"steps: {said}" if said else "no step began"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}" if count else ""

@@ -1,0 +1,65 @@
+"""The panel's row of an agent. Pure functions of the view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nb_agents.jupyter import text
+from nb_agents.view import AgentView, RunView
+
+__all__ = ["MAX_SAYS", "agent_row", "doing", "numbers", "says"]
+
+MAX_SAYS = 160
+"""Characters of the last words on a row."""
+
+_TONES = {"answered": "ok", "voted": "ok", "failed": "err", "stopped": "cut", "waiting": "ing"}
+
+
+def agent_row(agent: AgentView, view: RunView) -> dict[str, Any]:
+    """Make the row of a team's agent; its shape is ``AgentRow`` in js/src/state.ts."""
+    return {
+        "id": agent.id,
+        "model": agent.model,
+        "chip": doing(agent, view),
+        "tone": _TONES.get(agent.phase, "run"),
+        "says": says(agent),
+        "writing": agent.in_flight and agent.phase == "writing",
+        "numbers": numbers(agent.tokens, agent.cost),
+    }
+
+
+def numbers(tokens: int, cost: float | None) -> str:
+    """Say what was used, or "" when nothing was; an unknown price is left out."""
+    return " · ".join(filter(None, [text.tokens(tokens), text.cost(cost)])) if tokens else ""
+
+
+def doing(agent: AgentView, view: RunView) -> str:
+    """Say in a word what an agent does."""
+    match agent.phase:
+        case "answered":
+            return "answered" if len(agent.answers) == 1 else f"answered ×{len(agent.answers)}"
+        case "voted":
+            return f"voted for {agent.vote.target}" if agent.vote else "voted"
+        case "tool":
+            return agent.tool
+        case "writing" if agent.partial_call:
+            return "voting" if agent.tool == "vote" else agent.tool
+        case _:
+            if view.winner == agent.id and not view.is_over and agent.phase != "stopped":
+                return "presenting"
+            return agent.phase
+
+
+def says(agent: AgentView) -> str:
+    """Give an agent's last words."""
+    if agent.error:
+        return text.clip(agent.error, MAX_SAYS)
+    if agent.phase == "tool":
+        return agent.tool_summary
+    if agent.phase == "writing" and agent.partial_call:
+        return text.clip(text.call_so_far(agent.partial_call), MAX_SAYS, tail=True)
+    if agent.partial:
+        return text.clip(agent.partial, MAX_SAYS, tail=True)
+    if agent.vote:
+        return text.clip(agent.vote.reason, MAX_SAYS)
+    return text.clip(agent.answer, MAX_SAYS)

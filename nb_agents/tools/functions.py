@@ -1,0 +1,346 @@
+"""Functions of a notebook as tools.
+
+A plain function runs in a worker thread, and so may block. An async one runs on a loop kept for
+them all in a thread of its own: what they share (a client, a semaphore) lives on between calls, and
+one that blocks holds up others of its kind, never a run. Neither runs on the notebook's loop, which
+stands still while a cell is busy: an async client made in a cell can't be used.
+
+In both, `nb_agents.checkpoint` and `should_stop` ask the run that calls. An immediate stop cancels
+an async call, which then gets a moment to clean up. A thread can't be ended: a plain function that
+does not ask goes on by itself, what it returns is dropped, and the run does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import logging
+import re
+import threading
+import traceback
+import typing
+import warnings
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+from pydantic import TypeAdapter
+from pydantic_core import from_json, to_json
+
+from nb_agents.cancel import AgentStopped
+from nb_agents.errors import UserError
+from nb_agents.models.providers import load
+from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.context import ToolContext
+
+__all__ = ["find_functions", "function_tool", "is_marked", "tool"]
+
+logger = logging.getLogger("nb_agents")
+
+CLEANUP_S = 1.0
+"""What a cancelled async function gets for its ``finally`` blocks, before it is left to itself."""
+
+NOTHING = "(nothing was returned)"
+
+_MARK = "__nb_agents_tool__"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What all providers take as a tool's name."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def tool(function: F) -> F:
+    """Offer a function to agents; it can be called as before.
+
+    Its name, signature and docstring are what a model is told; what it returns goes to the model: a
+    text as it is, other values as JSON, and what has no JSON (a data frame, a figure) by its repr.
+    An exception costs the call: the model is told its type and message. A parameter annotated
+    `nb_agents.tools.context.ToolContext` is filled in, not asked of the model.
+
+    Args:
+        function: Sync or async.
+
+    Returns:
+        The same function.
+
+    Raises:
+        UserError: It can't be described to a model.
+
+    Example:
+        >>> @tool
+        ... def area(width: float, height: float = 1.0) -> float:
+        ...     "Compute the area of a rectangle."
+        ...     return width * height
+        >>> area(2.0, 3.0)
+        6.0
+    """
+    function_tool(function)  # a mistake shows in the cell that made it
+    setattr(function, _MARK, True)
+    return function
+
+
+def is_marked(function: object) -> bool:
+    """Whether this is a function that `tool` was put on."""
+    return callable(function) and getattr(function, _MARK, False) is True
+
+
+def find_functions(names: str, namespace: Mapping[str, Any]) -> list[Callable[..., Any]]:
+    """Find functions by name.
+
+    Args:
+        names: Their names with commas between, as in ``--tools f,g``.
+        namespace: Where to look, such as the notebook's names.
+
+    Returns:
+        The functions in that order, each once.
+
+    Raises:
+        UserError: A name is unknown, or is no function's; or two functions call themselves alike.
+    """
+    wanted = dict.fromkeys(name.strip() for name in names.split(",") if name.strip())
+    if not wanted:
+        raise UserError("No function is named. Write their names with commas: --tools f,g")
+    found: dict[str, Callable[..., Any]] = {}
+    for name in wanted:
+        function = _find(name, namespace)
+        own = getattr(function, "__name__", name)
+        if own in found and found[own] is not function:
+            raise UserError(f"Two of {names!r} are functions called {own!r}. Rename one of them.")
+        found[own] = function
+    return list(found.values())
+
+
+def function_tool(function: Callable[..., Any], context: ToolContext | None = None) -> Tool:
+    """Make a tool of a function.
+
+    Args:
+        function: Sync or async; marked by `tool` or not.
+        context: What its parameter of that type is given; None only serves to try whether the
+            function can be a tool.
+
+    Returns:
+        The tool.
+
+    Raises:
+        UserError: It can't be described to a model.
+    """
+    load()
+    name = _name_of(function)
+    hints = _hints_of(function, name)
+    given = {each: context for each, hint in hints.items() if hint is ToolContext}
+    visible = _parameters_of(function, name, hints, set(given))
+
+    async def call(**known: Any) -> str:
+        return await _run(name, function, known | given)
+
+    # Not functools.wraps: a hint of what is returned means nothing here, and what a notebook is
+    # told of one without a schema would come up at each run.
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = inspect.getdoc(function)
+    call.__annotations__ = {each.name: each.annotation for each in visible if each.name in hints}
+    setattr(call, "__signature__", inspect.Signature(visible))  # noqa: B010 - mypy knows no such name
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a default without JSON is merely not shown
+            return Tool(call)
+    except Exception as exc:  # pydantic's, pydantic-ai's: there are a dozen
+        raise UserError(_refusal(name, str(exc).splitlines()[0])) from exc
+
+
+def _find(name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
+    if name in namespace:
+        function: Callable[..., Any] = namespace[name]
+        if not callable(function):
+            kind = type(function).__name__
+            raise UserError(f"{name!r} is no function but of type {kind!r}. Name one to --tools.")
+        return function
+    known = [each for each, value in namespace.items() if callable(value) and each[:1] != "_"]
+    near = difflib.get_close_matches(name, known, n=1)
+    marked = ", ".join(each for each in known if is_marked(namespace[each]))
+    hint = f" Did you mean {near[0]!r}?" if near else f" Marked as tools: {marked or 'none'}."
+    raise UserError(f"No function {name!r} in this notebook.{hint} Run the cell that defines it.")
+
+
+def _refusal(name: str, why: str) -> str:
+    return f"{name!r} can't be a tool: {why}"
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", "")
+    if not _NAME.fullmatch(name):
+        shown = name or type(function).__name__
+        why = "its name must be 1 to 64 of A-Z, a-z, 0-9 and _. Define it with `def` and such a one"
+        raise UserError(_refusal(shown, f"{why}."))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UserError(_refusal(name, "it yields. Return a list instead."))
+    return str(name)
+
+
+def _hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception as exc:  # an annotation is any code
+        why = f"its annotations can't be read ({exc}). Define what they name before it."
+        raise UserError(_refusal(name, why)) from exc
+    hints.pop("return", None)
+    return hints
+
+
+def _parameters_of(
+    function: Callable[..., Any], name: str, hints: Mapping[str, Any], hidden: set[str]
+) -> list[inspect.Parameter]:
+    """Give the parameters that a model fills, with their annotations read."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as exc:  # some that are written in C have none
+        raise UserError(_refusal(name, "it has no signature. Call it in a `def`.")) from exc
+    visible = [each for each in signature.parameters.values() if each.name not in hidden]
+    for each in visible:
+        if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
+            why = f"a model can't name its parameter {each.name!r}. Do without `*` or `/` there."
+            raise UserError(_refusal(name, why))
+        _require_schema(name, each.name, hints.get(each.name, Any))
+    return [each.replace(annotation=hints.get(each.name, each.annotation)) for each in visible]
+
+
+def _require_schema(name: str, parameter: str, hint: Any) -> None:
+    try:
+        TypeAdapter(hint).json_schema()
+    except Exception as exc:  # pydantic calls code of the type
+        kind = getattr(hint, "__name__", str(hint))
+        why = f"its parameter {parameter!r} is of type {kind!r}, which a model can't write. "
+        remedy = "Use str, int, float, bool, list, dict, Literal or a pydantic model."
+        raise UserError(_refusal(name, why + remedy)) from exc
+
+
+async def _run(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
+    if inspect.iscoroutinefunction(function):
+        return await _async_thread().run(partial(_answer_async, name, function, known))
+    # A limiter of its own: functions that hang can't take the threads that other tools need.
+    return await to_thread.run_sync(
+        _answer, name, function, known, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+    )
+
+
+def _answer(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
+    with _failures_told(name):
+        return _text(function(**known))
+
+
+async def _answer_async(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
+    with _failures_told(name):
+        return _text(await function(**known))
+
+
+@contextmanager
+def _failures_told(name: str) -> Iterator[None]:
+    """Let nothing out of a person's code but its result, a stop, and what to tell the model.
+
+    SystemExit and KeyboardInterrupt would end the loop of all runs, and a CancelledError that the
+    function made itself would pass for a stop of its agent.
+    """
+    try:
+        yield
+    except (AgentStopped, ToolError, GeneratorExit):
+        raise
+    except asyncio.CancelledError as exc:
+        raise ToolError("the function was cancelled") from exc
+    except BaseException as exc:
+        logger.warning("notebook function %s failed", name, exc_info=True)
+        # As Python would print it; a message that can't be made does not make it fail.
+        raise ToolError("".join(traceback.format_exception_only(exc)).strip()) from exc
+
+
+def _text(value: object) -> str:
+    """Say a result in words, as short as they are true."""
+    if value is None:
+        return NOTHING
+    text = value if isinstance(value, str) else _json(value)
+    return text.encode("utf-8", "replace").decode()
+
+
+def _json(value: object) -> str:
+    try:
+        text = to_json(value, fallback=_plain, inf_nan_mode="constants")
+    except ValueError:  # a circle, bytes that are no text, keys that are none
+        return repr(value)
+    # A lone string (a date, a path, a repr) is said without quotes and with its line ends.
+    return str(from_json(text)) if text.startswith(b'"') else text.decode()
+
+
+def _plain(value: Any) -> Any:
+    """Give what stands in JSON for a value that has none."""
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if is_scalar else repr(value)  # numpy's numbers, and everything else
+
+
+class _AsyncThread:
+    """A loop for the async functions of a notebook."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._serve, name="nb_agents functions", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):  # out of a task that a function left behind
+                logger.warning("a task of a notebook function failed", exc_info=True)
+
+    async def run(self, make: Callable[[], Coroutine[Any, Any, str]]) -> str:
+        """Run a coroutine in this thread, in the context of here; a cancellation reaches it."""
+        outcome: Future[str] = Future()
+        outcome.set_running_or_notify_cancel()  # those who wait for it can't cancel it
+        tasks: list[asyncio.Task[str]] = []
+        was_told = threading.Event()
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(make()))
+            tasks[0].add_done_callback(partial(_settle, outcome))
+
+        def cancel() -> None:
+            was_told.set()
+            tasks[0].cancel()
+
+        self._loop.call_soon_threadsafe(begin)
+        try:
+            return await asyncio.wrap_future(outcome)
+        except anyio.get_cancelled_exc_class():
+            self._loop.call_soon_threadsafe(cancel)
+            with anyio.move_on_after(CLEANUP_S, shield=True), suppress(AgentStopped, ToolError):
+                await asyncio.wrap_future(outcome)
+            if not was_told.is_set():
+                _leave(self)
+            raise
+
+
+def _settle(outcome: Future[str], task: asyncio.Task[str]) -> None:
+    if task.cancelled():  # before it began
+        outcome.set_exception(ToolError("the function was cancelled"))
+    elif (error := task.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
+
+
+# Made and left on the loop thread of all runs only, hence no lock.
+_threads: list[_AsyncThread] = []
+
+
+def _async_thread() -> _AsyncThread:
+    if not _threads:
+        _threads.append(_AsyncThread())
+    return _threads[0]
+
+
+def _leave(thread: _AsyncThread) -> None:
+    """Give later calls a new loop: a function blocks this one."""
+    logger.warning("an async notebook function blocks its loop; later ones get a new one")
+    if thread in _threads:
+        _threads.remove(thread)

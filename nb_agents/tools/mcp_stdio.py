@@ -1,0 +1,176 @@
+"""The wire to an MCP server that is a program: JSON lines over its stdin and stdout.
+
+The `mcp` package has such a transport. This one runs the server below our supervisor, so that
+nothing of it survives: neither what the server started, nor the server when this process is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio import CancelScope, create_task_group, move_on_after
+
+from nb_agents.tools.process import OpenCommand, open_command
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.shared.message import SessionMessage
+
+__all__ = ["EXIT_GRACE_S", "LastWords", "MAX_LINE_BYTES", "stdio_streams"]
+
+EXIT_GRACE_S = 1.0
+"""What a server gets to end by itself when its stdin is closed; then comes TERM, then KILL."""
+
+MAX_LINE_BYTES = 32_000_000
+"""A longer message is no message: the server is taken for broken."""
+
+_FLUSH_S = 0.5
+_CHUNK = 65_536
+_CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+class LastWords:
+    """The end of what a server wrote to stderr: why it could not start."""
+
+    _LIMIT = 2_000
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def add(self, data: bytes) -> None:
+        """Take in what it wrote."""
+        self._kept = (self._kept + data)[-self._LIMIT :]
+
+    def __str__(self) -> str:
+        lines = self._kept.decode("utf-8", errors="replace").strip().splitlines()
+        return " / ".join(line.strip() for line in lines[-3:])
+
+
+@asynccontextmanager
+async def stdio_streams(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    words: LastWords,
+    on_end: Callable[[], None],
+) -> AsyncIterator[
+    tuple[
+        MemoryObjectReceiveStream[SessionMessage | Exception],
+        MemoryObjectSendStream[SessionMessage],
+    ]
+]:
+    """Start a server; when the block is left, all of it has ended.
+
+    Args:
+        argv: The server.
+        cwd: Its working directory.
+        env: Its whole environment.
+        words: Is given what it writes to stderr.
+        on_end: Is called when it says no more, or listens no more.
+
+    Yields:
+        The two streams that an `mcp` client takes.
+
+    Raises:
+        OSError: ``cwd`` can't be entered.
+        ValueError: An argument can't be passed.
+    """
+    from mcp.shared.message import SessionMessage
+
+    to_us, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, from_us = anyio.create_memory_object_stream[SessionMessage](0)
+    speaking = CancelScope()
+    async with open_command(argv, cwd=cwd, env=env) as server, create_task_group() as tasks:
+        tasks.start_soon(_listen, server.stdout, to_us, on_end)
+        tasks.start_soon(_speak, server.stdin, from_us, speaking, on_end)
+        tasks.start_soon(_overhear, server.stderr, words)
+        try:
+            yield read, write
+        finally:
+            with CancelScope(shield=True):
+                read.close()
+                write.close()
+                await _say_goodbye(server, speaking)
+            tasks.cancel_scope.cancel()
+
+
+async def _say_goodbye(server: OpenCommand, speaking: CancelScope) -> None:
+    """Let what was said be read, close its stdin, and wait for it to end by itself."""
+    speaking.deadline = anyio.current_time() + _FLUSH_S
+    with move_on_after(_FLUSH_S + EXIT_GRACE_S):
+        await server.wait()
+
+
+async def _listen(
+    stdout: FileIO,
+    to_us: MemoryObjectSendStream[SessionMessage | Exception],
+    on_end: Callable[[], None],
+) -> None:
+    with to_us:
+        async for line in _lines(stdout):
+            # Goes on to the end: who is not read from can't write its last words, nor end.
+            if (message := _parsed(line)) is not None:
+                with suppress(*_CLOSED):
+                    await to_us.send(message)
+        on_end()
+
+
+async def _lines(stdout: FileIO) -> AsyncIterator[bytes]:
+    rest = bytearray()
+    while data := await _read(stdout):
+        first, *others = data.split(b"\n")
+        rest += first
+        for start in others:
+            yield bytes(rest)
+            rest = bytearray(start)
+        if len(rest) > MAX_LINE_BYTES:
+            return
+
+
+def _parsed(line: bytes) -> SessionMessage | None:
+    """Give a line's message; None for what is not one: many servers greet on stdout."""
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return None
+
+
+async def _speak(
+    stdin: FileIO,
+    from_us: MemoryObjectReceiveStream[SessionMessage],
+    scope: CancelScope,
+    on_end: Callable[[], None],
+) -> None:
+    with stdin, from_us, scope:
+        try:
+            async for sent in from_us:
+                text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await _write(stdin, text.encode() + b"\n")
+        except BrokenPipeError:
+            on_end()
+
+
+async def _write(stdin: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        await anyio.wait_writable(stdin)
+        left = left[stdin.write(left[:_CHUNK]) or 0 :]
+
+
+async def _overhear(stderr: FileIO, words: LastWords) -> None:
+    while data := await _read(stderr):
+        words.add(data)
+
+
+async def _read(pipe: FileIO) -> bytes:
+    await anyio.wait_readable(pipe)
+    return pipe.read(_CHUNK) or b""

@@ -1,0 +1,231 @@
+"""Python cells for an agent, in an interpreter of its own that remembers them.
+
+The interpreter is started by the first cell and ended by `PythonCells.close`, with the kernel at
+the latest. A stop or a time-out interrupts the cell; what doesn't heed that within two seconds is
+ended with the whole interpreter, and the next cell's result says that the variables are gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, to_thread
+
+from nb_agents.tools.base import Tool, ToolError, is_repeated
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.kept import Transcript, kept_folder
+from nb_agents.tools.plots import FOLDER, Plot, next_number, png, write_plots
+from nb_agents.tools.python_kernel import Interpreter, InterpreterEnded, Message
+from nb_agents.tools.sandbox import Sandbox
+
+__all__ = ["DEFAULT_TIMEOUT_S", "MAX_OUTPUT_CHARS", "PythonCells"]
+
+DEFAULT_TIMEOUT_S = 300.0
+MAX_OUTPUT_CHARS = 10_000_000
+"""A cell that says more is interrupted."""
+_MAX_PLOTS = 20
+_INTERRUPT_GRACE_S = 2.0
+
+_LOST = "[A new interpreter: the variables and imports of earlier cells are gone.]"
+
+
+class PythonCells:
+    """The Python of one agent.
+
+    Args:
+        context: Where it works.
+        timeout_s: Seconds that a cell may take.
+        network: Whether cells in the sandbox reach the network.
+    """
+
+    def __init__(
+        self, context: ToolContext, timeout_s: float = DEFAULT_TIMEOUT_S, network: bool = False
+    ) -> None:
+        self._context = context
+        self._timeout_s = timeout_s
+        self._sandbox = Sandbox(context, network=network)
+        self._kept = kept_folder(context.kept, context.agent)
+        self._one_at_a_time = Lock()  # a model may call twice at once
+        self._interpreter: Interpreter | None = None
+        self._is_lost = False
+        self._number = 0
+
+    @property
+    def is_sandboxed(self) -> bool:
+        """Whether cells are confined to the workspace."""
+        return self._sandbox.is_active
+
+    def tools(self) -> list[Tool]:
+        """The tool that runs a cell."""
+        return [Tool(self.run_python)]
+
+    async def run_python(self, code: str) -> str:
+        """Run a notebook cell of Python in your workspace.
+
+        Variables and imports last from cell to cell. You get what it prints and the value of its
+        last expression. Plots that it shows are saved as PNG files.
+
+        Args:
+            code: The cell.
+        """
+        if is_repeated():
+            raise ToolError(
+                "this cell was begun before and cut off, and its interpreter is gone: part of it "
+                "may have happened. Look at what is there, then run what is still to be done."
+            )
+        try:
+            code.encode()
+        except UnicodeEncodeError:
+            raise ToolError("the code has half a surrogate pair") from None
+        async with self._one_at_a_time:
+            return await self._run(code)
+
+    async def close(self) -> None:
+        """End the interpreter and all that it started; not while a cell runs."""
+        if self._interpreter is not None:
+            interpreter, self._interpreter = self._interpreter, None
+            await interpreter.close()
+
+    async def _run(self, code: str) -> str:
+        interpreter = await self._started()
+        self._number = await to_thread.run_sync(next_number, self._sandbox.cwd, self._number)
+        cell = _Cell(self._context, self._number)
+        if self._is_lost:
+            cell.said.line(_LOST)
+            self._is_lost = False
+        try:
+            await self._follow(interpreter, code, cell)
+        finally:
+            # A stop loses nothing of what was said and shown.
+            with CancelScope(shield=True):
+                if cell.is_lost:
+                    self._is_lost = True
+                    await self.close()
+                shown = await self._keep(cell)
+        return shown.rstrip("\n") or "(no output)"
+
+    async def _started(self) -> Interpreter:
+        if self._interpreter is None:
+            interpreter = Interpreter(self._sandbox)
+            try:
+                await interpreter.start()
+            except InterpreterEnded as exc:
+                await interpreter.close()
+                raise ToolError(f"Python could not be started: {exc}") from None
+            except BaseException:
+                await interpreter.close()
+                raise
+            self._interpreter = interpreter
+        return self._interpreter
+
+    async def _follow(self, interpreter: Interpreter, code: str, cell: _Cell) -> None:
+        # The reader goes on while the cell is being interrupted: it may have last words, and the
+        # word that it has ended must not be lost.
+        reading = CancelScope(shield=True)
+        request = interpreter.begin(code)
+        async with create_task_group() as tasks:
+            tasks.start_soon(_read, reading, interpreter, request, cell)
+            try:
+                with move_on_after(self._timeout_s):
+                    await cell.is_enough.wait()
+            finally:
+                with CancelScope(shield=True):
+                    await self._end(interpreter, cell)
+                reading.cancel()
+
+    async def _end(self, interpreter: Interpreter, cell: _Cell) -> None:
+        """See to it that a cell ends, and write down how it did if not by itself."""
+        if not cell.has_ended.is_set():
+            why = "wrote too much" if cell.is_too_long else f"took more than {self._timeout_s:g} s"
+            with move_on_after(_INTERRUPT_GRACE_S):
+                await cell.has_begun.wait()
+                interpreter.interrupt()
+                await cell.has_ended.wait()
+            if not cell.has_ended.is_set():
+                cell.is_lost = True
+                cell.said.line(f"[The cell {why} and could not be interrupted: Python was ended.]")
+            elif not cell.is_lost:
+                cell.said.line(f"[The cell {why} and was interrupted. Its variables are kept.]")
+
+    async def _keep(self, cell: _Cell) -> str:
+        if cell.plots:
+            try:
+                await to_thread.run_sync(write_plots, self._sandbox.cwd, cell.plots)
+            except OSError as exc:
+                cell.said.line(f"[Plots could not be saved: {exc.strerror}]")
+        return await cell.said.keep(self._kept, "python")
+
+
+class _Cell:
+    """A cell that runs.
+
+    Attributes:
+        said: What it wrote, in order.
+        plots: What it showed.
+        has_begun: Set at its beginning: only then can it be interrupted.
+        has_ended: Set at its end.
+        is_enough: Set when there is nothing more to wait for.
+        is_too_long: Whether that is because it wrote too much.
+        is_lost: Whether the interpreter is gone.
+    """
+
+    def __init__(self, context: ToolContext, number: int) -> None:
+        self.said = Transcript(context.tell)
+        self.plots: list[Plot] = []
+        self.has_begun = Event()
+        self.has_ended = Event()
+        self.is_enough = Event()
+        self.is_too_long = False
+        self.is_lost = False
+        self._number = number
+
+    def hear(self, message: Message) -> None:
+        """Take down one message of the interpreter."""
+        if message.kind == "execute_input":
+            self.has_begun.set()
+        if self.is_too_long:
+            return
+        content = message.content
+        if message.kind == "stream":
+            self.said.add(_text(content.get("text")))
+        elif message.kind in ("execute_result", "display_data"):
+            self._show(content.get("data"))
+        elif message.kind == "error":
+            lines = content.get("traceback")
+            self.said.line("\n".join(map(_text, lines if isinstance(lines, list) else [])))
+        if self.said.chars > MAX_OUTPUT_CHARS:
+            self.is_too_long = True
+            self.is_enough.set()
+
+    def end(self) -> None:
+        """Take down that it has ended."""
+        for event in (self.has_begun, self.has_ended, self.is_enough):
+            event.set()
+
+    def _show(self, data: Any) -> None:
+        if not isinstance(data, dict):
+            return
+        image = png(data.get("image/png"))
+        if image is None:
+            self.said.line(_text(data.get("text/plain")))
+        elif len(self.plots) == _MAX_PLOTS:
+            self.said.line(f"[A plot was left out: {_MAX_PLOTS} are kept of a cell.]")
+        else:
+            name = f"cell_{self._number}_{len(self.plots) + 1}.png"
+            self.plots.append(Plot(name, image))
+            self.said.line(f"[plot: {FOLDER}/{name}]")
+
+
+async def _read(scope: CancelScope, interpreter: Interpreter, request: str, cell: _Cell) -> None:
+    with scope:
+        try:
+            if not await interpreter.follow(request, cell.hear):
+                cell.said.line("[It wrote too much at once: some of it is lost.]")
+        except InterpreterEnded as exc:
+            cell.is_lost = True
+            cell.said.line(f"[Python ended: {exc}]")
+        cell.end()
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

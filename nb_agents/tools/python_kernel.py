@@ -1,0 +1,260 @@
+"""One Python interpreter of an agent: an ipykernel in a process of its own, and our line to it.
+
+An ipykernel, because an agent's cells are then what they are in a person's notebook (last value,
+``await``, magics, plots, interrupts), and it is there already: the notebook needs it. It starts in
+0.6 s and takes 80 MB. Its own launcher is not used: below our supervisor it ends whole, also when
+this process is killed. It is reached by sockets in a directory that only the user may enter, hence
+from within a sandbox without a network, and by no port.
+
+What comes from it is untrusted, for a cell can send what it likes: a message too large is dropped
+before it is read, and one that is not what it says it is, is no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from anyio import CancelScope, create_task_group, move_on_after, to_thread
+
+from nb_agents.tools.process import Finished, run_command
+from nb_agents.tools.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    import zmq.asyncio
+
+__all__ = ["Interpreter", "InterpreterEnded", "Message"]
+
+_T = TypeVar("_T")
+
+START_TIMEOUT_S = 60.0
+_ASK_AGAIN_S = 0.5
+_LAST_OUTPUT_S = 1.0
+"""How long the word that a cell is idle may come after its reply; it is lost after a flood."""
+_LAST_WORDS = 500
+"""Characters of what it wrote at its end, such as why it could not start."""
+_MAX_MESSAGE_BYTES = 16_000_000
+_MAX_WAITING = 16
+"""Messages that are held for us; more are held, or dropped, on the interpreter's own side."""
+_PORTS = ("shell", "iopub", "stdin", "control", "hb")
+_LAUNCH = (
+    "-m",
+    "ipykernel_launcher",
+    "--HistoryManager.enabled=False",
+    "--InteractiveShell.colors=NoColor",
+    "--InteractiveShell.xmode=Plain",
+)
+
+
+class InterpreterEnded(Exception):
+    """The interpreter ended by itself; ``args[0]`` says how."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What an interpreter says.
+
+    Attributes:
+        kind: What kind of message, in Jupyter's words.
+        parent: The id of the request that it belongs to.
+        content: What it says; nothing of it can be relied on.
+    """
+
+    kind: str
+    parent: str
+    content: dict[str, Any]
+
+
+class Interpreter:
+    """An interpreter that runs from `start` to `close`; one cell at a time.
+
+    Args:
+        sandbox: Where it runs.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        import zmq.asyncio
+        from jupyter_client.session import Session
+
+        self._sandbox = sandbox
+        self._key = secrets.token_hex(32)
+        self._session = Session(key=self._key.encode())
+        # Under /tmp, for the name of a socket has at most 107 bytes (unix(7)).
+        self._folder = Path(tempfile.mkdtemp(prefix="nb_agents_")).resolve()
+        # A task outside of any group: it outlives the call that starts it, up to `close`.
+        self._process: asyncio.Task[Finished] | None = None
+        self._context = zmq.asyncio.Context()
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES),
+            (zmq.RCVHWM, _MAX_WAITING),
+            (zmq.RECONNECT_IVL, 10),
+        ):
+            self._context.setsockopt(option, value)
+        self._shell = self._connected(zmq.DEALER, "shell")
+        self._control = self._connected(zmq.DEALER, "control")
+        self._iopub = self._listening()
+
+    async def start(self) -> None:
+        """Start it and wait until it listens.
+
+        Raises:
+            InterpreterEnded: It did not start.
+        """
+        place = self._folder / "connection.json"
+        place.touch(mode=0o600)
+        place.write_text(json.dumps(self._connection()), "utf-8")
+        self._process = asyncio.create_task(
+            run_command(
+                self._sandbox.command(
+                    [sys.executable, *_LAUNCH, "-f", str(place)], writable=[self._folder]
+                ),
+                cwd=self._sandbox.cwd,
+                env=self._sandbox.env({"IPYTHONDIR": str(self._folder / "ipython")}),
+            )
+        )
+        with move_on_after(START_TIMEOUT_S) as clock:
+            await self._while_it_lives(self._hear_first_word)
+        if clock.cancelled_caught:
+            raise InterpreterEnded(f"no answer within {START_TIMEOUT_S:g} s")
+
+    def begin(self, code: str) -> str:
+        """Hand it a cell; give the request's id, for `follow`."""
+        cell = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        return self._send(self._shell, "execute_request", cell)
+
+    async def follow(self, request: str, hear: Callable[[Message], None]) -> bool:
+        """Wait for the end of a cell.
+
+        Args:
+            request: Which.
+            hear: Is given all that it says meanwhile.
+
+        Returns:
+            Whether all of it was heard: too much at once is lost.
+
+        Raises:
+            InterpreterEnded: It ended first.
+        """
+        return await self._while_it_lives(partial(self._hear_all, request, hear))
+
+    def interrupt(self) -> None:
+        """Interrupt the cell that runs, like Ctrl-C does."""
+        self._send(self._control, "interrupt_request", {})
+
+    async def close(self) -> None:
+        """End it and all that it started."""
+        with CancelScope(shield=True):
+            if self._process is not None:
+                self._process.cancel()
+                await asyncio.wait({self._process})
+            self._context.destroy(linger=0)
+            await to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
+
+    def _connection(self) -> dict[str, Any]:
+        ports = {f"{name}_port": number for number, name in enumerate(_PORTS, 1)}
+        return ports | {
+            "transport": "ipc",
+            "ip": str(self._folder / "k"),
+            "key": self._key,
+            "signature_scheme": "hmac-sha256",
+        }
+
+    def _connected(self, kind: int, name: str) -> zmq.asyncio.Socket:
+        made = self._context.socket(kind)
+        made.connect(f"ipc://{self._folder / 'k'}-{_PORTS.index(name) + 1}")
+        return made
+
+    def _listening(self) -> zmq.asyncio.Socket:
+        import zmq
+
+        made = self._connected(zmq.SUB, "iopub")
+        made.subscribe(b"")
+        return made
+
+    def _send(self, socket: zmq.asyncio.Socket, kind: str, content: dict[str, Any]) -> str:
+        sent: Any = self._session.send(socket, kind, content)
+        return str(sent["header"]["msg_id"])
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> Message | None:
+        frames: Any = await socket.recv_multipart()
+        try:
+            _, frames = self._session.feed_identities(frames)
+            message: Any = self._session.deserialize(frames)
+            kind, parent, content = (message[k] for k in ("msg_type", "parent_header", "content"))
+            return Message(str(kind), str(parent.get("msg_id")), dict(content))
+        except Exception:  # a library's parser on bytes that a cell may have made up
+            return None
+
+    async def _while_it_lives(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        done: list[_T] = []
+        async with create_task_group() as tasks:
+            tasks.start_soon(self._watch, tasks.cancel_scope)
+            done.append(await work())
+            tasks.cancel_scope.cancel()
+        if not done:
+            raise InterpreterEnded(self._how_it_ended())
+        return done[0]
+
+    async def _watch(self, scope: CancelScope) -> None:
+        assert self._process is not None
+        await asyncio.wait({self._process})
+        scope.cancel()
+
+    def _how_it_ended(self) -> str:
+        assert self._process is not None
+        if self._process.cancelled():
+            return "it was ended"
+        if error := self._process.exception():
+            return str(error)
+        done = self._process.result()
+        words = done.errors.strip()[-_LAST_WORDS:]
+        return f"exit code {done.exit_code}" + (f": {words}" if words else "")
+
+    async def _hear_first_word(self) -> None:
+        # What it says before it knows of our subscription is lost, so it is asked again.
+        while True:
+            request = self._send(self._shell, "kernel_info_request", {})
+            with move_on_after(_ASK_AGAIN_S):
+                while True:
+                    message = await self._receive(self._iopub)
+                    if message is not None and message.parent == request:
+                        return
+
+    async def _hear_all(self, request: str, hear: Callable[[Message], None]) -> bool:
+        is_complete = False
+        async with create_task_group() as tasks:
+            tasks.start_soon(self._limit_wait, request, tasks.cancel_scope)
+            while not is_complete:
+                message = await self._receive(self._iopub)
+                if message is not None and message.parent == request:
+                    is_complete = _is_idle(message)
+                    hear(message)
+            tasks.cancel_scope.cancel()
+        if not is_complete:
+            # ZeroMQ hangs up on one who sends too large a message, and does not come back.
+            self._iopub.close()
+            self._iopub = self._listening()
+            await self._hear_first_word()
+        return is_complete
+
+    async def _limit_wait(self, request: str, scope: CancelScope) -> None:
+        while True:
+            reply = await self._receive(self._shell)
+            if reply is not None and reply.parent == request:
+                scope.deadline = anyio.current_time() + _LAST_OUTPUT_S
+                return
+
+
+def _is_idle(message: Message) -> bool:
+    return message.kind == "status" and message.content.get("execution_state") == "idle"

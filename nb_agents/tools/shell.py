@@ -1,0 +1,111 @@
+"""A shell for an agent, in its workspace.
+
+Each command is a bash of its own that ends whole: by itself, on its time-out, on an immediate stop,
+with the kernel (`nb_agents.tools.process`). It runs in a sandbox where there is one
+(`nb_agents.tools.sandbox`).
+"""
+
+from __future__ import annotations
+
+from anyio import CancelScope
+
+from nb_agents.tools.base import Tool, ToolError, is_repeated
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.kept import Transcript, kept_folder
+from nb_agents.tools.process import Finished, run_command
+from nb_agents.tools.sandbox import Sandbox
+
+__all__ = ["DEFAULT_TIMEOUT_S", "Shell"]
+
+DEFAULT_TIMEOUT_S = 300.0
+_MAX_COMMAND_BYTES = 100_000
+"""Linux takes 128 KiB as one argument (MAX_ARG_STRLEN)."""
+
+# Both streams are one, so that what went wrong stands where it did.
+_BASH = ("bash", "-c", 'exec "$@" 2>&1', "bash", "bash", "-c")
+
+
+class Shell:
+    """The shell of one agent.
+
+    Args:
+        context: Where it works.
+        timeout_s: Seconds that a command may take; a model may ask for less.
+        network: Whether commands in the sandbox reach the network.
+    """
+
+    def __init__(
+        self, context: ToolContext, timeout_s: float = DEFAULT_TIMEOUT_S, network: bool = False
+    ) -> None:
+        self._context = context
+        self._timeout_s = timeout_s
+        self._sandbox = Sandbox(context, network=network)
+        self._kept = kept_folder(context.kept, context.agent)
+
+    @property
+    def is_sandboxed(self) -> bool:
+        """Whether commands are confined to the workspace."""
+        return self._sandbox.is_active
+
+    def tools(self) -> list[Tool]:
+        """The tool that runs a command."""
+        return [Tool(self.run_command)]
+
+    async def run_command(self, command: str, timeout_s: float | None = None) -> str:
+        """Run a bash command in your workspace and wait for its end.
+
+        Each call is a new shell: `cd` and variables don't last. What a command leaves running in
+        the background is ended with it. Nothing can be typed in.
+
+        Args:
+            command: The command; may have many lines.
+            timeout_s: Seconds after which it is ended.
+        """
+        _check(command, timeout_s)
+        limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
+        said = Transcript(self._context.tell)
+        shown = ""
+        try:
+            done = await run_command(
+                self._sandbox.command([*_BASH, command], readable=[self._kept]),
+                cwd=self._sandbox.cwd,
+                env=self._sandbox.env({}),
+                timeout_s=limit_s,
+                on_output=said.add,
+            )
+        finally:
+            # A stop loses nothing of what was said.
+            with CancelScope(shield=True):
+                shown = await said.keep(self._kept, "command")
+        return _report(shown, done, limit_s)
+
+
+def _check(command: str, timeout_s: float | None) -> None:
+    if is_repeated():
+        raise ToolError(
+            "this command was begun before and cut off: part of it may have happened. "
+            "Look at what is there, then run what is still to be done."
+        )
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        raise ToolError("the command has half a surrogate pair") from None
+    if "\0" in command:
+        raise ToolError("the command has a NUL character")
+    if size > _MAX_COMMAND_BYTES:
+        raise ToolError(
+            f"the command has {size} bytes, {_MAX_COMMAND_BYTES} are possible; "
+            "write it to a file and run that"
+        )
+    if timeout_s is not None and not timeout_s > 0:
+        raise ToolError(f"timeout_s is {timeout_s:g}; it must be more than 0")
+
+
+def _report(shown: str, done: Finished, limit_s: float) -> str:
+    if shown and not shown.endswith("\n"):
+        shown += "\n"
+    if done.exit_code is None:
+        return f"{shown}[timed out after {limit_s:g} s; all of it was ended]"
+    # As shells count it: 128 and the signal.
+    code = done.exit_code if done.exit_code >= 0 else 128 - done.exit_code
+    return f"{shown}[exit code {code}]"

@@ -1,0 +1,237 @@
+"""The card of a recipe: what it gave, what is done, what was cut, what is next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nb_agents import events as ev
+from nb_agents.jupyter.cards import TURN_MIME, card_bundle
+from nb_agents.timeline import Timeline, fold_timeline
+from nb_agents.view import RunView
+from tests.jupyter.recipe_views import OUTLINE, asked, began, finished, over, recipe, wrote
+from tests.jupyter.test_cards import EVIL, Page
+
+GATHERED = (
+    began("gather", "stage"),
+    *wrote("gather/draft", "the **draft**"),
+    finished("gather/draft", "the **draft**"),
+    began("gather/each", "foreach", total=2),
+    began("gather/each[0]", "bash"),
+    finished("gather/each[0]", "one"),
+    began("gather/each[1]", "bash"),
+    finished("gather/each[1]", "two"),
+    finished("gather/each"),
+    asked("gather", "Use it?"),
+)
+APPROVED = (
+    ev.ApprovalGiven(step="gather", approved=True, message="go on", by="ada", at=1011.0),
+    finished("gather", at=1011.0),
+    began("publish", "stage"),
+    began("publish/send", "bash", asks="make all"),
+)
+OUTPUTS = {
+    "draft": "the **draft**",
+    "final_output": "It **is** done",
+    "figures": {"pages": 3},
+}
+STOP = ev.StopRequested(level="immediate", source="widget")
+WRITES = ev.OutputStreamed(step="publish/send", text="page 1 of 3\n")
+
+COMPLETE = recipe(
+    *GATHERED, *APPROVED, finished("publish/send", "sent"), over("completed", outputs=OUTPUTS)
+)
+CUT = recipe(*GATHERED, *APPROVED, WRITES, STOP, over("cancelled", next=("publish/send",)))
+AT_GATE = recipe(*GATHERED, STOP, over("cancelled", next=("gather",)))
+FAILED = recipe(
+    *GATHERED,
+    *APPROVED,
+    ev.StepFailed(step="publish/send", attempt=2, error="no network", attempts=2),
+    finished("publish/send", outcome="failed", why="no network"),
+    finished("publish", outcome="failed", why="no network"),
+    ev.Noticed(text="The recipe failed at publish/send: no network"),
+    over("failed"),
+)
+DIED = recipe(*GATHERED, *APPROVED, WRITES, over("cancelled"))
+EVERY = {
+    "complete": COMPLETE,
+    "cut": CUT,
+    "gate": AT_GATE,
+    "failed": FAILED,
+    "died": DIED,
+    "running": recipe(*GATHERED),
+    "bare": recipe(over("completed"), outline=()),
+}
+
+
+def html(view: RunView, timeline: Timeline | None = None) -> str:
+    return str(card_bundle(view, "p", timeline)["text/html"])
+
+
+def plain(view: RunView) -> str:
+    return str(card_bundle(view, "p")["text/plain"])
+
+
+@pytest.mark.parametrize("state", EVERY)
+def test_a_card_is_whole_html_with_no_script(state: str) -> None:
+    page = Page(html(EVERY[state]))
+    assert page.open == []
+    assert not {"script", "style", "link", "img", "iframe"} & {tag for tag, _ in page.tags}
+
+
+@pytest.mark.parametrize("state", EVERY)
+def test_no_card_of_a_recipe_has_the_words_of_a_team(state: str) -> None:
+    timeline = fold_timeline([*GATHERED, *APPROVED, over("cancelled")])
+    for shown in (html(EVERY[state], timeline), plain(EVERY[state])):
+        assert not [word for word in ("answer", "vote", "presented") if word in shown.lower()]
+
+
+def test_a_complete_card_shows_the_final_output_first_and_then_the_others() -> None:
+    text = plain(COMPLETE)
+    places = [text.index(name) for name in ("**final_output**", "**draft**", "**figures**")]
+    assert places == sorted(places)
+    shown = html(COMPLETE)
+    assert "It <strong>is</strong> done" in shown
+    assert "&#34;pages&#34;: 3" in shown
+    assert card_bundle(COMPLETE, "p")[TURN_MIME]["outputs"]["final_output"] == "It **is** done"
+
+
+def test_without_a_final_output_the_last_one_stands_for_all() -> None:
+    view = recipe(over("completed", outputs={"a": "first", "b": "last"}))
+    assert plain(view).index("**b**") < plain(view).index("**a**")
+
+
+def test_a_complete_card_lists_the_steps_and_who_decided_what() -> None:
+    text = plain(COMPLETE)
+    assert "  - draft · writer · gpt-5-mini · done · 2.0 s" in text
+    assert "  - each · for each · bash · done · 2.0 s" in text
+    assert "The gate of gather was approved by ada: go on" in text
+    assert "The gate of gather was approved by ada: go on" in html(COMPLETE)
+
+
+def test_a_stopped_card_says_what_is_done_what_was_cut_and_what_is_next() -> None:
+    text = plain(CUT)
+    assert "Stopped by you after 20 s, during publish/send. Nothing was lost: " in text
+    assert "3 finished steps and 1 partial text are kept." in text
+    for part in ("#### Cut off", "    page 1 of 3", "- publish/send again", "#### Done", "    two"):
+        assert part in text
+    assert "runs again: the command of publish/send" in text
+    assert "%agents resume s" in text
+    assert "--continue" not in text + html(CUT)
+    for part in ("page 1 of 3", "publish/send again", "Resume</button>"):
+        assert part in html(CUT)
+
+
+def test_an_agent_that_was_cut_has_its_words_on_the_card() -> None:
+    words = wrote("gather/draft", "half a **sen")
+    view = recipe(
+        began("gather", "stage"),
+        *words,
+        STOP,
+        ev.ModelCut(agent="gather/draft", call=1),
+        over("cancelled", next=("gather/draft",)),
+    )
+    assert "half a **sen" in plain(view)
+    assert "runs again: 1 model call (gather/draft)" in plain(view)
+    assert "then 2 more" in html(view)
+
+
+def test_a_card_of_a_stop_at_a_gate_says_that_it_is_asked_again() -> None:
+    text = plain(AT_GATE)
+    assert "at the gate of gather" in text
+    assert "- the gate of gather" in text
+    assert "#### A resume asks again\n\n- gather: Use it?" in text
+    assert "A resume asks again" in html(AT_GATE)
+
+
+def test_a_failed_card_says_which_step_failed_why_and_that_a_resume_tries_it_again() -> None:
+    text = plain(FAILED)
+    assert "**Failed.**" in text
+    assert "**publish/send** (tried 2 times)\n\n    no network" in text
+    assert "runs again: publish/send (it failed)" in text
+    assert "No agent gave" not in html(FAILED)
+
+
+def test_a_step_whose_failure_was_tolerated_is_not_what_ended_the_recipe() -> None:
+    outline = (*OUTLINE, ev.PlannedUnit("last", "bash", "bash"))
+    tolerated = finished("gather/draft", outcome="failed", why="never mind", at=1002.0)
+    view = recipe(
+        began("gather", "stage"),
+        tolerated,
+        finished("gather"),
+        began("last", "bash"),
+        finished("last", outcome="failed", why="no disk", at=1009.0),
+        over("failed"),
+        outline=outline,
+    )
+    assert "**last**" in plain(view)
+    assert "**gather/draft**" not in plain(view)
+
+
+def test_a_card_of_a_dead_kernel_says_what_was_in_hand() -> None:
+    assert "Cut off when the kernel died" in plain(DIED)
+    assert "- publish/send again" in plain(DIED)
+
+
+@pytest.mark.parametrize(
+    "place", ["name", "asks", "output", "tail", "why", "gate", "message", "outputs", "partial"]
+)
+def test_nothing_that_was_written_becomes_markup(place: str) -> None:
+    begun = began("gather", "stage")
+    made: dict[str, tuple[ev.Event, ...]] = {
+        "name": (began(EVIL, "bash", asks="x"), over("cancelled", next=(EVIL,))),
+        "asks": (began("a", "bash", asks=EVIL), over("cancelled")),
+        "output": (began("a", "agent"), finished("a", EVIL), over("cancelled")),
+        "tail": (
+            began("a", "bash"),
+            ev.OutputStreamed(step="a", text=EVIL),
+            over("cancelled"),
+        ),
+        "why": (began("a", "bash"), finished("a", outcome="failed", why=EVIL), over("failed")),
+        "gate": (begun, asked("gather", EVIL), over("cancelled")),
+        "message": (
+            begun,
+            asked("gather", "?"),
+            ev.ApprovalGiven(step="gather", approved=True, message=EVIL, by=EVIL),
+            over("completed"),
+        ),
+        "outputs": (over("completed", outputs={EVIL: EVIL, "b": {EVIL: EVIL}}),),
+        "partial": (*wrote("a", EVIL), over("cancelled")),
+    }
+    page = Page(html(recipe(*made[place])))
+    assert not {"script", "img"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        assert "javascript" not in str(attributes.get("href"))
+        assert not any(name.startswith("on") for name in attributes)
+
+
+def test_a_card_of_a_loop_with_thousands_of_iterations_stays_small() -> None:
+    loop = [began("gather", "stage"), began("gather/each", "foreach", total=2000)]
+    for number in range(2000):
+        address = f"gather/each[{number}]"
+        loop += [began(address, "bash", asks="y" * 500), finished(address, "z" * 2000)]
+    view = recipe(*loop, over("cancelled"))
+    assert len(html(view)) < 200_000
+    assert len(plain(view)) < 100_000
+
+
+# Saving
+
+FAILING = ev.Noticed(text="Saving failed: No space left on device. All is kept in memory.")
+WORKS: Any = ev.Noticed(text="Saving works again; everything is on disk.")
+
+
+def test_a_card_whose_turn_is_not_on_the_disk_does_not_say_that_it_is() -> None:
+    view = recipe(*GATHERED, *APPROVED, FAILING, STOP, over("cancelled"))
+    for shown in (plain(view), html(view)):
+        assert "Nothing was lost" not in shown
+        assert "also after a restart" not in shown
+        assert "run.save()" in shown
+    assert "Resume</button>" not in html(view)
+
+
+def test_a_card_whose_turn_was_saved_in_the_end_says_so() -> None:
+    view = recipe(*GATHERED, *APPROVED, FAILING, WORKS, STOP, over("cancelled"))
+    assert "Nothing was lost" in plain(view)
+    assert "Resume</button>" in html(view)

@@ -1,0 +1,232 @@
+"""What the panel shows of a recipe: its units as a tree, and the gates that wait for a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nb_agents import events as ev
+from nb_agents.jupyter.panel import MAX_UNITS, panel_state
+from nb_agents.jupyter.units import MAX_ITERATIONS
+from nb_agents.view import RunView
+from tests.jupyter.recipe_views import asked, began, finished, over, recipe, wrote
+
+USED = ev.Usage(input_tokens=90, output_tokens=10, cost=0.01)
+
+
+def rows(view: RunView, now: float = 1012.0) -> dict[str, Any]:
+    return {row["id"]: row for row in panel_state(view, "r1", now)["agents"]}
+
+
+def told(view: RunView, address: str, now: float = 1012.0) -> tuple[str, str, str]:
+    row = rows(view, now)[address]
+    return row["chip"], row["tone"], row["says"]
+
+
+def in_loop(count: int, *more: ev.Event) -> RunView:
+    """A loop of `count`, of which as many as `more` says have begun."""
+    begun = (began("gather", "stage"), began("gather/each", "foreach", total=count))
+    return recipe(*begun, *more)
+
+
+def iterations(numbers: range, outcome: Any = "") -> list[ev.Event]:
+    made: list[ev.Event] = []
+    for number in numbers:
+        made.append(began(f"gather/each[{number}]", "bash"))
+        if outcome:
+            made.append(finished(f"gather/each[{number}]", "x", outcome=outcome))
+    return made
+
+
+def test_the_rows_are_a_tree_in_the_recipes_order_and_what_is_to_come_is_faint() -> None:
+    view = recipe(began("gather", "stage"), *wrote("gather/draft", "so far "))
+    shown = [(r["name"], r["depth"], r["pending"], r["current"]) for r in rows(view).values()]
+    assert shown == [
+        ("gather", 0, False, False),
+        ("draft", 1, False, True),
+        ("each", 1, True, False),
+        ("publish", 0, True, False),
+        ("send", 1, True, False),
+    ]
+    assert rows(view)["gather/each"]["model"] == "for each · bash"
+
+
+def test_an_agents_row_says_who_does_it_with_what_its_words_and_its_prompt() -> None:
+    view = recipe(began("gather", "stage"), *wrote("gather/draft", "so far "))
+    row = rows(view)["gather/draft"]
+    assert (row["model"], row["chip"], row["says"]) == ("writer · gpt-5-mini", "writing", "so far")
+    assert (row["writing"], row["title"]) == (True, "Write it.")
+
+
+def test_a_commands_row_shows_the_end_of_what_it_writes_and_then_what_it_gave() -> None:
+    send = began("publish/send", "bash", asks="make all")
+    assert told(recipe(send), "publish/send") == ("running", "run", "$ make all")
+    lines = ev.OutputStreamed(step="publish/send", text="line\n" * 90 + "the last")
+    says = told(recipe(send, lines), "publish/send")[2]
+    assert says.startswith("…") and says.endswith("the last")
+    done = finished("publish/send", "made 3 files", exit_code=2)
+    assert told(recipe(send, lines, done), "publish/send") == (
+        "done",
+        "ok",
+        "exit code 2 · made 3 files",
+    )
+
+
+def test_tokens_and_cost_of_a_stage_are_those_of_all_that_is_in_it() -> None:
+    used = [
+        ev.ModelFinished(agent=f"gather/each[{n}]", call=1, response={}, usage=USED) for n in (0, 1)
+    ]
+    words = [event for n in (0, 1) for event in wrote(f"gather/each[{n}]", "x")]
+    shown = rows(in_loop(2, *words, *used))
+    assert shown["gather/each"]["numbers"] == "200 tok · $0.020"
+    assert shown["gather"]["numbers"] == shown["gather/each"]["numbers"]
+
+
+def test_an_attempt_that_failed_counts_down_to_the_next() -> None:
+    failed = ev.StepFailed(
+        step="publish/send", attempt=1, error="no net", attempts=3, retry_in_s=4.0, at=1010.0
+    )
+    view = recipe(began("publish/send", "bash"), failed)
+    assert told(view, "publish/send", 1010.0) == ("retry in 4 s (2 of 3)", "ing", "no net")
+    assert told(view, "publish/send", 1014.0)[0] == "tries again (2 of 3)"
+    again = recipe(began("publish/send", "bash"), failed, began("publish/send", "bash", attempt=2))
+    assert told(again, "publish/send")[0] == "running (2 of 3)"
+
+
+def test_what_was_skipped_or_failed_says_why() -> None:
+    skipped = finished("gather/draft", outcome="skipped", why="its condition is false")
+    failed = finished("publish/send", outcome="failed", why="exit code 1")
+    view = recipe(skipped, failed)
+    assert told(view, "gather/draft") == ("skipped", "cut", "its condition is false")
+    assert told(view, "publish/send") == ("failed", "err", "exit code 1")
+
+
+def test_what_never_began_in_a_stage_that_is_over_is_not_to_come() -> None:
+    view = recipe(began("gather", "stage"), finished("gather"))
+    assert list(rows(view)) == ["gather", "publish", "publish/send"]
+
+
+# Loops
+
+
+def test_finished_iterations_are_a_number_of_their_loop() -> None:
+    view = in_loop(7, *iterations(range(3), "ok"), *iterations(range(3, 4)))
+    assert told(view, "gather/each") == ("3 of 7", "run", "3 done · 1 under way")
+    assert [r for r in rows(view) if "[" in r] == ["gather/each[3]"]
+    assert rows(view)["gather/each[3]"]["name"] == "each 4"
+
+
+def test_failed_iterations_stay_in_sight() -> None:
+    view = in_loop(7, *iterations(range(2), "failed"), *iterations(range(2, 5), "ok"))
+    assert told(view, "gather/each")[2] == "3 done · 2 failed"
+    assert [r for r in rows(view) if "[" in r] == ["gather/each[0]", "gather/each[1]"]
+
+
+def test_a_loop_with_much_under_way_has_few_rows_and_says_how_many_more() -> None:
+    view = in_loop(1000, *iterations(range(1000)))
+    shown = [r for r in rows(view).values() if r["id"].startswith("gather/each[")]
+    assert len(shown) == MAX_ITERATIONS
+    assert (
+        rows(view)["gather/each/…"]["says"] == f"{1000 - MAX_ITERATIONS} more under way or failed"
+    )
+
+
+def test_a_long_recipe_leaves_out_what_is_done_and_says_so() -> None:
+    names = [f"gather/s{n}" for n in range(MAX_UNITS * 2)]
+    outline = (
+        ev.PlannedUnit("gather", "stage"),
+        *(ev.PlannedUnit(name, "bash", "bash") for name in names),
+    )
+    events = [e for n in names[:-5] for e in (began(n, "bash"), finished(n))]
+    last = began(names[-5], "bash")
+    shown = rows(recipe(began("gather", "stage"), *events, last, outline=outline))
+    assert len(shown) == MAX_UNITS
+    assert shown[names[-5]]["current"] is True
+    assert list(shown.values())[-1]["says"].endswith("more are not shown")
+
+
+# Gates
+
+
+def waiting(**more: Any) -> RunView:
+    return recipe(began("gather", "stage"), asked("gather", "Use <b>this</b>?\nyes", **more))
+
+
+def test_a_gate_shows_its_question_as_it_is_and_what_becomes_of_it() -> None:
+    state = panel_state(waiting(timeout_s=60.0), "r1", 1012.0)
+    assert (state["status"], state["chip"]) == ("running", "awaiting approval")
+    assert state["gates"] == [
+        {
+            "id": "gather",
+            "name": "gather",
+            "prompt": "Use <b>this</b>?\nyes",
+            "countdown": "58 s, then denied",
+        }
+    ]
+    assert told(waiting(), "gather")[0] == "awaiting approval"
+
+
+def test_a_gate_without_a_time_waits_and_one_may_be_approved_by_time() -> None:
+    assert panel_state(waiting(), "r1", 1012.0)["gates"][0]["countdown"] == (
+        "waits until it is decided"
+    )
+    approved = waiting(timeout_s=600.0, default="approve")
+    assert panel_state(approved, "r1", 1012.0)["gates"][0]["countdown"] == (
+        "9 min 58 s, then approved"
+    )
+
+
+def test_a_long_question_is_cut_and_says_by_how_much() -> None:
+    view = recipe(began("gather", "stage"), asked("gather", "y" * 9000))
+    prompt = panel_state(view, "r1", 1012.0)["gates"][0]["prompt"]
+    assert prompt.endswith("… (5000 more characters)")
+
+
+def test_several_gates_are_shown_with_the_oldest_first() -> None:
+    view = recipe(asked("gather", "first"), asked("publish", "second"))
+    assert [g["id"] for g in panel_state(view, "r1", 1012.0)["gates"]] == ["gather", "publish"]
+
+
+def test_a_decision_takes_the_gate_away_and_stays_on_the_stages_row() -> None:
+    given = ev.ApprovalGiven(step="gather", approved=True, message="go", by="ada")
+    view = recipe(began("gather", "stage"), asked("gather", "?"), given)
+    assert panel_state(view, "r1", 1012.0)["gates"] == []
+    assert told(view, "gather")[2] == "approved by ada: go"
+
+
+def test_a_stop_takes_the_gates_away() -> None:
+    stop = ev.StopRequested(level="requested", source="widget")
+    state = panel_state(recipe(asked("gather", "?"), stop), "r1", 1012.0)
+    assert state["gates"] == []
+    assert state["chip"] == "Stopping… (after the current call or command)"
+
+
+# The whole
+
+
+def test_the_meter_says_which_step_it_is() -> None:
+    first = recipe(began("gather", "stage"), *wrote("gather/draft", "x"))
+    assert panel_state(first, "r1", 1012.0)["round"] == "Step 1 of 3"
+    send = began("publish/send", "bash")
+    later = recipe(finished("gather/draft"), finished("gather/each"), send)
+    assert panel_state(later, "r1", 1012.0)["round"] == "Step 3 of 3"
+
+
+def test_an_older_journal_without_an_outline_still_shows_what_began() -> None:
+    view = recipe(began("gather", "stage"), *wrote("gather/draft", "x"), outline=())
+    assert list(rows(view)) == ["gather", "gather/draft"]
+    assert panel_state(view, "r1", 1012.0)["round"] == "gather/draft"
+
+
+def test_what_was_in_hand_at_the_end_was_cut() -> None:
+    view = recipe(began("publish", "stage"), began("publish/send", "bash"), over("cancelled"))
+    assert told(view, "publish/send")[:2] == ("cut", "cut")
+    assert told(view, "publish")[:2] == ("not finished", "cut")
+
+
+def test_a_follow_up_text_says_in_how_many_steps_it_was_read() -> None:
+    said = ev.Said(text="In French")
+    view = recipe(*wrote("gather/draft", "x"), said)
+    assert panel_state(view, "r1", 1012.0)["said"]["read"] == "not read yet"
+    heard = ev.RoundStarted(agent="gather/draft", number=1, heard=1)
+    view = recipe(*wrote("gather/draft", "x"), said, heard)
+    assert panel_state(view, "r1", 1012.0)["said"]["read"] == "read in 1 step"

@@ -1,0 +1,433 @@
+"""What Amplifier's own tests ask of stops, loops, sub-recipes, gates and failures, run for real.
+
+Source: amplifier-bundle-recipes b6ee26d, modules/tool-recipes/tests.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.errors import CancellationRequestedError, RunFailed, UnknownSessionError
+from nb_agents.runs.resume import preview
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.session.layout import sessions_by_use
+from nb_agents.testing import Call, Gate, ScriptedModel, Turn
+from tests.recipes.live import (
+    answering,
+    begin,
+    files_of,
+    hold,
+    let_go,
+    ran,
+    resume,
+    wait_for_gate,
+    wait_held,
+    write,
+)
+from tests.team_kit import events, finish, outcomes, prompt
+
+# test_cancellation.py ----------------------------------------------------------------------------
+
+AGENT = """
+steps:
+- {id: first, agent: worker, prompt: "Say one"}
+- {id: second, agent: worker, prompt: "Say two"}
+"""
+
+
+def stopped(run: Run) -> CancellationRequestedError:
+    with pytest.raises(CancellationRequestedError) as caught:
+        finish(run).wait(0)
+    return caught.value
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_before_the_start_asks_no_model(tmp_path: Path, now: bool) -> None:
+    model = answering("one", "two")
+    run = begin(write(tmp_path, AGENT), model)
+    run.stop(now=now)
+    exc = stopped(run)
+    assert (model.requests, exc.is_immediate, exc.current_step) == ([], now, "first")
+    assert f"({'immediate' if now else 'graceful'}) at step 'first'" in str(exc)
+
+
+def test_a_stop_between_two_steps_names_the_next(tmp_path: Path) -> None:
+    body = f"""
+steps:
+- {{id: first, type: bash, command: "{hold("a")}"}}
+- {{id: second, agent: worker, prompt: "Say two"}}
+"""
+    model = answering("two")
+    run = begin(write(tmp_path, body), model)
+    wait_held(run, "a")
+    run.stop()
+    let_go(run, "a")
+    assert stopped(run).current_step == "second"
+    assert model.requests == []
+
+
+LOOP = """
+context: {names: [a, b, c, d]}
+steps:
+- {id: each, type: bash, foreach: "{{names}}", collect: all, %s
+   command: "touch {{item}}.begun; until [ -e {{item}}.go ]; do sleep 0.02; done; echo {{item}}"}
+- {id: last, type: bash, command: "echo last", output: last}
+"""
+
+
+def looping(root: Path, more: str = "") -> Run:
+    """A loop over four commands that are held, the first let go; the second is in hand."""
+    run = begin(write(root, LOOP % more))
+    wait_held(run, "a")
+    let_go(run, "a")
+    wait_held(run, "b")
+    return run
+
+
+def test_a_stop_in_the_second_iteration_leaves_exactly_two(tmp_path: Path) -> None:
+    run = looping(tmp_path)
+    run.stop()
+    let_go(run, "b")
+    assert stopped(run).current_step == "each"
+    assert ran(run) == ["each[0]", "each[1]"]
+
+
+def test_a_stopped_parent_calls_no_recipe(tmp_path: Path) -> None:
+    write(tmp_path, AGENT, "sub")
+    body = f"""
+steps:
+- {{id: first, type: bash, command: "{hold("a")}"}}
+- {{id: sub, type: recipe, recipe: sub.yaml}}
+"""
+    model = answering("one")
+    run = begin(write(tmp_path, body), model)
+    wait_held(run, "a")
+    run.stop()
+    let_go(run, "a")
+    assert stopped(run).current_step == "sub"
+    assert model.requests == []
+    assert [e.step for e in events(run, ev.RecipeLoaded)] == [""]
+
+
+# test_foreach_checkpointing.py -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", ["", "checkpoint_iterations: true,", "parallel: 1,"])
+def test_a_loop_goes_on_at_the_iteration_that_was_open(tmp_path: Path, more: str) -> None:
+    run = looping(tmp_path, more)
+    run.stop(now=True)
+    finish(run)
+    let_go(run, "b", "c", "d")
+    again = finish(resume(run))
+    assert ran(again) == ["each[1]", "each[2]", "each[3]", "last"]
+    assert again.result == {"all": ["a", "b", "c", "d"], "last": "last"}
+
+
+def test_iterations_that_failed_and_were_passed_over_stay_so(tmp_path: Path) -> None:
+    body = """
+context: {names: [a, b, c]}
+steps:
+- {id: each, agent: nobody, foreach: "{{names}}", collect: all, on_error: continue,
+   timeout: "{{limit}}", prompt: "Say {{item}}"}
+- {id: wait, type: bash, command: "HOLD"}
+""".replace("HOLD", hold("wait"))
+    model = answering("fine")
+    run = begin(write(tmp_path, body), model, context={"limit": "0.000001"})
+    wait_held(run, "wait")
+    assert [s.status for s in run.view.steps.values() if s.unit == "agent"] == ["failed"] * 3
+    run.stop(now=True)
+    let_go(finish(run), "wait")
+    again = finish(resume(run))
+    assert ran(again) == ["wait"]
+    assert again.result["all"] == [None, None, None]
+
+
+def test_an_empty_list_runs_nothing(tmp_path: Path) -> None:
+    body = LOOP.replace("[a, b, c, d]", "[]") % ""
+    assert finish(begin(write(tmp_path, body))).result == {"all": [], "last": "last"}
+
+
+BODY_OF_TWO = """
+context: {names: [a, b]}
+steps:
+- id: each
+  foreach: "{{names}}"
+  collect: all
+  steps:
+  - {id: one, type: bash, command: "echo {{item}} >> log", output: x}
+  - {id: two, type: bash, output: y,
+     command: "touch {{item}}.begun; until [ -e {{item}}.go ]; do sleep 0.02; done; cat log"}
+"""
+
+
+def test_an_iteration_of_two_steps_goes_on_at_the_second(tmp_path: Path) -> None:
+    run = begin(write(tmp_path, BODY_OF_TWO))
+    wait_held(run, "a")
+    let_go(run, "a")
+    wait_held(run, "b")
+    run.stop(now=True)
+    finish(run)
+    let_go(run, "b")
+    again = finish(resume(run))
+    assert ran(again) == ["each[1]/two"]
+    assert again.result["all"] == ["a", "a\nb"]
+
+
+def test_a_loop_that_was_over_does_not_run_again(tmp_path: Path) -> None:
+    run = begin(write(tmp_path, LOOP % "" + f'- {{id: end, type: bash, command: "{hold("e")}"}}\n'))
+    let_go(run, "a", "b", "c", "d")
+    wait_held(run, "e")
+    run.stop(now=True)
+    let_go(finish(run), "e")
+    assert ran(finish(resume(run))) == ["end"]
+
+
+# test_staged_sub_recipe.py -----------------------------------------------------------------------
+
+CHILD = """
+stages:
+- name: check
+  approval: {required: true, prompt: "Check {{thing}}?"}
+  steps:
+  - {id: look, type: bash, command: "echo {{thing}}"}
+- name: tell
+  steps:
+  - {id: tell, type: bash, command: "echo {{_approval_message}}", output: told}
+"""
+PARENT = """
+steps:
+- {id: before, type: bash, command: "echo before"}
+- {id: child, type: recipe, recipe: child.yaml, output: child, context: {thing: sky}}
+- {id: after, type: bash, output: after, command: "echo after {{child.told}}"}
+"""
+
+
+def test_the_gate_of_a_called_recipe_waits_in_the_run_that_calls_it(tmp_path: Path) -> None:
+    write(tmp_path, CHILD, "child")
+    run = begin(write(tmp_path, PARENT))
+    assert wait_for_gate(run) == ["child/check"]
+    assert run.view.gates["child/check"].prompt == "Check sky?"
+    run.stop(now=True)
+    finish(run)
+    again = resume(run)
+    assert wait_for_gate(again) == ["child/check"]
+    again.approve("blue")
+    finish(again)
+    assert again.result == {"child": {"told": "blue"}, "after": "after blue"}
+    assert ran(again) == ["child/tell/tell", "after"]
+
+
+def test_a_denial_in_a_called_recipe_stops_the_one_that_calls_it(tmp_path: Path) -> None:
+    write(tmp_path, CHILD, "child")
+    run = begin(write(tmp_path, PARENT))
+    wait_for_gate(run)
+    run.deny()
+    exc = stopped(run)
+    assert (exc.receipt.source, exc.current_step) == ("approval", "child/check")
+    assert ran(run) == ["before", "child/check/look"]
+
+
+# test_on_error_correctness.py --------------------------------------------------------------------
+
+FAILS = '{id: bad, type: bash, command: "echo no >&2; exit 3", output: bad, %s}'
+
+
+def failing(root: Path, more: str) -> Run:
+    after = '{id: after, type: bash, command: "echo after", output: after}'
+    return finish(begin(write(root, f"steps:\n- {FAILS % more}\n- {after}\n")))
+
+
+def test_a_failure_ends_the_recipe_and_a_resume_tries_again(tmp_path: Path) -> None:
+    run = failing(tmp_path, "on_error: fail")
+    with pytest.raises(RunFailed, match="exit code 3: no"):
+        run.wait(0)
+    assert dict(run.receipt.steps) == {"bad": "failed", "after": "never started"}
+    assert "the command of bad (it failed)" in str(preview("s", tmp_path / "sessions"))
+    assert ran(finish(resume(run))) == ["bad"]
+
+
+def test_a_failed_command_that_is_passed_over_keeps_its_output(tmp_path: Path) -> None:
+    run = failing(tmp_path, "on_error: continue, output_exit_code: code")
+    assert run.result == {"code": "3", "bad": "", "after": "after"}
+
+
+def test_a_failure_may_skip_the_rest(tmp_path: Path) -> None:
+    run = failing(tmp_path, "on_error: skip_remaining")
+    assert run.status == "completed"
+    assert (ran(run), run.result) == (["bad"], {"bad": None})
+
+
+# Retries and budgets -----------------------------------------------------------------------------
+
+BUDGET = """
+recursion: {max_total_steps: 2}
+steps:
+- {id: a, agent: worker, prompt: "Say one"}
+- {id: b, agent: worker, prompt: "Say two", retry: {max_attempts: 3, initial_delay: 0.01}}
+- {id: c, agent: worker, prompt: "Say three"}
+"""
+
+
+def test_a_resume_keeps_what_was_used_of_the_step_budget(tmp_path: Path) -> None:
+    gate = Gate()
+    model = ScriptedModel(
+        Turn(text="one"), Turn(error=RuntimeError("lost")), Turn(text="so ", gate=gate), Turn("two")
+    )
+    run = begin(write(tmp_path, BUDGET), model)
+    gate.wait_reached()
+    run.stop(now=True)
+    finish(run)
+    assert run.receipt.steps == (("a", "finished"), ("b", "killed"), ("c", "never started"))
+    assert outcomes(run) == {"a": "finished", "b": "killed"}
+    again = finish(resume(run))
+    assert len(model.requests) == 4
+    assert again.view.steps["b"].output == "two"
+    with pytest.raises(RunFailed, match=r"The limit of 2 agent steps is reached"):
+        again.wait(0)
+
+
+# test_session.py ---------------------------------------------------------------------------------
+
+
+def test_sessions_of_recipes_are_listed_and_unknown_ones_are_told(tmp_path: Path) -> None:
+    run = failing(tmp_path, "on_error: continue")
+    assert [p.name for p in sessions_by_use(tmp_path / "sessions")] == ["s"]
+    (turn,) = load_session(run.path.parent).turns
+    assert (turn.is_complete, turn.view.recipe, turn.view.task) == (True, "main", "main: d")
+    with pytest.raises(UnknownSessionError):
+        nb_agents.resume("nobody", session_root=tmp_path / "sessions")
+
+
+# A recipe file that has changed ------------------------------------------------------------------
+
+OLD = f"""
+steps:
+- {{id: one, type: bash, command: "{hold("one")}", output: one}}
+- {{id: two, type: bash, command: "echo old", output: two}}
+"""
+
+
+def interrupted(root: Path) -> Run:
+    """A recipe that is stopped in its first step, and whose file is then another."""
+    run = begin(write(root, OLD))
+    wait_held(run, "one")
+    run.stop(now=True)
+    let_go(finish(run), "one")
+    write(root, OLD.replace("echo old", "echo new"))
+    return run
+
+
+def test_a_resume_goes_on_with_the_text_that_the_turn_kept(tmp_path: Path) -> None:
+    run = interrupted(tmp_path)
+    again = finish(resume(run))
+    assert again.result == {"one": "one", "two": "old"}
+    (told,) = [n for n in again.view.notices if "another by now" in n]
+    assert told == (
+        f"{tmp_path / 'main.yaml'} is another by now. This goes on with the text that the turn has "
+        "kept; `%agents resume --recipe FILE` takes another."
+    )
+    assert (again.path / "recipe.yaml").read_text() == (run.path / "recipe.yaml").read_text()
+
+
+def test_a_resume_takes_the_new_text_when_it_is_told_to(tmp_path: Path) -> None:
+    again = finish(resume(interrupted(tmp_path), recipe=tmp_path / "main.yaml"))
+    assert again.result == {"one": "one", "two": "new"}
+    assert [n for n in again.view.notices if "another by now" in n] == []
+    assert "echo new" in (again.path / "recipe.yaml").read_text()
+    third = load_session(again.path.parent).turns[-1]
+    assert third.view.outputs == {"one": "one", "two": "new"}
+
+
+def test_the_same_text_is_no_news(tmp_path: Path) -> None:
+    path = tmp_path / "main.yaml"
+    path.write_bytes(write(tmp_path, OLD).read_bytes().replace(b"\n", b"\r\n"))
+    run = begin(path)
+    wait_held(run, "one")
+    run.stop(now=True)
+    let_go(finish(run), "one")
+    assert len(finish(resume(run)).view.notices) == 1
+
+
+def test_a_file_that_is_gone_does_no_harm(tmp_path: Path) -> None:
+    run = interrupted(tmp_path)
+    (tmp_path / "main.yaml").unlink()
+    again = finish(resume(run))
+    assert again.result == {"one": "one", "two": "old"}
+
+
+def test_a_called_recipe_that_has_changed_is_told_too(tmp_path: Path) -> None:
+    write(tmp_path, CHILD, "child")
+    run = begin(write(tmp_path, PARENT))
+    wait_for_gate(run)
+    run.stop(now=True)
+    finish(run)
+    write(tmp_path, CHILD.replace("echo {{_approval", "echo new {{_approval"), "child")
+    again = resume(run)
+    wait_for_gate(again)
+    again.approve("blue")
+    assert finish(again).result["after"] == "after blue"
+    assert f"{tmp_path / 'child.yaml'} is another by now." in again.view.notices[-1]
+
+
+def test_a_step_that_asks_something_new_begins_anew(tmp_path: Path) -> None:
+    """Its open conversation was about the old prompt."""
+    body = f"""
+steps:
+- {{id: talk, agent: worker, prompt: "Draft old", output: said}}
+- {{id: wait, type: bash, command: "{hold("wait")}"}}
+"""
+    gate = Gate()
+    listing = Turn(calls=(Call("list_files"),))
+    model = ScriptedModel(listing, Turn(text="so ", gate=gate), Turn(text="new text"))
+    run = begin(write(tmp_path, body), model)
+    gate.wait_reached()
+    run.stop(now=True)
+    let_go(finish(run), "wait")
+    write(tmp_path, body.replace("old", "new"))
+    again = finish(resume(run, recipe=tmp_path / "main.yaml"))
+    assert again.result == {"said": "new text"}
+    assert "Draft new" in prompt(model, 2)
+    assert "Draft old" not in prompt(model, 2)
+
+
+# What a person says, and what the next turn reads ------------------------------------------------
+
+
+def test_what_is_said_at_once_is_heard_once(tmp_path: Path) -> None:
+    model = answering("one")
+    run = begin(write(tmp_path, 'steps:\n- {id: a, agent: worker, prompt: "Say it"}\n'), model)
+    run.say("in verse")
+    finish(run)
+    assert prompt(model, 0).count("in verse") == 1
+
+
+def test_the_next_turn_reads_what_a_stopped_recipe_has_done(tmp_path: Path) -> None:
+    body = f"""
+stages:
+- name: make
+  steps:
+  - {{id: one, type: bash, command: "echo blue"}}
+  - {{id: long, type: bash, command: "seq 9000"}}
+  - {{id: two, type: bash, command: "{hold("two")}"}}
+"""
+    run = begin(write(tmp_path, body))
+    wait_held(run, "two")
+    run.stop(now=True)
+    finish(run)
+    asked, told = load_session(run.path.parent).messages
+    assert (asked.role, asked.content) == ("user", "main: d")
+    text = told.content
+    assert text.startswith(
+        "[INCOMPLETE TURN - Session was cancelled before completion]\n"
+        "[Recipe main: cancelled at make/two]\n\n"
+        "## make/one (finished):\nblue\n\n## make/long (finished):\n1\n2\n"
+    )
+    assert text.endswith(
+        " […]\n\n## make/two (command, not finished)\n\n"
+        f"[Workspace available at: {run.path / 'workspaces/main'}]"
+    )
+    assert len(text) < 3000
+    assert files_of(run) == {"main/two.begun": ""}

@@ -1,0 +1,167 @@
+"""An MCP server that can misbehave; run as a script.
+
+    python mcp_server.py ALIVE [HOW]
+
+It holds the FIFO `ALIVE` open for as long as it lives. `HOW` is "junk" (writes nonsense to stdout),
+"mute" (never answers), "broken" (ends at once with a word on stderr), "stubborn" (outlives the end
+of its stdin, and TERM), "odd" (lists odd tools), or "http" (prints its port).
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import anyio
+from mcp.server import MCPServer
+from mcp_types import ImageContent, TextContent
+
+ALIVE = sys.argv[1]
+HOW = sys.argv[2] if len(sys.argv) > 2 else ""
+
+server = MCPServer("test", log_level="ERROR")
+
+
+@server.tool()
+async def add(a: int, b: int) -> str:
+    """Add two numbers."""
+    return str(a + b)
+
+
+@server.tool()
+async def pid() -> str:
+    return str(os.getpid())
+
+
+@server.tool()
+async def variable(name: str) -> str:
+    return f"it is {os.environ.get(name)}"
+
+
+@server.tool()
+async def where() -> str:
+    return os.getcwd()
+
+
+@server.tool()
+async def hang(mark: str) -> str:
+    """Wait for ever; the file says how it stands."""
+    Path(mark).write_text("started")
+    try:
+        await anyio.sleep_forever()
+    finally:
+        Path(mark).write_text("cancelled")
+    return ""
+
+
+@server.tool()
+async def freeze(mark: str) -> str:
+    """Answer nothing more, not even other calls."""
+    Path(mark).write_text("started")
+    while True:
+        time.sleep(1000)
+
+
+@server.tool()
+async def meet(folder: str, name: str, other: str) -> str:
+    """Come back when another call has come too."""
+    Path(folder, name).touch()
+    while not Path(folder, other).exists():
+        await anyio.sleep(0.005)
+    return f"{name} met {other}"
+
+
+@server.tool()
+async def crash() -> str:
+    os._exit(3)
+
+
+@server.tool()
+async def fail(why: str) -> str:
+    raise ValueError(why)
+
+
+@server.tool()
+async def grandchild(alive: str) -> str:
+    """Start a process that leaves the group and outlives this one, if it can."""
+    code = f"exec 9>'{alive}'; echo up; exec sleep 1000"
+    child = subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    assert child.stdout is not None
+    return child.stdout.readline().decode().strip()
+
+
+@server.tool()
+async def show() -> list[TextContent | ImageContent]:
+    picture = ImageContent(type="image", data="QUJD", mime_type="image/png")
+    return [TextContent(type="text", text="look:"), picture]
+
+
+@server.tool()
+async def much() -> str:
+    return "x" * 200_000
+
+
+def odd() -> None:
+    """List tools with names and texts that no provider takes."""
+
+    async def anything() -> str:
+        return "called"
+
+    for name in ("with.dots", "with_dots", "l" * 100):
+        server.add_tool(anything, name=name, description="d" * 5000)
+
+    async def wide(a: int) -> str:
+        return str(a)
+
+    wide.__annotations__["a"] = __import__("typing").Literal[tuple(f"w{n}" for n in range(5000))]
+    server.add_tool(wide, name="wide")
+
+
+def main() -> None:
+    os.open(ALIVE, os.O_WRONLY)
+    if HOW == "junk":
+        print("Welcome!\n{}\n[1]\n\x00\xff", flush=True)
+    if HOW == "mute":
+        time.sleep(1000)
+    if HOW == "broken":
+        sys.exit(f"no token, but {os.environ.get('A_TOKEN')}")
+    if HOW == "odd":
+        odd()
+    if HOW == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if HOW == "http":
+        http()
+    else:
+        server.run()
+    while HOW == "stubborn":
+        time.sleep(1000)
+
+
+def http() -> None:
+    import uvicorn
+
+    listening = socket.create_server(("127.0.0.1", int(os.environ.get("PORT", 0))))
+    print(listening.getsockname()[1], flush=True)
+    config = uvicorn.Config(guarded(server.streamable_http_app()), log_level="critical")
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def guarded(app):
+    async def guard(scope, receive, send):
+        if (
+            scope["type"] == "http"
+            and dict(scope["headers"]).get(b"authorization") != b"Bearer s3cret-token"
+        ):
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await app(scope, receive, send)
+
+    return guard
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,490 @@
+"""MCP servers: real ones, that answer, hang, crash, and never outlive the run."""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import CancelScope, create_task_group, to_thread
+
+from nb_agents.config.tools import McpServerSpec
+from nb_agents.tools import mcp
+from nb_agents.tools.base import Toolbox, ToolResult
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.mcp import McpServers, tool_name
+from tests.model_server import wait_until
+from tests.processes import line, python
+
+SCRIPT = Path(__file__).with_name("mcp_server.py")
+TOKEN = "s3cret-token"
+
+
+class Alive:
+    """A FIFO that a server and its children hold open: its end of file says all are gone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        self._end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def is_gone(self) -> bool:
+        try:
+            return os.read(self._end, 1) == b""
+        except BlockingIOError:
+            return False
+
+    def wait_gone(self) -> None:
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN)
+        poll.poll(10_000)
+        assert self.is_gone()
+
+    def close(self) -> None:
+        os.close(self._end)
+
+
+@pytest.fixture
+def alive(tmp_path: Path) -> Iterator[Alive]:
+    made = Alive(tmp_path / "alive")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Alive]:
+    made = Alive(tmp_path / "other")
+    yield made
+    made.close()
+
+
+def spec(alive: Alive, how: str = "", **keys: Any) -> McpServerSpec:
+    command = (sys.executable, str(SCRIPT), str(alive.path), how)
+    return McpServerSpec.model_validate({"name": "t", "command": command, **keys})
+
+
+def context(workspace: Path, secrets: tuple[str, ...] = ()) -> ToolContext:
+    return ToolContext("ada", workspace, (), workspace, workspace, secrets, lambda _: None)
+
+
+class Desk:
+    """One agent's tools, by their own names, and what it was told of them."""
+
+    def __init__(self, tools: Toolbox, notices: list[str]) -> None:
+        self.tools = tools
+        self.notices = notices
+
+    async def __call__(self, name: str, **args: Any) -> ToolResult:
+        return await self.tools.call(f"mcp__t__{name}", args)
+
+
+@asynccontextmanager
+async def desk(
+    workspace: Path, *specs: McpServerSpec, secrets: tuple[str, ...] = ()
+) -> AsyncIterator[Desk]:
+    notices: list[str] = []
+    async with McpServers(notices.append) as servers:
+        found = await servers.tools(context(workspace, secrets), specs)
+        yield Desk(Toolbox(found), notices)
+
+
+def names(desk: Desk) -> list[str]:
+    return [d.name for d in desk.tools.definitions]
+
+
+async def until_says(mark: Path, text: str) -> None:
+    await to_thread.run_sync(wait_until, lambda: mark.exists() and mark.read_text() == text)
+
+
+async def stopped(desk: Desk, name: str, mark: Path, *, twice: bool = False) -> None:
+    """Call a tool that does not come back, and stop the call in its middle."""
+    async with create_task_group() as tasks:
+
+        async def work() -> None:
+            await desk(name, mark=str(mark))
+
+        tasks.start_soon(work)
+        await until_says(mark, "started")
+        tasks.cancel_scope.cancel()
+        if twice:
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+            tasks.cancel_scope.cancel()
+    mark_says = mark.read_text()
+    assert mark_says in ("started", "cancelled")
+
+
+# Tools
+
+
+async def test_a_servers_tools_are_an_agents(tmp_path: Path, alive: Alive) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        assert "mcp__t__add" in names(it) and it.notices == []
+        definition = next(d for d in it.tools.definitions if d.name == "mcp__t__add")
+        assert definition.description == "Add two numbers."
+        assert definition.parameters_json_schema["required"] == ["a", "b"]
+        assert await it("add", a=1, b=2) == "3"
+        assert not alive.is_gone()
+    assert alive.is_gone()
+
+
+async def test_results_are_text_and_bounded(tmp_path: Path, alive: Alive) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        assert await it("show") == "look:\n[image, image/png, 3 bytes: not shown]"
+        assert "[cut: 200000 characters in all]" in await it("much")
+
+
+async def test_an_error_of_a_tool_is_told_to_the_model(tmp_path: Path, alive: Alive) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        for result in (await it("fail", why="no"), await it("add", a=1)):
+            assert result.is_error and result.startswith("Error: ")
+        assert (await it.tools.call("mcp__t__add", "[1]")).is_error
+        assert not (await it("add", a=1, b=1)).is_error
+
+
+async def test_names_and_texts_of_a_server_are_made_fit(tmp_path: Path, alive: Alive) -> None:
+    async with desk(tmp_path, spec(alive, "odd")) as it:
+        found = {d.name: d for d in it.tools.definitions}
+        assert all(len(name) <= 64 for name in found)
+        assert "mcp__t__with_dots" in found and tool_name("t", "l" * 100) in found
+        assert len(found["mcp__t__with_dots"].description or "") == mcp.MAX_DESCRIPTION_CHARS
+        assert "mcp__t__wide" not in found
+    assert [n for n in it.notices if "'mcp__t__wide' is left out" in n]
+    assert [n for n in it.notices if "Two tools are named 'mcp__t__with_dots'" in n]
+
+
+async def test_tools_are_filtered_by_their_own_or_full_names(tmp_path: Path, alive: Alive) -> None:
+    keys = {"allowed_tools": ["add", "mcp__t__pid", "fail"], "exclude_tools": "mcp__t__fail"}
+    async with McpServers(pytest.fail) as servers:
+        tools = await servers.tools(context(tmp_path), [spec(alive, **keys)], ["pid"])
+    assert [tool.name for tool in tools] == ["mcp__t__add"]
+
+
+async def test_nonsense_on_stdout_is_passed_over(tmp_path: Path, alive: Alive) -> None:
+    async with desk(tmp_path, spec(alive, "junk")) as it:
+        assert await it("add", a=1, b=2) == "3"
+
+
+async def test_calls_run_at_the_same_time(tmp_path: Path, alive: Alive) -> None:
+    said: list[str] = []
+    async with desk(tmp_path, spec(alive)) as it:
+
+        async def meet(name: str, other: str) -> None:
+            said.append(await it("meet", folder=str(tmp_path), name=name, other=other))
+
+        async with create_task_group() as tasks:
+            tasks.start_soon(meet, "a", "b")
+            tasks.start_soon(meet, "b", "a")
+    assert sorted(said) == ["a met b", "b met a"]
+
+
+# Start
+
+
+async def test_equal_servers_are_one_and_others_are_not(tmp_path: Path, alive: Alive) -> None:
+    async def pid(servers: McpServers, workspace: Path, it: McpServerSpec) -> str:
+        tools = Toolbox(await servers.tools(context(workspace), [it]))
+        return await tools.call("mcp__t__pid", {})
+
+    (tmp_path / "b").mkdir()
+    own = spec(alive, cwd="${cwd}")
+    async with McpServers(pytest.fail) as servers:
+        shared = {await pid(servers, w, spec(alive)) for w in (tmp_path, tmp_path / "b")}
+        apart = {await pid(servers, w, own) for w in (tmp_path, tmp_path / "b")}
+    assert (len(shared), len(shared | apart)) == (1, 3)
+
+
+async def test_a_server_that_does_not_start_costs_its_tools(tmp_path: Path, alive: Alive) -> None:
+    missing = McpServerSpec(name="none", command=("no-such-server",))
+    async with desk(tmp_path, spec(alive, "broken", name="bad"), missing, spec(alive)) as it:
+        assert await it("add", a=1, b=2) == "3"
+        assert {name.split("__")[1] for name in names(it)} == {"t"}
+    bad, none = it.notices
+    assert "'bad' did not start" in bad and "no token, but None" in bad
+    assert "no-such-server: No such file or directory" in none
+
+
+async def test_a_server_that_never_answers_is_given_up(
+    tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp, "START_TIMEOUT_S", 0.2)
+    async with desk(tmp_path, spec(alive, "mute")) as it:
+        assert names(it) == []
+    assert "it said nothing within" in it.notices[0]
+
+
+async def test_a_stop_while_servers_start_ends_them(tmp_path: Path, alive: Alive) -> None:
+    async with create_task_group() as tasks:
+
+        async def work() -> None:
+            async with desk(tmp_path, spec(alive, "mute")):
+                pytest.fail("it started")
+
+        tasks.start_soon(work)
+        # A reader sees the FIFO's first writer come as "would block" instead of the end of file.
+        await to_thread.run_sync(wait_until, lambda: not alive.is_gone())
+        began = time.monotonic()
+        tasks.cancel_scope.cancel()
+    assert alive.is_gone() and time.monotonic() - began < 10
+
+
+# Secrets
+
+
+async def test_a_server_gets_its_own_variables_and_no_key(
+    tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    monkeypatch.setenv("INNOCENT", "team-key")
+    keys = {"env": {"A_TOKEN": "${MY_TOKEN}", "PLAIN": 8000}}
+    async with desk(tmp_path, spec(alive, **keys), secrets=("team-key",)) as it:
+        assert await it("variable", name="PLAIN") == "it is 8000"
+        assert await it("variable", name="A_TOKEN") == "it is [key]"
+        for name in ("OPENAI_API_KEY", "MY_TOKEN", "INNOCENT"):
+            assert await it("variable", name=name) == "it is None"
+
+
+async def test_no_token_gets_out_with_a_notice(
+    tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    unset = spec(alive, args=["${NOT_THERE}"], name="u")
+    async with desk(tmp_path, spec(alive, "broken", env={"A_TOKEN": "${MY_TOKEN}"}), unset) as it:
+        told = "\n".join(it.notices)
+    assert "NOT_THERE is not set" in told
+    assert "no token, but [key]" in told and TOKEN not in told
+
+
+# Stops and crashes
+
+
+async def test_a_stop_ends_the_call_and_the_server_lives_on(tmp_path: Path, alive: Alive) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        before = await it("pid")
+        for number in range(2):
+            mark = tmp_path / f"mark{number}"
+            await stopped(it, "hang", mark, twice=True)
+            await until_says(mark, "cancelled")
+        assert await it("pid") == before
+
+
+async def test_a_server_that_hangs_after_a_stop_is_replaced(
+    tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        before = await it("pid")
+        await stopped(it, "freeze", tmp_path / "mark")
+        monkeypatch.setattr(mcp, "PROBE_TIMEOUT_S", 0.1)
+        after = await it("pid")
+        assert not after.is_error and after != before
+    assert alive.is_gone()
+
+
+async def test_a_call_that_takes_too_long_is_given_up(
+    tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        monkeypatch.setattr(mcp, "CALL_TIMEOUT_S", 0.2)
+        result = await it("hang", mark=str(tmp_path / "mark"))
+        assert result.is_error and "did not answer within" in result
+        monkeypatch.undo()
+        assert await it("add", a=1, b=2) == "3"
+
+
+async def test_a_crash_is_told_and_the_next_call_starts_it_again(
+    tmp_path: Path, alive: Alive
+) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        before = await it("pid")
+        for _ in range(2):
+            result = await it("crash")
+            assert result.is_error and "may have taken effect or not" in result
+        after = await it("pid")
+        assert not after.is_error and after != before
+
+
+async def test_a_crash_between_calls_is_not_noticed(tmp_path: Path, alive: Alive) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        os.kill(int(await it("pid")), signal.SIGKILL)
+        await to_thread.run_sync(alive.wait_gone)
+
+        async def again() -> bool:
+            return not (await it("add", a=1, b=2)).is_error
+
+        # The call that comes before the news is told of the end; the one after it is served.
+        assert await again() or await again()
+
+
+async def test_a_task_cancelled_twice_while_it_closes_comes_to_an_end(
+    tmp_path: Path, alive: Alive
+) -> None:
+    """The `mcp` package's own client hangs for ever here."""
+    import asyncio
+
+    ready = anyio.Event()
+
+    async def work() -> None:
+        async with desk(tmp_path, spec(alive, "stubborn")) as it:
+            await it("add", a=1, b=2)
+            ready.set()
+            await anyio.sleep_forever()
+
+    task = asyncio.ensure_future(work())
+    await ready.wait()
+    for _ in range(3):
+        task.cancel()
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert alive.is_gone()
+
+
+async def test_what_a_run_raises_comes_out_as_it_is(tmp_path: Path, alive: Alive) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with desk(tmp_path, spec(alive)):
+            raise ZeroDivisionError
+    assert alive.is_gone()
+
+
+# Processes
+
+OWNER = """
+import os, signal, sys, anyio
+from pathlib import Path
+from nb_agents.config.tools import McpServerSpec
+from nb_agents.tools.base import Toolbox
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.mcp import McpServers
+
+script, alive, other, how = sys.argv[1:]
+here = Path(alive).parent
+context = ToolContext("a", here, (), here, here, (), lambda _: None)
+spec = McpServerSpec(name="t", command=(sys.executable, script, alive, how))
+
+async def main():
+    async with McpServers(print) as servers:
+        tools = Toolbox(await servers.tools(context, [spec]))
+        print(await tools.call("mcp__t__grandchild", {"alive": other}), flush=True)
+        if how == "":
+            os.setpgrp()
+            signal.signal(signal.SIGINT, lambda *_: None)
+            os.killpg(0, signal.SIGINT)
+            print(await tools.call("mcp__t__add", {"a": 1, "b": 2}), flush=True)
+        await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux lets orphans be found.")
+async def test_what_a_server_started_ends_with_the_run(
+    tmp_path: Path, alive: Alive, other: Alive
+) -> None:
+    async with desk(tmp_path, spec(alive)) as it:
+        assert await it("grandchild", alive=str(other.path)) == "up"
+        assert not other.is_gone()
+    assert alive.is_gone() and other.is_gone()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Only Linux lets orphans be found.")
+def test_kill_9_of_the_owner_leaves_no_orphan(alive: Alive, other: Alive) -> None:
+    with python(OWNER, SCRIPT, alive.path, other.path, "stubborn") as owner:
+        assert line(owner) == "up"
+        assert not alive.is_gone() and not other.is_gone()
+        owner.kill()
+        alive.wait_gone()
+        other.wait_gone()
+
+
+def test_an_interrupt_of_the_owners_group_does_not_reach_a_server(
+    alive: Alive, other: Alive
+) -> None:
+    with python(OWNER, SCRIPT, alive.path, other.path, "") as owner:
+        assert (line(owner), line(owner)) == ("up", "3")
+        assert not alive.is_gone() and not other.is_gone()
+        owner.kill()
+        alive.wait_gone()
+
+
+# Streamable HTTP
+
+
+@pytest.fixture
+def http_server(alive: Alive) -> Iterator[str]:
+    with python(
+        f"import runpy, sys; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')",
+        alive.path,
+        "http",
+    ) as process:
+        yield f"http://127.0.0.1:{line(process)}/mcp"
+
+
+def at(url: str, authorization: str = "${MY_TOKEN}") -> McpServerSpec:
+    keys = {"name": "t", "url": url, "authorization": authorization}
+    return McpServerSpec.model_validate(keys)
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+
+
+async def test_a_server_is_reached_over_http(tmp_path: Path, http_server: str, token: None) -> None:
+    async with desk(tmp_path, at(http_server)) as it:
+        assert it.notices == []
+        before = await it("pid")
+        mark = tmp_path / "mark"
+        await stopped(it, "hang", mark, twice=True)
+        await until_says(mark, "cancelled")
+        assert await it("pid") == before
+
+
+async def test_a_wrong_token_is_told_without_it(
+    tmp_path: Path, http_server: str, token: None
+) -> None:
+    async with desk(tmp_path, at(http_server, "wrong-token")) as it:
+        assert names(it) == []
+    assert "did not start" in it.notices[0] and "wrong-token" not in it.notices[0]
+
+
+async def test_an_http_server_that_ends_is_told_and_found_again(
+    tmp_path: Path, alive: Alive, other: Alive, token: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    with python(code, alive.path, "http") as first:
+        port = line(first)
+        async with desk(tmp_path, at(f"http://127.0.0.1:{port}/mcp")) as it:
+            assert await it("add", a=1, b=2) == "3"
+            first.kill()
+            first.wait()
+            assert (await it("add", a=1, b=2)).is_error
+            gone = await it("add", a=1, b=2)
+            assert gone.is_error and "can't be started" in gone
+            monkeypatch.setenv("PORT", port)
+            with python(code, other.path, "http") as second:
+                assert line(second) == port
+                assert await it("add", a=1, b=2) == "3"
+
+
+async def test_a_server_that_is_not_there_is_a_notice(tmp_path: Path, token: None) -> None:
+    async with desk(tmp_path, at("http://127.0.0.1:1/mcp")) as it:
+        assert names(it) == []
+    assert "did not start" in it.notices[0]
+
+
+# Names
+
+
+def test_names_fit_every_provider() -> None:
+    assert tool_name("brave_search", "search") == "mcp__brave_search__search"
+    assert tool_name("a b", "c.d/é") == "mcp__a_b__c_d__"
+    long, longer = tool_name("s", "x" * 80), tool_name("s", "x" * 81)
+    assert len(long) == len(longer) == 64 and long != longer
