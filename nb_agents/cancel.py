@@ -205,6 +205,23 @@ class CancelToken:
             self._children.append(token)
         return token
 
+    def patient(self, name: str) -> CancelToken:
+        """Make a node that feels an immediate stop of this one and no graceful one.
+
+        For work that a graceful stop lets come to its end, with all that it begins.
+
+        Args:
+            name: What the node stands for.
+        """
+        token = CancelToken(name)
+
+        def feel(request: StopRequest) -> None:
+            if request.level >= CancellationStatus.IMMEDIATE:
+                token._raise_to(request)
+
+        self.on_request(feel)
+        return token
+
     def on_request(self, listener: Callable[[StopRequest], None]) -> Callable[[], None]:
         """Call ``listener`` at each rise; at once if a stop was asked for already.
 

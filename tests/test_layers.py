@@ -161,7 +161,16 @@ def test_session_knows_nothing_of_agents() -> None:
 
 
 def test_importing_the_package_loads_no_model_sdk_and_no_notebook() -> None:
-    heavy = ("openai", "anthropic", "google.genai", "pydantic_ai", "httpx2", "IPython", "ipykernel")
+    heavy = (
+        "openai",
+        "anthropic",
+        "google.genai",
+        "pydantic_ai",
+        "httpx2",
+        "mcp",
+        "IPython",
+        "ipykernel",
+    )
     code = f"import sys, nb_agents; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True

@@ -130,7 +130,6 @@ function makeMeter(): Part {
   const fill = make("i");
   const bar = make("span", "bar", fill);
   bar.setAttribute("role", "progressbar");
-  bar.setAttribute("aria-label", "Time used");
   bar.setAttribute("aria-valuemin", "0");
   bar.setAttribute("aria-valuemax", "100");
   const inFlight = make("span", "flight");
@@ -143,6 +142,7 @@ function makeMeter(): Part {
       const width = `${percent}%`;
       if (fill.style.width !== width) fill.style.width = width;
       setClass(fill, TONES[state.status]);
+      setAttr(bar, "aria-label", state.bar);
       setAttr(bar, "aria-valuenow", String(Math.round(Number(percent))));
       setTextOrHide(round, state.round);
       setTextOrHide(inFlight, state.in_flight);

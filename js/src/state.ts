@@ -59,8 +59,9 @@ export interface PanelState {
   readonly chip: string;
   readonly round: string;
   readonly elapsed: string;
-  /** Part of the timeout that has passed, 0..1. */
+  /** How full the bar is, 0..1, and what of. */
   readonly fraction: number;
+  readonly bar: string;
   readonly cost: string;
   readonly in_flight: string;
   readonly agents: readonly AgentRow[];
@@ -86,6 +87,7 @@ const EMPTY: PanelState = {
   round: "",
   elapsed: "",
   fraction: 0,
+  bar: "",
   cost: "",
   in_flight: "",
   agents: [],

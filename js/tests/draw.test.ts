@@ -53,6 +53,7 @@ describe("the live view", () => {
     const { q } = show({ ...RUNNING, fraction });
     expect(q("[role=progressbar]").getAttribute("aria-valuenow")).toBe(now);
     expect(q("[role=progressbar]").getAttribute("aria-valuemax")).toBe("100");
+    expect(q("[role=progressbar]").getAttribute("aria-label")).toBe("Time used");
     expect(q(".bar i").style.width).toBe(width);
   });
 

@@ -16,6 +16,7 @@ export const RUNNING: PanelState = {
   round: "Round: 3/∞",
   elapsed: "Elapsed: 234s / 1800s (13%)",
   fraction: 0.13,
+  bar: "Time used",
   cost: "$0.041",
   in_flight: "",
   agents: [agent("researcher"), agent("critic")],

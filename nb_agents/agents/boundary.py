@@ -24,14 +24,16 @@ class Boundary:
 
     Args:
         token: The token of the work inside.
+        patient: Whether a graceful stop lets the block come to its end: then only waits end at it.
     """
 
-    def __init__(self, token: CancelToken) -> None:
+    def __init__(self, token: CancelToken, *, patient: bool = False) -> None:
         self._token = token
+        self._felt = token.patient(token.name) if patient else token
         self._loop = asyncio.get_running_loop()
         self._asked = anyio.Event()
         self._scope = anyio.CancelScope()
-        self._bound = bind(token)
+        self._bound = bind(self._felt)
 
     @property
     def was_cut(self) -> bool:
@@ -56,8 +58,8 @@ class Boundary:
         return bool(caught)
 
     def checkpoint(self) -> None:
-        """Raise AgentStopped if a stop was asked for."""
-        self._token.checkpoint()
+        """Raise AgentStopped if a stop was asked for that the block feels."""
+        self._felt.checkpoint()
 
     async def sleep(self, delay_s: float) -> None:
         """Sleep, unless a stop is or gets asked for.

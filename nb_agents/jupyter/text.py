@@ -14,6 +14,7 @@ __all__ = [
     "cost",
     "countdown",
     "cut",
+    "done",
     "duration",
     "elapsed",
     "progress",
@@ -74,7 +75,9 @@ def _is_presenting(view: RunView) -> bool:
 def elapsed(view: RunView, now: float) -> tuple[str, float]:
     """Time used: MassGen's documented wording, and the fraction of the timeout (0 to 1)."""
     used = max(0.0, (view.ended_at or now) - view.started_at)
-    fraction = min(1.0, used / view.timeout_s) if view.timeout_s else 0.0
+    if not view.timeout_s:
+        return f"Elapsed: {used:.0f}s", 0.0
+    fraction = min(1.0, used / view.timeout_s)
     return f"Elapsed: {used:.0f}s / {view.timeout_s:.0f}s ({fraction:.0%})", fraction
 
 
@@ -82,11 +85,22 @@ def progress(view: RunView) -> str:
     """How far it is: a team's round, the step of a recipe."""
     if not view.recipe:
         return f"Round: {view.round}/∞"
-    steps = [unit.address for unit in view.outlines.get("", ()) if unit.unit != "stage"]
+    steps = _outermost(view)
     if not steps:
         return view.current_step
     begun = sum(1 for step in steps if step in view.steps)
     return f"Step {max(begun, 1)} of {len(steps)}"
+
+
+def done(view: RunView) -> float:
+    """The part of a recipe's own steps that are over (0 to 1)."""
+    steps = _outermost(view)
+    over = sum(1 for step in steps if step in view.steps and view.steps[step].is_over)
+    return over / len(steps) if steps else 0.0
+
+
+def _outermost(view: RunView) -> list[str]:
+    return [unit.address for unit in view.outlines.get("", ()) if unit.unit != "stage"]
 
 
 def countdown(gate: GateView, now: float) -> str:

@@ -200,10 +200,7 @@ class _Tree:
             code = f"exit code {step.exit_code} · " * bool(step.exit_code)
             return text.clip(f"{code}{step.output or ''}", MAX_SAYS)
         agent = self._view.agents.get(step.address)
-        if agent is not None:
-            return says(agent)
-        asks = f"$ {step.asks}" if step.unit == "bash" else ""
-        return text.clip(step.tail, MAX_SAYS, tail=True) or text.clip(asks, MAX_SAYS)
+        return says(agent) if agent else text.clip(step.tail, MAX_SAYS, tail=True)
 
 
 def decided(given: ApprovalView) -> str:

@@ -1,7 +1,8 @@
 """The recipe's driver: does what the plan says, and tells it what happened.
 
 Thin by design, as the team's driver is. Every unit of work is a task with a boundary: a graceful
-stop lets it finish and begins none; an immediate one cuts model streams and process groups.
+stop lets the step in hand finish and begins none, nor another attempt at one; an immediate stop
+cuts model streams and process groups.
 """
 
 from __future__ import annotations
@@ -244,9 +245,10 @@ class Executor:
 
     async def _try(self, work: Work) -> None:
         """Do one piece of work within its boundary; what a stop cuts begins anew on resume."""
-        with Boundary(self._token) as boundary:
+        # A step in hand is done as a whole: an agent may make further calls for it.
+        with Boundary(self._token, patient=True) as boundary:
             try:
-                boundary.checkpoint()
+                self._token.checkpoint()
                 match work:
                     case AgentWork():
                         await self._agent(work, boundary)

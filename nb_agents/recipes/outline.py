@@ -31,7 +31,7 @@ def does(step: Step) -> str:
         "agent": f"agent {step.agent}",
         "bash": "bash",
         "recipe": f"recipe {step.recipe}",
-        "group": f"{len(step.steps)} steps",
+        "group": f"{len(step.steps)} step{'' if len(step.steps) == 1 else 's'}",
     }
     return one_line(told[step.kind])
 

@@ -127,16 +127,21 @@ def config_path(config: object) -> str:
     return str(Path(config).absolute()) if isinstance(config, str | os.PathLike) else ""
 
 
-def timeout_of(chosen: float | None, spec: TeamSpec) -> float:
-    """Give the orchestrator timeout in seconds.
+def timeout_of(chosen: float | None, spec: TeamSpec, *, is_recipe: bool = False) -> float:
+    """Give the orchestrator timeout in seconds; 0 for none.
 
     Args:
         chosen: The person's, or None for the team's.
         spec: The team.
+        is_recipe: Whether it works through a recipe, whose steps have timeouts of their own: then
+            only a timeout that somebody wrote down counts.
 
     Raises:
         ConfigError: It is no number over 0.
     """
+    written = "orchestrator_timeout_seconds" in spec.timeout_settings.model_fields_set
+    if is_recipe and chosen is None and not written:
+        return 0.0
     timeout_s = spec.timeout_settings.orchestrator_timeout_seconds if chosen is None else chosen
     if not 0 < timeout_s < math.inf:
         raise ConfigError(

@@ -55,6 +55,10 @@ def unpriced(view: RunView) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a.model for a in view.agents.values() if a.cost is None))
 
 
+ASKING_S = 0.5
+"""How closely the time is told in which a person is asked something."""
+
+
 class Limits:
     """Watches a run's time and budget, and logs how far it is.
 
@@ -77,7 +81,8 @@ class Limits:
     async def watch(self) -> None:
         """Stop the run when its time or its budget is over; runs as long as it does."""
         limit_s = self._run.work.timeout_s
-        logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
+        if limit_s:
+            logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
         logger.info("Starting coordination...")
         async with anyio.create_task_group() as group:
             group.start_soon(self._watch_time, limit_s)
@@ -108,7 +113,9 @@ class Limits:
     # Time ------------------------------------------------------------------------------------
 
     async def _watch_time(self, limit_s: float) -> None:
-        await anyio.sleep(limit_s)
+        if not limit_s:
+            return
+        await self._pass(limit_s)
         run = self._run
         if run.token.is_stopping:
             return
@@ -122,6 +129,15 @@ class Limits:
             self._tell(SAVING)
             self._fails = action == "fail"
             run.request(request)
+
+    async def _pass(self, limit_s: float) -> None:
+        """Let working time pass; the time in which a person is asked something does not count."""
+        left_s = limit_s
+        while left_s > 0:
+            began = anyio.current_time()
+            await anyio.sleep(min(left_s, ASKING_S) if self._run.work.recipe else left_s)
+            if self._run.view.status != "awaiting":
+                left_s -= anyio.current_time() - began
 
     async def _action(self, request: StopRequest) -> OnTimeout:
         """Ask the person's hook what the timeout makes of the run, else the team's file."""

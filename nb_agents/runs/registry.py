@@ -87,7 +87,8 @@ def start(
         from_turn: With ``continue_``: leave that session as it is, and go on from this turn of it
             in a new one.
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
-        timeout: Orchestrator timeout in seconds; by default the config's, else 1800.
+        timeout: Orchestrator timeout in seconds; by default the config's, else 1800, and none for a
+            recipe, whose steps have their own.
         model: One agent of this model instead of a team, as ``openai:gpt-5-mini``.
         skip_unsupported: Whether to run a team without its agents that can't run here.
         policy: Grace time and hooks of a stop.
@@ -125,7 +126,7 @@ def start(
     given = given_values(context or {}) if recipe is not None else {}
     read = None if recipe is None else read_recipe(recipe, given, spec)
     readable = spec.context_paths
-    timeout_s = timeout_of(timeout, spec)
+    timeout_s = timeout_of(timeout, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.agents})
     past = _open_session(session_root, session, continue_, from_turn)
 

@@ -158,7 +158,7 @@ def resume(
     going = _going(events, recipe, spec)
     past = going.past if going else _past([a.id for a in spec.agents], events)
     before = past_session.before(turn.paths.number)
-    timeout_s = timeout_of(timeout, spec)
+    timeout_s = timeout_of(timeout, spec, is_recipe=going is not None)
     told = str(_preview(turn, past, events, going))
     notices = (told, *team.notices, *(going.notices if going else ()))
 

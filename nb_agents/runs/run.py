@@ -437,7 +437,7 @@ class Run:
         """Go on with this run's turn after it was stopped; see `nb_agents.resume`.
 
         Args:
-            options: ``config``, ``timeout``, ``policy``, ``debug``.
+            options: ``config``, ``timeout``, ``recipe``, ``policy``, ``debug``.
 
         Returns:
             A new run: the next turn of the session.

@@ -151,16 +151,24 @@ class Session:
         ]
         last = self.turns[-1]
         if not last.is_complete:
-            answered = [a.id for a in last.view.agents.values() if a.answers]
-            lines += [
-                "",
-                f"⚠️  Previous turn was incomplete (cancelled during {last.view.phase} phase)",
-                f"   Task: {last.view.task}",
-                f"   Partial answers saved from: {', '.join(answered) or 'none'}",
-                "   The incomplete turn's partial progress is saved in the session directory.",
-            ]
+            lines += ["", *_incomplete_lines(last.view)]
         warnings = [w for turn in self.turns for w in turn.warnings]
         return (*lines, *(f"   Not read: {w}" for w in warnings))
+
+
+def _incomplete_lines(view: RunView) -> list[str]:
+    if view.recipe:
+        where, kept = f"at {view.current_step or 'no step'}", "Finished steps saved"
+        saved = [s.address for s in view.steps.values() if s.status == "ok"]
+    else:
+        where, kept = f"during {view.phase} phase", "Partial answers saved from"
+        saved = [a.id for a in view.agents.values() if a.answers]
+    return [
+        f"⚠️  Previous turn was incomplete (cancelled {where})",
+        f"   Task: {view.task}",
+        f"   {kept}: {', '.join(saved[:20]) or 'none'}",
+        "   The incomplete turn's partial progress is saved in the session directory.",
+    ]
 
 
 def load_session(path: Path) -> Session:

@@ -277,12 +277,14 @@ class DataStore:
                 yield key, json.loads(row[0])
 
     def _write(self, name: str, items: Mapping[str, JsonValue], metadata: JsonValue) -> int:
-        about = [f"{key}={_json(key, value)}" for key, value in _each(items.items())]
-        with self._operation(name, about) as db:
-            for key, value in _each(items.items()):
-                known = _json(key, value), _json(key, metadata), self._by, _now()
-                db.execute(_SET, (self._namespace, _name(key), *known))
-        return len(items)
+        said = _json("metadata", metadata)
+        rows = [(_name(key), _json(key, value)) for key, value in _each(items.items())]
+        with self._operation(
+            name, [f"{key}={value[:MAX_PREVIEW_CHARS]}" for key, value in rows]
+        ) as db:
+            for row in _each(rows):
+                db.execute(_SET, (self._namespace, *row, said, self._by, _now()))
+        return len(rows)
 
     def _remove(self, name: str, keys: Sequence[str]) -> int:
         with self._operation(name, keys) as db:
@@ -297,8 +299,7 @@ class DataStore:
         """Do what is done within the block as one, and remember who did it."""
         with self._transaction() as db:
             yield db
-            shown = _cut(", ".join(about))
-            values = (_now(), self._by, name, self._namespace, shown)
+            values = (_now(), self._by, name, self._namespace, _preview(about))
             last = db.execute("INSERT INTO operations VALUES (NULL, ?, ?, ?, ?, ?)", values)
             old = (last.lastrowid or 0) - MAX_OPERATIONS
             db.execute("DELETE FROM operations WHERE id <= ?", (old,))
@@ -420,7 +421,8 @@ def _json(key: str, value: JsonValue) -> str:
     return text
 
 
-def _cut(text: str) -> str:
+def _preview(parts: Sequence[str]) -> str:
+    text = ", ".join(parts[:MAX_PREVIEW_CHARS])
     return text if len(text) <= MAX_PREVIEW_CHARS else f"{text[: MAX_PREVIEW_CHARS - 1]}…"
 
 

@@ -104,6 +104,11 @@ def test_a_recipe_is_seen_approved_stopped_and_resumed(
     expect(story.row(i, "measure 3")).to_have_count(0)
     assert overflows(story.panel(i)) == []
     shoot(story, artifacts, "recipe-gate", i)
+    story.page.command("application:toggle-left-area")
+    story.page.page.set_viewport_size({"width": 760, "height": 1500})
+    assert overflows(story.panel(i)) == []
+    story.page.screenshot(artifacts / "recipe-narrow.png", i)
+    story.page.page.set_viewport_size({"width": 1280, "height": 1500})
 
     # Another cell keeps the kernel busy, and all that is pressed works.
     busy = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(60)", wait=False)

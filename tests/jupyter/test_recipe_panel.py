@@ -59,7 +59,8 @@ def test_an_agents_row_says_who_does_it_with_what_its_words_and_its_prompt() -> 
 
 def test_a_commands_row_shows_the_end_of_what_it_writes_and_then_what_it_gave() -> None:
     send = began("publish/send", "bash", asks="make all")
-    assert told(recipe(send), "publish/send") == ("running", "run", "$ make all")
+    assert told(recipe(send), "publish/send") == ("running", "run", "")
+    assert rows(recipe(send))["publish/send"]["title"] == "make all"
     lines = ev.OutputStreamed(step="publish/send", text="line\n" * 90 + "the last")
     says = told(recipe(send, lines), "publish/send")[2]
     assert says.startswith("…") and says.endswith("the last")
@@ -203,12 +204,14 @@ def test_a_stop_takes_the_gates_away() -> None:
 # The whole
 
 
-def test_the_meter_says_which_step_it_is() -> None:
+def test_the_meter_says_which_step_it_is_and_how_many_are_over() -> None:
     first = recipe(began("gather", "stage"), *wrote("gather/draft", "x"))
     assert panel_state(first, "r1", 1012.0)["round"] == "Step 1 of 3"
+    assert panel_state(first, "r1", 1012.0)["fraction"] == 0.0
     send = began("publish/send", "bash")
     later = recipe(finished("gather/draft"), finished("gather/each"), send)
     assert panel_state(later, "r1", 1012.0)["round"] == "Step 3 of 3"
+    assert panel_state(later, "r1", 1012.0)["fraction"] == round(2 / 3, 4)
 
 
 def test_an_older_journal_without_an_outline_still_shows_what_began() -> None:

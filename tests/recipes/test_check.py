@@ -265,7 +265,7 @@ stages:
         "  stage look · if {{files}}",
         "    read: agent foundation:explorer · for each f of {{files}}, in parallel 3 at a time"
         " · tried 2 times · → all",
-        "    again: 1 steps · while {{t}} until {{t}} == 'x', at most 100 times",
+        "    again: 1 step · while {{t}} until {{t}} == 'x', at most 100 times",
         "      run: bash · on error continue · → o",
         "  gate after look: a person must approve · approve after 60 s · not asked if {{t}}",
         "  stage end",

@@ -1,5 +1,6 @@
 """How the driver of recipes feels a stop: streams, processes, the work in hand."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.runs.resume import preview
-from nb_agents.testing import Gate, ScriptedModel, Turn
+from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.recipes.live import (
     begin,
@@ -88,6 +89,51 @@ steps:
     assert run.view.steps["one"].output == "one\n"
     again = finish(resume(run))
     assert (again.result, ran(again)) == ({"one": "one"}, ["two"])
+
+
+def test_a_graceful_stop_lets_an_agents_step_finish_with_all_its_calls(tmp_path: Path) -> None:
+    body = """
+steps:
+- {id: draft, agent: worker, prompt: Draft it, output: draft}
+- {id: next, agent: worker, prompt: And now}
+"""
+    gate = Gate()
+    note = Call("write_file", {"path": "note.md", "content": "noted"})
+    model = ScriptedModel(Turn(calls=(note,), gate=gate), Turn(text="drafted"))
+    run = begin(write(tmp_path, body), model)
+    gate.wait_reached()
+    run.stop()
+    gate.open()
+    finish(run)
+    assert (run.status, run.view.steps["draft"].output) == ("cancelled", "drafted")
+    assert len(model.requests) == 2
+    assert (run.path / "workspaces/main/note.md").read_text() == "noted"
+    assert dict(run.receipt.steps) == {"draft": "finished", "next": "never started"}
+
+
+def test_a_recipe_has_no_time_limit_of_its_own_and_waiting_for_a_person_is_no_work(
+    tmp_path: Path,
+) -> None:
+    body = """
+stages:
+- name: first
+  steps: [{id: one, type: bash, command: echo one}]
+  approval: {required: true, prompt: "Go on?"}
+- name: second
+  steps: [{id: two, type: bash, command: echo two}]
+"""
+    path = write(tmp_path, body)
+    run = begin(path)
+    assert run.view.timeout_s == 0
+    run.stop(now=True)
+    finish(run)
+    limited = nb_agents.start(recipe=path, session_root=tmp_path / "limited", timeout=1.2)
+    wait_until(lambda: limited.view.gates, WAIT_S, "the gate")
+    asked_at = time.monotonic()
+    wait_until(lambda: time.monotonic() > asked_at + 1.5, WAIT_S, "the limit, had it counted")
+    limited.approve()
+    finish(limited)
+    assert limited.status == "completed"
 
 
 def test_a_stop_in_the_last_step_leaves_nothing_to_stop(tmp_path: Path) -> None:

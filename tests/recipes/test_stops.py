@@ -139,9 +139,14 @@ def assert_stopped(run: Run, root: Path) -> None:
     """A run was stopped, and nothing of it goes on."""
     assert run.status == "cancelled"
     assert commands_alive(root) == []
-    asked = next(e.seq for e in events(run, ev.StopRequested))
-    begun = (ev.ModelStarted, ev.ToolStarted, ev.StepStarted, ev.ApprovalAsked)
-    assert [e for e in events(run, *begun) if e.seq > asked] == []
+    stops = events(run, ev.StopRequested)
+    asked, hard = stops[0].seq, next((e.seq for e in stops if e.level == "immediate"), None)
+    assert [e for e in events(run, ev.StepStarted, ev.ApprovalAsked) if e.seq > asked] == []
+    # A graceful stop lets the step in hand finish, with all the calls that it makes.
+    in_hand = {e.step for e in events(run, ev.StepStarted) if e.seq <= asked}
+    later = [e for e in events(run, ev.ModelStarted, ev.ToolStarted) if e.seq > asked]
+    assert {e.agent for e in later} <= in_hand
+    assert [e for e in later if hard is not None and e.seq > hard] == []
     with pytest.raises(CancellationRequestedError):
         run.wait(0)
 

@@ -296,7 +296,9 @@ def test_views_that_could_not_be_written_are_written_by_save(
         with pytest.raises(StorageError, match="No space left on device"):
             run.save()
     assert metadata(run)["run_status"] == "in-progress"
+    assert not run.view.is_saved
     run.save()
+    assert run.view.is_saved
     assert metadata(run)["run_status"] == "completed"
     assert (run.path / "answer.txt").read_text() == "A's"
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, Literal
 
 import anyio
 from mcp.server import MCPServer
@@ -23,6 +24,15 @@ ALIVE = sys.argv[1]
 HOW = sys.argv[2] if len(sys.argv) > 2 else ""
 
 server = MCPServer("test", log_level="ERROR")
+
+
+def note(mark: str, text: str) -> None:
+    Path(mark).write_text(text)
+
+
+def sleep_for_ever() -> None:
+    while True:
+        time.sleep(1000)
 
 
 @server.tool()
@@ -49,28 +59,28 @@ async def where() -> str:
 @server.tool()
 async def hang(mark: str) -> str:
     """Wait for ever; the file says how it stands."""
-    Path(mark).write_text("started")
+    note(mark, "started")
     try:
         await anyio.sleep_forever()
     finally:
-        Path(mark).write_text("cancelled")
+        note(mark, "cancelled")
     return ""
 
 
 @server.tool()
 async def freeze(mark: str) -> str:
     """Answer nothing more, not even other calls."""
-    Path(mark).write_text("started")
-    while True:
-        time.sleep(1000)
+    note(mark, "started")
+    sleep_for_ever()
+    return ""
 
 
 @server.tool()
-async def meet(folder: str, name: str, other: str) -> str:
+def meet(folder: str, name: str, other: str) -> str:
     """Come back when another call has come too."""
     Path(folder, name).touch()
     while not Path(folder, other).exists():
-        await anyio.sleep(0.005)
+        time.sleep(0.005)
     return f"{name} met {other}"
 
 
@@ -85,7 +95,7 @@ async def fail(why: str) -> str:
 
 
 @server.tool()
-async def grandchild(alive: str) -> str:
+def grandchild(alive: str) -> str:
     """Start a process that leaves the group and outlives this one, if it can."""
     code = f"exec 9>'{alive}'; echo up; exec sleep 1000"
     child = subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True)
@@ -116,7 +126,7 @@ def odd() -> None:
     async def wide(a: int) -> str:
         return str(a)
 
-    wide.__annotations__["a"] = __import__("typing").Literal[tuple(f"w{n}" for n in range(5000))]
+    wide.__annotations__["a"] = Literal[tuple(f"w{n}" for n in range(5000))]
     server.add_tool(wide, name="wide")
 
 
@@ -125,7 +135,7 @@ def main() -> None:
     if HOW == "junk":
         print("Welcome!\n{}\n[1]\n\x00\xff", flush=True)
     if HOW == "mute":
-        time.sleep(1000)
+        sleep_for_ever()
     if HOW == "broken":
         sys.exit(f"no token, but {os.environ.get('A_TOKEN')}")
     if HOW == "odd":
@@ -136,8 +146,8 @@ def main() -> None:
         http()
     else:
         server.run()
-    while HOW == "stubborn":
-        time.sleep(1000)
+    if HOW == "stubborn":
+        sleep_for_ever()
 
 
 def http() -> None:
@@ -149,12 +159,12 @@ def http() -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def guarded(app):
-    async def guard(scope, receive, send):
-        if (
-            scope["type"] == "http"
-            and dict(scope["headers"]).get(b"authorization") != b"Bearer s3cret-token"
-        ):
+def guarded(app: Any) -> Any:
+    """Let nobody in without the token."""
+
+    async def guard(scope: Any, receive: Any, send: Any) -> None:
+        given = dict(scope.get("headers", ())).get(b"authorization")
+        if scope["type"] == "http" and given != b"Bearer s3cret-token":
             await send({"type": "http.response.start", "status": 401, "headers": []})
             await send({"type": "http.response.body", "body": b""})
         else:

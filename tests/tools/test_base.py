@@ -2,6 +2,7 @@
 
 import json
 import logging
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -179,3 +180,20 @@ def test_a_call_is_summed_up_in_a_few_words(args: object, summary: str) -> None:
 async def test_no_arguments_whatever_break_a_call(args: str) -> None:
     assert isinstance(await toolbox().call("repeat", args), ToolResult)
     assert isinstance(summarize("repeat", args), str)
+
+
+async def test_a_tool_can_be_made_of_a_definition_and_a_call() -> None:
+    from pydantic_ai.tools import ToolDefinition
+
+    async def call(arguments: dict[str, Any]) -> str:
+        if not arguments:
+            raise ToolError("nothing to say")
+        return json.dumps(arguments)
+
+    definition = ToolDefinition(name="echo", parameters_json_schema={"type": "object"})
+    tool = Tool.from_definition(definition, call)
+    assert (tool.name, tool.definition) == ("echo", definition)
+    assert await tool.call('{"a": [1]}') == await tool.call({"a": [1]}) == '{"a": [1]}'
+    for args in (None, "[1]", "{", "1"):
+        result = await tool.call(args)
+        assert result.is_error and result.startswith("Error: ")

@@ -1,6 +1,6 @@
 """MCP servers: real ones, that answer, hang, crash, and never outlive the run."""
 
-import json
+import asyncio
 import os
 import select
 import signal
@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio import CancelScope, create_task_group, to_thread
+from anyio import create_task_group, to_thread
 
 from nb_agents.config.tools import McpServerSpec
 from nb_agents.tools import mcp
@@ -81,8 +81,8 @@ class Desk:
         self.tools = tools
         self.notices = notices
 
-    async def __call__(self, name: str, **args: Any) -> ToolResult:
-        return await self.tools.call(f"mcp__t__{name}", args)
+    async def __call__(self, tool: str, /, **args: Any) -> ToolResult:
+        return await self.tools.call(f"mcp__t__{tool}", args)
 
 
 @asynccontextmanager
@@ -116,8 +116,6 @@ async def stopped(desk: Desk, name: str, mark: Path, *, twice: bool = False) -> 
         if twice:
             await anyio.lowlevel.cancel_shielded_checkpoint()
             tasks.cancel_scope.cancel()
-    mark_says = mark.read_text()
-    assert mark_says in ("started", "cancelled")
 
 
 # Tools
@@ -326,8 +324,6 @@ async def test_a_task_cancelled_twice_while_it_closes_comes_to_an_end(
     tmp_path: Path, alive: Alive
 ) -> None:
     """The `mcp` package's own client hangs for ever here."""
-    import asyncio
-
     ready = anyio.Event()
 
     async def work() -> None:
@@ -417,13 +413,12 @@ def test_an_interrupt_of_the_owners_group_does_not_reach_a_server(
 # Streamable HTTP
 
 
+SERVE = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+
+
 @pytest.fixture
 def http_server(alive: Alive) -> Iterator[str]:
-    with python(
-        f"import runpy, sys; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')",
-        alive.path,
-        "http",
-    ) as process:
+    with python(SERVE, alive.path, "http") as process:
         yield f"http://127.0.0.1:{line(process)}/mcp"
 
 
@@ -458,8 +453,7 @@ async def test_a_wrong_token_is_told_without_it(
 async def test_an_http_server_that_ends_is_told_and_found_again(
     tmp_path: Path, alive: Alive, other: Alive, token: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    with python(code, alive.path, "http") as first:
+    with python(SERVE, alive.path, "http") as first:
         port = line(first)
         async with desk(tmp_path, at(f"http://127.0.0.1:{port}/mcp")) as it:
             assert await it("add", a=1, b=2) == "3"
@@ -469,7 +463,7 @@ async def test_an_http_server_that_ends_is_told_and_found_again(
             gone = await it("add", a=1, b=2)
             assert gone.is_error and "can't be started" in gone
             monkeypatch.setenv("PORT", port)
-            with python(code, other.path, "http") as second:
+            with python(SERVE, other.path, "http") as second:
                 assert line(second) == port
                 assert await it("add", a=1, b=2) == "3"
 

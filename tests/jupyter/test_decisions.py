@@ -1,0 +1,69 @@
+"""What a person decides in a panel: at that gate and no other, once, however often it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nb_agents.errors import UserError
+from nb_agents.jupyter.kernel import decide_once
+from nb_agents.runs.run import Run
+from tests.model_server import wait_until
+from tests.recipes.live import begin, over, wait_for_gate, write
+from tests.team_kit import WAIT_S
+
+BODY = """
+stages:
+- name: first
+  steps: [{id: a, type: bash, command: echo a}]
+  approval: {required: true, prompt: "One?"}
+- name: second
+  steps: [{id: b, type: bash, command: "echo {{_approval_message}}", output: b}]
+  approval: {required: true, prompt: "Two?"}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    run = begin(write(tmp_path, BODY))
+    assert wait_for_gate(run) == ["first"]
+    yield run
+    run.stop(now=True)
+    over(run)
+
+
+def test_a_decision_that_comes_twice_counts_once(run: Run) -> None:
+    said = [decide_once(run.id, "first", True, "go", "decision-1") for _ in range(2)]
+    assert said == ["", ""]
+    assert [(a.address, a.approved, a.message) for a in run.view.approvals] == [
+        ("first", True, "go")
+    ]
+
+
+def test_a_decision_for_a_gate_that_is_decided_changes_no_other(run: Run) -> None:
+    run.approve("go")
+    wait_until(lambda: list(run.view.gates) == ["second"], WAIT_S, "the second gate")
+    refusal = decide_once(run.id, "first", False, "late", "decision-2")
+    assert refusal == f"Run {run.id} waits at no gate 'first'; it is awaiting."
+    assert list(run.view.gates) == ["second"]
+    assert len(run.view.approvals) == 1
+
+
+def test_a_gate_is_decided_by_its_address(run: Run) -> None:
+    with pytest.raises(UserError, match="waits at no gate 'second'"):
+        run.decide(True, gate="second")
+    run.decide(True, "use mmap", gate="first")
+    wait_until(lambda: list(run.view.gates) == ["second"], WAIT_S, "the second gate")
+    run.decide(True, gate="second")
+    assert over(run).result == {"b": "use mmap"}
+
+
+def test_a_run_that_is_not_there_refuses() -> None:
+    assert "No run named 'r999'" in decide_once("r999", "first", True, "", "decision-3")
+
+
+def test_a_recipe_that_stops_at_a_gate_says_what_is_next(run: Run) -> None:
+    run.stop()
+    assert over(run).view.next == ("first",)

@@ -1,0 +1,439 @@
+"""Python cells: their state lasts, a stop ends them, and what they send is untrusted."""
+
+import base64
+import os
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from anyio import create_task_group, to_thread
+
+from nb_agents.tools import python as cells_module
+from nb_agents.tools.base import ToolError, repeating
+from nb_agents.tools.kept import MAX_SHOWN_CHARS
+from nb_agents.tools.plots import Plot, next_number, png, write_plots
+from nb_agents.tools.python import PythonCells
+from tests.model_server import wait_until
+from tests.processes import line, python
+from tests.tools.sandboxes import Place, both, place
+from tests.tools.test_process import Family
+
+__all__ = ["place"]
+
+PNG = b"\x89PNG\r\n\x1a\nrest"
+SHOW = "from IPython.display import display; "
+UNSTOPPABLE = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("ready")
+while True: pass
+"""
+
+
+@pytest.fixture
+async def cells(place: Place) -> AsyncIterator[PythonCells]:
+    made = PythonCells(place.context)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def family(place: Place) -> Iterator[Family]:
+    made = Family(place.workspace)
+    yield made
+    made.close()
+
+
+def alive(family: Family) -> str:
+    return f"alive = open({str(family.fifo)!r}, 'w')\n"
+
+
+async def stop_when_ready(cells: PythonCells, place: Place, code: str) -> None:
+    start = len(place.heard)
+    async with create_task_group() as tasks:
+        tasks.start_soon(cells.run_python, code)
+        await to_thread.run_sync(wait_until, lambda: "ready\n" in place.heard[start:])
+        tasks.cancel_scope.cancel()
+
+
+# Cells
+
+
+@both
+async def test_state_is_kept_and_the_last_value_is_the_result(
+    place: Place, cells: PythonCells
+) -> None:
+    assert cells.is_sandboxed is place.is_sandboxed
+    assert await cells.run_python("import math\nx = 20") == "(no output)"
+    assert await cells.run_python("print('é'); math.sqrt(x + 5)") == "é\n5.0"
+    assert await cells.run_python("x;") == "(no output)"
+    assert await cells.run_python("import os; os.getcwd()") == repr(str(place.workspace))
+    assert place.heard == f"é\n5.0\n{str(place.workspace)!r}\n"
+
+
+async def test_a_cell_is_a_notebooks_cell(cells: PythonCells) -> None:
+    assert await cells.run_python("import asyncio\nawait asyncio.sleep(0, 'slept')") == "'slept'"
+    assert await cells.run_python("!echo from a command") == "from a command"
+    assert await cells.run_python(SHOW + "display({1: 2}); 3") == "{1: 2}\n3"
+
+
+async def test_an_error_is_told_without_our_own_frames(cells: PythonCells) -> None:
+    said = await cells.run_python("print('before')\ndef f():\n    1 / 0\nf()")
+    assert said.startswith("before\nTraceback (most recent call last):\n")
+    assert said.endswith("ZeroDivisionError: division by zero")
+    assert ".py" not in said and "\x1b" not in said
+    assert "SyntaxError" in await cells.run_python("1 +")
+    assert "NameError" in await cells.run_python("missing")
+
+
+async def test_output_reaches_the_panel_while_the_cell_runs(
+    place: Place, cells: PythonCells
+) -> None:
+    code = "import os\nprint('ready')\nwhile not os.path.exists('go'): pass\nprint('end')"
+    async with create_task_group() as tasks:
+        tasks.start_soon(cells.run_python, code)
+        await to_thread.run_sync(wait_until, lambda: "ready\n" in place.heard)
+        assert "end" not in place.heard
+        (place.workspace / "go").touch()
+    assert place.heard == "ready\nend\n"
+
+
+async def test_nothing_can_be_typed_in(cells: PythonCells) -> None:
+    assert "input requests" in await cells.run_python("input()")
+
+
+async def test_two_calls_at_once_run_one_after_the_other(cells: PythonCells) -> None:
+    await cells.run_python("seen = []")
+    async with create_task_group() as tasks:
+        for number in range(3):
+            code = f"seen.append({number}); import time; time.sleep(0.01); seen.append({number})"
+            tasks.start_soon(cells.run_python, code)
+    pairs = eval(await cells.run_python("seen"))
+    assert pairs[0::2] == pairs[1::2] and sorted(pairs) == [0, 0, 1, 1, 2, 2]
+
+
+async def test_two_agents_have_two_interpreters(place: Place, cells: PythonCells) -> None:
+    other = PythonCells(place.context)
+    try:
+        await cells.run_python("x = 1")
+        assert "NameError" in await other.run_python("x")
+    finally:
+        await other.close()
+
+
+# The end of a cell
+
+
+@both
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('ready')\nwhile True: pass",
+        "import time; print('ready'); time.sleep(1000)",
+        "import subprocess; print('ready'); subprocess.run(['sleep', '1000'])",
+        "import asyncio; print('ready'); await asyncio.sleep(1000)",
+    ],
+    ids=["busy", "asleep", "command", "await"],
+)
+async def test_a_stop_interrupts_a_cell_and_its_variables_are_kept(
+    place: Place, cells: PythonCells, code: str
+) -> None:
+    await cells.run_python("x = 1")
+    await stop_when_ready(cells, place, code)
+    assert await cells.run_python("x + 1") == "2"
+    assert place.kept()[0].read_text().startswith("ready\n")
+
+
+@both
+async def test_a_cell_that_heeds_no_stop_is_ended_and_the_next_says_so(
+    place: Place, cells: PythonCells, family: Family
+) -> None:
+    start = "import subprocess; subprocess.Popen(['sleep', '1000'], pass_fds=[alive.fileno()])\n"
+    await stop_when_ready(cells, place, alive(family) + start + UNSTOPPABLE)
+    assert family.is_gone()
+    said = await cells.run_python("1 + 1")
+    assert said == "[A new interpreter: the variables and imports of earlier cells are gone.]\n2"
+    assert await cells.run_python("1 + 1") == "2"
+
+
+async def test_a_stop_before_the_cell_began_keeps_the_variables(
+    place: Place, cells: PythonCells
+) -> None:
+    await cells.run_python("x = 1")
+    async with create_task_group() as tasks:
+        tasks.start_soon(cells.run_python, "while True: pass")
+        tasks.cancel_scope.cancel()
+    assert await cells.run_python("x") == "1"
+
+
+async def test_a_stop_while_python_starts_leaves_nothing(place: Place, family: Family) -> None:
+    before = set(Path(tempfile.gettempdir()).glob("nb_agents_*"))
+    cells = PythonCells(place.context)
+    async with create_task_group() as tasks:
+        tasks.start_soon(cells.run_python, alive(family))
+        await to_thread.run_sync(
+            wait_until, lambda: set(Path(tempfile.gettempdir()).glob("nb_agents_*")) - before
+        )
+        tasks.cancel_scope.cancel()
+    assert family.is_gone()
+    assert not set(Path(tempfile.gettempdir()).glob("nb_agents_*")) - before
+    assert await cells.run_python("1") == "1"
+    await cells.close()
+
+
+async def test_a_time_out_is_told_with_what_was_written(place: Place) -> None:
+    cells = PythonCells(place.context, timeout_s=0.5)
+    said = await cells.run_python("x = 1\nprint('so far')\nwhile True: pass")
+    assert said.startswith("so far\nTraceback") and "KeyboardInterrupt" in said
+    assert said.endswith(
+        "[The cell took more than 0.5 s and was interrupted. Its variables are kept.]"
+    )
+    assert await cells.run_python("x") == "1"
+    said = await cells.run_python(UNSTOPPABLE)
+    assert said == (
+        "ready\n[The cell took more than 0.5 s and could not be interrupted: Python was ended.]"
+    )
+    assert "A new interpreter" in await cells.run_python("1")
+    await cells.close()
+
+
+@both
+@pytest.mark.parametrize("code", ["import os; os._exit(7)", "import ctypes; ctypes.string_at(0)"])
+async def test_a_cell_that_ends_python_is_told_and_the_next_starts_anew(
+    cells: PythonCells, code: str
+) -> None:
+    assert "[Python ended: exit code " in await cells.run_python(f"print('last')\n{code}")
+    assert (await cells.run_python("2")).endswith("earlier cells are gone.]\n2")
+
+
+@both
+async def test_close_ends_all_that_cells_started(cells: PythonCells, family: Family) -> None:
+    code = "import os, subprocess, sys\nchild = subprocess.Popen(['sleep', '1000'], "
+    await cells.run_python(
+        alive(family) + code + "pass_fds=[alive.fileno()], start_new_session=True)"
+    )
+    assert not family.is_gone()
+    await cells.close()
+    assert family.is_gone()
+
+
+async def test_no_file_socket_or_directory_is_left(place: Place) -> None:
+    async def once() -> None:
+        cells = PythonCells(place.context)
+        await cells.run_python("1")
+        await cells.close()
+
+    await once()
+    files = len(os.listdir("/dev/fd"))
+    folders = set(Path(tempfile.gettempdir()).glob("nb_agents_*"))
+    await once()
+    assert len(os.listdir("/dev/fd")) == files
+    assert set(Path(tempfile.gettempdir()).glob("nb_agents_*")) == folders
+
+
+STARTER = """
+import sys, anyio
+from pathlib import Path
+from nb_agents.tools import sandbox
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.python import PythonCells
+folder, mode, code = sys.argv[1:]
+if mode == "False":
+    sandbox.why_not = lambda: "turned off"
+root = Path(folder)
+tell = lambda text: print(text, end="", flush=True)
+context = ToolContext("a", root, [], root, root / "kept", [], tell)
+anyio.run(PythonCells(context).run_python, code)
+"""
+
+
+@both
+def test_an_interpreter_dies_with_the_kernel(place: Place, family: Family) -> None:
+    code = alive(family) + UNSTOPPABLE
+    with python(STARTER, place.workspace, place.is_sandboxed, code) as starter:
+        assert line(starter) == "ready"
+        assert not family.is_gone()
+        starter.kill()
+        family.wait_gone()
+
+
+async def test_python_that_cannot_start_says_why(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    cells = PythonCells(place.context)
+    with pytest.raises(ToolError, match="Python could not be started: exit code 127: /nowhere"):
+        await cells.run_python("1")
+
+
+# Plots
+
+
+@both
+async def test_figures_come_back_as_png_files_of_the_workspace(
+    place: Place, cells: PythonCells
+) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib draws the plots")
+    said = await cells.run_python(
+        "import matplotlib.pyplot as plt\n"
+        "plt.plot([1, 2]); plt.show(); print('between'); plt.figure(); plt.plot([2, 1]);"
+    )
+    assert "[plot: plots/cell_1_1.png]\nbetween\n" in said
+    assert said.endswith("[plot: plots/cell_1_2.png]")
+    for name in ("cell_1_1.png", "cell_1_2.png"):
+        assert (place.workspace / "plots" / name).read_bytes().startswith(PNG[:8])
+
+
+def show_png(data: bytes = PNG) -> str:
+    text = base64.b64encode(data).decode()
+    return f"display({{'image/png': {text!r}, 'text/plain': 'a picture'}}, raw=True); "
+
+
+async def test_images_have_numbers_that_no_earlier_one_has(
+    place: Place, cells: PythonCells
+) -> None:
+    (place.workspace / "plots").mkdir()
+    (place.workspace / "plots" / "cell_2_1.png").write_bytes(b"of an earlier turn")
+    assert await cells.run_python(SHOW + show_png() * 2) == (
+        "[plot: plots/cell_1_1.png]\n[plot: plots/cell_1_2.png]"
+    )
+    assert await cells.run_python(show_png()) == "[plot: plots/cell_3_1.png]"
+    assert (place.workspace / "plots" / "cell_3_1.png").read_bytes() == PNG
+
+
+async def test_what_is_no_image_is_shown_as_text(place: Place, cells: PythonCells) -> None:
+    assert await cells.run_python(SHOW + show_png(b"<script>")) == "a picture"
+    assert not (place.workspace / "plots").exists()
+
+
+async def test_images_of_a_cell_are_bounded_in_number(place: Place, cells: PythonCells) -> None:
+    said = await cells.run_python(f"{SHOW}\nfor _ in range(25): {show_png()}")
+    assert said.count("[plot: ") == 20 and said.count("A plot was left out") == 5
+    assert len(list((place.workspace / "plots").iterdir())) == 20
+
+
+async def test_a_symlink_leads_no_image_out_of_the_workspace(
+    place: Place, cells: PythonCells
+) -> None:
+    said = await cells.run_python(
+        f"{SHOW}import os; os.symlink({str(place.given)!r}, 'plots'); {show_png()}"
+    )
+    assert "[Plots could not be saved: " in said
+    assert [path.name for path in place.given.iterdir()] == ["data.txt"]
+
+
+def test_a_file_in_the_way_is_neither_followed_nor_replaced(tmp_path: Path) -> None:
+    (tmp_path / "plots").mkdir()
+    target = tmp_path / "target"
+    (tmp_path / "plots" / "cell_1_1.png").symlink_to(target)
+    with pytest.raises(FileExistsError):
+        write_plots(tmp_path, [Plot("cell_1_1.png", PNG)])
+    assert not target.exists()
+
+
+def test_the_next_number_is_a_free_one(tmp_path: Path) -> None:
+    assert next_number(tmp_path, 4) == 5
+    (tmp_path / "plots").mkdir()
+    for name in ("cell_5_1.png", "cell_6_1.png", "other", "cell_x_1.png"):
+        (tmp_path / "plots" / name).touch()
+    assert next_number(tmp_path, 4) == 7
+
+
+@pytest.mark.parametrize("value", [None, 5, "", "é", "a", "AAAA", ["x"], "A" * 20_000_000])
+def test_what_is_no_png_is_none(value: object) -> None:
+    assert png(value) is None
+
+
+# Untrusted
+
+
+async def test_long_output_is_kept_whole_and_the_model_gets_its_two_ends(
+    place: Place, cells: PythonCells
+) -> None:
+    said = await cells.run_python("for n in range(100_000): print(n)\n'the result'")
+    assert len(said) < MAX_SHOWN_CHARS + 500
+    assert said.startswith("0\n1\n") and said.endswith("\n99999\n'the result'")
+    (kept,) = place.kept()
+    assert f"the whole is in {kept}]" in said and kept.name == "python_1.txt"
+    assert kept.read_text().splitlines()[50_000] == "50000"
+
+
+async def test_endless_output_ends_the_cell_and_not_its_variables(
+    cells: PythonCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells_module, "MAX_OUTPUT_CHARS", 1_000_000)
+    said = await cells.run_python("x = 1\nwhile True: print('y' * 1000)")
+    assert len(said) < MAX_SHOWN_CHARS + 500
+    assert said.endswith("[The cell wrote too much and was interrupted. Its variables are kept.]")
+    assert await cells.run_python("x") == "1"
+
+
+async def test_a_message_too_large_is_lost_and_the_next_cell_is_heard(cells: PythonCells) -> None:
+    said = await cells.run_python("x = 1\nprint('y' * 20_000_000)")
+    assert said == "[It wrote too much at once: some of it is lost.]"
+    assert await cells.run_python("print('on'); x") == "on\n1"
+
+
+async def test_binary_output_is_text(cells: PythonCells) -> None:
+    code = r"import os, sys; sys.stdout.write('a\x00\x1b[31mb\udc80\n')"
+    assert (await cells.run_python(code)).startswith("a\0b")
+    code = r"os.write(1, b'\xff\xfe\n'); None"
+    assert "\ufffd" in await cells.run_python(code)
+
+
+FORGE = """
+from ipykernel.kernelapp import IPKernelApp
+app = IPKernelApp.instance()
+def forge(kind, content, parent=None):
+    app.session.send(app.iopub_socket, kind, content,
+                     parent=parent or get_ipython().kernel.get_parent())
+for content in ({}, {"text": 5}, {"data": []}, {"data": {"text/plain": {}}}, {"traceback": 7}):
+    for kind in ("stream", "display_data", "error", "status", "execute_result", "nonsense"):
+        forge(kind, content)
+forge("stream", {"text": "from another cell"}, {"header": {"msg_id": "other"}, "msg_id": "other"})
+app.iopub_socket.send_multipart([b"no", b"message"])
+app.iopub_socket.send_multipart([b"<IDS|MSG>", b"bad signature", b"{}", b"{}", b"{}", b"{}"])
+"""
+
+
+async def test_messages_that_make_no_sense_do_no_harm(cells: PythonCells) -> None:
+    assert await cells.run_python(FORGE + "print('said')") == "said"
+    assert await cells.run_python("1") == "1"
+
+
+@both
+async def test_secrets_are_not_in_its_environment(
+    place: Place, cells: PythonCells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
+    monkeypatch.setenv("INNOCENT", "sk-1")
+    code = "import os; print(os.environ, open('/proc/self/environ').read() if os.path.exists("
+    assert "sk-" not in await cells.run_python(code + "'/proc/self/environ') else '')")
+
+
+@both
+async def test_in_the_sandbox_it_sees_only_what_its_agent_may(
+    place: Place, cells: PythonCells
+) -> None:
+    code = "import os; [os.path.exists(p) for p in {!r}]"
+    paths = [str(place.given / "data.txt"), str(place.peer), str(Path(__file__))]
+    seen = await cells.run_python(code.format(paths))
+    assert seen == ("[True, False, False]" if place.is_sandboxed else "[True, True, True]")
+
+
+async def test_only_the_user_may_enter_the_directory_of_its_sockets(cells: PythonCells) -> None:
+    folder = Path(eval(await cells.run_python("import os; os.environ['IPYTHONDIR']"))).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+async def test_what_cannot_be_run_is_told_to_the_model(cells: PythonCells) -> None:
+    (tool,) = cells.tools()
+    assert tool.name == "run_python"
+    result = await tool.call({"code": "'\ud800'"})
+    assert result.is_error and "half a surrogate pair" in result
+    with repeating(True):
+        result = await tool.call({"code": "1"})
+    assert result.is_error and "begun before and cut off" in result
+    assert (await tool.call({"code": "1"})) == "1"

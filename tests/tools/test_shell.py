@@ -1,0 +1,250 @@
+"""The shell: it tells a model how a command ended, and loses nothing of what it wrote."""
+
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from anyio import create_task_group, to_thread
+
+from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
+from nb_agents.tools.base import repeating
+from nb_agents.tools.kept import MAX_SHOWN_CHARS
+from nb_agents.tools.shell import Shell
+from tests.model_server import wait_until
+from tests.processes import line, python
+from tests.tools.sandboxes import Place, both, place
+from tests.tools.test_process import Family
+
+__all__ = ["place"]
+
+
+@pytest.fixture
+def family(place: Place) -> Iterator[Family]:
+    made = Family(place.workspace)
+    yield made
+    made.close()
+
+
+async def run(place: Place, command: str, **options: float) -> str:
+    return await Shell(place.context, **options).run_command(command)
+
+
+async def wait_heard(place: Place, text: str = "ready\n") -> None:
+    await to_thread.run_sync(wait_until, lambda: text in place.heard)
+
+
+@both
+async def test_a_command_runs_in_the_workspace_and_its_exit_code_is_told(place: Place) -> None:
+    assert Shell(place.context).is_sandboxed is place.is_sandboxed
+    assert await run(place, "pwd; exit 3") == f"{place.workspace}\n[exit code 3]"
+    assert await run(place, "printf x > made; cat made") == "x\n[exit code 0]"
+    assert await run(place, "kill -9 $$") == "[exit code 137]"
+    assert await run(place, "true") == "[exit code 0]"
+
+
+@both
+async def test_both_streams_come_in_order_and_reach_the_panel(place: Place) -> None:
+    said = await run(place, "for i in 1 2 3; do echo o$i; echo e$i >&2; done")
+    assert said == "o1\ne1\no2\ne2\no3\ne3\n[exit code 0]"
+    assert place.heard == "o1\ne1\no2\ne2\no3\ne3\n"
+
+
+async def test_output_reaches_the_panel_while_the_command_runs(place: Place) -> None:
+    async with create_task_group() as tasks:
+        tasks.start_soon(run, place, "echo ready; until [ -e go ]; do sleep 0.01; done; echo end")
+        await wait_heard(place)
+        assert "end" not in place.heard
+        (place.workspace / "go").touch()
+    assert place.heard == "ready\nend\n"
+
+
+@both
+async def test_long_output_is_kept_whole_and_the_model_gets_its_two_ends(place: Place) -> None:
+    shell = Shell(place.context)
+    said = await shell.run_command("seq 100000; exit 4")
+    (kept,) = place.kept()
+    whole = kept.read_text()
+    assert whole == "".join(f"{number}\n" for number in range(1, 100_001))
+    assert len(said) < MAX_SHOWN_CHARS + 500
+    assert said.startswith("1\n2\n") and said.endswith("\n99999\n100000\n[exit code 4]")
+    assert f"[… {len(whole) - MAX_SHOWN_CHARS} characters left out; the whole is in {kept}]" in said
+    # The place that the model is told is one that it can read.
+    assert (await shell.run_command(f"sed -n 50000p {kept}")).startswith("50000\n")
+
+
+async def test_each_output_has_a_file_of_its_own_with_a_safe_name(place: Place) -> None:
+    async with create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(run, place, f"echo {number}")
+    await run(place, "true")
+    names = [path.relative_to(place.context.kept).as_posix() for path in place.kept()]
+    assert names == [f"a_b_0_/command_{number}.txt" for number in range(1, 6)]
+    assert sorted(path.read_text() for path in place.kept()) == [f"{n}\n" for n in range(5)]
+
+
+async def test_output_that_cannot_be_kept_is_still_shown(place: Place) -> None:
+    place.context.kept.write_text("in the way")
+    assert await run(place, "echo x") == "x\n[exit code 0]"
+    assert "the whole could not be kept: Not a directory" in await run(place, "seq 100000")
+
+
+@both
+async def test_hostile_output_is_bounded_text(place: Place) -> None:
+    binary = await run(place, r"printf 'a\0\xff\x1b[31mred\x1b[0m\n'")
+    assert binary == "a\0\ufffdred\n[exit code 0]"
+    for endless in ("yes", "tr '\\0' x </dev/zero", "cat /dev/urandom"):
+        said = await run(place, endless, timeout_s=0.3)
+        assert len(said) < MAX_SHOWN_CHARS + 500
+        assert said.endswith("\n[timed out after 0.3 s; all of it was ended]")
+
+
+@both
+async def test_a_time_out_is_told_with_what_was_written(place: Place, family: Family) -> None:
+    said = await run(place, family.script("echo so far; sleep 1000 & sleep 1000"), timeout_s=0.5)
+    assert said == "so far\n[timed out after 0.5 s; all of it was ended]"
+    assert family.is_gone()
+
+
+async def test_a_model_may_shorten_the_time_limit_and_not_lengthen_it(place: Place) -> None:
+    shell = Shell(place.context, timeout_s=0.4)
+    assert "timed out after 0.2 s" in await shell.run_command("sleep 1000", timeout_s=0.2)
+    assert "timed out after 0.4 s" in await shell.run_command("sleep 1000", timeout_s=1000)
+    assert "timed out after 0.4 s" in await shell.run_command("sleep 1000", timeout_s=float("inf"))
+
+
+@both
+async def test_an_immediate_stop_ends_all_of_a_command_politely_and_keeps_what_it_said(
+    place: Place, family: Family
+) -> None:
+    tidy = "trap 'echo bye; exit' TERM; echo ready; sleep 1000 & wait"
+    async with create_task_group() as tasks:
+        tasks.start_soon(run, place, family.script(f"(setsid sleep 1000 &)\n{tidy}"))
+        await wait_heard(place)
+        assert not family.is_gone()
+        tasks.cancel_scope.cancel()
+    assert family.is_gone()
+    assert place.heard == "ready\nbye\n"
+    assert [path.read_text() for path in place.kept()] == ["ready\nbye\n"]
+
+
+@both
+async def test_a_command_that_ignores_a_stop_is_killed(place: Place, family: Family) -> None:
+    async with create_task_group() as tasks:
+        tasks.start_soon(run, place, family.script("trap '' TERM; echo ready; sleep 1000"))
+        await wait_heard(place)
+        tasks.cancel_scope.cancel()
+    assert family.is_gone()
+
+
+@both
+async def test_what_a_command_leaves_behind_ends_with_it(place: Place, family: Family) -> None:
+    said = await run(place, family.script("sleep 1000 & (setsid sleep 1000 &); echo done"))
+    assert said == "done\n[exit code 0]"
+    assert family.is_gone()
+
+
+@both
+async def test_nothing_of_a_command_outlives_its_supervisor(
+    place: Place, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    async with create_task_group() as tasks:
+        tasks.start_soon(run, place, family.script("sleep 1000 & echo ready; sleep 1000"))
+        await wait_heard(place)
+        started[0].kill()
+    family.wait_gone()
+
+
+STARTER = """
+import sys, anyio
+from pathlib import Path
+from nb_agents.tools import sandbox
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.shell import Shell
+folder, mode, command = sys.argv[1:]
+if mode == "False":
+    sandbox.why_not = lambda: "turned off"
+root = Path(folder)
+tell = lambda text: print(text, end="", flush=True)
+context = ToolContext("a", root, [], root, root / "kept", [], tell)
+anyio.run(Shell(context).run_command, command)
+"""
+
+
+@both
+def test_a_command_dies_with_the_kernel(place: Place, family: Family) -> None:
+    command = family.script("trap '' TERM; (setsid sleep 1000 &); echo ready; sleep 1000")
+    with python(STARTER, place.workspace, place.is_sandboxed, command) as starter:
+        assert line(starter) == "ready"
+        assert not family.is_gone()
+        starter.kill()
+        family.wait_gone()
+
+
+@both
+async def test_secrets_are_not_in_its_environment(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
+    monkeypatch.setenv("INNOCENT", "sk-1")
+    assert "sk-" not in await run(place, "env; cat /proc/self/environ; cat /proc/1/environ")
+
+
+@pytest.mark.parametrize(
+    "command, options, complaint",
+    [
+        ("echo \0", {}, "the command has a NUL character"),
+        ("echo \ud800", {}, "the command has half a surrogate pair"),
+        ("#" * 100_001, {}, "the command has 100001 bytes, 100000 are possible"),
+        ("true", {"timeout_s": 0}, "timeout_s is 0; it must be more than 0"),
+        ("true", {"timeout_s": float("nan")}, "timeout_s is nan"),
+    ],
+)
+async def test_what_cannot_be_run_is_told_to_the_model(
+    place: Place, command: str, options: dict[str, float], complaint: str
+) -> None:
+    (tool,) = Shell(place.context).tools()
+    result = await tool.call({"command": command} | options)
+    assert result.is_error and complaint in result
+
+
+async def test_the_schema_says_what_it_takes(place: Place) -> None:
+    (tool,) = Shell(place.context).tools()
+    assert tool.name == "run_command"
+    assert tool.definition.parameters_json_schema["required"] == ["command"]
+    assert (await tool.call('{"command": "echo é"}')) == "é\n[exit code 0]"
+
+
+async def test_a_command_that_was_cut_off_is_not_run_again_unasked(place: Place) -> None:
+    (tool,) = Shell(place.context).tools()
+    with repeating(True):
+        result = await tool.call({"command": "touch made"})
+    assert result.is_error and "begun before and cut off" in result
+    assert not (place.workspace / "made").exists()
+
+
+async def test_a_stop_before_the_call_starts_nothing(place: Place) -> None:
+    token = CancelToken("test")
+    token.request(CancellationStatus.REQUESTED, "api")
+    (tool,) = Shell(place.context).tools()
+    with bind(token), pytest.raises(AgentStopped):
+        await tool.call({"command": "touch made"})
+    assert not (place.workspace / "made").exists()
+
+
+async def test_commands_run_side_by_side(place: Place) -> None:
+    shell = Shell(place.context)
+    first = "touch one; until [ -e two ]; do sleep 0.01; done"
+    second = "touch two; until [ -e one ]; do sleep 0.01; done"
+    async with create_task_group() as tasks:
+        for command in (first, second):
+            tasks.start_soon(partial(shell.run_command, command))
