@@ -36,6 +36,9 @@ from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.session.cancellation import SessionStore
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.data_store import DataStore
+from nb_agents.tools.functions import tool
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -51,6 +54,7 @@ __all__ = [
     "CancellationRequestedError",
     "CancellationStatus",
     "ConfigError",
+    "DataStore",
     "NbAgentsError",
     "Recipe",
     "RecipeError",
@@ -60,11 +64,13 @@ __all__ = [
     "SessionStore",
     "StopResult",
     "TeamSpec",
+    "ToolContext",
     "checkpoint",
     "resume",
     "runs",
     "should_stop",
     "start",
+    "tool",
 ]
 
 

@@ -52,6 +52,7 @@ __all__ = [
     "Told",
     "ToolFinished",
     "ToolStarted",
+    "ToolTold",
     "TurnEnded",
     "TurnRejected",
     "TurnStarted",
@@ -237,6 +238,15 @@ class ToolStarted(_Event):
     args: Any = None
     summary: str = ""
     kind: Literal["tool_started"] = "tool_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolTold(_Event):
+    """The last of what an agent's running tool wrote; the tool keeps all of it."""
+
+    agent: str
+    text: str
+    kind: Literal["tool_told"] = "tool_told"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -596,6 +606,7 @@ Event = (
     | ModelFailed
     | ModelCut
     | ToolStarted
+    | ToolTold
     | ToolFinished
     | TurnRejected
     | Told

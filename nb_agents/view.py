@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from nb_agents import events as ev
-from nb_agents.steps import ApprovalView, GateView, StepView, apply_gate, apply_step
+from nb_agents.steps import MAX_TAIL, ApprovalView, GateView, StepView, apply_gate, apply_step
 
 __all__ = [
     "AgentPhase",
@@ -68,6 +68,7 @@ class AgentView:
         model: Its model's name.
         phase: What it is doing.
         tool: The tool that runs now, or "".
+        tool_tail: The last of what it wrote.
         round: Rounds begun.
         answers: Its answers, oldest first.
         vote: Its vote, or None.
@@ -88,6 +89,7 @@ class AgentView:
     phase: AgentPhase = "waiting"
     tool: str = ""
     tool_summary: str = ""
+    tool_tail: str = ""
     round: int = 0
     answers: tuple[str, ...] = ()
     vote: VoteView | None = None
@@ -445,7 +447,14 @@ def _model_cut(view: RunView, e: ev.ModelCut) -> RunView:
 def _tool_started(view: RunView, e: ev.ToolStarted) -> RunView:
     call = ToolView(e.agent, e.call_id, e.tool, summary=e.summary)
     view = replace(view, tools=(*view.tools, call))
-    return _with_agent(view, e.agent, phase="tool", tool=e.tool, tool_summary=e.summary)
+    return _with_agent(
+        view, e.agent, phase="tool", tool=e.tool, tool_summary=e.summary, tool_tail=""
+    )
+
+
+def _tool_told(view: RunView, e: ev.ToolTold) -> RunView:
+    tail = (view.agents[e.agent].tool_tail + e.text)[-MAX_TAIL:]
+    return _with_agent(view, e.agent, tool_tail=tail)
 
 
 def _tool_finished(view: RunView, e: ev.ToolFinished) -> RunView:
@@ -608,6 +617,7 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "model_failed": _model_failed,
     "model_cut": _model_cut,
     "tool_started": _tool_started,
+    "tool_told": _tool_told,
     "tool_finished": _tool_finished,
     "turn_rejected": _turn_rejected,
     "told": _told,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from nb_agents.agents.rules import Rules
 from nb_agents.config.team import TeamSpec
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
-from nb_agents.tools.base import Toolbox
+from nb_agents.tools.base import Tool, Toolbox
 from nb_agents.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Briefing:
         task: What was asked.
         history: The conversation before.
         context: Read-only files and directories.
+        tools: For each agent id, what it has besides the tools of its workspace.
     """
 
     spec: TeamSpec
@@ -44,6 +45,7 @@ class Briefing:
     task: str
     history: Sequence[Message]
     context: Sequence[Path]
+    tools: Mapping[str, Sequence[Tool]] = field(default_factory=dict)
 
     def opening(self, state: co.Coordination, agent: str, note: str) -> list[ModelMessage]:
         """Make the messages that open a round.
@@ -77,7 +79,8 @@ class Briefing:
         peers = {
             label: self.paths.workspaces / a for label, a in co.labels(state).items() if a != agent
         }
-        tools = Workspace(self.paths.workspaces / agent, peers, self.context).tools()
+        files = Workspace(self.paths.workspaces / agent, peers, self.context).tools()
+        tools = [*files, *self.tools.get(agent, ())]
         only_plans = self.rules.plans_first and not is_presenting
         return Toolbox(tool for tool in tools if not only_plans or tool.name in HARMLESS)
 

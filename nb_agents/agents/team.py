@@ -30,6 +30,7 @@ from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
+from nb_agents.tools.base import Tool
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -74,6 +75,7 @@ class Team:
         emit: Takes what happens.
         past: Where an earlier turn had come to, when this one resumes it.
         timeout_s: The orchestrator timeout, seconds: agents are told what is left of it.
+        tools: For each agent id, what it has besides the tools of its workspace.
     """
 
     def __init__(
@@ -89,11 +91,14 @@ class Team:
         emit: Callable[[ev.Event], None],
         past: Past | None = None,
         timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
+        tools: Mapping[str, Sequence[Tool]] | None = None,
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._backends = backends
         self._rules = rules_of(spec, timeout_s)
-        self._briefing = Briefing(spec, self._rules, paths, task, history, list(context))
+        self._briefing = Briefing(
+            spec, self._rules, paths, task, history, list(context), tools or {}
+        )
         self._began = anyio.current_time()
         self._token = token
         self._tokens = tokens

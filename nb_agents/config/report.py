@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from nb_agents.config.backends import why_unsupported
 from nb_agents.config.orchestrator import OrchestratorSpec
-from nb_agents.config.tools import NOT_WIRED
 
 __all__ = ["Unsupported", "foreign_keys", "foreign_values", "unsupported"]
 
@@ -30,10 +29,10 @@ class Unsupported(NamedTuple):
 
 def foreign_keys(spec: BaseModel, path: tuple[str, ...] = ()) -> Iterator[str]:
     """Give every key below a spec that it does not know, as a dotted path without positions."""
-    for key in (*(spec.model_extra or {}), *sorted(NOT_WIRED & spec.model_fields_set)):
+    for key in spec.model_extra or {}:
         yield ".".join((*path, key))
     for name in type(spec).model_fields:
-        value = () if name in NOT_WIRED else getattr(spec, name)
+        value = getattr(spec, name)
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, BaseModel):
                 yield from foreign_keys(item, (*path, name))

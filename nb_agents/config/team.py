@@ -26,6 +26,7 @@ from nb_agents.config.orchestrator import (
 )
 from nb_agents.config.report import Unsupported
 from nb_agents.config.spec import SafeName, Spec, safe_name
+from nb_agents.config.tools import McpServerSpec, ToolRule
 from nb_agents.errors import ConfigError
 
 __all__ = [
@@ -250,6 +251,8 @@ _SECTIONS: Sections = {
     (): TeamSpec,
     ("agents", "*"): AgentSpec,
     ("agents", "*", "backend"): BackendSpec,
+    ("agents", "*", "backend", "mcp_servers", "*"): McpServerSpec,
+    ("agents", "*", "backend", "tool_policy", "*"): ToolRule,
     ("orchestrator",): OrchestratorSpec,
     ("orchestrator", "context_paths", "*"): ContextPath,
     ("orchestrator", "coordination"): CoordinationSpec,

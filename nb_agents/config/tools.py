@@ -21,26 +21,14 @@ from nb_agents.config.spec import Spec
 
 __all__ = [
     "McpServerSpec",
-    "NOT_WIRED",
     "ToolAction",
     "ToolKeys",
     "ToolRule",
     "is_storable",
-    "policy_for",
+    "rule_for",
 ]
 
 ToolAction = Literal["ask", "allow", "deny"]
-
-NOT_WIRED = frozenset(
-    {
-        "mcp_servers",
-        "enable_mcp_command_line",
-        "command_line_execution_mode",
-        "exclude_tools",
-        "tool_policy",
-    }
-)
-"""Keys of `ToolKeys` that are read and that no agent honours: they count as ignored."""
 
 _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}")
 _HARMLESS = re.compile(r"(true|false|yes|no|on|off|\d{1,5})?", re.IGNORECASE)
@@ -129,10 +117,12 @@ class ToolRule(Spec):
     Attributes:
         match: A tool's name or a pattern: ``mcp__*``.
         action: "ask" a person, "allow", or "deny".
+        on_denial: What a person's denial does: the model is told, or the run stops.
     """
 
     match: str = Field(min_length=1)
     action: ToolAction
+    on_denial: Literal["tell", "stop"] = "tell"
 
 
 class ToolKeys(Spec):
@@ -143,6 +133,7 @@ class ToolKeys(Spec):
         enable_mcp_command_line: Whether it may run commands.
         command_line_execution_mode: Where: only "local" is to be had here.
         exclude_tools: Tools that it does not get, by name.
+        data_store: Whether it shares the session's data store.
         tool_policy: Which of its calls need a person; the first rule that fits counts.
     """
 
@@ -150,6 +141,7 @@ class ToolKeys(Spec):
     enable_mcp_command_line: bool = False
     command_line_execution_mode: str = "local"
     exclude_tools: _Names = ()
+    data_store: bool = False
     tool_policy: tuple[ToolRule, ...] = ()
 
     @field_validator("mcp_servers", mode="before")
@@ -177,21 +169,18 @@ class ToolKeys(Spec):
         )
 
 
-def policy_for(name: str, rules: Iterable[ToolRule]) -> ToolAction:
-    """Say what is done with a call.
+def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
+    """Give the first rule that fits a tool's name; None allows its calls.
 
     Args:
         name: The tool's name.
         rules: Read in order.
 
-    Returns:
-        The action of the first rule that fits; "allow" when none does.
-
     Example:
-        >>> policy_for("mcp__shop__buy", [ToolRule(match="mcp__*", action="ask")])
+        >>> rule_for("mcp__shop__buy", [ToolRule(match="mcp__*", action="ask")]).action
         'ask'
     """
-    return next((rule.action for rule in rules if fnmatchcase(name, rule.match)), "allow")
+    return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
 
 
 def is_storable(server: McpServerSpec) -> bool:

@@ -24,7 +24,9 @@ from nb_agents.jupyter.ipython import (
     parse_message,
 )
 from nb_agents.jupyter.recipe_cell import context_of
+from nb_agents.jupyter.session_verbs import tools_option
 from nb_agents.runs import registry
+from nb_agents.tools.functions import find_functions
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -53,6 +55,7 @@ class AgentsMagics(Magics):
         metavar="NAME=VALUE",
         help="a value that the recipe starts with",
     )
+    @tools_option
     @argument("--model", "-m", metavar="T:M", help="one agent of this model: openai:gpt-5-mini")
     @argument(
         "--skip-unsupported",
@@ -148,6 +151,7 @@ class AgentsMagics(Magics):
         run = registry.start(
             "" if args.recipe else fill_in(cell, names),
             config=args.config,
+            tools=find_functions(args.tools, names) if args.tools else (),
             recipe=args.recipe,
             context=context_of(cell, args.settings, names) if args.recipe else None,
             model=args.model,

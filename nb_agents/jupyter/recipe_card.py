@@ -70,7 +70,8 @@ class RecipeCard:
         next: What a resume does first, a line each.
         later: How many units come after that.
         asked: The gates that a resume asks again, a sentence each.
-        done: What finished steps gave.
+        done: What the latest of the finished steps gave.
+        done_count: How many have finished.
         heading: What there is to say of the steps before one looks at them.
         rows: All units.
     """
@@ -83,6 +84,7 @@ class RecipeCard:
     later: int
     asked: tuple[str, ...]
     done: tuple[Value, ...]
+    done_count: int
     heading: str
     rows: tuple[UnitRow, ...]
 
@@ -107,8 +109,12 @@ def recipe_card(view: RunView) -> RecipeCard:
         cut=tuple(_left_of(step, view) for step in cut[:MAX_VALUES]),
         next=next_,
         later=later,
-        asked=tuple(f"{g.address}: {text.clip(g.prompt, 400)}" for g in view.gates.values()),
+        asked=(
+            *(f"{g.address}: {text.clip(g.prompt, 400)}" for g in view.gates.values()),
+            *(f"{address}, which was denied" for address in _denied(view)),
+        ),
         done=tuple(_given(step) for step in _done(view)[-MAX_VALUES:]),
+        done_count=len(_done(view)),
         heading=f"What happened · {_counted(view)}",
         rows=tuple(units(view, view.last_at, MAX_ROWS)),
     )
@@ -116,7 +122,7 @@ def recipe_card(view: RunView) -> RecipeCard:
 
 def kept(view: RunView) -> list[str]:
     """Say what of an incomplete turn is kept: its steps and words, in numbers."""
-    words = sum(bool(value.text) for value in recipe_card(view).cut)
+    words = sum(bool(_left_of(step, view).text) for step in _cut_steps(view))
     return [_number(len(_done(view)), "finished step"), _number(words, "partial text")]
 
 
@@ -164,7 +170,8 @@ def recipe_text(view: RunView) -> str:
         body = _listed("Failed", card.failed) + _listed("Cut off", card.cut)
         body += _bullets("Next", [*card.next, *([f"and {card.later} more"] * bool(card.later))])
         body += _bullets("A resume asks again", card.asked)
-        body += _listed("Done", card.done)
+        left = card.done_count - len(card.done)
+        body += _listed(f"Done (the last {len(card.done)})" if left else "Done", card.done)
     body += _bullets("Gates", card.gates)
     return "\n".join([*body, f"{card.heading}:", "", *map(_row_line, card.rows), ""])
 
@@ -268,6 +275,10 @@ def _fatal(view: RunView) -> list[StepView]:
     return [step for step in ends if _holders(step.address) or step.ended_at == last]
 
 
+def _denied(view: RunView) -> list[str]:
+    return [given.address for given in view.approvals if not given.approved]
+
+
 def _holders(address: str) -> set[str]:
     parent = parent_of(address)
     return {parent, *_holders(parent)} if parent else set()
@@ -277,12 +288,11 @@ def _next(view: RunView, cut: Sequence[StepView]) -> tuple[tuple[str, ...], int]
     """Give what a resume begins with, and how many of the units that are known come after."""
     if view.status == "completed":
         return (), 0
-    again = {step.address: f"{step.address} again" for step in cut}
-    again |= {address: f"the gate of {address}" for address in view.gates}
+    again = {step.address: f"{step.address} again" for step in (*cut, *_fatal(view))}
+    again |= {address: f"the gate of {address}" for address in (*view.gates, *_denied(view))}
     to_come = {u.address: f"{u.address} ({to_do(u)})" for u in view.pending if u.unit != "stage"}
-    # A kernel that died has not said it; what failed is told apart.
-    likely = list(again) or list(to_come)[:1] if view.status != "failed" else []
-    first = view.next or likely
+    # A kernel that died has not said it, nor does a recipe that has failed.
+    first = view.next or list(again) or list(to_come)[:1]
     lines = tuple(again.get(address) or to_come.get(address) or address for address in first)
     return lines, len(set(to_come) - set(first))
 

@@ -18,7 +18,7 @@ from nb_agents.jupyter.cards import show_turn
 from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.panel import show_run, show_text, shown_path
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, check_recipe
-from nb_agents.jupyter.session_verbs import SESSION_VERBS, root_option
+from nb_agents.jupyter.session_verbs import SESSION_VERBS, root_option, tools_option
 from nb_agents.jupyter.tables import show_table
 from nb_agents.jupyter.waiting import question, stay
 from nb_agents.models.report import report_on
@@ -35,6 +35,7 @@ from nb_agents.session.layout import (
     sessions_by_use,
     turns_of,
 )
+from nb_agents.tools.functions import find_functions
 
 __all__ = ["VERBS", "WITH_MESSAGE", "follow", "tell_of_dead_turns"]
 
@@ -154,6 +155,7 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
 @argument("--config", "-c", metavar="F", help="team file (default: the turn's own)")
 @argument("--orchestrator-timeout", type=float, metavar="S", help="seconds, counted anew")
 @argument("--recipe", "-r", metavar="F", help="a changed recipe, in the place of the turn's own")
+@tools_option
 @argument("--preview", action="store_true", help="only say what would run again")
 @argument("--wait", action="store_true", help="stay in the cell until the run is over")
 @root_option
@@ -168,6 +170,7 @@ def resume(ip: Any, args: Any) -> None:
         args.session_root,
         timeout=args.orchestrator_timeout,
         recipe=args.recipe,
+        tools=find_functions(args.tools, ip.user_ns) if args.tools else (),
     )
     follow(ip, run, wait=args.wait)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nb_agents import events as ev
 from nb_agents.agents.decisions import Offer, Verdict
 from nb_agents.agents.prompts import follow_up
-from nb_agents.tools.base import Toolbox
+from nb_agents.tools.base import Tool, Toolbox
 from nb_agents.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -100,11 +100,12 @@ def is_about(request: Sequence[Any], prompt: str) -> bool:
     return any(text == prompt or text.startswith(f"{prompt}\n\n") for text in asked)
 
 
-def toolbox(workspace: Path, context: Sequence[Path]) -> Toolbox:
+def toolbox(workspace: Path, context: Sequence[Path], others: Sequence[Tool]) -> Toolbox:
     """Give the tools of a step.
 
     Args:
         workspace: The run's one workspace.
         context: Read-only files and directories.
+        others: What the agent has besides.
     """
-    return Toolbox(Workspace(workspace, {}, list(context)).tools())
+    return Toolbox([*Workspace(workspace, {}, list(context)).tools(), *others])

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from nb_agents.agents.team import Result
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ConfigError, ModelCallError, NbAgentsError
 from nb_agents.models.backend import Backend
 from nb_agents.recipes import agent_step
@@ -48,6 +49,7 @@ from nb_agents.recipes.plan import (
     plan,
 )
 from nb_agents.recipes.progress import Progress, apply
+from nb_agents.tools.base import Tool
 from nb_agents.tools.process import clean_env, run_bash
 
 __all__ = ["Executor", "Models"]
@@ -63,12 +65,14 @@ class Models:
         team: The agents that there are.
         backend: Makes an agent's backend; may block.
         is_usable: Whether an agent's model can be called.
+        tools: Gives an agent its tools besides those of the workspace.
         secrets: The team's keys: no command inherits them.
     """
 
     team: TeamSpec
     backend: Callable[[AgentSpec], Backend]
     is_usable: Callable[[AgentSpec], bool]
+    tools: Callable[[str, Path, ToolKeys], Awaitable[Sequence[Tool]]]
     secrets: Sequence[str] = ()
 
 
@@ -340,10 +344,11 @@ class Executor:
         else:
             heard = self._heard.get(address, 0)
             messages, past = load_messages(past.request), load_round(past)
+        tools = await self._models.tools(spec.id, self._workspace, spec.backend)
         turn = self._active[address] = AgentTurn(
             address,
             backend,
-            agent_step.toolbox(self._workspace, self._context),
+            agent_step.toolbox(self._workspace, self._context, tools),
             self._emit,
             agent_step.StepSeat(address, self._said, heard, self._emit),
             boundary,

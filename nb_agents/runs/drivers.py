@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents.team import Result, Team
 from nb_agents.cancel import CancellationStatus, StopRequest
+from nb_agents.config.team import AgentSpec
 from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.recipes.executor import Executor, Models
 from nb_agents.recipes.progress import fold
 from nb_agents.runs.debug import secrets_of
 from nb_agents.session.cancellation import read_stop
+from nb_agents.tools.base import Tool
+from nb_agents.tools.kit import ToolKit, ToolPlaces
 
 if TYPE_CHECKING:
     import httpx2
 
     from nb_agents.runs.execution import Execution
 
-__all__ = ["Driver", "driver_for"]
+__all__ = ["Driver", "driver_for", "kit_for"]
 
 
 class Driver(Protocol):
@@ -42,22 +46,41 @@ class Driver(Protocol):
         ...
 
 
-async def driver_for(run: Execution, client: httpx2.AsyncClient) -> Team | Executor:
+async def driver_for(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Team | Executor:
     """Make what does a run's work.
 
     Args:
         run: The run.
         client: Its HTTP client.
+        kit: Its tools.
 
     Returns:
         The driver.
     """
     make = _executor if run.work.recipe else _team
-    return await make(run, client)
+    return await make(run, client, kit)
 
 
-async def _team(run: Execution, client: httpx2.AsyncClient) -> Team:
+def kit_for(run: Execution) -> ToolKit:
+    """Make the tools of a run; they start when it does."""
+    work = run.work
+    places = ToolPlaces(
+        work.paths.path.parent, work.paths.path, work.context, secrets_of(work.spec)
+    )
+    return ToolKit(places, work.functions, run.recorder.note, run.approvals.ask)
+
+
+async def _team(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Team:
     work, spec = run.work, run.work.spec
+    tools: dict[str, Sequence[Tool]] = {}
+
+    async def open_tools(agent: AgentSpec) -> None:
+        space = work.paths.workspaces / agent.id
+        tools[agent.id] = await kit.open(agent.id, space, agent.backend)
+
+    async with anyio.create_task_group() as group:
+        for agent in spec.agents:
+            group.start_soon(open_tools, agent)
 
     def backends() -> dict[str, Backend]:
         return {a.id: backend_for(a, client) for a in spec.agents}
@@ -74,10 +97,11 @@ async def _team(run: Execution, client: httpx2.AsyncClient) -> Team:
         run.limits.emit,
         work.resumed.past if work.resumed else None,
         work.timeout_s,
+        tools,
     )
 
 
-async def _executor(run: Execution, client: httpx2.AsyncClient) -> Executor:
+async def _executor(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Executor:
     work = run.work
     assert work.recipe is not None
     resumed, make = work.resumed, partial(backend_for, client=client)
@@ -85,7 +109,7 @@ async def _executor(run: Execution, client: httpx2.AsyncClient) -> Executor:
     progress = resumed.progress if resumed and resumed.progress else fold([work.started()])
     return Executor(
         fold([loaded], progress),
-        Models(work.spec, make, is_usable, secrets_of(work.spec)),
+        Models(work.spec, make, is_usable, kit.open, secrets_of(work.spec)),
         work.paths.workspaces / work.recipe.name,
         work.context,
         run.token,

@@ -21,6 +21,7 @@ from anyio import to_thread
 from filelock import FileLock
 
 from nb_agents import events as ev
+from nb_agents.agents.boundary import Boundary
 from nb_agents.agents.team import Result, Team
 from nb_agents.cancel import (
     AgentStopped,
@@ -34,7 +35,8 @@ from nb_agents.models.providers import http_client
 from nb_agents.receipt import receipt
 from nb_agents.recipes.addresses import planned
 from nb_agents.recipes.executor import Executor
-from nb_agents.runs.drivers import Driver, driver_for
+from nb_agents.runs.approvals import Approvals
+from nb_agents.runs.drivers import Driver, driver_for, kit_for
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.work import Resumed, Work
@@ -43,6 +45,7 @@ from nb_agents.session.history import past_events, workspace_files
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.turn import write_views
+from nb_agents.tools.kit import ToolKit
 from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView
 
 __all__ = ["Execution", "Resumed", "Work"]
@@ -78,6 +81,7 @@ class Execution:
         done: Set when everything is written; waiting for it is for any thread.
         crash: A defect that ended it, or None.
         limits: What ends it by itself: its time and its budget.
+        approvals: Calls of tools that wait for a person.
 
     Raises:
         OSError: The turn's first files can't be written.
@@ -96,6 +100,7 @@ class Execution:
         self.done.set_running_or_notify_cancel()
         self.crash: Exception | None = None
         self.limits = Limits(self)
+        self.approvals = Approvals(self.token, self.recorder.emit, self.request)
         self._lock = lock
         self._driver: Team | Executor | None = None
         self._noted = CancellationStatus.NONE
@@ -145,19 +150,33 @@ class Execution:
         client = http_client()
         try:
             with bind(self.token):
-                return await self._drive(await driver_for(self, client))
+                async with kit_for(self) as kit:
+                    driver = await self._start(client, kit)
+                    return await self._drive(driver, kit)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                 await client.aclose()
 
-    async def _drive(self, driver: Team | Executor) -> Result:
+    async def _start(self, client: Any, kit: ToolKit) -> Team | Executor:
+        """Make the driver; tools that take their time to start are given up at a stop."""
+        made: list[Team | Executor] = []
+
+        async def make() -> None:
+            made.append(await driver_for(self, client, kit))
+
+        with Boundary(self.token) as boundary:
+            await boundary.until(make)
+        self.token.checkpoint()
+        return made[0]
+
+    async def _drive(self, driver: Team | Executor, kit: ToolKit) -> Result:
         for event in self._said_before:
             driver.hear(event)
         self._driver = driver
         # What the work raises is caught inside because the group would wrap it.
         outcome: Result | AgentStopped | Exception
         async with anyio.create_task_group() as group:
-            group.start_soon(self._tick, driver)
+            group.start_soon(self._tick, driver, kit)
             group.start_soon(self._sync)
             group.start_soon(self.limits.watch)
             try:
@@ -169,13 +188,15 @@ class Execution:
             raise outcome
         return outcome
 
-    async def _tick(self, driver: Driver) -> None:
+    async def _tick(self, driver: Driver, kit: ToolKit) -> None:
         """Ten times a second: bring streamed words to the journal, and news to those who watch."""
         shown = (-1, -1)
         while True:
             await anyio.sleep(TICK_S)
             self._look_for_stop()
             driver.flush()
+            for agent, text in kit.take_told().items():
+                self.recorder.emit(ev.ToolTold(agent=agent, text=text))
             self.recorder.flush()
             news = (self.view.seq, int(time.time() - self.view.started_at))
             if news != shown:
@@ -222,9 +243,11 @@ class Execution:
         Returns:
             Its address, or "" when it does not wait.
         """
-        if not isinstance(self._driver, Executor) or self.view.is_over:
+        if self.view.is_over:
             return ""
-        address = self._driver.decide(approved, message, by, gate)
+        address = self.approvals.decide(approved, message, by, gate)
+        if not address and isinstance(self._driver, Executor):
+            address = self._driver.decide(approved, message, by, gate)
         self.recorder.publish()
         return address
 

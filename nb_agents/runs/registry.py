@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -33,6 +33,7 @@ from nb_agents.runs.loop import at_shutdown
 from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run, Work
+from nb_agents.runs.work import checked_functions
 from nb_agents.session import layout
 from nb_agents.session.history import Session, load_session
 from nb_agents.session.layout import TurnPaths
@@ -67,6 +68,7 @@ def start(
     recipe: str | os.PathLike[str] | Recipe | None = None,
     context: Mapping[str, Any] | None = None,
     agents: str | os.PathLike[str] | TeamSpec | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
     from_turn: int | None = None,
     model: str | None = None,
     skip_unsupported: bool = False,
@@ -84,6 +86,7 @@ def start(
         recipe: A recipe file, or a Recipe, for the agents to work through.
         context: The values that the recipe starts with.
         agents: Another name for ``config``, as recipes have it.
+        tools: Functions that all agents may call; see `nb_agents.tool`.
         from_turn: With ``continue_``: leave that session as it is, and go on from this turn of it
             in a new one.
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
@@ -123,6 +126,7 @@ def start(
         spec, skipped = _skipping(spec)
         notices += skipped
     check_team(spec)
+    functions = checked_functions(tools)
     given = given_values(context or {}) if recipe is not None else {}
     read = None if recipe is None else read_recipe(recipe, given, spec)
     readable = spec.context_paths
@@ -145,6 +149,7 @@ def start(
             config=config_path(config),
             recipe=read,
             given=given,
+            functions=functions,
         )
 
     return launch(past.path, make, policy or CancelPolicy(), debug, resume)

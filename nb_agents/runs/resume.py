@@ -7,10 +7,10 @@ there. No model call and no tool call that finished runs again, and what will is
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nb_agents.agents.replay import OpenRound, Past, replay
 from nb_agents.cancel import CancelPolicy
@@ -37,6 +37,7 @@ from nb_agents.runs.recipes import (
     what_runs_again,
 )
 from nb_agents.runs.run import Run
+from nb_agents.runs.work import checked_functions
 from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
@@ -127,6 +128,7 @@ def resume(
     timeout: float | None = None,
     *,
     recipe: str | os.PathLike[str] | Recipe | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
     policy: CancelPolicy | None = None,
     debug: bool = False,
 ) -> Run:
@@ -138,6 +140,7 @@ def resume(
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
         timeout: Orchestrator timeout in seconds, counted anew; by default the team's.
         recipe: Takes the place of the recipe that the turn has kept: what finished stays as it is.
+        tools: Functions that all agents may call: those of the turn are not stored.
         policy: Grace time and hooks of a stop.
         debug: Whether to write debug.log into the turn's directory.
 
@@ -155,6 +158,7 @@ def resume(
     spec = team.spec
     check_team(spec)
     load({agent.backend.type for agent in spec.agents})
+    functions = checked_functions(tools)
     going = _going(events, recipe, spec)
     past = going.past if going else _past([a.id for a in spec.agents], events)
     before = past_session.before(turn.paths.number)
@@ -179,6 +183,7 @@ def resume(
             resumed=Resumed(turn.paths.number, past, turn.view, going.progress if going else None),
             recipe=going.recipe if going else None,
             given=going.progress.context if going else {},
+            functions=functions,
         )
 
     return launch(past_session.path, make, policy or CancelPolicy(), debug, resume)

@@ -101,6 +101,7 @@ class Run:
             self._execution = Execution(run_id, work, lock, policy)
         except OSError as exc:
             raise StorageError(str(work.paths.path), exc.strerror or str(exc)) from None
+        self._functions = work.functions
         self._was_pressed = False
 
     def __repr__(self) -> str:
@@ -437,7 +438,7 @@ class Run:
         """Go on with this run's turn after it was stopped; see `nb_agents.resume`.
 
         Args:
-            options: ``config``, ``timeout``, ``recipe``, ``policy``, ``debug``.
+            options: ``config``, ``timeout``, ``recipe``, ``tools``, ``policy``, ``debug``.
 
         Returns:
             A new run: the next turn of the session.
@@ -452,6 +453,7 @@ class Run:
                 f"turn {last} is. `%agents resume {self.session}` goes on with that one."
             )
         options.setdefault("config", self._team)
+        options.setdefault("tools", self._functions)
         return self._resume(self.session, session_root=self.path.parent.parent, **options)
 
     # Watching -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,20 @@ from nb_agents.agents.replay import Past
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.snapshot import snapshot
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, AgentSpec, TeamSpec
+from nb_agents.errors import UserError
 from nb_agents.recipes.progress import Progress
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
+from nb_agents.tools.functions import function_tool
 from nb_agents.view import RunView
 
-__all__ = ["Resumed", "Work"]
+__all__ = ["RESERVED_NAMES", "Resumed", "Work", "checked_functions"]
+
+RESERVED_NAMES = frozenset(
+    {"new_answer", "vote", "list_files", "read_file", "write_file", "edit_file", "delete_file"}
+    | {"run_command", "run_python"}
+)
+"""Tools that agents have, or may have, besides functions."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ class Work:
         resumed: What this goes on with, or None.
         recipe: What the agents work through instead of a task of their own, or None.
         given: The values that the recipe was started with.
+        functions: Functions of the notebook that all agents may call.
     """
 
     task: str
@@ -68,6 +77,7 @@ class Work:
     resumed: Resumed | None = None
     recipe: Recipe | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
+    functions: Sequence[Callable[..., Any]] = ()
 
     @property
     def workspaces(self) -> tuple[str, ...]:
@@ -89,6 +99,24 @@ class Work:
             recipe=self.recipe.name if self.recipe else "",
             context=dict(self.given),
         )
+
+
+def checked_functions(functions: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+    """Refuse functions that agents can't be given.
+
+    Args:
+        functions: Of the notebook.
+
+    Raises:
+        UserError: One's signature can't be told to a model, or its name is taken.
+    """
+    names = set(RESERVED_NAMES)
+    for function in functions:
+        name = function_tool(function).name
+        if name in names:
+            raise UserError(f"A tool named {name!r} is there already; give the function another.")
+        names.add(name)
+    return tuple(functions)
 
 
 def _info(agent: AgentSpec) -> ev.AgentInfo:

@@ -33,7 +33,7 @@ from nb_agents.errors import UserError
 from nb_agents.tools.base import Tool, ToolError, is_repeated
 from nb_agents.tools.context import ToolContext
 
-__all__ = ["DEFAULT_NAMESPACE", "FILE_NAME", "DataStore", "Entry", "Operation"]
+__all__ = ["DEFAULT_NAMESPACE", "DataStore", "Entry", "FILE_NAME", "Operation"]
 
 FILE_NAME = "data_store.sqlite"
 DEFAULT_NAMESPACE = "default"
@@ -279,9 +279,8 @@ class DataStore:
     def _write(self, name: str, items: Mapping[str, JsonValue], metadata: JsonValue) -> int:
         said = _json("metadata", metadata)
         rows = [(_name(key), _json(key, value)) for key, value in _each(items.items())]
-        with self._operation(
-            name, [f"{key}={value[:MAX_PREVIEW_CHARS]}" for key, value in rows]
-        ) as db:
+        about = [f"{key}={value[:MAX_PREVIEW_CHARS]}" for key, value in rows]
+        with self._operation(name, about) as db:
             for row in _each(rows):
                 db.execute(_SET, (self._namespace, *row, said, self._by, _now()))
         return len(rows)

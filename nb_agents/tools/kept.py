@@ -63,7 +63,7 @@ class Transcript:
         Returns:
             What a model is to see: all of it, or its two ends and the file's place.
         """
-        whole = _ANSI.sub("", "".join(self._pieces))
+        whole = _ANSI.sub("", "".join(self._pieces)).replace("\r\n", "\n")
         if not whole:
             return ""
         try:

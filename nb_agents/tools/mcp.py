@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+import anyio.lowlevel
 from anyio import CancelScope, Event, create_task_group, move_on_after, to_thread
 from pydantic import SecretStr
 
@@ -112,9 +113,16 @@ class McpServers:
     ) -> None:
         for server in self._servers.values():
             server.close()
-        # The group is not told what the block raised: it would wrap it. Its tasks end by
-        # themselves, shielded from a stop and each within a few seconds.
-        await self._tasks.__aexit__(None, None, None)
+        try:
+            # Each ends within a few seconds. Only then is the group left, with nothing to wait for:
+            # else a stop would come up here and hide what the block raised.
+            with CancelScope(shield=True):
+                for server in self._servers.values():
+                    await server.wait_ended()
+                await anyio.lowlevel.checkpoint()
+        finally:
+            # The group is not told what the block raised: it would wrap it.
+            await self._tasks.__aexit__(None, None, None)
 
     async def tools(
         self, context: ToolContext, specs: Iterable[McpServerSpec], exclude: Sequence[str] = ()
@@ -276,6 +284,7 @@ class _Server:
         self._tasks = tasks
         self._secrets = secrets
         self._life: _Life | None = None
+        self._lives: list[_Life] = []
         self._is_closed = False
 
     @property
@@ -294,12 +303,18 @@ class _Server:
         if self._life:
             self._life.close()
 
+    async def wait_ended(self) -> None:
+        """Wait until nothing of it is left."""
+        for life in self._lives:
+            await life.ended.wait()
+
     async def settle(self) -> _Life:
         """Wait until it runs, or could not be started; start it when it has ended."""
         if self._is_closed:
             raise ToolError("the run is over")
         if self._life is None or self._life.is_over:
             before, self._life = self._life, _Life(self._endpoint, self._secrets)
+            self._lives.append(self._life)
             self._tasks.start_soon(self._life.run, before)
         life = self._life
         await life.settled.wait()
@@ -332,6 +347,7 @@ class _Life:
 
     Attributes:
         settled: Set when it runs, or could not be started.
+        ended: Set when nothing of it is left.
         is_over: Whether it ends or has ended.
         is_doubted: Whether a call was given up, so that it may hang.
         fault: Why it could not be started, or "".
@@ -343,7 +359,7 @@ class _Life:
         self._secrets = secrets
         self._scope = CancelScope(shield=True)
         self._closing = Event()
-        self._ended = Event()
+        self.ended = Event()
         self._words = LastWords()
         self._client: Client | None = None
         self._calls = 0
@@ -372,7 +388,7 @@ class _Life:
         try:
             with self._scope:
                 if before is not None:
-                    await before._ended.wait()
+                    await before.ended.wait()
                 self._scope.deadline = anyio.current_time() + START_TIMEOUT_S
                 await self._live()
             if not self.settled.is_set() and not self._closing.is_set():
@@ -384,8 +400,10 @@ class _Life:
                 self._explain(_reason(exc))
         finally:
             self._end()
+            if not self.settled.is_set():
+                self.fault = self.fault or "it was stopped"
             self.settled.set()
-            self._ended.set()
+            self.ended.set()
 
     async def _live(self) -> None:
         async with _client(self._transport()) as client:

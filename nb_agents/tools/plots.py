@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,7 +36,7 @@ def png(value: Any) -> bytes | None:
         return None
     try:
         data = base64.b64decode(value)
-    except binascii.Error:
+    except ValueError:
         return None
     return data if data.startswith(_PNG) else None
 

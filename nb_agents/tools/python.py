@@ -15,7 +15,7 @@ from nb_agents.tools.base import Tool, ToolError, is_repeated
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.kept import Transcript, kept_folder
 from nb_agents.tools.plots import FOLDER, Plot, next_number, png, write_plots
-from nb_agents.tools.python_kernel import Interpreter, InterpreterEnded, Message
+from nb_agents.tools.python_kernel import LOST, Interpreter, InterpreterEnded, Message
 from nb_agents.tools.sandbox import Sandbox
 
 __all__ = ["DEFAULT_TIMEOUT_S", "MAX_OUTPUT_CHARS", "PythonCells"]
@@ -136,16 +136,19 @@ class PythonCells:
     async def _end(self, interpreter: Interpreter, cell: _Cell) -> None:
         """See to it that a cell ends, and write down how it did if not by itself."""
         if not cell.has_ended.is_set():
-            why = "wrote too much" if cell.is_too_long else f"took more than {self._timeout_s:g} s"
             with move_on_after(_INTERRUPT_GRACE_S):
                 await cell.has_begun.wait()
-                interpreter.interrupt()
+                await interpreter.interrupt()
                 await cell.has_ended.wait()
-            if not cell.has_ended.is_set():
-                cell.is_lost = True
-                cell.said.line(f"[The cell {why} and could not be interrupted: Python was ended.]")
-            elif not cell.is_lost:
-                cell.said.line(f"[The cell {why} and was interrupted. Its variables are kept.]")
+            self._explain(cell)
+
+    def _explain(self, cell: _Cell) -> None:
+        why = "wrote too much" if cell.is_too_long else f"took more than {self._timeout_s:g} s"
+        if not cell.has_ended.is_set():
+            cell.is_lost = True
+            cell.said.line(f"[The cell {why} and could not be interrupted: Python was ended.]")
+        elif not cell.is_lost:
+            cell.said.line(f"[The cell {why} and was interrupted. Its variables are kept.]")
 
     async def _keep(self, cell: _Cell) -> str:
         if cell.plots:
@@ -193,7 +196,7 @@ class _Cell:
         elif message.kind == "error":
             lines = content.get("traceback")
             self.said.line("\n".join(map(_text, lines if isinstance(lines, list) else [])))
-        if self.said.chars > MAX_OUTPUT_CHARS:
+        if self.said.chars > MAX_OUTPUT_CHARS or message.kind == LOST:
             self.is_too_long = True
             self.is_enough.set()
 
@@ -219,8 +222,7 @@ class _Cell:
 async def _read(scope: CancelScope, interpreter: Interpreter, request: str, cell: _Cell) -> None:
     with scope:
         try:
-            if not await interpreter.follow(request, cell.hear):
-                cell.said.line("[It wrote too much at once: some of it is lost.]")
+            await interpreter.follow(request, cell.hear)
         except InterpreterEnded as exc:
             cell.is_lost = True
             cell.said.line(f"[Python ended: {exc}]")

@@ -20,9 +20,8 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after, to_thread
@@ -33,9 +32,10 @@ from nb_agents.tools.sandbox import Sandbox
 if TYPE_CHECKING:
     import zmq.asyncio
 
-__all__ = ["Interpreter", "InterpreterEnded", "Message"]
+__all__ = ["Interpreter", "InterpreterEnded", "LOST", "Message"]
 
-_T = TypeVar("_T")
+LOST = "nb_agents_lost"
+"""The kind of message that stands for some that were too large."""
 
 START_TIMEOUT_S = 60.0
 _ASK_AGAIN_S = 0.5
@@ -53,7 +53,13 @@ _LAUNCH = (
     "--HistoryManager.enabled=False",
     "--InteractiveShell.colors=NoColor",
     "--InteractiveShell.xmode=Plain",
+    # Seconds that output is held back; 0.2 by default, which every cell would have to wait.
+    "--IPKernelApp.exec_lines=import sys; "
+    "sys.stdout.flush_interval = sys.stderr.flush_interval = 0.01; del sys",
 )
+# What commands write that a cell runs takes another way, and may come after the cell's end. A mark
+# on that way shows when all of it has come.
+_MARK = "__import__('os').write(1, b'{mark}'), __import__('os').write(2, b'{mark}')"
 
 
 class InterpreterEnded(Exception):
@@ -101,9 +107,11 @@ class Interpreter:
             (zmq.RECONNECT_IVL, 10),
         ):
             self._context.setsockopt(option, value)
-        self._shell = self._connected(zmq.DEALER, "shell")
-        self._control = self._connected(zmq.DEALER, "control")
-        self._iopub = self._listening()
+        self._shell = self._context.socket(zmq.DEALER)
+        self._control = self._context.socket(zmq.DEALER)
+        self._shell.connect(self._address("shell"))
+        self._control.connect(self._address("control"))
+        self._listen()
 
     async def start(self) -> None:
         """Start it and wait until it listens.
@@ -120,7 +128,13 @@ class Interpreter:
                     [sys.executable, *_LAUNCH, "-f", str(place)], writable=[self._folder]
                 ),
                 cwd=self._sandbox.cwd,
-                env=self._sandbox.env({"IPYTHONDIR": str(self._folder / "ipython")}),
+                env=self._sandbox.env(
+                    {
+                        "IPYTHONDIR": str(self._folder / "ipython"),
+                        # Or its debugger, which nobody uses, prints a warning.
+                        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+                    }
+                ),
             )
         )
         with move_on_after(START_TIMEOUT_S) as clock:
@@ -130,27 +144,36 @@ class Interpreter:
 
     def begin(self, code: str) -> str:
         """Hand it a cell; give the request's id, for `follow`."""
-        cell = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
-        return self._send(self._shell, "execute_request", cell)
+        return self._execute(code, is_silent=False)
 
-    async def follow(self, request: str, hear: Callable[[Message], None]) -> bool:
+    async def follow(self, request: str, hear: Callable[[Message], None]) -> None:
         """Wait for the end of a cell.
 
         Args:
             request: Which.
-            hear: Is given all that it says meanwhile.
-
-        Returns:
-            Whether all of it was heard: too much at once is lost.
+            hear: Is given all that it says meanwhile, and a message of the kind `LOST` in the place
+                of too much at once.
 
         Raises:
             InterpreterEnded: It ended first.
         """
-        return await self._while_it_lives(partial(self._hear_all, request, hear))
 
-    def interrupt(self) -> None:
+        async def listen() -> None:
+            await self._hear_all(request, hear)
+            await self._hear_late(hear)
+
+        await self._while_it_lives(listen)
+
+    async def interrupt(self) -> None:
         """Interrupt the cell that runs, like Ctrl-C does."""
-        self._send(self._control, "interrupt_request", {})
+        request = self._send(self._control, "interrupt_request", {})
+        while True:
+            reply = await self._receive(self._control)
+            if reply is not None and reply.parent == request:
+                break
+        # In an `await`, the signal is noticed when something comes: tornado's add_callback does
+        # not wake its own thread's loop.
+        self._send(self._shell, "kernel_info_request", {})
 
     async def close(self) -> None:
         """End it and all that it started."""
@@ -170,17 +193,40 @@ class Interpreter:
             "signature_scheme": "hmac-sha256",
         }
 
-    def _connected(self, kind: int, name: str) -> zmq.asyncio.Socket:
-        made = self._context.socket(kind)
-        made.connect(f"ipc://{self._folder / 'k'}-{_PORTS.index(name) + 1}")
-        return made
-
-    def _listening(self) -> zmq.asyncio.Socket:
+    def _listen(self) -> None:
         import zmq
 
-        made = self._connected(zmq.SUB, "iopub")
-        made.subscribe(b"")
-        return made
+        self._iopub = self._context.socket(zmq.SUB)
+        self._line = self._iopub.get_monitor_socket(
+            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        )
+        self._iopub.subscribe(b"")
+        self._iopub.connect(self._address("iopub"))
+
+    async def _listen_anew(self) -> None:
+        """Do what ZeroMQ does not: come back to one who sent too large a message."""
+        import zmq
+
+        self._iopub.disable_monitor()
+        self._iopub.close()
+        self._listen()
+        # Never, when it was the end of the process that cut the line: then `_watch` sees it.
+        await self._event(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
+    async def _event(self, wanted: int) -> None:
+        from zmq.utils.monitor import recv_monitor_message
+
+        while (await recv_monitor_message(self._line))["event"] != wanted:
+            pass
+
+    def _address(self, name: str) -> str:
+        return f"ipc://{self._folder / 'k'}-{_PORTS.index(name) + 1}"
+
+    def _execute(self, code: str, *, is_silent: bool) -> str:
+        cell = {"code": code, "silent": is_silent, "store_history": not is_silent}
+        # Stopping on an error would drop the request that is made right after it.
+        cell |= {"allow_stdin": False, "stop_on_error": False}
+        return self._send(self._shell, "execute_request", cell)
 
     def _send(self, socket: zmq.asyncio.Socket, kind: str, content: dict[str, Any]) -> str:
         sent: Any = self._session.send(socket, kind, content)
@@ -196,15 +242,15 @@ class Interpreter:
         except Exception:  # a library's parser on bytes that a cell may have made up
             return None
 
-    async def _while_it_lives(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        done: list[_T] = []
+    async def _while_it_lives(self, work: Callable[[], Awaitable[None]]) -> None:
+        is_done = False
         async with create_task_group() as tasks:
             tasks.start_soon(self._watch, tasks.cancel_scope)
-            done.append(await work())
+            await work()
+            is_done = True
             tasks.cancel_scope.cancel()
-        if not done:
+        if not is_done:
             raise InterpreterEnded(self._how_it_ended())
-        return done[0]
 
     async def _watch(self, scope: CancelScope) -> None:
         assert self._process is not None
@@ -231,22 +277,61 @@ class Interpreter:
                     if message is not None and message.parent == request:
                         return
 
-    async def _hear_all(self, request: str, hear: Callable[[Message], None]) -> bool:
-        is_complete = False
+    async def _hear_all(
+        self,
+        request: str,
+        hear: Callable[[Message], None],
+        is_enough: Callable[[], bool] = lambda: True,
+    ) -> None:
+        is_over = False
         async with create_task_group() as tasks:
             tasks.start_soon(self._limit_wait, request, tasks.cancel_scope)
-            while not is_complete:
-                message = await self._receive(self._iopub)
-                if message is not None and message.parent == request:
-                    is_complete = _is_idle(message)
-                    hear(message)
+            while not (is_over := await self._hear_until_cut(request, hear, is_enough)):
+                await self._listen_anew()
+                hear(Message(LOST, request, {}))
             tasks.cancel_scope.cancel()
-        if not is_complete:
-            # ZeroMQ hangs up on one who sends too large a message, and does not come back.
-            self._iopub.close()
-            self._iopub = self._listening()
+        if not is_over:
             await self._hear_first_word()
-        return is_complete
+
+    async def _hear_late(self, hear: Callable[[Message], None]) -> None:
+        mark = secrets.token_hex(8)
+        late = {"stdout": "", "stderr": ""}
+
+        def hold(message: Message) -> None:
+            name, text = message.content.get("name"), message.content.get("text")
+            if message.kind == "stream" and name in late and isinstance(text, str):
+                late[name] += text
+
+        request = self._execute(_MARK.format(mark=mark), is_silent=True)
+        await self._hear_all(request, hold, lambda: all(mark in text for text in late.values()))
+        for name, text in late.items():
+            content = {"name": name, "text": text.replace(mark, "")}
+            hear(Message("stream", request, content))
+
+    async def _hear_until_cut(
+        self, request: str, hear: Callable[[Message], None], is_enough: Callable[[], bool]
+    ) -> bool:
+        """Hear a cell to its end and until it is enough; False when the line was cut before."""
+        is_idle = is_over = False
+        async with create_task_group() as tasks:
+            tasks.start_soon(self._watch_line, tasks.cancel_scope)
+            while not is_over:
+                message = await self._receive(self._iopub)
+                if message is None:
+                    continue
+                # Threads and commands of an earlier cell may still write.
+                if message.parent == request or message.kind == "stream":
+                    hear(message)
+                is_idle |= message.parent == request and _is_idle(message)
+                is_over = is_idle and is_enough()
+            tasks.cancel_scope.cancel()
+        return is_over
+
+    async def _watch_line(self, scope: CancelScope) -> None:
+        import zmq
+
+        await self._event(zmq.EVENT_DISCONNECTED)
+        scope.cancel()
 
     async def _limit_wait(self, request: str, scope: CancelScope) -> None:
         while True:

@@ -145,11 +145,24 @@ def test_a_card_of_a_stop_at_a_gate_says_that_it_is_asked_again() -> None:
     assert "A resume asks again" in html(AT_GATE)
 
 
+def test_a_card_of_a_denied_gate_says_so_and_that_it_is_asked_again() -> None:
+    given = ev.ApprovalGiven(step="gather", approved=False, message="too short", by="ada")
+    stop = ev.StopRequested(
+        level="requested", source="approval", reason="the gate of 'gather' was denied: too short"
+    )
+    text = plain(recipe(*GATHERED, given, stop, over("cancelled")))
+    assert "Stopped by an approval gate (the gate of 'gather' was denied: too short)" in text
+    assert "The gate of gather was denied by ada: too short" in text
+    assert "#### Next\n\n- the gate of gather\n" in text
+    assert "#### A resume asks again\n\n- gather, which was denied" in text
+
+
 def test_a_failed_card_says_which_step_failed_why_and_that_a_resume_tries_it_again() -> None:
     text = plain(FAILED)
     assert "**Failed.**" in text
     assert "**publish/send** (tried 2 times)\n\n    no network" in text
     assert "runs again: publish/send (it failed)" in text
+    assert "#### Next\n\n- publish/send again\n" in text
     assert "No agent gave" not in html(FAILED)
 
 
@@ -212,6 +225,7 @@ def test_a_card_of_a_loop_with_thousands_of_iterations_stays_small() -> None:
         address = f"gather/each[{number}]"
         loop += [began(address, "bash", asks="y" * 500), finished(address, "z" * 2000)]
     view = recipe(*loop, over("cancelled"))
+    assert "2000 steps with what they gave (the last 30)" in html(view)
     assert len(html(view)) < 200_000
     assert len(plain(view)) < 100_000
 

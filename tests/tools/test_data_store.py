@@ -169,6 +169,15 @@ def test_each_operation_checks_on_entry(row: Row, store: DataStore) -> None:
     assert store.operations() == [*before, store.operations()[-1]]  # get_all is the one
 
 
+@by_row
+def test_after_a_stop_the_file_is_not_even_opened(row: Row, tmp_path: Path) -> None:
+    token = CancelToken()
+    token.request(CancellationStatus.REQUESTED, "api")
+    with bind(token), pytest.raises(AgentStopped):
+        row.do(DataStore(tmp_path / "made" / FILE_NAME))
+    assert not (tmp_path / "made").exists()
+
+
 def test_use_namespace_gives_the_same_store_at_another_place(store: DataStore) -> None:
     other = store.use_namespace("other")
     other.set("only here", 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio import create_task_group, to_thread
+from anyio import CancelScope, create_task_group, to_thread
 
 from nb_agents.config.tools import McpServerSpec
 from nb_agents.tools import mcp
@@ -340,6 +340,17 @@ async def test_a_task_cancelled_twice_while_it_closes_comes_to_an_end(
         await anyio.lowlevel.checkpoint()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert alive.is_gone()
+
+
+async def test_a_server_serves_until_the_block_ends_in_a_stop_too(
+    tmp_path: Path, alive: Alive
+) -> None:
+    with CancelScope() as stop:
+        async with desk(tmp_path, spec(alive)) as it:
+            stop.cancel()
+            with CancelScope(shield=True):
+                assert await it("add", a=1, b=2) == "3"
     assert alive.is_gone()
 
 

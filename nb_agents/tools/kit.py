@@ -1,0 +1,154 @@
+"""What the agents of a run work with besides the files of their workspaces.
+
+Shell, Python, MCP servers, functions of the notebook, the data store: started with the run, ended
+with it. Calls that the team's file lets nobody make alone wait for a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from anyio import CancelScope, to_thread
+
+from nb_agents.config.tools import ToolKeys
+from nb_agents.tools.base import Tool
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.data_store import DataStore
+from nb_agents.tools.functions import function_tool
+from nb_agents.tools.mcp import McpServers
+from nb_agents.tools.policy import Ask, guarded
+from nb_agents.tools.python import PythonCells
+from nb_agents.tools.shell import Shell
+
+__all__ = ["ToolKit", "ToolPlaces"]
+
+MAX_TOLD = 2_000
+"""Characters of a running tool's output that the panel gets at a time; the tool keeps all of it."""
+
+
+@dataclass(frozen=True)
+class ToolPlaces:
+    """Where the tools of a run work.
+
+    Attributes:
+        session: The session's directory.
+        turn: The turn's directory.
+        readable: Files and directories that all agents may read.
+        secrets: Values that must not leak.
+    """
+
+    session: Path
+    turn: Path
+    readable: Sequence[Path]
+    secrets: Sequence[str]
+
+
+class ToolKit:
+    """The tools of one run; an async context manager, on the loop.
+
+    Args:
+        places: Where they work.
+        functions: Functions of the notebook, for all agents.
+        notice: Takes what a person should know, in a sentence.
+        ask: Asks a person whether a call may be made.
+    """
+
+    def __init__(
+        self,
+        places: ToolPlaces,
+        functions: Sequence[Callable[..., Any]],
+        notice: Callable[[str], None],
+        ask: Ask,
+    ) -> None:
+        self._places = places
+        self._functions = functions
+        self._notice = notice
+        self._ask = ask
+        self._told: dict[str, list[str]] = {}
+        self._tools: dict[str, Sequence[Tool]] = {}
+        self._opening: dict[str, anyio.Lock] = {}
+        self._servers = McpServers(notice)
+        self._ends = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._ends.enter_async_context(self._servers)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._ends.__aexit__(kind, exc, trace)
+
+    async def open(self, agent: str, workspace: Path, keys: ToolKeys) -> Sequence[Tool]:
+        """Give an agent its tools; the first time they are started.
+
+        Args:
+            agent: The agent's id.
+            workspace: Where it works.
+            keys: What its configuration gives it.
+        """
+        async with self._opening.setdefault(agent, anyio.Lock()):
+            if agent not in self._tools:
+                self._tools[agent] = await self._open(agent, workspace, keys)
+        return self._tools[agent]
+
+    async def _open(self, agent: str, workspace: Path, keys: ToolKeys) -> Sequence[Tool]:
+        context = self._context(agent, workspace)
+        for notice in keys.tool_notices:
+            self._notice(notice)
+        tools = [function_tool(function, context) for function in self._functions]
+        if keys.runs_commands:
+            tools += await to_thread.run_sync(self._hands, context)
+        if keys.data_store:
+            tools += DataStore.of(context).tools(context)
+        if keys.mcp_servers:
+            tools += await self._servers.tools(context, keys.mcp_servers, keys.exclude_tools)
+        wanted = (tool for tool in tools if tool.name not in keys.exclude_tools)
+        ask = partial(self._ask, agent)
+        return tuple(guarded(tool, keys.tool_policy, ask) for tool in wanted)
+
+    def _hands(self, context: ToolContext) -> list[Tool]:
+        """Give an agent a shell and a Python; looks for the sandbox, which takes a moment."""
+        shell, cells = Shell(context), PythonCells(context)
+        self._ends.push_async_callback(_close, cells)
+        if not shell.is_sandboxed:
+            self._notice(
+                f"Commands of {context.agent} are not sandboxed: bubblewrap is not to be had here."
+            )
+        return [*shell.tools(), *cells.tools()]
+
+    def _context(self, agent: str, workspace: Path) -> ToolContext:
+        places = self._places
+        return ToolContext(
+            agent=agent,
+            workspace=workspace,
+            readable=places.readable,
+            session=places.session,
+            kept=places.turn / "tools",
+            secrets=places.secrets,
+            tell=self._told.setdefault(agent, []).append,
+        )
+
+    def take_told(self) -> dict[str, str]:
+        """Give the last of what running tools wrote since the last time, by agent."""
+        told = {}
+        for agent, pieces in self._told.items():
+            if pieces:
+                told[agent] = "".join(pieces)[-MAX_TOLD:]
+                pieces.clear()
+        return told
+
+
+async def _close(cells: PythonCells) -> None:
+    with CancelScope(shield=True):
+        await cells.close()

@@ -1,0 +1,86 @@
+"""A decision in the panel reaches a gate of a live kernel on both ways, also a busy one."""
+
+from __future__ import annotations
+
+import getpass
+
+import pytest
+
+from tests.kernel.notebook import Notebook, Turn
+from tests.kernel.test_recipes import GATE, said_by_model, start, wait_asked, write
+from tests.kernel.test_stops import SLEEP
+from tests.model_server import wait_until
+
+DECIDE_REQUEST = "nb_agents_decide_request"
+SAYS = "Name the store."
+
+
+def content(turn: Turn, approved: bool = True) -> dict[str, object]:
+    return {
+        "run": turn.run,
+        "gate": "draft",
+        "approved": approved,
+        "text": SAYS,
+        "id": f"{turn.run}-decision",
+    }
+
+
+def on_control(notebook: Notebook, turn: Turn, approved: bool = True) -> dict[str, object]:
+    return notebook.kernel.control(DECIDE_REQUEST, content(turn, approved))
+
+
+def by_widget(notebook: Notebook, turn: Turn, subshell: str | None = None) -> None:
+    message = {"type": "decide", **content(turn)}
+    notebook.kernel.send_custom(notebook.panel(turn).comm_id, message, subshell)
+
+
+@pytest.fixture
+def turn(notebook: Notebook) -> Turn:
+    """A recipe that waits at its gate."""
+    notebook.server.default = said_by_model
+    turn = start(notebook, write(notebook, GATE))
+    wait_asked(turn)
+    return turn
+
+
+def assert_approved(notebook: Notebook, turn: Turn) -> None:
+    turn.wait_over()
+    [given] = turn.events("approval_given")
+    assert (given["approved"], given["message"]) == (True, SAYS)
+    assert given["by"] == getpass.getuser()
+    assert turn.metadata["run_status"] == "completed"
+
+
+@pytest.mark.parametrize("way", ["control", "widget"])
+def test_it_arrives_while_a_cell_blocks(notebook: Notebook, turn: Turn, way: str) -> None:
+    subshell = notebook.kernel.create_subshell()  # as JupyterLab makes one for comm messages
+    blocked = notebook.kernel.send(SLEEP)
+    notebook.kernel.wait_stdout(blocked, "begun")
+    if way == "control":
+        assert on_control(notebook, turn) == {"status": "ok", "refusal": ""}
+    else:
+        by_widget(notebook, turn, subshell)
+    assert_approved(notebook, turn)
+    assert notebook.kernel.outputs_of(blocked).is_busy
+    notebook.kernel.interrupt()
+    assert notebook.kernel.result(blocked).error
+
+
+def test_both_messages_are_one_decision_and_a_later_one_changes_nothing(
+    notebook: Notebook, turn: Turn
+) -> None:
+    by_widget(notebook, turn)
+    wait_until(lambda: turn.events("approval_given"), 10, "the decision on disk")
+    assert on_control(notebook, turn) == {"status": "ok", "refusal": ""}
+    later = {**content(turn, approved=False), "id": "another"}
+    refusal = str(notebook.kernel.control(DECIDE_REQUEST, later)["refusal"])
+    assert f"Run {turn.run} waits" in refusal
+    assert_approved(notebook, turn)
+
+
+def test_a_message_that_lacks_something_is_refused(notebook: Notebook, turn: Turn) -> None:
+    for missing in ("run", "gate", "approved", "text", "id"):
+        message = {name: value for name, value in content(turn).items() if name != missing}
+        refusal = notebook.kernel.control(DECIDE_REQUEST, message)["refusal"]
+        assert refusal == "The message lacks a run, a gate, a decision, a text or an id."
+    assert turn.events("approval_given") == []
