@@ -57,7 +57,12 @@ js-test: $(NODE_MODULES)
 
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
 py-test: .venv/.test $(PANEL) $(MASSGEN) chromium
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/browser
+	$(BIN)/python -m pytest tests/browser
+endif
 
 # tests.conftest takes the developer's keys out of the kernels' environment.
 nb-test: .venv/.test $(PANEL)

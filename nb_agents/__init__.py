@@ -32,6 +32,9 @@ from nb_agents.errors import (
     RunCancelled,
     RunFailed,
 )
+from nb_agents.runs.asking import ask
+from nb_agents.runs.children import call
+from nb_agents.runs.options import ApprovalConfig, Retry, RunOptions, Timeout
 from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
@@ -50,6 +53,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AgentStopped",
+    "ApprovalConfig",
     "CancelPolicy",
     "CancellationRequestedError",
     "CancellationStatus",
@@ -58,13 +62,18 @@ __all__ = [
     "NbAgentsError",
     "Recipe",
     "RecipeError",
+    "Retry",
     "Run",
     "RunCancelled",
     "RunFailed",
+    "RunOptions",
     "SessionStore",
     "StopResult",
     "TeamSpec",
+    "Timeout",
     "ToolContext",
+    "ask",
+    "call",
     "checkpoint",
     "resume",
     "runs",

@@ -32,6 +32,7 @@ __all__ = [
     "StopSource",
     "bind",
     "checkpoint",
+    "current_token",
     "should_stop",
 ]
 
@@ -104,6 +105,9 @@ class CancelPolicy:
             "fail", "cancel" or "continue" decides in the place of the team's `on_timeout`.
         hook_timeout_s: Seconds that each hook may take; a hook that fails or takes longer is
             noted in the journal and otherwise ignored.
+        graceful: Whether `Run.cancel` lets calls in flight finish; a graceful stop that takes
+            longer than ``grace_timeout_s`` becomes immediate.
+        reason: What `Run.cancel` records when it is given none.
     """
 
     grace_timeout_s: float | None = 30.0
@@ -111,6 +115,8 @@ class CancelPolicy:
     after_cancel: Callable[..., object] | None = None
     on_timeout: Callable[[StopRequest], object] | None = None
     hook_timeout_s: float = 5.0
+    graceful: bool = True
+    reason: str = ""
 
 
 class CancelToken:
@@ -274,6 +280,11 @@ def bind(token: CancelToken) -> Iterator[CancelToken]:
         yield token
     finally:
         _current.reset(reset)
+
+
+def current_token() -> CancelToken | None:
+    """Give the token that is bound here; None outside a run."""
+    return _current.get()
 
 
 def checkpoint() -> None:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Discriminator, TypeAdapter
 
 __all__ = [
+    "AgentCalled",
     "AgentEnded",
     "AgentFailed",
     "AgentInfo",
@@ -24,6 +25,7 @@ __all__ = [
     "ApprovalAsked",
     "ApprovalGiven",
     "Channel",
+    "Continued",
     "EVENT",
     "Event",
     "FileInfo",
@@ -35,6 +37,7 @@ __all__ = [
     "Noticed",
     "Outcome",
     "OutputStreamed",
+    "Paused",
     "Phase",
     "PlannedUnit",
     "PresentationStarted",
@@ -138,6 +141,7 @@ class TurnStarted(_Event):
         config: The team file's path, or "".
         recipe: Name of the recipe that this runs, or "".
         context: The values that a recipe was started with.
+        again: Of a resume: agents that had been stopped alone and take part again.
     """
 
     session: str
@@ -151,6 +155,7 @@ class TurnStarted(_Event):
     config: str = ""
     recipe: str = ""
     context: dict[str, Any] = field(default_factory=dict)
+    again: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
     kind: Literal["turn_started"] = "turn_started"
 
@@ -230,7 +235,12 @@ class ModelCut(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted(_Event):
-    """A tool call is about to run."""
+    """A tool call is about to run.
+
+    Attributes:
+        args: What it is given; keys are masked in the journal.
+        summary: What it is about, in a few words.
+    """
 
     agent: str
     call_id: str
@@ -258,6 +268,8 @@ class ToolFinished(_Event):
             happened in part), or "cancelled": never run, and answered so, because providers refuse
             a history in which a call has no return.
         result: What the model is told.
+        size: Characters of it.
+        seconds: How long the call took, what it waited for a person included.
     """
 
     agent: str
@@ -265,6 +277,8 @@ class ToolFinished(_Event):
     tool: str
     outcome: Literal["ok", "error", "cut", "cancelled"]
     result: str = ""
+    size: int = 0
+    seconds: float = 0.0
     kind: Literal["tool_finished"] = "tool_finished"
 
 
@@ -364,6 +378,28 @@ class AgentEnded(_Event):
     agent: str
     outcome: Outcome
     kind: Literal["agent_ended"] = "agent_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCalled(_Event):
+    """An agent called another one, which begins to work; `AgentEnded` or `AgentFailed` ends that.
+
+    Attributes:
+        agent: Id of the one that is called, such as ``ada/critic#1``.
+        caller: Id of the one that called.
+        name: The name that it was called by.
+        model: Its model's name.
+        workspace: Name of its workspace.
+        input: What it is asked.
+    """
+
+    agent: str
+    caller: str
+    name: str
+    model: str
+    workspace: str
+    input: str
+    kind: Literal["agent_called"] = "agent_called"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,12 +531,14 @@ class ApprovalAsked(_Event):
         prompt: The question.
         timeout_s: Seconds after which ``default`` decides; 0 means never.
         default: What happens then.
+        wants: A decision, or a text: then the message of who approves is the answer.
     """
 
     step: str
     prompt: str
     timeout_s: float = 0.0
     default: Literal["approve", "deny"] = "deny"
+    wants: Literal["approval", "input"] = "approval"
     kind: Literal["approval_asked"] = "approval_asked"
 
 
@@ -538,6 +576,20 @@ class StopRequested(_Event):
     agent: str = ""
     grace_s: float | None = None
     kind: Literal["stop_requested"] = "stop_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(_Event):
+    """Somebody paused the run: work holds still at its next boundary."""
+
+    kind: Literal["paused"] = "paused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued(_Event):
+    """A paused run goes on."""
+
+    kind: Literal["continued"] = "continued"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -616,6 +668,7 @@ Event = (
     | VoteIgnored
     | AgentFailed
     | AgentEnded
+    | AgentCalled
     | PresentationStarted
     | RecipeLoaded
     | StepStarted
@@ -625,6 +678,8 @@ Event = (
     | ApprovalAsked
     | ApprovalGiven
     | StopRequested
+    | Paused
+    | Continued
     | Said
     | Noticed
     | TurnEnded

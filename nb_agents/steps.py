@@ -85,6 +85,7 @@ class GateView:
         asked_at: Unix seconds.
         timeout_s: Seconds until ``default`` decides; 0 means never.
         default: What happens then.
+        wants: A decision, or a text: then the message of who approves is the answer.
     """
 
     address: str
@@ -92,6 +93,7 @@ class GateView:
     asked_at: float
     timeout_s: float
     default: Literal["approve", "deny"]
+    wants: Literal["approval", "input"] = "approval"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, Gat
     others = {address: gate for address, gate in gates.items() if address != event.step}
     if isinstance(event, ev.ApprovalGiven):
         return others
-    gate = GateView(event.step, event.prompt, event.at, event.timeout_s, event.default)
+    gate = GateView(event.step, event.prompt, event.at, event.timeout_s, event.default, event.wants)
     return {**others, event.step: gate}
 
 

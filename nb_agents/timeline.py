@@ -136,7 +136,8 @@ class TimelineFold:
         self._last_at = event.at or self._last_at
         take = _TAKE.get(event.kind)
         agent = getattr(event, "agent", "")
-        if take is not None and (not agent or agent in self._agents):
+        is_new = event.kind == "agent_called"
+        if take is not None and (not agent or agent in self._agents or is_new):
             take(self, event)
 
     def timeline(self) -> Timeline:
@@ -253,6 +254,9 @@ class TimelineFold:
             if place is not None:
                 self._entries[place] = replace(self._entries[place], outcome="cleared")
 
+    def _agent_called(self, e: ev.AgentCalled) -> None:
+        self._agents[e.agent] = None
+
     def _agent_failed(self, e: ev.AgentFailed) -> None:
         self._mark("failed", e.agent, text=e.error)
 
@@ -300,6 +304,7 @@ _TAKE: dict[str, Callable[[TimelineFold, Any], None]] = {
     "answer_given": TimelineFold._answer_given,
     "vote_cast": TimelineFold._vote_cast,
     "vote_ignored": TimelineFold._vote_ignored,
+    "agent_called": TimelineFold._agent_called,
     "agent_failed": TimelineFold._agent_failed,
     "presentation_started": TimelineFold._presentation_started,
     "step_started": TimelineFold._step_started,

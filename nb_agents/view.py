@@ -42,13 +42,22 @@ SAVING_WORKS = "Saving works again; everything is on disk."
 
 @dataclass(frozen=True, slots=True)
 class ToolView:
-    """One tool call: its name and how it stands ("running" until it is over)."""
+    """One tool call.
+
+    Attributes:
+        outcome: How it stands: "running" until it is over.
+        summary: What it is about, in a few words.
+        size: Characters of what the model was told.
+        seconds: How long it took.
+    """
 
     agent: str
     call_id: str
     tool: str
     outcome: Literal["running", "ok", "error", "cut", "cancelled"] = "running"
     summary: str = ""
+    size: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,11 @@ class AgentView:
         cost: US dollars so far, or None when a model's price is unknown.
         error: Why it failed, or "".
         outcome: How its work ended, or None while it goes on.
+        stop: How hard it was asked to stop, it alone; "" when it was not.
+        caller: Of an agent that another one called: that one's id; else "".
+        workspace: Of such an agent: the name of its workspace.
+        returned: Of such an agent: what its caller was given.
+        depth: How many agents called one another until this one.
     """
 
     id: str
@@ -104,6 +118,11 @@ class AgentView:
     heard: int = 0
     error: str = ""
     outcome: ev.Outcome | None = None
+    stop: Literal["", "requested", "immediate"] = ""
+    caller: str = ""
+    workspace: str = ""
+    returned: str = ""
+    depth: int = 0
 
     @property
     def answer(self) -> str:
@@ -136,7 +155,7 @@ class RunView:
         task: What was asked.
         status: OS Protocol's word.
         phase: "coordinating" or "presenting".
-        agents: By id, in registration order.
+        agents: By id, in registration order; those that one called come right behind it.
         tools: All tool calls, in order.
         stop: The stop, or None.
         winner: The presenter, or "".
@@ -157,6 +176,7 @@ class RunView:
         outlines: Of a recipe: the units that are known before they begin, by the address of the
             step that called it; "" is the run's own.
         next: Of a recipe that ended early: addresses of what a resume does first.
+        is_paused: Whether work holds still at its boundaries until it is told to go on.
         seq: Journal position that this shows.
     """
 
@@ -189,6 +209,7 @@ class RunView:
         default_factory=lambda: MappingProxyType({})
     )
     next: tuple[str, ...] = ()
+    is_paused: bool = False
     seq: int = 0
 
     @property
@@ -244,8 +265,12 @@ class RunView:
 
     @property
     def workspaces(self) -> tuple[str, ...]:
-        """Names of the turn's workspaces: a team's agents have one each, a recipe has one."""
-        return (self.recipe,) if self.recipe else tuple(self.agents)
+        """Names of the turn's workspaces: a recipe has one, else each member of the team has.
+
+        Those of agents that others called come behind.
+        """
+        own = (self.recipe,) if self.recipe else (k for k, a in self.agents.items() if not a.caller)
+        return (*own, *(a.workspace for a in self.agents.values() if a.caller))
 
     @property
     def is_over(self) -> bool:
@@ -305,8 +330,8 @@ def apply(view: RunView, event: ev.Event) -> RunView:
         the position, so that a damaged journal still folds.
     """
     agent = getattr(event, "agent", None)
-    # A stop's agent may be "": it is the run's then.
-    if agent is None or agent in view.agents or isinstance(event, ev.StopRequested):
+    # A stop's agent may be "": it is the run's then. One that is called becomes known by that.
+    if agent is None or agent in view.agents or event.kind in ("stop_requested", "agent_called"):
         view = _APPLY[event.kind](view, event)
     return _changed(view, seq=event.seq or view.seq, last_at=event.at or view.last_at)
 
@@ -342,7 +367,11 @@ def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
         resumes=e.resumes,
         recipe=e.recipe,
     )
-    return _go_on_from(view, fresh) if e.resumes else fresh
+    if not e.resumes:
+        return fresh
+    went_on = _go_on_from(view, fresh)
+    # Who takes part again may change what was chosen.
+    return replace(went_on, phase="coordinating", winner="") if e.again else went_on
 
 
 def _go_on_from(past: RunView, fresh: RunView) -> RunView:
@@ -469,8 +498,9 @@ def _ended(tools: tuple[ToolView, ...], e: ev.ToolFinished) -> tuple[ToolView, .
     for place in range(len(tools) - 1, -1, -1):
         call = tools[place]
         if (call.agent, call.call_id) == (e.agent, e.call_id):
-            return (*tools[:place], replace(call, outcome=e.outcome), *tools[place + 1 :])
-    return (*tools, ToolView(e.agent, e.call_id, e.tool, e.outcome))
+            over = replace(call, outcome=e.outcome, size=e.size, seconds=e.seconds)
+            return (*tools[:place], over, *tools[place + 1 :])
+    return (*tools, ToolView(e.agent, e.call_id, e.tool, e.outcome, size=e.size))
 
 
 def _turn_rejected(view: RunView, e: ev.TurnRejected) -> RunView:
@@ -516,7 +546,26 @@ def _agent_failed(view: RunView, e: ev.AgentFailed) -> RunView:
     )
 
 
+def _agent_called(view: RunView, e: ev.AgentCalled) -> RunView:
+    caller = view.agents.get(e.caller)
+    depth = caller.depth + 1 if caller else 1
+    called = AgentView(e.agent, e.model, caller=e.caller, workspace=e.workspace, depth=depth)
+    items = list(view.agents.items())
+    above = f"{e.caller}/"
+    family = [
+        n for n, (k, a) in enumerate(items) if k == e.caller or f"{a.caller}/".startswith(above)
+    ]
+    place = family[-1] + 1 if family else len(items)
+    agents = dict([*items[:place], (e.agent, called), *items[place:]])
+    return replace(view, agents=MappingProxyType(agents))
+
+
 def _agent_ended(view: RunView, e: ev.AgentEnded) -> RunView:
+    agent = view.agents[e.agent]
+    if e.outcome == "finished":
+        text = agent.partial.strip()
+        done: dict[str, Any] = {"phase": "answered", "returned": text, "partial": ""}
+        return _with_agent(view, e.agent, outcome=e.outcome, **done)
     return _with_agent(view, e.agent, phase="stopped", outcome=e.outcome, in_flight=False, tool="")
 
 
@@ -557,15 +606,28 @@ def _approval_asked(view: RunView, e: ev.ApprovalAsked) -> RunView:
 
 
 def _approval_given(view: RunView, e: ev.ApprovalGiven) -> RunView:
-    gates = apply_gate(view.gates, e)
+    gate, gates = view.gates.get(e.step), apply_gate(view.gates, e)
     given = ApprovalView(e.step, e.approved, e.message, e.by, e.at)
-    status: RunStatus = "awaiting" if gates else "in-progress"
-    return replace(view, gates=gates, approvals=(*view.approvals, given), status=status)
+    is_input = gate is not None and gate.wants == "input"
+    approvals = view.approvals if is_input else (*view.approvals, given)
+    status: RunStatus = "awaiting" if gates or view.is_paused else "in-progress"
+    return replace(view, gates=gates, approvals=approvals, status=status)
+
+
+def _paused(view: RunView, e: ev.Paused) -> RunView:
+    return replace(view, is_paused=True, status="awaiting")
+
+
+def _continued(view: RunView, e: ev.Continued) -> RunView:
+    return replace(view, is_paused=False, status="awaiting" if view.gates else "in-progress")
 
 
 def _stop_requested(view: RunView, e: ev.StopRequested) -> RunView:
     if e.agent:
-        return view
+        known = view.agents.get(e.agent)
+        if known is None or known.stop == "immediate":
+            return view
+        return _with_agent(view, e.agent, stop=e.level)
     first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s)
     # Notes of two threads may arrive the wrong way round; the level only rises.
     return replace(
@@ -600,6 +662,7 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
         answer=e.answer,
         outputs=e.outputs,
         next=e.next,
+        is_paused=False,
         ended_at=e.at,
     )
 
@@ -627,6 +690,7 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "vote_ignored": _vote_ignored,
     "agent_failed": _agent_failed,
     "agent_ended": _agent_ended,
+    "agent_called": _agent_called,
     "presentation_started": _presentation_started,
     "recipe_loaded": _recipe_loaded,
     "step_started": _step_started,
@@ -636,6 +700,8 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "approval_asked": _approval_asked,
     "approval_given": _approval_given,
     "stop_requested": _stop_requested,
+    "paused": _paused,
+    "continued": _continued,
     "said": _said,
     "noticed": _noticed,
     "turn_ended": _turn_ended,

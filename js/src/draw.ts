@@ -5,7 +5,7 @@
 
 import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
 import { type Decide, makeGates } from "./gates";
-import { makeRows } from "./rows";
+import { type StopAgent, makeRows } from "./rows";
 import { makeSay } from "./say";
 import { type PanelState, type Pending, type Status, type Tone, pendingLabel } from "./state";
 
@@ -25,11 +25,11 @@ export interface View {
   draw(state: PanelState, pending: Pending | null): void;
 }
 
-export function makeView(life: AbortSignal, decide: Decide): View {
+export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent): View {
   const header = makeHeader();
   const meter = makeMeter();
   const gates = makeGates(life, decide);
-  const rows = makeRows();
+  const rows = makeRows(life, stopAgent);
   const say = makeSay();
   const notices = make("div", "notices");
   notices.setAttribute("aria-live", "polite");

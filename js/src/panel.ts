@@ -3,7 +3,7 @@
 import { type View, makeView } from "./draw";
 import { type PanelModel, onKernelGone } from "./kernel";
 import { PATIENCE_MS, listen } from "./press";
-import { sendDecision, sendMounted, sendStop, sendText } from "./send";
+import { sendAgentStop, sendDecision, sendMounted, sendStop, sendText } from "./send";
 import { type Pending, isAnswered, readState, withoutKernel } from "./state";
 
 interface RenderProps {
@@ -22,9 +22,12 @@ function render({ model, el, signal }: RenderProps): () => void {
 }
 
 function mount(model: PanelModel, el: HTMLElement, life: AbortSignal): void {
-  const view = makeView(life, (gate, approved, text) => {
-    sendDecision(model, readState(model.get("state")).run, gate, approved, text);
-  });
+  const run = (): string => readState(model.get("state")).run;
+  const view = makeView(
+    life,
+    (gate, approved, text) => sendDecision(model, run(), gate, approved, text),
+    (agent, now) => sendAgentStop(model, run(), agent, now),
+  );
   let pending: Pending | null = null;
   let isKernelGone = false;
 
@@ -50,7 +53,7 @@ function mount(model: PanelModel, el: HTMLElement, life: AbortSignal): void {
 
   listen(view.button, life, stop);
   listenToText(view.say, life, (text) => {
-    sendText(model, readState(model.get("state")).run, text);
+    sendText(model, run(), text);
   });
   model.on("change:state", draw);
   life.addEventListener("abort", () => model.off("change:state", draw));

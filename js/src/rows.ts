@@ -1,7 +1,8 @@
 /** The table of agents, or of a recipe's units: one row for each, kept as long as it is there. */
 
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
-import type { AgentRow } from "./state";
+import { PATIENCE_MS, listen } from "./press";
+import { type AgentRow, pendingLabel } from "./state";
 
 /** Below this many rows the table does not scroll, and is no stop of the Tab key. */
 const ROWS_IN_SIGHT = 8;
@@ -11,6 +12,9 @@ const COLUMNS = ["Agent", "Doing", "Last words", "Tokens and cost"];
 /** The first letter decides the direction, as `dir=auto` does. */
 const RIGHT_TO_LEFT =
   /^\P{L}*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
+
+/** Called with an agent to stop, and whether at once. */
+export type StopAgent = (agent: string, now: boolean) => void;
 
 interface Row {
   readonly el: HTMLTableRowElement;
@@ -22,7 +26,7 @@ export interface Rows {
   draw(agents: readonly AgentRow[]): void;
 }
 
-export function makeRows(): Rows {
+export function makeRows(life: AbortSignal, stop: StopAgent): Rows {
   const body = make("tbody");
   body.setAttribute("role", "rowgroup");
   const columns = make("colgroup", "", ...COLUMNS.map((_, i) => make("col", `c${i}`)));
@@ -41,7 +45,7 @@ export function makeRows(): Rows {
       setAttr(el, "aria-label", isTree ? "Steps" : "Agents");
       setHidden(el, agents.length === 0);
       setAttr(el, "tabindex", agents.length > ROWS_IN_SIGHT ? "0" : null);
-      drawRows(body, rows, agents);
+      drawRows(body, rows, agents, (id) => makeRow(makeStop(life, (now) => stop(id, now))));
       const id = agents.find((agent) => agent.current)?.id ?? "";
       if (id !== current) bringIntoSight(el, rows.get(id)?.el);
       current = id;
@@ -72,7 +76,12 @@ function makeHead(): HTMLElement {
   return head;
 }
 
-function drawRows(body: HTMLElement, rows: Map<string, Row>, agents: readonly AgentRow[]): void {
+function drawRows(
+  body: HTMLElement,
+  rows: Map<string, Row>,
+  agents: readonly AgentRow[],
+  makeNew: (id: string) => Row,
+): void {
   const ids = new Set(agents.map((agent) => agent.id));
   for (const [id, row] of rows) {
     if (ids.has(id)) continue;
@@ -81,7 +90,7 @@ function drawRows(body: HTMLElement, rows: Map<string, Row>, agents: readonly Ag
   }
   let next = body.firstElementChild;
   for (const agent of agents) {
-    const row = rows.get(agent.id) ?? makeRow();
+    const row = rows.get(agent.id) ?? makeNew(agent.id);
     rows.set(agent.id, row);
     // Moving a node drops the selection in it: only a row out of its place is moved.
     if (row.el === next) next = next.nextElementSibling;
@@ -90,7 +99,7 @@ function drawRows(body: HTMLElement, rows: Map<string, Row>, agents: readonly Ag
   }
 }
 
-function makeRow(): Row {
+function makeRow(stop: RowStop): Row {
   const id = make("span", "id");
   const model = make("small");
   const who = make("th", "who", id, model);
@@ -99,7 +108,8 @@ function makeRow(): Row {
   id.dir = "auto";
   const chip = make("span", "chip");
   const says = makeSays();
-  const numbers = make("td", "num");
+  const used = make("span");
+  const numbers = make("td", "num", used, stop.el);
   const el = make("tr", "", who, make("td", "what", chip), make("td", "words", says.el), numbers);
   el.setAttribute("role", "row");
   for (const cell of el.querySelectorAll("td")) cell.setAttribute("role", "cell");
@@ -120,7 +130,53 @@ function makeRow(): Row {
       setAttr(chip, "title", agent.chip);
       setClass(chip, `chip ${agent.tone}`);
       says.draw(agent.says, agent.writing);
-      setText(numbers, agent.numbers);
+      setText(used, agent.numbers);
+      stop.draw(agent);
+    },
+  };
+}
+
+interface RowStop {
+  readonly el: HTMLButtonElement;
+  draw(agent: AgentRow): void;
+}
+
+/** The small button of one agent, which has the words of the big one. */
+function makeStop(life: AbortSignal, stop: (now: boolean) => void): RowStop {
+  const el = make("button", "one");
+  el.type = "button";
+  let shown: AgentRow | undefined;
+  let sent: boolean | null = null;
+  const draw = (): void => {
+    const offer = shown?.stop ?? null;
+    // Answered by an offer of another kind, or of none.
+    if (offer?.now !== sent) sent = null;
+    setHidden(el, offer === null);
+    if (offer === null || !shown) return;
+    const isSent = sent !== null;
+    setText(el, isSent ? pendingLabel(offer) : offer.now ? "Stop now" : "Stop");
+    setAttr(el, "aria-label", isSent ? `Stopping ${shown.id}` : `Stop ${shown.id}${offer.now ? " now" : ""}`);
+    setAttr(el, "title", offer.now ? "Cut its call now; its words so far are kept." : "Stop this agent alone, after its call.");
+    setAttr(el, "aria-disabled", isSent ? "true" : null);
+    setClass(el, offer.now ? "one now" : "one");
+  };
+  listen(el, life, () => {
+    const now = shown?.stop?.now;
+    if (sent !== null || now === undefined) return;
+    sent = now;
+    stop(now);
+    draw();
+    const timer = setTimeout(() => {
+      if (sent === now) sent = null;
+      draw();
+    }, PATIENCE_MS);
+    life.addEventListener("abort", () => clearTimeout(timer), { once: true });
+  });
+  return {
+    el,
+    draw(agent) {
+      shown = agent;
+      draw();
     },
   };
 }

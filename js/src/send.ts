@@ -24,6 +24,11 @@ export function sendStop(model: PanelModel, run: string, now: boolean): void {
   sendTwice(model, "stop", STOP_REQUEST, { run, now });
 }
 
+/** Stop one agent; the others go on. */
+export function sendAgentStop(model: PanelModel, run: string, agent: string, now: boolean): void {
+  sendTwice(model, "stop", STOP_REQUEST, { run, agent, now });
+}
+
 export function sendText(model: PanelModel, run: string, text: string): void {
   sendTwice(model, "say", SAY_REQUEST, { run, id: newId(), text });
 }

@@ -15,6 +15,8 @@ export interface AgentRow {
   readonly says: string;
   readonly writing: boolean;
   readonly numbers: string;
+  /** What its own Stop button asks for; without it there is no button. */
+  readonly stop?: { readonly now: boolean } | null;
   /** Of a unit of a recipe, whose `id` is its address: the name that is shown. */
   readonly name?: string;
   /** How many units it is in. */
@@ -148,5 +150,5 @@ export function withoutKernel(state: PanelState): PanelState {
 
 function stilled(agent: AgentRow): AgentRow {
   const isMoving = agent.tone === "run" || agent.tone === "ing";
-  return { ...agent, writing: false, tone: isMoving ? "cut" : agent.tone };
+  return { ...agent, stop: null, writing: false, tone: isMoving ? "cut" : agent.tone };
 }

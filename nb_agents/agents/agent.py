@@ -2,7 +2,8 @@
 
 The loop is ours and short because a stop, and later an exact resume, must fall between any two
 calls. Boundaries: before every model request, before every tool call, before every retry and
-during its wait. An answer or vote that a call carried is kept even when a stop came meanwhile.
+during its wait; a paused run holds still at the first three. An answer or vote that a call carried
+is kept even when a stop came meanwhile.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import anyio.lowlevel
 from nb_agents import events as ev
 from nb_agents.agents import prompts
 from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.caller import calling
 from nb_agents.agents.coordination import MAX_REJECTED_TURNS
 from nb_agents.agents.decisions import (
     Decision,
@@ -30,10 +32,11 @@ from nb_agents.agents.decisions import (
 )
 from nb_agents.agents.draft import Draft, ReplyTooLongError
 from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
+from nb_agents.agents.terms import terms
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, usage_of
-from nb_agents.models.retry import describe, retry_delay_s
+from nb_agents.models.retry import describe
 from nb_agents.tools.base import Toolbox, ToolResult, repeating, summarize
 
 if TYPE_CHECKING:
@@ -177,7 +180,7 @@ class AgentTurn:
         """Make one model request, tried again as `retry` says."""
         self._calls += 1
         for attempt in count(1):
-            self._boundary.checkpoint()
+            await self._boundary.ready()
             if note := self._seat.hear():
                 _add_note(messages, note)
             self._emit(ev.ModelStarted(agent=self._agent, call=self._calls, attempt=attempt))
@@ -185,7 +188,7 @@ class AgentTurn:
                 return await self._stream(messages)
             except Exception as exc:
                 logger.debug("%s: model call failed", self._agent, exc_info=True)
-                delay_s = retry_delay_s(exc, attempt)
+                delay_s = await terms().retry_delay_s(exc, attempt)
                 error = str(exc) if isinstance(exc, ReplyTooLongError) else describe(exc)
                 self._emit(
                     ev.ModelFailed(
@@ -245,7 +248,7 @@ class AgentTurn:
         ]
         try:
             while calls:
-                self._boundary.checkpoint()
+                await self._boundary.ready()
                 number, call = calls.pop(0)
                 with repeating(number in exchange.begun):
                     results[number] = await self._run_tool(call, f"{exchange.call}.{number}")
@@ -258,7 +261,7 @@ class AgentTurn:
         return results
 
     async def _run_tool(self, call: ToolCallPart, call_id: str) -> ToolResult:
-        args = call.args
+        args, began = call.args, anyio.current_time()
         self._emit(
             ev.ToolStarted(
                 agent=self._agent,
@@ -271,20 +274,30 @@ class AgentTurn:
         try:
             result = await self._call(call)
         except (anyio.get_cancelled_exc_class(), AgentStopped):
-            self._finish_tool(call, call_id, "cut", "")
+            self._finish_tool(call, call_id, "cut", "", began)
             raise
         except (SystemExit, KeyboardInterrupt) as exc:
             # Out of a task, these would end the loop of all runs.
             result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
-        self._finish_tool(call, call_id, "error" if result.is_error else "ok", result)
+        self._finish_tool(call, call_id, "error" if result.is_error else "ok", result, began)
         return result
 
     async def _call(self, call: ToolCallPart) -> ToolResult:
         if self._offer.must_decide:
             return ToolResult(prompts.NO_TOOLS.format(tools=self._offer.names), is_error=True)
-        return await self._toolbox.call(call.tool_name, call.args)
+        with calling(self._agent):
+            return await self._toolbox.call(call.tool_name, call.args)
 
-    def _finish_tool(self, call: ToolCallPart, call_id: str, outcome: Any, result: str) -> None:
+    def _finish_tool(
+        self,
+        call: ToolCallPart,
+        call_id: str,
+        outcome: Any,
+        result: str,
+        began: float | None = None,
+    ) -> None:
+        """Tell that a call is over, which began then, or never."""
+        took = 0.0 if began is None else anyio.current_time() - began
         self._emit(
             ev.ToolFinished(
                 agent=self._agent,
@@ -292,6 +305,8 @@ class AgentTurn:
                 tool=call.tool_name,
                 outcome=outcome,
                 result=str(result),
+                size=len(result),
+                seconds=round(took, 3),
             )
         )
 

@@ -7,11 +7,14 @@ graceful stop, and an immediate stop cancels whatever the block awaits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import anyio
 
+from nb_agents.agents.terms import terms
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, bind
 
 __all__ = ["Boundary"]
@@ -34,6 +37,7 @@ class Boundary:
         self._asked = anyio.Event()
         self._scope = anyio.CancelScope()
         self._bound = bind(self._felt)
+        self._clocks: list[anyio.CancelScope] = []
 
     @property
     def was_cut(self) -> bool:
@@ -60,6 +64,46 @@ class Boundary:
     def checkpoint(self) -> None:
         """Raise AgentStopped if a stop was asked for that the block feels."""
         self._felt.checkpoint()
+
+    async def ready(self) -> None:
+        """Wait while the run is paused; the block's own time does not count meanwhile.
+
+        Raises:
+            AgentStopped: A stop was asked for that the block feels.
+        """
+        hold = terms().hold
+        if hold.is_on:
+            with self._clocks_stopped():
+                await self.until(hold.wait_over)
+        self.checkpoint()
+
+    @contextmanager
+    def limit(self, delay_s: float | None) -> Iterator[anyio.CancelScope]:
+        """Give what is inside a time; a pause that `ready` waits out does not count.
+
+        Args:
+            delay_s: Seconds; None has no limit.
+
+        Returns:
+            The scope, which knows whether the time was over.
+        """
+        with anyio.move_on_after(delay_s) as clock:
+            self._clocks.append(clock)
+            try:
+                yield clock
+            finally:
+                self._clocks.remove(clock)
+
+    @contextmanager
+    def _clocks_stopped(self) -> Iterator[None]:
+        began, ends = anyio.current_time(), [clock.deadline for clock in self._clocks]
+        for clock in self._clocks:
+            clock.deadline = math.inf
+        try:
+            yield
+        finally:
+            for clock, end in zip(self._clocks, ends, strict=True):
+                clock.deadline = end + anyio.current_time() - began
 
     async def sleep(self, delay_s: float) -> None:
         """Sleep, unless a stop is or gets asked for.

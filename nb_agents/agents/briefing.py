@@ -14,6 +14,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.base import Tool, Toolbox
+from nb_agents.tools.kept import kept_folder
 from nb_agents.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Briefing:
         peers = {
             label: self.paths.workspaces / a for label, a in co.labels(state).items() if a != agent
         }
-        files = Workspace(self.paths.workspaces / agent, peers, self.context).tools()
+        readable = [*self.context, kept_folder(self.paths.tools, agent)]
+        files = Workspace(self.paths.workspaces / agent, peers, readable).tools()
         tools = [*files, *self.tools.get(agent, ())]
         only_plans = self.rules.plans_first and not is_presenting
         return Toolbox(tool for tool in tools if not only_plans or tool.name in HARMLESS)

@@ -7,7 +7,7 @@ was cut runs now. The driver goes on from there as if nothing had been.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,25 +88,71 @@ class Past:
     calls: dict[str, int] = field(default_factory=dict)
 
 
-def replay(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
+def replay(order: Iterable[str], events: Iterable[ev.Event], again: Collection[str] = ()) -> Past:
     """Fold the events of a turn, or of a chain of turns that resumed one another.
+
+    What agents that others called did is theirs alone: a call that was cut is made again, by a
+    new one.
 
     Args:
         order: Agent ids in registration order.
         events: In journal order; the endings that a run's stop made are passed over, those of
             agents that were stopped alone count.
+        again: Agents that take part again though they had been stopped alone.
 
     Returns:
         Where to go on.
     """
-    past = Past(co.begin(tuple(order)))
-    stopped_alone: set[str] = set()
+    called: set[str] = set()
+    told: list[ev.Event] = []
     for event in events:
-        if isinstance(event, ev.StopRequested) and event.agent:
-            stopped_alone.add(event.agent)
-        if isinstance(event, ev.AgentEnded) and event.agent not in stopped_alone:
-            continue
-        past = _apply(past, event)
+        if isinstance(event, ev.AgentCalled):
+            called.add(event.agent)
+        if isinstance(event, ev.TurnStarted) and event.again:
+            told = _reopened(told, event.again)
+        if getattr(event, "agent", "") not in called:
+            told.append(event)
+    if not again:
+        return _fold(order, told)
+    # Rounds and requests are counted on, also where what they came to is dropped.
+    whole = _fold(order, told)
+    past = _fold(order, _reopened(told, again))
+    return replace(past, round_numbers=whole.round_numbers, calls=whole.calls)
+
+
+def _reopened(events: Sequence[ev.Event], again: Collection[str]) -> list[ev.Event]:
+    """Drop what put these agents out, and the presentation that their part may now change."""
+    kept: list[ev.Event] = []
+    presenter = ""
+    for event in events:
+        agent = getattr(event, "agent", "")
+        if isinstance(event, ev.PresentationStarted):
+            presenter = agent
+        # Without the stop of its own, an agent's ending is one of the run's.
+        is_stop = isinstance(event, ev.StopRequested) and agent in again
+        if not is_stop and not (presenter and agent == presenter):
+            kept.append(event)
+    return kept
+
+
+def _turns(events: Iterable[ev.Event]) -> Iterator[list[ev.Event]]:
+    turn: list[ev.Event] = []
+    for event in events:
+        if isinstance(event, ev.TurnStarted) and turn:
+            yield turn
+            turn = []
+        turn.append(event)
+    yield turn
+
+
+def _fold(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
+    past = Past(co.begin(tuple(order)))
+    for turn in _turns(events):
+        # An agent may feel its stop before the stop is noted, which comes from another thread.
+        alone = {e.agent for e in turn if isinstance(e, ev.StopRequested)}
+        for event in turn:
+            if not isinstance(event, ev.AgentEnded) or event.agent in alone:
+                past = _apply(past, event)
     return past
 
 

@@ -23,6 +23,7 @@ from nb_agents.agents.decisions import Answered, Decision, Stale, Voted
 from nb_agents.agents.replay import OpenRound, Past, dump_messages, load_messages, load_round
 from nb_agents.agents.rules import rules_of
 from nb_agents.agents.seat import TeamSeat
+from nb_agents.agents.terms import terms
 from nb_agents.agents.timing import Elapsed
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
@@ -99,7 +100,7 @@ class Team:
         self._briefing = Briefing(
             spec, self._rules, paths, task, history, list(context), tools or {}
         )
-        self._began = anyio.current_time()
+        self._began = terms().hold.clock()
         self._token = token
         self._tokens = tokens
         self._publish = emit
@@ -188,7 +189,7 @@ class Team:
         turn: AgentTurn | None = None
         with (
             boundary,
-            anyio.move_on_after(None if limit_s is None else limit_s + grace_s) as clock,
+            boundary.limit(None if limit_s is None else limit_s + grace_s) as clock,
         ):
             try:
                 boundary.checkpoint()
@@ -246,10 +247,11 @@ class Team:
     ) -> TeamSeat:
         number = past.number if past else self._rounds[agent] + 1
         limit_s = None if is_presenting else self._rules.round_limit_s(number)
-        began = anyio.current_time()
+        clock = terms().hold.clock
+        began = clock()
 
         def elapsed() -> Elapsed:
-            now, rules = anyio.current_time(), self._rules
+            now, rules = clock(), self._rules
             return Elapsed(
                 now - self._began, rules.turn_limit_s, now - began, limit_s, rules.round_grace_s
             )

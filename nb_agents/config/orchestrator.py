@@ -20,6 +20,7 @@ __all__ = [
     "Novelty",
     "OnTimeout",
     "OrchestratorSpec",
+    "RetrySpec",
     "Sensitivity",
     "TimeoutSpec",
 ]
@@ -147,6 +148,23 @@ class OrchestratorSpec(Spec):
         """What `voting_sensitivity` means here: itself, or the nearest for MassGen's others."""
         given = self.voting_sensitivity
         return _NEAREST[given] if given in _NEAREST else cast(Sensitivity, given)
+
+
+class RetrySpec(Spec):
+    """How often a failed model call is tried again, and after how long.
+
+    Attributes:
+        attempts: How many tries may follow the first; 0 means none.
+        delay: Seconds before the first of them.
+        backoff: How the delay grows: d, d, d (``none``), d, 2d, 3d (``linear``) or d, 2d, 4d
+            (``exponential``).
+        max_delay: Seconds that it grows to; also the longest wait that a server may ask for.
+    """
+
+    attempts: StrictInt = Field(default=3, ge=0)
+    delay: Grace = 0.5
+    backoff: Literal["none", "linear", "exponential"] = "none"
+    max_delay: Grace | None = None
 
 
 class TimeoutSpec(Spec):

@@ -28,7 +28,7 @@ def snapshot(team: TeamSpec) -> dict[str, Any] | None:
         The data, or None when a file can't say it: a model made in Python, a base_url with a
         password in it, or a tool server whose token is written out where a ``${VAR}`` could stand.
     """
-    for agent in team.agents:
+    for agent in team.everyone:
         url = urlsplit(agent.backend.base_url or "")
         if agent.backend.type == "python" or url.username or url.password:
             return None

@@ -22,6 +22,7 @@ from nb_agents.config.orchestrator import (
     ContextPath,
     CoordinationSpec,
     OrchestratorSpec,
+    RetrySpec,
     TimeoutSpec,
 )
 from nb_agents.config.report import Unsupported
@@ -37,6 +38,7 @@ __all__ = [
     "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
     "NO_AGENTS",
     "OrchestratorSpec",
+    "RetrySpec",
     "TeamSpec",
     "TimeoutSpec",
     "Unsupported",
@@ -69,8 +71,12 @@ class TeamSpec(Spec):
             which is no team, loads without any.
         orchestrator: How they work together.
         timeout_settings: Time limits.
+        retry: When failed model calls are tried again; None means up to three times, after 0.5, 1
+            and 2 seconds.
         recipe_agents: Which agent stands for those that a recipe names, by pattern, such as
             ``{"foundation:*": "critic"}``; the first that fits counts.
+        callable_agents: Agents that are no members of the team: they work when another one calls
+            them, by its `can_call`. Members can be called, too.
 
     Example:
         >>> team = TeamSpec.model_validate(
@@ -83,7 +89,9 @@ class TeamSpec(Spec):
     agents: tuple[AgentSpec, ...] = Field(min_length=1)
     orchestrator: OrchestratorSpec = OrchestratorSpec()
     timeout_settings: TimeoutSpec = TimeoutSpec()
+    retry: RetrySpec | None = None
     recipe_agents: dict[str, str] = Field(default_factory=dict)
+    callable_agents: tuple[AgentSpec, ...] = ()
     _origin: Origin = PrivateAttr(default=Origin())
 
     @model_validator(mode="before")
@@ -103,7 +111,7 @@ class TeamSpec(Spec):
     @model_validator(mode="after")
     def _distinct_ids(self) -> TeamSpec:
         seen: dict[str, str] = {}
-        for agent in self.agents:
+        for agent in self.everyone:
             # Case is folded because two such directories are one on macOS and Windows.
             if other := seen.get(agent.id.lower()):
                 raise ValueError(f"two agents are named {other!r}: ids must differ")
@@ -118,6 +126,24 @@ class TeamSpec(Spec):
                 names = ", ".join(sorted(known))
                 raise ValueError(f"recipe_agents {pattern!r} names {agent!r}; agents: {names}")
         return self
+
+    @model_validator(mode="after")
+    def _known_callable_agents(self) -> TeamSpec:
+        known = {agent.id for agent in self.everyone}
+        for agent in self.everyone:
+            for name in agent.backend.can_call:
+                if name != "*" and name not in known:
+                    names = ", ".join(sorted(known))
+                    raise ValueError(f"{agent.id!r} can_call {name!r}; agents: {names}")
+        for agent in self.callable_agents:
+            if why := why_unsupported(agent.backend.type):
+                raise ValueError(f"callable agent {agent.id!r} can't run here: {why}")
+        return self
+
+    @property
+    def everyone(self) -> tuple[AgentSpec, ...]:
+        """The agents of the team, and those that they may call."""
+        return (*self.agents, *self.callable_agents)
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -244,7 +270,8 @@ class TeamSpec(Spec):
             return path
         agents = document.data.get("agents") or [document.data["agent"]]
         ids = [_with_id(agent, number)["id"] for number, agent in enumerate(agents, 1)]
-        return ("agents", ids.index(path[1]), *path[2:])
+        # One that is only called has no place among them.
+        return ("agents", ids.index(path[1]), *path[2:]) if path[1] in ids else ("callable_agents",)
 
 
 _SECTIONS: Sections = {
@@ -253,10 +280,15 @@ _SECTIONS: Sections = {
     ("agents", "*", "backend"): BackendSpec,
     ("agents", "*", "backend", "mcp_servers", "*"): McpServerSpec,
     ("agents", "*", "backend", "tool_policy", "*"): ToolRule,
+    ("callable_agents", "*"): AgentSpec,
+    ("callable_agents", "*", "backend"): BackendSpec,
+    ("callable_agents", "*", "backend", "mcp_servers", "*"): McpServerSpec,
+    ("callable_agents", "*", "backend", "tool_policy", "*"): ToolRule,
     ("orchestrator",): OrchestratorSpec,
     ("orchestrator", "context_paths", "*"): ContextPath,
     ("orchestrator", "coordination"): CoordinationSpec,
     ("timeout_settings",): TimeoutSpec,
+    ("retry",): RetrySpec,
 }
 
 

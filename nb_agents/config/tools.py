@@ -135,6 +135,8 @@ class ToolKeys(Spec):
         exclude_tools: Tools that it does not get, by name.
         data_store: Whether it shares the session's data store.
         tool_policy: Which of its calls need a person; the first rule that fits counts.
+        can_call: Agents that it may call as a tool: names, or "*" for all others. Each call is
+            worked on by a fresh one of that name, never by the one that is a member of the team.
     """
 
     mcp_servers: tuple[McpServerSpec, ...] = ()
@@ -143,6 +145,7 @@ class ToolKeys(Spec):
     exclude_tools: _Names = ()
     data_store: bool = False
     tool_policy: tuple[ToolRule, ...] = ()
+    can_call: _Names = ()
 
     @field_validator("mcp_servers", mode="before")
     @classmethod

@@ -21,6 +21,7 @@ from markupsafe import Markup
 
 from nb_agents.jupyter import recipe_card, text, what_happened
 from nb_agents.jupyter.ipython import display
+from nb_agents.jupyter.plots import plots_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
 from nb_agents.timeline import Timeline, fold_timeline
@@ -315,6 +316,7 @@ def _html(view: RunView, path: str, timeline: Timeline) -> str:
         files={a: [f for f in view.files if f.agent == a][:MAX_FILES] for a in view.workspaces},
         markdown=lambda words: Markup(_markdown().render(_cut(words))),
         took=recipe_card.took,
+        plots=plots_of(view, path) if view.is_over else (),
         text=text,
     )
 

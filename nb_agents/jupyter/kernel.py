@@ -43,6 +43,7 @@ __all__ = [
     "open_doors",
     "pin_comm",
     "say_once",
+    "stop_as_asked",
     "when_idle",
 ]
 
@@ -160,15 +161,32 @@ def _wake_on_signals() -> None:
 
 
 async def _on_control(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
-    match parent.get("content"):
-        case {"run": str(run), **more} if run:  # "" would be the latest run, whichever that is
-            stop = partial(registry.stop, run, bool(more.get("now")), "widget")
-            # In a thread: a hook of the person's may veto the stop and take its time over it.
-            result = await asyncio.get_running_loop().run_in_executor(None, stop)
-        case _:
-            result = StopResult(False, "unknown")
+    # In a thread: a hook of the person's may veto the stop and take its time over it.
+    stop = partial(stop_as_asked, parent.get("content"))
+    result = await asyncio.get_running_loop().run_in_executor(None, stop)
     reply = {"status": "ok", "changed": result.changed, "run_status": result.status}
     kernel.session.send(stream, STOP_REPLY, reply, parent, ident)
+
+
+def stop_as_asked(content: Any) -> StopResult:
+    """Do what a panel's message about a stop says; twice is as good as once.
+
+    Args:
+        content: The run, whether to stop "now", and the one agent to stop, if it is one alone.
+
+    Returns:
+        What it did: nothing when the message makes no sense, or names what is not there.
+    """
+    match content:
+        # "" would be the latest run, whichever that is.
+        case {"run": str(run), **more} if run and isinstance(
+            agent := more.get("agent"), str | None
+        ):
+            try:
+                return registry.stop(run, bool(more.get("now")), "widget", agent=agent)
+            except UserError:
+                pass
+    return StopResult(False, "unknown")
 
 
 # Separates the control channel's worker from the shell, where the same message comes again.

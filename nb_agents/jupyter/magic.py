@@ -108,6 +108,8 @@ class AgentsMagics(Magics):
 
         %agents                                  table of this kernel's runs
         %agents stop [RUN] [--now] [--agent A] [--reason T]
+        %agents pause [RUN]                      let it hold still at its next boundary
+        %agents continue [RUN]                   let a paused run go on
         %agents wait [RUN]                       stay in the cell until it is over
         %agents show [RUN | SESSION[/TURN]]      the live panel, or the card
         %agents check FILE                       what would become of a team file or a recipe
@@ -117,6 +119,7 @@ class AgentsMagics(Magics):
         %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
         %agents plan RECIPE                      what a recipe would do, as a diagram
         %agents approve RUN [MESSAGE]            let a recipe go on at its gate
+        %agents answer RUN TEXT                  answer a question for a text
         %agents deny RUN [MESSAGE]               stop a recipe at its gate
         %agents rename SESSION NAME              give a session another name
         %agents export SESSION [FILE]            put a session into a zip

@@ -22,11 +22,10 @@ from IPython.display import DisplayHandle
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.kernel import decide_once, pin_comm, say_once
+from nb_agents.jupyter.kernel import decide_once, pin_comm, say_once, stop_as_asked
 from nb_agents.jupyter.rows import MAX_SAYS, agent_row
 from nb_agents.jupyter.units import UnitRow, name_of, units
 from nb_agents.receipt import total_cost
-from nb_agents.runs import registry
 from nb_agents.runs.run import Run
 from nb_agents.view import RunView
 
@@ -119,8 +118,8 @@ class Panel:
 
     def _on_message(self, widget: object, content: Any, buffers: object) -> None:
         match content:
-            case {"type": "stop", "run": str(run), "now": bool(now)}:
-                registry.stop(run, now, "widget")
+            case {"type": "stop", "now": bool()}:
+                stop_as_asked(content)
             case {"type": "say", "run": str(run), "text": str(said), "id": str(message_id)}:
                 say_once(run, said, message_id)
             case {

@@ -37,6 +37,15 @@ def deny(ip: Any, args: Any) -> None:
     _decide(args, False)
 
 
+@arguments("agents answer")
+@_run
+@argument("message", metavar="TEXT", help="the answer")
+def answer(ip: Any, args: Any) -> None:
+    """Answer the question that a run asks for a text."""
+    registry.find_run(args.run).answer(args.message)
+    _say(f"Run {args.run} has its answer.")
+
+
 def _decide(args: Any, approved: bool) -> None:
     run = registry.find_run(args.run)
     gate = next(iter(run.view.gates), "")
@@ -84,10 +93,11 @@ def _say(text: str) -> None:
     display({"text/plain": text}, raw=True)
 
 
-WITH_MESSAGE = frozenset({"approve", "deny"})
+WITH_MESSAGE = frozenset({"answer", "approve", "deny"})
 """Verbs whose line is one word and a text."""
 
 RECIPE_VERBS: dict[str, Callable[[Any, Any], None]] = {
+    "answer": answer,
     "approve": approve,
     "deny": deny,
     "plan": plan,

@@ -25,7 +25,24 @@ def agent_row(agent: AgentView, view: RunView) -> dict[str, Any]:
         "says": says(agent),
         "writing": agent.in_flight and agent.phase == "writing",
         "numbers": numbers(agent.tokens, agent.cost),
+        "stop": _stop(agent, view),
+        **_place(agent, view),
     }
+
+
+def _place(agent: AgentView, view: RunView) -> dict[str, Any]:
+    """Say how deep a row stands below those that call; nothing while nobody calls."""
+    if not any(each.caller for each in view.agents.values()):
+        return {}
+    return {"depth": agent.depth, "name": agent.id.rpartition("/")[2]}
+
+
+def _stop(agent: AgentView, view: RunView) -> dict[str, bool] | None:
+    """What its own button asks for; there is none where it would stop nothing, or everything."""
+    is_live = agent.outcome is None and agent.phase not in ("voted", "failed", "stopped")
+    if view.is_over or view.stop or len(view.agents) == 1 or not is_live:
+        return None
+    return None if agent.stop == "immediate" else {"now": agent.stop == "requested"}
 
 
 def numbers(tokens: int, cost: float | None) -> str:
@@ -37,7 +54,7 @@ def doing(agent: AgentView, view: RunView) -> str:
     """Say in a word what an agent does."""
     match agent.phase:
         case "answered":
-            return "answered" if len(agent.answers) == 1 else f"answered ×{len(agent.answers)}"
+            return "answered" if len(agent.answers) <= 1 else f"answered ×{len(agent.answers)}"
         case "voted":
             return f"voted for {agent.vote.target}" if agent.vote else "voted"
         case "tool":
@@ -55,11 +72,11 @@ def says(agent: AgentView) -> str:
     if agent.error:
         return text.clip(agent.error, MAX_SAYS)
     if agent.phase == "tool":
-        return agent.tool_summary
+        return text.clip(agent.tool_tail, MAX_SAYS, tail=True) or agent.tool_summary
     if agent.phase == "writing" and agent.partial_call:
         return text.clip(text.call_so_far(agent.partial_call), MAX_SAYS, tail=True)
     if agent.partial:
         return text.clip(agent.partial, MAX_SAYS, tail=True)
     if agent.vote:
         return text.clip(agent.vote.reason, MAX_SAYS)
-    return text.clip(agent.answer, MAX_SAYS)
+    return text.clip(agent.returned or agent.answer, MAX_SAYS)

@@ -40,7 +40,7 @@ _SOURCES = {
 }
 
 STOPPING = "Stopping… (after current LLM call completes)"
-STOPPING_RECIPE = "Stopping… (after the current call or command)"
+STOPPING_RECIPE = "Stopping… (after the steps in hand)"
 STOPPING_NOW = "Stopping now…"
 
 
@@ -63,8 +63,11 @@ def chip(view: RunView) -> str:
         if view.stop.level == "immediate":
             return STOPPING_NOW
         return STOPPING_RECIPE if view.recipe else STOPPING
+    if view.is_paused:
+        return "paused"
     if view.status == "awaiting":
-        return "awaiting approval"
+        wanted = {gate.wants for gate in view.gates.values()}
+        return "awaiting an answer" if wanted == {"input"} else "awaiting approval"
     return "presenting" if _is_presenting(view) else state(view)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from nb_agents.config.recipe import is_recipe
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import UnknownRunError, UnknownSessionError
-from nb_agents.events import Event, TextStreamed
+from nb_agents.errors import UnknownRunError, UnknownSessionError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.cards import show_turn
 from nb_agents.jupyter.ipython import argument, arguments, display
@@ -23,6 +21,7 @@ from nb_agents.jupyter.tables import show_table
 from nb_agents.jupyter.waiting import question, stay
 from nb_agents.models.report import report_on
 from nb_agents.runs import registry
+from nb_agents.runs.log import log_lines
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
 from nb_agents.runs.run import Run
@@ -80,6 +79,27 @@ def stop(ip: Any, args: Any) -> None:
     display({"text/plain": sentence[:1].upper() + sentence[1:]}, raw=True)
 
 
+@arguments("agents pause")
+@_run
+def pause(ip: Any, args: Any) -> None:
+    """Let a run hold still at its next boundary; its time does not count meanwhile."""
+    run = registry.find_run(args.run)
+    run.pause()
+    said = f"Run {run.id} is paused: calls in flight finish, none begins."
+    display({"text/plain": f"{said} `%agents continue {run.id}` goes on."}, raw=True)
+
+
+@arguments("agents continue")
+@_run
+def continue_(ip: Any, args: Any) -> None:
+    """Let a paused run go on."""
+    run = registry.find_run(args.run)
+    if not run.view.is_paused:
+        raise UserError(f"Run {run.id} is not paused; it is {run.status}.")
+    run.resume()
+    display({"text/plain": f"Run {run.id} goes on."}, raw=True)
+
+
 @arguments("agents wait")
 @_run
 def wait(ip: Any, args: Any) -> None:
@@ -125,7 +145,7 @@ def log(ip: Any, args: Any) -> None:
     except UnknownRunError:
         paths = _turn(args.run, session_root(args.session_root)).paths
     recovered = read_journal(paths.journal)
-    lines = [_log_line(e) for e in recovered.events if not isinstance(e, TextStreamed)]
+    lines = log_lines(recovered.events)
     debug = paths.path / "debug.log"
     if debug.exists():
         lines.append(f"(more in {shown_path(debug)})")
@@ -178,6 +198,8 @@ def resume(ip: Any, args: Any) -> None:
 VERBS: dict[str, Callable[[Any, Any], None]] = {
     "": table,
     "stop": stop,
+    "pause": pause,
+    "continue": continue_,
     "wait": wait,
     "show": show,
     "check": check,
@@ -236,14 +258,3 @@ def _turn(name: str, root: Path) -> PastTurn:
         if str(paths.number) == number.removeprefix("turn_"):
             return load_turn(paths)
     raise UnknownSessionError(name, str(root), f"{session}/{turns[-1].number}")
-
-
-def _log_line(event: Event) -> str:
-    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
-    hidden = {"seq", "at", "kind", "agent", "request", "response", "schema_version", "agents"}
-    fields = (name for name in type(event).__dataclass_fields__ if name not in hidden)
-    shown = [f"{name}={value!r}" for name in fields if (value := getattr(event, name))]
-    what = event.kind.replace("_", " ")
-    return text.clip(
-        f"{clock}  {getattr(event, 'agent', '') or '-':<12} {what}  " + " ".join(shown), 400
-    )

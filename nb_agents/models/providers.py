@@ -102,7 +102,7 @@ def check_team(team: TeamSpec) -> None:
         if len(unsupported) < len(team.agents):
             said.append("--skip-unsupported (from Python: skip_unsupported=True) runs the others.")
         raise team.fault(" ".join(said), "agents", unsupported[0].agent, "backend", "type")
-    for agent in team.agents:
+    for agent in team.everyone:
         check_agent(team, agent)
 
 

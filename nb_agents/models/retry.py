@@ -7,13 +7,18 @@ attempt and during each wait.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["MAX_ATTEMPTS", "describe", "retry_delay_s"]
+from nb_agents.errors import UserError
 
-MAX_ATTEMPTS = 4
-"""First try and three more."""
+__all__ = ["Backoff", "DEFAULT_RETRY", "Retry", "describe", "is_transient", "retry_delay_s"]
 
-FIRST_DELAY_S = 0.5
+Backoff = Literal["none", "linear", "exponential"]
+"""How the waits between attempts grow: d, d, d; d, 2d, 3d; d, 2d, 4d."""
+
 MAX_DELAY_S = 60.0
 """A server that asks for a longer wait than this is taken as down for this run."""
 
@@ -23,26 +28,105 @@ _TRANSIENT_STATUS = {408, 409, 425, 429, *range(500, 600)}
 MAX_MESSAGE = 300
 
 
-def retry_delay_s(error: Exception, attempt: int) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a failed model call is tried again, and after how long.
+
+    Attributes:
+        attempts: How many tries may follow the first; 0 means none.
+        delay: Seconds before the first of them.
+        backoff: How the delay grows.
+        max_delay: Seconds that it grows to; also the longest wait that a server may ask for. None
+            means `MAX_DELAY_S`.
+        on_retry: Called with the error and the number of the try that comes, from 1.
+        should_retry: Called with the error: whether it is tried again. By default what passes is: a
+            server that is overloaded or down, a connection that broke.
+
+    Raises:
+        UserError: A number is out of range, or the backoff has no such name.
+
+    Example:
+        >>> [Retry(3, delay=2.0, backoff="linear").delay_s(attempt) for attempt in (1, 2, 3)]
+        [2.0, 4.0, 6.0]
+    """
+
+    attempts: int = 3
+    delay: float = 0.5
+    backoff: Backoff = "none"
+    max_delay: float | None = None
+    on_retry: Callable[[Exception, int], object] | None = None
+    should_retry: Callable[[Exception], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.backoff not in _GROWTH:
+            known = ", ".join(_GROWTH)
+            raise UserError(f"There is no backoff {self.backoff!r}. There are: {known}.")
+        if self.attempts < 0:
+            raise UserError(f"Retry has {self.attempts} attempts; give 0 or more.")
+        for name, seconds in (("delay", self.delay), ("max_delay", self.max_delay)):
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise UserError(f"Retry's {name} is {seconds!r} seconds; give a number from 0.")
+
+    @property
+    def longest_s(self) -> float:
+        """The longest wait, in seconds."""
+        return MAX_DELAY_S if self.max_delay is None else self.max_delay
+
+    def delay_s(self, attempt: int) -> float:
+        """Give the wait before a try.
+
+        Args:
+            attempt: Which one after the first, from 1.
+
+        Returns:
+            Seconds.
+        """
+        # A thousandth try must not overflow: no wait grows longer than that.
+        factor = _GROWTH[self.backoff](min(attempt, 64))
+        return float(min(self.delay * factor, self.longest_s))
+
+
+_GROWTH: dict[str, Callable[[int], int]] = {
+    "none": lambda attempt: 1,
+    "linear": lambda attempt: attempt,
+    "exponential": lambda attempt: 2 ** (attempt - 1),
+}
+
+DEFAULT_RETRY = Retry(backoff="exponential")
+"""What holds where nobody says otherwise."""
+
+
+def retry_delay_s(
+    error: Exception, attempt: int, retry: Retry | None = None, wanted: bool | None = None
+) -> float | None:
     """Decide whether a failed call is tried again.
 
     Args:
         error: What pydantic-ai (or the connection) raised.
         attempt: How many attempts were made, from 1.
+        retry: The rules, by default `DEFAULT_RETRY`; its functions are not called here.
+        wanted: What ``should_retry`` said; None leaves it to `is_transient`.
 
     Returns:
         Seconds to wait, or None to give up: the request itself was refused (401, 400, …), the
         quota is spent, attempts are used up, or the server asks for too long a wait.
     """
-    if attempt >= MAX_ATTEMPTS or not _is_transient(error):
+    retry = retry or DEFAULT_RETRY
+    is_wanted = is_transient(error) if wanted is None else wanted
+    if attempt > retry.attempts or not is_wanted:
         return None
     asked = getattr(error, "retry_after", None)
     if asked is not None:
-        return float(asked) if asked <= MAX_DELAY_S else None
-    return float(FIRST_DELAY_S * 2 ** (attempt - 1))
+        return float(asked) if asked <= retry.longest_s else None
+    return retry.delay_s(attempt)
 
 
-def _is_transient(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
+    """Tell whether a failed call may go well another time.
+
+    Args:
+        error: What pydantic-ai (or the connection) raised.
+    """
     import httpx2
     from pydantic_ai import exceptions as px
 

@@ -50,6 +50,7 @@ from nb_agents.recipes.plan import (
 )
 from nb_agents.recipes.progress import Progress, apply
 from nb_agents.tools.base import Tool
+from nb_agents.tools.kept import kept_folder
 from nb_agents.tools.process import clean_env, run_bash
 
 __all__ = ["Executor", "Models"]
@@ -66,6 +67,7 @@ class Models:
         backend: Makes an agent's backend; may block.
         is_usable: Whether an agent's model can be called.
         tools: Gives an agent its tools besides those of the workspace.
+        kept: Directory of what tools wrote that was too long for a model.
         secrets: The team's keys: no command inherits them.
     """
 
@@ -73,6 +75,7 @@ class Models:
     backend: Callable[[AgentSpec], Backend]
     is_usable: Callable[[AgentSpec], bool]
     tools: Callable[[str, Path, ToolKeys], Awaitable[Sequence[Tool]]]
+    kept: Path
     secrets: Sequence[str] = ()
 
 
@@ -120,7 +123,8 @@ class Executor:
         recipe = progress.recipes[""]
         pause_ms = recipe.orchestrator.config.min_delay_between_calls_ms
         self._pace = Pace(recipe.rate_limiting, pause_ms, {**recipe.context, **progress.context})
-        self._backends: dict[AgentSpec, Backend] = {}
+        # By all that a step's wish for a model can change of an agent: specs have no hash.
+        self._backends: dict[tuple[str, str, str], Backend] = {}
         self._making = anyio.Lock()
         self._busy: set[str] = set()
         self._active: dict[str, AgentTurn] = {}
@@ -252,6 +256,7 @@ class Executor:
         # A step in hand is done as a whole: an agent may make further calls for it.
         with Boundary(self._token, patient=True) as boundary:
             try:
+                await boundary.ready()
                 self._token.checkpoint()
                 match work:
                     case AgentWork():
@@ -301,7 +306,7 @@ class Executor:
         worker = worker_for(work.step, self._models.team, self._models.is_usable)
         backend = await self._backend(worker.agent)
         async with self._pace.turn(boundary):
-            with anyio.move_on_after(work.timeout_s) as clock:
+            with boundary.limit(work.timeout_s) as clock:
                 text = await self._ask(work, worker, backend, boundary)
                 # One event: a process that dies between two would ask again.
                 self._emit(ev.StepFinished(step=work.address, outcome="ok", output=text))
@@ -311,9 +316,10 @@ class Executor:
     async def _backend(self, agent: AgentSpec) -> Backend:
         # Steps that begin at the same moment share one, and come to their models in their order.
         async with self._making:
-            if agent not in self._backends:
-                self._backends[agent] = await to_thread.run_sync(self._models.backend, agent)
-        return self._backends[agent]
+            key = (agent.id, agent.backend.type, agent.backend.model)
+            if key not in self._backends:
+                self._backends[key] = await to_thread.run_sync(self._models.backend, agent)
+        return self._backends[key]
 
     async def _ask(
         self, work: AgentWork, worker: Worker, backend: Backend, boundary: Boundary
@@ -344,11 +350,12 @@ class Executor:
         else:
             heard = self._heard.get(address, 0)
             messages, past = load_messages(past.request), load_round(past)
+        kept = kept_folder(self._models.kept, spec.id)
         tools = await self._models.tools(spec.id, self._workspace, spec.backend)
         turn = self._active[address] = AgentTurn(
             address,
             backend,
-            agent_step.toolbox(self._workspace, self._context, tools),
+            agent_step.toolbox(self._workspace, [*self._context, kept], tools),
             self._emit,
             agent_step.StepSeat(address, self._said, heard, self._emit),
             boundary,

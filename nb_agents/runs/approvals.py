@@ -1,26 +1,41 @@
-"""Calls of tools that wait for a person; the gates of recipes are their driver's."""
+"""What waits for a person: calls of tools, and questions of code; a recipe has its own gates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
 
 import anyio
 
 from nb_agents import events as ev
 from nb_agents.agents.boundary import Boundary
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
+from nb_agents.errors import UserError
+from nb_agents.runs.options import ApprovalConfig
 from nb_agents.tools.policy import Answer
 
-__all__ = ["Approvals"]
+__all__ = ["Approvals", "text_of"]
+
+
+@dataclass
+class _Question:
+    """What is asked at a gate, and what came so far: messages of those who approved, by name."""
+
+    wants: Literal["approval", "input"]
+    decided: anyio.Event = field(default_factory=anyio.Event)
+    approvals: dict[str, str] = field(default_factory=dict)
+    answer: Answer | None = None
 
 
 class Approvals:
-    """Asks a person about calls of tools, one gate a call. Lives on the loop.
+    """Asks a person, one gate a question. Lives on the loop.
 
     Args:
         token: The run's: a stop ends the waiting.
         emit: Takes what happens.
         stop: Stops the run.
+        config: Who approves, and how long is waited.
     """
 
     def __init__(
@@ -28,12 +43,13 @@ class Approvals:
         token: CancelToken,
         emit: Callable[[ev.Event], None],
         stop: Callable[[StopRequest], None],
+        config: ApprovalConfig | None = None,
     ) -> None:
         self._token = token
         self._emit = emit
         self._stop = stop
-        self._waiting: dict[str, anyio.Event] = {}
-        self._answers: dict[str, Answer] = {}
+        self._config = config or ApprovalConfig()
+        self._waiting: dict[str, _Question] = {}
         self._asked = 0
 
     async def ask(self, agent: str, tool: str, about: str, stops: bool) -> Answer:
@@ -48,40 +64,141 @@ class Approvals:
         Raises:
             AgentStopped: A stop was asked for meanwhile.
         """
-        self._asked += 1
-        gate = f"{agent}: {tool} #{self._asked}"
-        decided = self._waiting[gate] = anyio.Event()
+        gate = self._gate(f"{agent}: {tool}")
         what = f"{tool}: {about}" if about else tool
-        self._emit(ev.ApprovalAsked(step=gate, prompt=f"May {agent} call {what}?"))
-        try:
-            with Boundary(self._token) as boundary:
-                await boundary.until(decided.wait)
-        finally:
-            del self._waiting[gate]
-        answer = self._answers.pop(gate)
+        answer = await self._wait(gate, f"May {agent} call {what}?", "approval")
         if stops and not answer.approved:
             why = f"{gate} was denied"
             self._stop(StopRequest(CancellationStatus.REQUESTED, "approval", why))
         self._token.checkpoint()
         return answer
 
-    def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
-        """Decide a call.
+    async def ask_whether(self, message: str) -> str:
+        """Ask for an approval, and wait; `RunView.approvals` has the decision.
 
         Args:
-            approved: Whether it may be made.
-            message: What the person says to the model.
+            message: The question.
+
+        Returns:
+            The gate.
+
+        Raises:
+            AgentStopped: A stop was asked for meanwhile.
+        """
+        gate = self._gate("approval")
+        await self._wait(gate, message, "approval")
+        return gate
+
+    async def ask_for_text(self, prompt: str) -> Answer:
+        """Ask for a text, and wait.
+
+        Args:
+            prompt: The question.
+
+        Returns:
+            The text as its message; not approved when the person refused to answer.
+
+        Raises:
+            AgentStopped: A stop was asked for meanwhile.
+        """
+        return await self._wait(self._gate("input"), prompt, "input")
+
+    def close(self) -> None:
+        """Deny what waits when the run is over; a stopped one leaves it open for a resume."""
+        for gate, question in self._waiting.items():
+            if question.answer is None and not self._token.is_stopping:
+                self._conclude(gate, False, "the run is over", "")
+
+    def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
+        """Decide a question, or count towards it.
+
+        Args:
+            approved: Whether it may be.
+            message: What the person says.
             by: Who decides.
             gate: Which one, or "" for the one that has waited longest.
 
         Returns:
             The gate, or "" when it does not wait.
+
+        Raises:
+            UserError: This person is not among the approvers.
         """
-        open_ = [name for name in self._waiting if name not in self._answers]
-        chosen = gate or (open_[0] if open_ else "")
-        if chosen not in open_:
+        chosen = self._chosen(gate)
+        if not chosen:
             return ""
-        self._answers[chosen] = Answer(approved, message)
-        self._emit(ev.ApprovalGiven(step=chosen, approved=approved, message=message, by=by))
-        self._waiting[chosen].set()
+        question, config = self._waiting[chosen], self._config
+        if question.wants == "approval":
+            if config.approvers and by not in config.approvers:
+                named = ", ".join(config.approvers)
+                raise UserError(f"{by!r} is no approver of this run. They are: {named}.")
+            if approved:
+                question.approvals[by] = message
+                if len(question.approvals) < config.required_approvals:
+                    self._tell_count(chosen, question)
+                    return chosen
+                message = "; ".join(filter(None, question.approvals.values()))
+                by = ", ".join(question.approvals)
+        self._conclude(chosen, approved, message, by)
         return chosen
+
+    def _gate(self, name: str) -> str:
+        self._asked += 1
+        return f"{name} #{self._asked}"
+
+    def _chosen(self, gate: str) -> str:
+        open_ = [name for name, each in self._waiting.items() if each.answer is None]
+        chosen = gate or (open_[0] if open_ else "")
+        return chosen if chosen in open_ else ""
+
+    async def _wait(self, gate: str, prompt: str, wants: Literal["approval", "input"]) -> Answer:
+        question = self._waiting[gate] = _Question(wants)
+        timeout_s = self._config.timeout if wants == "approval" else None
+        is_auto = self._config.auto_approve_on_timeout
+        self._emit(
+            ev.ApprovalAsked(
+                step=gate,
+                prompt=prompt,
+                timeout_s=timeout_s or 0.0,
+                default="approve" if is_auto else "deny",
+                wants=wants,
+            )
+        )
+        try:
+            with Boundary(self._token) as boundary, anyio.move_on_after(timeout_s):
+                await boundary.until(question.decided.wait)
+            if question.answer is None:
+                self._token.checkpoint()
+                self._conclude(gate, is_auto, "", "timeout")
+        finally:
+            if question.answer is None and not self._token.is_stopping:
+                self._conclude(gate, False, "nobody waits for it any more", "")
+            del self._waiting[gate]
+        assert question.answer is not None
+        return question.answer
+
+    def _conclude(self, gate: str, approved: bool, message: str, by: str) -> None:
+        question = self._waiting[gate]
+        question.answer = Answer(approved, message)
+        self._emit(ev.ApprovalGiven(step=gate, approved=approved, message=message, by=by))
+        question.decided.set()
+
+    def _tell_count(self, gate: str, question: _Question) -> None:
+        count, needed = len(question.approvals), self._config.required_approvals
+        named = ", ".join(question.approvals)
+        self._emit(ev.Noticed(text=f"{gate}: {count} of {needed} approvals ({named})."))
+
+
+def text_of(answer: Answer) -> str:
+    """Give the text that was asked for.
+
+    Args:
+        answer: What the person said to `Approvals.ask_for_text`.
+
+    Raises:
+        UserError: The person refused.
+    """
+    if not answer.approved:
+        why = f": {answer.message}" if answer.message else "."
+        raise UserError(f"The person does not answer{why}")
+    return answer.message

@@ -57,6 +57,6 @@ def open_debug_log(path: Path, secrets: Iterable[str]) -> Callable[[], None]:
 
 def secrets_of(spec: TeamSpec) -> list[str]:
     """Collect the keys that a team may use: its own and those of the environment."""
-    own = [a.backend.api_key.get_secret_value() for a in spec.agents if a.backend.api_key]
+    own = [a.backend.api_key.get_secret_value() for a in spec.everyone if a.backend.api_key]
     variables = {name for row in BACKEND_TYPES.values() for name in row.variables}
     return own + [os.environ.get(name, "") for name in variables]

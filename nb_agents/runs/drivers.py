@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -11,12 +12,14 @@ from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents.team import Result, Team
-from nb_agents.cancel import CancellationStatus, StopRequest
+from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.team import AgentSpec
+from nb_agents.config.tools import ToolKeys
 from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.recipes.executor import Executor, Models
 from nb_agents.recipes.progress import fold
+from nb_agents.runs.children import Children, Home
 from nb_agents.runs.debug import secrets_of
 from nb_agents.session.cancellation import read_stop
 from nb_agents.tools.base import Tool
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
     from nb_agents.runs.execution import Execution
 
-__all__ = ["Driver", "driver_for", "kit_for"]
+__all__ = ["Driver", "children_for", "driver_for", "kit_for"]
 
 
 class Driver(Protocol):
@@ -46,19 +49,45 @@ class Driver(Protocol):
         ...
 
 
-async def driver_for(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Team | Executor:
+async def driver_for(
+    run: Execution, client: httpx2.AsyncClient, kit: ToolKit, children: Children
+) -> Team | Executor:
     """Make what does a run's work.
 
     Args:
         run: The run.
         client: Its HTTP client.
         kit: Its tools.
+        children: The agents that are called in it.
 
     Returns:
         The driver.
     """
     make = _executor if run.work.recipe else _team
-    return await make(run, client, kit)
+    return await make(run, client, kit, children)
+
+
+def children_for(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Children:
+    """Make what works on the calls of a run's agents; it ends with the run's tools."""
+
+    def admit(agent: str, token: CancelToken) -> None:
+        # Another one, because a thread that stops an agent may be reading this.
+        run.agents = {**run.agents, agent: token}
+
+    work = run.work
+    children = Children(
+        Home(
+            work.spec,
+            partial(backend_for, client=client),
+            kit.open,
+            work.paths.workspaces,
+            work.context,
+            run.limits.emit,
+            admit,
+        )
+    )
+    kit.call_at_end(children.close)
+    return children
 
 
 def kit_for(run: Execution) -> ToolKit:
@@ -70,13 +99,16 @@ def kit_for(run: Execution) -> ToolKit:
     return ToolKit(places, work.functions, run.recorder.note, run.approvals.ask)
 
 
-async def _team(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Team:
+async def _team(
+    run: Execution, client: httpx2.AsyncClient, kit: ToolKit, children: Children
+) -> Team:
     work, spec = run.work, run.work.spec
     tools: dict[str, Sequence[Tool]] = {}
 
     async def open_tools(agent: AgentSpec) -> None:
         space = work.paths.workspaces / agent.id
-        tools[agent.id] = await kit.open(agent.id, space, agent.backend)
+        others = children.tools(agent.id, agent.backend)
+        tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
         for agent in spec.agents:
@@ -101,7 +133,12 @@ async def _team(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Tea
     )
 
 
-async def _executor(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Executor:
+async def _executor(
+    run: Execution, client: httpx2.AsyncClient, kit: ToolKit, children: Children
+) -> Executor:
+    async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> Sequence[Tool]:
+        return await kit.open(agent, workspace, keys, children.tools(agent, keys))
+
     work = run.work
     assert work.recipe is not None
     resumed, make = work.resumed, partial(backend_for, client=client)
@@ -109,7 +146,7 @@ async def _executor(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) ->
     progress = resumed.progress if resumed and resumed.progress else fold([work.started()])
     return Executor(
         fold([loaded], progress),
-        Models(work.spec, make, is_usable, kit.open, secrets_of(work.spec)),
+        Models(work.spec, make, is_usable, open_tools, work.paths.tools, secrets_of(work.spec)),
         work.paths.workspaces / work.recipe.name,
         work.context,
         run.token,

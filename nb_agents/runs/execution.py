@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -23,6 +24,7 @@ from filelock import FileLock
 from nb_agents import events as ev
 from nb_agents.agents.boundary import Boundary
 from nb_agents.agents.team import Result, Team
+from nb_agents.agents.terms import Hold, Terms, bind_terms
 from nb_agents.cancel import (
     AgentStopped,
     CancellationStatus,
@@ -30,14 +32,24 @@ from nb_agents.cancel import (
     CancelToken,
     StopRequest,
     bind,
+    checkpoint,
 )
+from nb_agents.errors import UserError
 from nb_agents.models.providers import http_client
+from nb_agents.models.retry import Retry
 from nb_agents.receipt import receipt
 from nb_agents.recipes.addresses import planned
 from nb_agents.recipes.executor import Executor
-from nb_agents.runs.approvals import Approvals
-from nb_agents.runs.drivers import Driver, driver_for, kit_for
+from nb_agents.runs.approvals import Approvals, text_of
+from nb_agents.runs.asking import bind_asker
+from nb_agents.runs.callbacks import Callbacks, Retrying
+from nb_agents.runs.children import Children
+from nb_agents.runs.debug import secrets_of
+from nb_agents.runs.drivers import Driver, children_for, driver_for, kit_for
 from nb_agents.runs.limits import Limits
+from nb_agents.runs.loop import portal
+from nb_agents.runs.masking import Mask
+from nb_agents.runs.outcome import failure_of, result_of
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.work import Resumed, Work
 from nb_agents.session.cancellation import read_stop
@@ -51,6 +63,8 @@ from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView
 __all__ = ["Execution", "Resumed", "Work"]
 
 logger = logging.getLogger("nb_agents")
+
+Asked = TypeVar("Asked")
 
 TICK_S = 0.1
 """How much a kill -9 may cost, and how often people are shown news."""
@@ -81,7 +95,9 @@ class Execution:
         done: Set when everything is written; waiting for it is for any thread.
         crash: A defect that ended it, or None.
         limits: What ends it by itself: its time and its budget.
-        approvals: Calls of tools that wait for a person.
+        approvals: What waits for a person, besides a recipe's gates.
+        callbacks: Tells the person's functions how it stands.
+        hold: Its pause.
 
     Raises:
         OSError: The turn's first files can't be written.
@@ -93,14 +109,21 @@ class Execution:
         self.policy = policy
         self.token = CancelToken(run_id)
         self.agents = _tokens(work, self.token)
+        # Without those that others call, which come later.
+        self._members = tuple(self.agents.values())
         journal = Journal(work.paths.journal)
         self.recorder = _recorder(journal, work)
+        self.callbacks = Callbacks(work.options, self.call_hook)
+        self.recorder.on_status = self.callbacks.note
+        self.hold = Hold()
         self.done: Future[None] = Future()
         # As one that runs it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
         self.crash: Exception | None = None
         self.limits = Limits(self)
-        self.approvals = Approvals(self.token, self.recorder.emit, self.request)
+        self.approvals = Approvals(
+            self.token, self.recorder.emit, self.request, work.options.approval
+        )
         self._lock = lock
         self._driver: Team | Executor | None = None
         self._noted = CancellationStatus.NONE
@@ -149,36 +172,46 @@ class Execution:
     async def _run_driver(self) -> Result:
         client = http_client()
         try:
-            with bind(self.token):
+            with bind(self.token), bind_terms(self._terms()), bind_asker(self.ask_for_text):
                 async with kit_for(self) as kit:
-                    driver = await self._start(client, kit)
-                    return await self._drive(driver, kit)
+                    children = children_for(self, client, kit)
+                    with children.bound():
+                        driver = await self._start(client, kit, children)
+                        return await self._drive(driver, kit, children)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
                 await client.aclose()
 
-    async def _start(self, client: Any, kit: ToolKit) -> Team | Executor:
+    def _terms(self) -> Terms:
+        spec = self.work.spec.retry
+        retry = self.work.options.retry or (
+            Retry(spec.attempts, spec.delay, spec.backoff, spec.max_delay) if spec else None
+        )
+        return Terms(self.hold, Retrying(retry, self.call_hook).delay_s)
+
+    async def _start(self, client: Any, kit: ToolKit, children: Children) -> Team | Executor:
         """Make the driver; tools that take their time to start are given up at a stop."""
         made: list[Team | Executor] = []
 
         async def make() -> None:
-            made.append(await driver_for(self, client, kit))
+            made.append(await driver_for(self, client, kit, children))
 
         with Boundary(self.token) as boundary:
             await boundary.until(make)
         self.token.checkpoint()
         return made[0]
 
-    async def _drive(self, driver: Team | Executor, kit: ToolKit) -> Result:
+    async def _drive(self, driver: Team | Executor, kit: ToolKit, children: Children) -> Result:
         for event in self._said_before:
             driver.hear(event)
         self._driver = driver
         # What the work raises is caught inside because the group would wrap it.
         outcome: Result | AgentStopped | Exception
         async with anyio.create_task_group() as group:
-            group.start_soon(self._tick, driver, kit)
+            group.start_soon(self._tick, driver, kit, children)
             group.start_soon(self._sync)
             group.start_soon(self.limits.watch)
+            group.start_soon(self.callbacks.watch)
             try:
                 outcome = await driver.run()
             except (AgentStopped, Exception) as exc:
@@ -188,13 +221,14 @@ class Execution:
             raise outcome
         return outcome
 
-    async def _tick(self, driver: Driver, kit: ToolKit) -> None:
+    async def _tick(self, driver: Driver, kit: ToolKit, children: Children) -> None:
         """Ten times a second: bring streamed words to the journal, and news to those who watch."""
         shown = (-1, -1)
         while True:
             await anyio.sleep(TICK_S)
             self._look_for_stop()
             driver.flush()
+            children.flush()
             for agent, text in kit.take_told().items():
                 self.recorder.emit(ev.ToolTold(agent=agent, text=text))
             self.recorder.flush()
@@ -234,6 +268,73 @@ class Execution:
             self._driver.hear(event)
         self.recorder.publish()
         return True
+
+    # Pausing -------------------------------------------------------------------------------
+
+    def pause(self) -> bool:
+        """Let work hold still at its next boundary: whether it can."""
+        if self.view.is_over or self.token.is_stopping:
+            return False
+        if self.hold.pause():
+            self.recorder.emit(ev.Paused())
+            self.recorder.publish()
+        return True
+
+    def go_on(self) -> bool:
+        """Let a paused run go on: whether it was paused."""
+        if not self.hold.go_on():
+            return False
+        if not self.view.is_over:
+            self.recorder.emit(ev.Continued())
+            self.recorder.publish()
+        return True
+
+    # Asking --------------------------------------------------------------------------------
+
+    def ask_for_text(self, prompt: str) -> str:
+        """Ask the person for a text, blocking; not on the loop.
+
+        Args:
+            prompt: The question.
+
+        Raises:
+            UserError: The person refuses to answer.
+            AgentStopped: The run is being stopped.
+        """
+        asked = self.ask_outside(partial(self.approvals.ask_for_text, prompt))
+        try:
+            while not asked.done():
+                # A stop may be of the one agent whose tool asks.
+                checkpoint()
+                wait((asked,), TICK_S)
+            answer = asked.result()
+        finally:
+            asked.cancel()
+        if answer is None:
+            self.token.checkpoint()
+            raise UserError(f"Run {self.id} is over: nobody is asked any more.")
+        return text_of(answer)
+
+    def ask_outside(self, question: Callable[[], Awaitable[Asked]]) -> Future[Asked | None]:
+        """Ask the person for code on another thread.
+
+        Args:
+            question: Asks, on the loop.
+
+        Returns:
+            What comes of it; None when the run ends before.
+        """
+
+        async def asked() -> Asked | None:
+            if self.view.is_over:
+                return None
+            try:
+                return await question()
+            except AgentStopped:
+                # On its own it would end the loop of all runs.
+                return None
+
+        return portal().start_task_soon(asked, name=f"question of run {self.id}")
 
     # Deciding ------------------------------------------------------------------------------
 
@@ -310,12 +411,12 @@ class Execution:
             if token.request(hard.level, hard.source, hard.reason):
                 self.note_stop(hard, agent)
 
-    async def call_hook(self, hook: Callable[..., Any], argument: object) -> object:
+    async def call_hook(self, hook: Callable[..., Any], *arguments: object) -> object:
         """Run a person's hook within its time; what goes wrong in it is noted, and ends there.
 
         Args:
             hook: The function, sync or async.
-            argument: What it is given.
+            arguments: What it is given.
 
         Returns:
             What it returned, or None when it failed or took too long.
@@ -324,7 +425,7 @@ class Execution:
         result: object = None
         with anyio.move_on_after(self.policy.hook_timeout_s) as scope:
             try:
-                made = await to_thread.run_sync(hook, argument, abandon_on_cancel=True)
+                made = await to_thread.run_sync(hook, *arguments, abandon_on_cancel=True)
                 result = await made if isawaitable(made) else made
             except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
                 self._notice(f"The hook {name} failed: {type(exc).__name__}: {exc}")
@@ -351,17 +452,20 @@ class Execution:
             self._lock.release()
         try:
             hook = self.policy.after_cancel
+            notices = len(self.view.notices)
             if self._was_stopped() and hook is not None:
-                notices = len(self.view.notices)
                 await self.call_hook(hook, receipt(self.view, str(self.work.paths.path)))
-                if len(self.view.notices) > notices:
-                    self.recorder.publish()
+            error = self.crash or failure_of(self.id, self.view, self.work.paths.path)
+            await self.callbacks.finish(self.view.status, result_of(self.view), error)
+            if len(self.view.notices) > notices:
+                self.recorder.publish()
         finally:
             self.done.set_result(None)
 
     def _end_turn(self, result: Result | None) -> None:
         for timer in self._timers:
             timer.cancel()
+        self.approvals.close()
         self._note_missing_stop(result)
         status = self._status(result)
         self.limits.conclude(status)
@@ -395,7 +499,7 @@ class Execution:
         with anyio.move_on_after(LISTING_S):
             try:
                 listed = await to_thread.run_sync(
-                    workspace_files, self.work.paths, self.work.workspaces, abandon_on_cancel=True
+                    workspace_files, self.work.paths, self.view.workspaces, abandon_on_cancel=True
                 )
             except OSError as exc:
                 self._notice(f"The workspaces can't be listed: {exc.strerror or exc}.")
@@ -421,7 +525,7 @@ class Execution:
 
     def _note_missing_stop(self, result: Result | None) -> None:
         """Record a stop that the work felt before its note came from the other thread."""
-        alone = [token.first_request for token in self.agents.values()]
+        alone = [token.first_request for token in self._members]
         if result is not None and not result.is_complete and alone and all(alone):
             # Every agent was stopped by itself: that is a stop of the run, not its failure.
             first = alone[0]
@@ -469,7 +573,8 @@ def _tokens(work: Work, token: CancelToken) -> dict[str, CancelToken]:
 
 
 def _recorder(journal: Journal, work: Work) -> Recorder:
+    mask = Mask(secrets_of(work.spec))
     if work.resumed is None:
-        return Recorder(journal)
+        return Recorder(journal, mask=mask)
     old = TurnPaths(work.paths.path.with_name(f"turn_{work.resumed.turn}"))
-    return Recorder(journal, work.resumed.view, past_events(old))
+    return Recorder(journal, work.resumed.view, past_events(old), mask)

@@ -56,7 +56,7 @@ def unpriced(view: RunView) -> tuple[str, ...]:
 
 
 ASKING_S = 0.5
-"""How closely the time is told in which a person is asked something."""
+"""How closely the time is told in which a person is asked something, or the run is paused."""
 
 
 class Limits:
@@ -131,17 +131,21 @@ class Limits:
             run.request(request)
 
     async def _pass(self, limit_s: float) -> None:
-        """Let working time pass; the time in which a person is asked something does not count."""
+        """Let working time pass: neither a pause counts nor a question that waits for a person."""
         left_s = limit_s
         while left_s > 0:
             began = anyio.current_time()
-            await anyio.sleep(min(left_s, ASKING_S) if self._run.work.recipe else left_s)
+            await anyio.sleep(min(left_s, ASKING_S))
             if self._run.view.status != "awaiting":
                 left_s -= anyio.current_time() - began
 
     async def _action(self, request: StopRequest) -> OnTimeout:
         """Ask the person's hook what the timeout makes of the run, else the team's file."""
         configured = self._run.work.spec.timeout_settings.on_timeout
+        if (given := self._run.work.options.timeout) is not None:
+            configured = given.on_timeout
+            if given.callback is not None:
+                await self._run.call_hook(given.callback, request)
         hook = self._run.policy.on_timeout
         chosen = await self._run.call_hook(hook, request) if hook else None
         return chosen if chosen in ("fail", "cancel", "continue") else configured

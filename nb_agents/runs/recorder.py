@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from nb_agents.events import Event, Noticed
+from nb_agents.runs.masking import Mask
 from nb_agents.session.journal import Journal
 from nb_agents.timeline import Timeline, TimelineFold
 from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView, apply
@@ -24,19 +25,27 @@ class Recorder:
         journal: Where they are written.
         past: The view of the turn that this one resumes.
         before: The events that led to it.
+        mask: Hides keys in what tools were given and said.
 
     Attributes:
         view: The fold of all events so far.
         subscribers: Called with the view by `publish`.
+        on_status: Called at once with each status that the turn comes to.
     """
 
     def __init__(
-        self, journal: Journal, past: RunView | None = None, before: Iterable[Event] = ()
+        self,
+        journal: Journal,
+        past: RunView | None = None,
+        before: Iterable[Event] = (),
+        mask: Mask | None = None,
     ) -> None:
         self._journal = journal
+        self._mask = mask or Mask()
         self._failing = False
         self.view = replace(past, seq=0) if past else RunView()
         self.subscribers: list[Callable[[RunView], None]] = []
+        self.on_status: Callable[[str], None] = lambda status: None
         self._timeline = TimelineFold()
         for event in before:
             self._timeline.add(event)
@@ -53,11 +62,14 @@ class Recorder:
 
     def emit(self, event: Event) -> None:
         """Stamp an event, write it, fold it. A failed write is told once and tried again later."""
-        event = replace(event, seq=self.view.seq + 1, at=time.time())
+        event = replace(self._mask.hide(event), seq=self.view.seq + 1, at=time.time())
         logger.debug("%s", event)
         self._journal.append(event)
+        before = self.view.status
         self.view = apply(self.view, event)
         self._timeline.add(event)
+        if self.view.status != before:
+            self.on_status(self.view.status)
         self._tell()
 
     def flush(self) -> None:

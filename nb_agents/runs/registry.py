@@ -30,6 +30,7 @@ from nb_agents.runs.launch import (
     timeout_of,
 )
 from nb_agents.runs.loop import at_shutdown
+from nb_agents.runs.options import RunOptions, chosen_options
 from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run, Work
@@ -73,6 +74,7 @@ def start(
     model: str | None = None,
     skip_unsupported: bool = False,
     policy: CancelPolicy | None = None,
+    options: RunOptions | None = None,
     debug: bool = False,
 ) -> Run:
     """Start a team on a task, or on a recipe, in the background.
@@ -95,6 +97,8 @@ def start(
         model: One agent of this model instead of a team, as ``openai:gpt-5-mini``.
         skip_unsupported: Whether to run a team without its agents that can't run here.
         policy: Grace time and hooks of a stop.
+        options: Time, retries, stop, approvals and callbacks at once; in the place of ``timeout``
+            and ``policy``.
         debug: Whether to write debug.log into the turn's directory.
 
     Returns:
@@ -130,8 +134,9 @@ def start(
     given = given_values(context or {}) if recipe is not None else {}
     read = None if recipe is None else read_recipe(recipe, given, spec)
     readable = spec.context_paths
-    timeout_s = timeout_of(timeout, spec, is_recipe=read is not None)
-    load({agent.backend.type for agent in spec.agents})
+    chosen = chosen_options(options, timeout, policy)
+    timeout_s = timeout_of(chosen.timeout_s, spec, is_recipe=read is not None)
+    load({agent.backend.type for agent in spec.everyone})
     past = _open_session(session_root, session, continue_, from_turn)
 
     def make(paths: TurnPaths) -> Work:
@@ -150,9 +155,10 @@ def start(
             recipe=read,
             given=given,
             functions=functions,
+            options=chosen.options,
         )
 
-    return launch(past.path, make, policy or CancelPolicy(), debug, resume)
+    return launch(past.path, make, chosen.policy, debug, resume)
 
 
 def find_run(name: str = "") -> Run:

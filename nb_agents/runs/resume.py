@@ -28,6 +28,7 @@ from nb_agents.events import (
 from nb_agents.models.providers import check_team, load
 from nb_agents.runs.execution import Resumed, Work
 from nb_agents.runs.launch import config_path, launch, owner, owner_of, timeout_of
+from nb_agents.runs.options import RunOptions, chosen_options
 from nb_agents.runs.recipes import (
     Again,
     Going,
@@ -127,9 +128,11 @@ def resume(
     session_root: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     *,
+    agent: str = "",
     recipe: str | os.PathLike[str] | Recipe | None = None,
     tools: Sequence[Callable[..., Any]] = (),
     policy: CancelPolicy | None = None,
+    options: RunOptions | None = None,
     debug: bool = False,
 ) -> Run:
     """Go on with the incomplete last turn of a session: same task, same agents, from there.
@@ -139,9 +142,13 @@ def resume(
         config: The team; by default the turn's own file, else the team as the journal has it.
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
         timeout: Orchestrator timeout in seconds, counted anew; by default the team's.
+        agent: Id of an agent that was stopped alone and takes part again; then the turn may be
+            complete, too. The others stay as they were; votes and a new answer decide once more.
         recipe: Takes the place of the recipe that the turn has kept: what finished stays as it is.
         tools: Functions that all agents may call: those of the turn are not stored.
         policy: Grace time and hooks of a stop.
+        options: Time, retries, stop, approvals and callbacks at once; in the place of ``timeout``
+            and ``policy``.
         debug: Whether to write debug.log into the turn's directory.
 
     Returns:
@@ -152,17 +159,19 @@ def resume(
         SessionBusyError: The session is being run.
         StorageError: The session can't be written.
     """
-    turn, past_session = _find(session, session_root)
+    turn, past_session = _find(session, session_root, agent)
     events = past_events(turn.paths)
+    again = _again(agent, events)
     team = _team(config, events)
     spec = team.spec
     check_team(spec)
-    load({agent.backend.type for agent in spec.agents})
+    load({agent.backend.type for agent in spec.everyone})
     functions = checked_functions(tools)
     going = _going(events, recipe, spec)
-    past = going.past if going else _past([a.id for a in spec.agents], events)
+    past = going.past if going else _past([a.id for a in spec.agents], events, again)
     before = past_session.before(turn.paths.number)
-    timeout_s = timeout_of(timeout, spec, is_recipe=going is not None)
+    chosen = chosen_options(options, timeout, policy)
+    timeout_s = timeout_of(chosen.timeout_s, spec, is_recipe=going is not None)
     told = str(_preview(turn, past, events, going))
     notices = (told, *team.notices, *(going.notices if going else ()))
 
@@ -180,22 +189,32 @@ def resume(
             notices=notices,
             owner=owner(),
             config=team.path,
-            resumed=Resumed(turn.paths.number, past, turn.view, going.progress if going else None),
+            resumed=Resumed(
+                turn.paths.number, past, turn.view, going.progress if going else None, again
+            ),
             recipe=going.recipe if going else None,
             given=going.progress.context if going else {},
             functions=functions,
+            options=chosen.options,
         )
 
-    return launch(past_session.path, make, policy or CancelPolicy(), debug, resume)
+    return launch(past_session.path, make, chosen.policy, debug, resume)
 
 
-def _find(session: str, root: str | os.PathLike[str] | None) -> tuple[PastTurn, Session]:
+def _find(
+    session: str, root: str | os.PathLike[str] | None, agent: str = ""
+) -> tuple[PastTurn, Session]:
     found = load_session(layout.find_session(layout.session_root(root), session))
     last = found.turns[-1]
     name = f"{found.path.name}/{last.paths.number}"
+    if last.is_live and agent:
+        raise UserError(
+            f"Turn {name} still goes on, and an agent takes part again in the next one. Wait for "
+            f"its end or stop it, then resume {agent!r}."
+        )
     if last.is_live:
         raise SessionBusyError(found.path.name, owner_of(found.path))
-    if last.is_complete:
+    if last.is_complete and not agent:
         raise UserError(
             f"Turn {name} is complete: there is nothing to resume. "
             f"`%%agents --continue --session {found.path.name}` asks something new."
@@ -227,9 +246,26 @@ def _agents(events: Sequence[Event]) -> list[str]:
     return [a.id for a in started[-1].agents] if started else []
 
 
-def _past(agents: Sequence[str], events: Sequence[Event]) -> Past:
+def _again(agent: str, events: Sequence[Event]) -> tuple[str, ...]:
+    """Name who takes part again; refuse one that was not stopped alone."""
+    if not agent:
+        return ()
+    if any(isinstance(e, TurnStarted) and e.recipe for e in events):
+        raise UserError(f"The turn ran a recipe, which has no agent {agent!r} to resume alone.")
+    known = _agents(events)
+    if agent not in known:
+        raise UserError(f"The turn has no agent {agent!r} to resume. It has: {', '.join(known)}.")
+    alone = {e.agent for e in events if isinstance(e, StopRequested)}
+    if agent not in alone or agent not in replay(known, events).state.out:
+        raise UserError(
+            f"Agent {agent!r} was not stopped alone, so there is nothing to resume of it by itself."
+        )
+    return (agent,)
+
+
+def _past(agents: Sequence[str], events: Sequence[Event], again: tuple[str, ...] = ()) -> Past:
     """Fold the turn; when nobody was left and nobody had answered, all get another try."""
-    past = replay(agents, events)
+    past = replay(agents, events, again)
     if past.state.live or past.state.answers:
         return past
     failed = {e.agent for e in events if isinstance(e, AgentFailed | RoundTimedOut)}

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from getpass import getuser
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock
 
@@ -34,15 +35,21 @@ from nb_agents.errors import (
     UserError,
 )
 from nb_agents.receipt import Receipt, receipt
+from nb_agents.runs.approvals import text_of
 from nb_agents.runs.execution import Execution, Work
 from nb_agents.runs.interrupts import interrupt_calls
+from nb_agents.runs.log import log_lines
 from nb_agents.runs.loop import call, portal, post
+from nb_agents.runs.outcome import failure_of, result_of
+from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
 from nb_agents.steps import ApprovalView
 from nb_agents.timeline import COLUMNS, Timeline
 from nb_agents.view import RunStatus, RunView
 
 __all__ = ["Progress", "Run", "Work"]
+
+_Answer = TypeVar("_Answer")
 
 MAX_SAID = 20_000
 """Characters of one follow-up text: every agent reads it again in each of its rounds."""
@@ -57,6 +64,9 @@ class Progress:
         elapsed_s, timeout_s: Seconds since the start, and until the timeout stops it.
         answers, votes: How many there are now.
         in_flight: Agents whose model call is open.
+        current: Of a recipe: its steps that are over. Of a team, which knows no steps: the round.
+        total: Of a recipe: all its steps, as far as they are known; else 0.
+        message: What is being done, in a few words.
     """
 
     round: int
@@ -65,6 +75,9 @@ class Progress:
     answers: int
     votes: int
     in_flight: tuple[str, ...]
+    current: int = 0
+    total: int = 0
+    message: str = ""
 
 
 class Run:
@@ -102,6 +115,7 @@ class Run:
         except OSError as exc:
             raise StorageError(str(work.paths.path), exc.strerror or str(exc)) from None
         self._functions = work.functions
+        self._options = work.options
         self._was_pressed = False
 
     def __repr__(self) -> str:
@@ -138,6 +152,7 @@ class Run:
     def progress(self) -> Progress:
         """How far it is."""
         view = self.view
+        current, total = steps_of(view)
         return Progress(
             round=view.round,
             elapsed_s=(view.ended_at or time.time()) - view.started_at,
@@ -145,15 +160,20 @@ class Run:
             answers=sum(1 for a in view.agents.values() if a.answers),
             votes=sum(view.votes.values()),
             in_flight=tuple(a.id for a in view.agents.values() if a.in_flight),
+            current=current,
+            total=total,
+            message=message_of(view),
         )
+
+    @property
+    def logs(self) -> list[str]:
+        """What happened so far, one line an event; `%agents log` shows it."""
+        return log_lines(read_journal(self._paths.journal).events)
 
     @property
     def result(self) -> Any:
         """The final answer, or a recipe's outputs by name; None as long as there is none."""
-        view = self.view
-        if view.status != "completed":
-            return None
-        return dict(view.outputs) if view.recipe else view.answer
+        return result_of(self.view)
 
     @property
     def receipt(self) -> Receipt:
@@ -234,10 +254,7 @@ class Run:
         if view.status == "completed":
             return view.answer
         if view.status == "failed":
-            why = view.stop.reason if view.stop else "no answer"
-            failed = {s.address: s.why for s in view.steps.values() if s.status == "failed"}
-            reasons = failed or {a.id: a.error or why for a in view.agents.values()}
-            raise RunFailed(self.id, reasons, self.path)
+            raise failure_of(self.id, view, self.path)
         kept = (self.id, partial_texts(view), self.receipt, self.path)
         if not view.recipe:
             raise RunCancelled(*kept)
@@ -319,19 +336,30 @@ class Run:
             what = f"at no gate {gate!r}" if gate else "for no approval"
             raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
 
-    def wait_for_approval(self, timeout: float | None = None) -> ApprovalView:
-        """Wait, blocking, until the next gate is decided.
+    def wait_for_approval(
+        self, message: str | None = None, timeout: float | None = None
+    ) -> ApprovalView:
+        """Wait, blocking, for a person's decision. The run itself goes on.
 
         Args:
+            message: What to ask, at a gate of its own. Without it, the next decision at any other
+                gate is waited for.
             timeout: Seconds after which to give up waiting. None means never.
 
         Returns:
-            The decision: of the gate that waits now, else of the next one that is reached.
+            The decision.
 
         Raises:
-            UserError: The run ended without another one.
+            UserError: The run ended without one.
             TimeoutError: ``timeout`` passed.
         """
+        if message is None:
+            return self._next_approval(timeout)
+        question = partial(self._execution.approvals.ask_whether, message)
+        gate = self._answer_to(question, timeout)
+        return next(given for given in self.view.approvals if given.address == gate)
+
+    def _next_approval(self, timeout: float | None) -> ApprovalView:
         seen, changed = len(self.view.approvals), Future[None]()
 
         def look(view: RunView) -> None:
@@ -345,6 +373,67 @@ class Run:
         if len(self.view.approvals) == seen:
             raise UserError(f"Run {self.id} ended without asking; it is {self.status}.")
         return self.view.approvals[seen]
+
+    def wait_for_input(self, prompt: str, timeout: float | None = None) -> str:
+        """Ask the person who watches the run for a text, and wait, blocking.
+
+        Args:
+            prompt: The question; the panel shows it.
+            timeout: Seconds after which to give up waiting. None means never.
+
+        Returns:
+            What the person wrote.
+
+        Raises:
+            UserError: The person refuses to answer, or the run ended before.
+            TimeoutError: ``timeout`` passed.
+        """
+        question = partial(self._execution.approvals.ask_for_text, prompt)
+        return text_of(self._answer_to(question, timeout))
+
+    def answer(self, text: str, by: str = "") -> None:
+        """Answer the question for a text that has waited longest.
+
+        Args:
+            text: The answer.
+            by: Who says so, for the record.
+
+        Raises:
+            UserError: No question is waiting.
+        """
+        gates = self.view.gates.values()
+        gate = next((g.address for g in gates if g.wants == "input"), "")
+        if not gate:
+            raise UserError(f"Run {self.id} asks for no text; it is {self.status}.")
+        self.decide(True, text, by, gate)
+
+    def _answer_to(
+        self, question: Callable[[], Awaitable[_Answer]], timeout: float | None
+    ) -> _Answer:
+        asked = self._execution.ask_outside(question)
+        try:
+            with interrupt_calls(self.press):
+                answer = asked.result(timeout)
+        finally:
+            # Whoever has given up waiting asks nobody any more.
+            asked.cancel()
+        if answer is None:
+            raise UserError(f"Run {self.id} ended without an answer; it is {self.status}.")
+        return answer
+
+    # Pausing --------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Let work hold still at its next boundary: calls in flight finish, none begins.
+
+        The status is "awaiting" meanwhile. The time does not count, and a stop works as ever.
+
+        Raises:
+            UserError: The run is over or stopping.
+        """
+        if self.is_over or not call(self._execution.pause):
+            state = "over" if self.is_over else "stopping"
+            raise UserError(f"Run {self.id} can't be paused: it is {state}.")
 
     # Stopping -------------------------------------------------------------------------------
 
@@ -367,15 +456,16 @@ class Run:
         return self.request_stop(now, "api", reason or "", agent)
 
     async def cancel(self, reason: str | None = None) -> StopResult:
-        """Ask for a graceful stop, and wait until it is done and saved.
+        """Ask for a stop as the run's policy has it, and wait until it is done and saved.
 
         Args:
-            reason: Why, for the record.
+            reason: Why, for the record; by default the policy's.
 
         Returns:
             Whether this changed anything, and where the run stands afterwards.
         """
-        result = await asyncio.to_thread(self.request_stop, False, "api", reason or "")
+        now, why = not self.policy.graceful, reason or self.policy.reason
+        result = await asyncio.to_thread(self.request_stop, now, "api", why)
         if result.status == "vetoed":
             return result
         await asyncio.wrap_future(self._execution.done)
@@ -435,17 +525,20 @@ class Run:
             loop.run_in_executor(None, self.request_stop, now, "interrupt", "interrupted")
 
     def resume(self, **options: Any) -> Run:
-        """Go on with this run's turn after it was stopped; see `nb_agents.resume`.
+        """Go on with this run's turn: at once after a pause, else as `nb_agents.resume` does.
 
         Args:
-            options: ``config``, ``timeout``, ``recipe``, ``tools``, ``policy``, ``debug``.
+            options: ``config``, ``timeout``, ``recipe``, ``tools``, ``policy``, ``options``,
+                ``debug``; none for a run that is paused.
 
         Returns:
-            A new run: the next turn of the session.
+            This run after a pause; else a new one: the next turn of the session.
 
         Raises:
             UserError: The turn is complete, or is not the session's last.
         """
+        if self.view.is_paused and not options and call(self._execution.go_on):
+            return self
         last = turns_of(self.path.parent)[-1].number
         if last != self.turn:
             raise UserError(
@@ -454,6 +547,9 @@ class Run:
             )
         options.setdefault("config", self._team)
         options.setdefault("tools", self._functions)
+        apart = {"timeout": "timeout", "policy": "cancel"}
+        given: dict[str, Any] = {apart[name]: None for name in options.keys() & apart.keys()}
+        options.setdefault("options", replace(self._options, **given))
         return self._resume(self.session, session_root=self.path.parent.parent, **options)
 
     # Watching -------------------------------------------------------------------------------
@@ -486,3 +582,33 @@ def partial_texts(view: RunView) -> dict[str, str]:
     """For each agent with words to show: its latest answer, else its partial text."""
     texts = {a.id: a.answer or a.partial for a in view.agents.values()}
     return {agent: text for agent, text in texts.items() if text}
+
+
+def steps_of(view: RunView) -> tuple[int, int]:
+    """Count the steps of a recipe: those that are over, and all, or 0 when not all are known.
+
+    A team has no steps: its round, of an unknown number.
+    """
+    if not view.recipe:
+        return view.round, 0
+    done = sum(s.is_over for s in view.steps.values() if s.unit in _STEPS)
+    units = [s.unit for s in view.steps.values() if not s.is_over]
+    units += [planned.unit for planned in view.pending]
+    is_known = _LOOPS.isdisjoint(units)
+    return done, done + sum(unit in _STEPS for unit in units) if is_known else 0
+
+
+_STEPS = frozenset({"agent", "bash"})
+_LOOPS = frozenset({"recipe", "foreach", "while"})
+"""Units that may hold steps which are not known before they begin."""
+
+
+def message_of(view: RunView) -> str:
+    """Say what a run is doing, in a few words."""
+    if view.is_paused:
+        return "paused"
+    if gate := next(iter(view.gates.values()), None):
+        return f"waits for a person: {gate.address}"
+    if view.is_over:
+        return view.status
+    return view.current_step or f"round {view.round}"

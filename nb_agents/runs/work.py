@@ -14,6 +14,7 @@ from nb_agents.config.snapshot import snapshot
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, AgentSpec, TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.recipes.progress import Progress
+from nb_agents.runs.options import RunOptions
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import function_tool
@@ -23,7 +24,7 @@ __all__ = ["RESERVED_NAMES", "Resumed", "Work", "checked_functions"]
 
 RESERVED_NAMES = frozenset(
     {"new_answer", "vote", "list_files", "read_file", "write_file", "edit_file", "delete_file"}
-    | {"run_command", "run_python"}
+    | {"run_command", "run_python", "call_agent"}
 )
 """Tools that agents have, or may have, besides functions."""
 
@@ -37,12 +38,14 @@ class Resumed:
         past: Where its agents were.
         view: What it showed.
         progress: How far its recipe was; None for a team.
+        again: Agents that had been stopped alone and take part again.
     """
 
     turn: int
     past: Past
     view: RunView
     progress: Progress | None = None
+    again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Work:
         recipe: What the agents work through instead of a task of their own, or None.
         given: The values that the recipe was started with.
         functions: Functions of the notebook that all agents may call.
+        options: How it goes, besides its time and its stop.
     """
 
     task: str
@@ -78,6 +82,7 @@ class Work:
     recipe: Recipe | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
     functions: Sequence[Callable[..., Any]] = ()
+    options: RunOptions = RunOptions()
 
     @property
     def workspaces(self) -> tuple[str, ...]:
@@ -94,6 +99,7 @@ class Work:
             timeout_s=self.timeout_s,
             notices=self.notices,
             resumes=self.resumed.turn if self.resumed else 0,
+            again=self.resumed.again if self.resumed else (),
             team=snapshot(self.spec),
             config=self.config,
             recipe=self.recipe.name if self.recipe else "",

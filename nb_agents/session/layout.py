@@ -94,6 +94,11 @@ class TurnPaths:
         return self.path / "workspace"
 
     @property
+    def tools(self) -> Path:
+        """What tools wrote that was too long for a model, a directory an agent."""
+        return self.path / "tools"
+
+    @property
     def stop(self) -> Path:
         """A stop that another process has asked for, as JSON."""
         return self.path / "stop.json"

@@ -194,7 +194,7 @@ def _reason_unasked(view: RunView) -> str:
 
 
 def _longest_partial(view: RunView) -> str:
-    agents = [a for a in view.agents.values() if a.partial.strip()]
+    agents = [a for a in view.agents.values() if a.partial.strip() and not a.caller]
     return max(agents, key=lambda a: len(a.partial)).id if agents else ""
 
 

@@ -6,7 +6,7 @@ with it. Calls that the team's file lets nobody make alone wait for a person.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -89,24 +89,38 @@ class ToolKit:
     ) -> None:
         await self._ends.__aexit__(kind, exc, trace)
 
-    async def open(self, agent: str, workspace: Path, keys: ToolKeys) -> Sequence[Tool]:
+    def call_at_end(self, end: Callable[[], Awaitable[None]]) -> None:
+        """Call this when the run ends, before the tools that there are now are ended.
+
+        Args:
+            end: Must not raise, nor take long.
+        """
+        self._ends.push_async_callback(end)
+
+    async def open(
+        self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool] = ()
+    ) -> Sequence[Tool]:
         """Give an agent its tools; the first time they are started.
 
         Args:
             agent: The agent's id.
             workspace: Where it works.
             keys: What its configuration gives it.
+            others: Tools that are made elsewhere; what the configuration says of them is heeded.
         """
         async with self._opening.setdefault(agent, anyio.Lock()):
             if agent not in self._tools:
-                self._tools[agent] = await self._open(agent, workspace, keys)
+                self._tools[agent] = await self._open(agent, workspace, keys, others)
         return self._tools[agent]
 
-    async def _open(self, agent: str, workspace: Path, keys: ToolKeys) -> Sequence[Tool]:
+    async def _open(
+        self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool]
+    ) -> Sequence[Tool]:
         context = self._context(agent, workspace)
         for notice in keys.tool_notices:
             self._notice(notice)
         tools = [function_tool(function, context) for function in self._functions]
+        tools += others
         if keys.runs_commands:
             tools += await to_thread.run_sync(self._hands, context)
         if keys.data_store:

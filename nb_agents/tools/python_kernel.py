@@ -46,6 +46,8 @@ _LAST_WORDS = 500
 _MAX_MESSAGE_BYTES = 16_000_000
 _MAX_WAITING = 16
 """Messages that are held for us; more are held, or dropped, on the interpreter's own side."""
+_FOLDERS = "/tmp"
+"""Not the person's own TMPDIR: the name of a socket has at most 107 bytes. Source: unix(7)."""
 _PORTS = ("shell", "iopub", "stdin", "control", "hb")
 _LAUNCH = (
     "-m",
@@ -95,8 +97,7 @@ class Interpreter:
         self._sandbox = sandbox
         self._key = secrets.token_hex(32)
         self._session = Session(key=self._key.encode())
-        # Under /tmp, for the name of a socket has at most 107 bytes (unix(7)).
-        self._folder = Path(tempfile.mkdtemp(prefix="nb_agents_")).resolve()
+        self._folder = Path(tempfile.mkdtemp(prefix="nb_agents_", dir=_FOLDERS)).resolve()
         # A task outside of any group: it outlives the call that starts it, up to `close`.
         self._process: asyncio.Task[Finished] | None = None
         self._context = zmq.asyncio.Context()

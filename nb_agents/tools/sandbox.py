@@ -64,7 +64,8 @@ _ETC = (
 _TMP = "/tmp"
 _HOME = "/tmp/home"
 
-# A kernel asks programs for colours, and tells them of its own parent and its own plots.
+# A kernel asks programs for colours, and tells them of its own parent and its own plots. Under
+# pytest, an ipykernel would not hear what commands write.
 _OF_THE_KERNEL = frozenset(
     {
         "CLICOLOR",
@@ -75,6 +76,7 @@ _OF_THE_KERNEL = frozenset(
         "JPY_PARENT_PID",
         "JPY_SESSION_NAME",
         "MPLBACKEND",
+        "PYTEST_CURRENT_TEST",
     }
 )
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import httpx2
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
@@ -24,6 +25,7 @@ from nb_agents.agents.decisions import Answered, Offer, Stale, Verdict, Voted, d
 from nb_agents.agents.replay import Exchange, OpenRound
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.errors import ModelCallError
+from nb_agents.models.retry import Retry
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote
 from nb_agents.tools.base import Tool, Toolbox
 
@@ -218,7 +220,7 @@ async def test_every_call_of_a_history_has_its_return() -> None:
 async def test_failed_calls_are_tried_again_and_the_words_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nb_agents.models.retry.FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
     down = Turn(text="so far ", error=ModelHTTPError(503, "m"))
     played = Round(down, down, Answer("done"))
     assert await played.play() == Answered("done")
@@ -235,7 +237,7 @@ async def test_a_call_that_fails_for_good_ends_the_agent() -> None:
 
 
 async def test_an_empty_response_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nb_agents.models.retry.FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
     played = Round(Turn(text=""), Answer("done"))
     assert await played.play() == Answered("done")
     assert len(played.of(ev.ModelFailed)) + len(played.of(ev.TurnRejected)) == 1
@@ -317,8 +319,8 @@ async def test_what_is_heard_right_before_a_request_is_in_it_after_all_else() ->
 async def test_what_is_said_while_a_failed_request_waits_is_in_the_next_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nb_agents.agents.agent.retry_delay_s", lambda exc, attempt: 0.0)
-    played = Round(Turn(error=ConnectionError("gone")), Answer("mine"))
+    monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
+    played = Round(Turn(error=httpx2.ReadError("gone")), Answer("mine"))
     played.seat.texts = ["", "late"]
     await played.play()
     assert [played.told(n) for n in (0, 1)] == [["go"], ["go", "late"]]

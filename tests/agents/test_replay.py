@@ -237,3 +237,17 @@ def test_of_a_whole_play_no_round_is_left_open_and_of_no_part_more_than_was_open
 
 def _flat(rounds: list[list[ev.Event]]) -> list[ev.Event]:
     return [event for each in rounds for event in each]
+
+
+def test_an_ending_that_comes_before_the_note_of_its_own_stop_counts() -> None:
+    stop = ev.StopRequested(level="immediate", source="api", agent="b")
+    told = [ev.AgentEnded(agent="b", outcome="killed"), stop]
+    assert replay(["a", "b"], told).state.out == {"b"}
+    assert replay(["a", "b"], told, ["b"]).state.out == frozenset()
+
+
+def test_the_end_of_the_run_before_is_none_of_a_stop_in_the_next() -> None:
+    begun = ev.TurnStarted(session="s", turn=2, task="t", agents=(), timeout_s=0.0, resumes=1)
+    stop = ev.StopRequested(level="immediate", source="api", agent="b")
+    told = [ev.AgentEnded(agent="b", outcome="killed"), begun, stop]
+    assert replay(["a", "b"], told).state.out == frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,9 +160,9 @@ def test_a_text_said_before_the_team_is_there_is_heard(
 ) -> None:
     make = execution.driver_for
 
-    async def say_first(run: Execution, client: object) -> object:
+    async def say_first(run: Execution, *given: Any) -> object:
         run.say(TEXT)
-        return await make(run, client)
+        return await make(run, *given)
 
     monkeypatch.setattr(execution, "driver_for", say_first)
     solo = ScriptedModel(Answer("A"))

@@ -493,7 +493,8 @@ class NotebookPage:
 
     def button(self, name: str | re.Pattern[str], i: int | None = None) -> Locator:
         """A button in the output of a cell, or of any, by its accessible name."""
-        return self.outputs(i).get_by_role("button", name=name)
+        exact = isinstance(name, str)  # "Stop" is not "Stop ada"
+        return self.outputs(i).get_by_role("button", name=name, exact=exact)
 
     def click_button(self, name: str | re.Pattern[str], i: int | None = None) -> None:
         """Click a button in the output of a cell, or of any."""

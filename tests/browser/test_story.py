@@ -306,6 +306,12 @@ def test_sixty_agents_are_still_usable(story: Story) -> None:
     assert box and box["height"] < 600  # the rows scroll, Stop stays in sight
     panel.locator("tbody tr").last.scroll_into_view_if_needed()
     expect(panel.get_by_text("agent_60", exact=True)).to_be_in_viewport()
+    own = panel.get_by_role("button", name="Stop agent_60", exact=True)
+    own.focus()
+    own.press("Enter")  # one agent, by the keyboard
+    story.page.click_button("Stop agent_60 now", i)
+    expect(panel.locator("tbody tr").last.locator(".chip")).to_have_text("stopped")
+    expect(story.chip(i)).to_have_text("running")
     story.page.click_button("Stop", i)
     expect(story.chip(i)).to_have_text(STOPPING)
     story.page.click_button("Stop now", i)

@@ -9,7 +9,7 @@ import pytest
 from nb_agents import ConfigError, TeamSpec
 from nb_agents.config.backends import BackendSpec
 from nb_agents.config.snapshot import snapshot
-from nb_agents.config.tools import NOT_WIRED, McpServerSpec, ToolRule, is_storable, policy_for
+from nb_agents.config.tools import McpServerSpec, ToolRule, is_storable, rule_for
 
 TOKEN = "s3cret-token"
 
@@ -147,10 +147,18 @@ def test_the_first_rule_that_fits_decides_and_without_one_a_call_is_allowed() ->
         ToolRule(match="mcp__shop__*", action="ask"),
         ToolRule(match="MCP__*", action="deny"),
     ]
-    names = ("mcp__shop__list", "mcp__shop__buy", "mcp__other__x", "write_file")
-    assert [policy_for(name, rules) for name in names] == ["allow", "ask", "allow", "allow"]
-    assert policy_for("anything", [ToolRule(match="*", action="deny"), *rules]) == "deny"
-    assert policy_for("anything", []) == "allow"
+    chosen = {name: rule_for(name, rules) for name in ("mcp__shop__list", "mcp__shop__buy")}
+    assert list(chosen.values()) == rules[:2]
+    assert rule_for("mcp__other__x", rules) is None  # patterns heed case, as names do
+    assert rule_for("write_file", rules) is None
+    everything = ToolRule(match="*", action="deny")
+    assert rule_for("anything", [everything, *rules]) == everything
+
+
+def test_a_denial_is_told_to_the_model_unless_the_file_says_that_it_stops() -> None:
+    assert ToolRule(match="*", action="ask").on_denial == "tell"
+    with pytest.raises(ValueError, match="on_denial"):
+        ToolRule.model_validate({"match": "*", "action": "ask", "on_denial": "explode"})
 
 
 def test_a_rule_with_an_unknown_action_is_refused(tmp_path: Path) -> None:
@@ -159,13 +167,15 @@ def test_a_rule_with_an_unknown_action_is_refused(tmp_path: Path) -> None:
         TeamSpec.from_file(team_file(tmp_path, lines))
 
 
-def test_keys_that_no_agent_honours_yet_count_as_ignored() -> None:
+def test_keys_that_are_honoured_are_not_ignored_and_a_servers_own_others_are() -> None:
     keys = {
         "mcp_servers": [{"name": "s", "command": "x", "security": {"level": "high"}}],
         "enable_mcp_command_line": True,
+        "data_store": True,
+        "exclude_tools": ["x"],
+        "tool_policy": [{"match": "*", "action": "ask"}],
         "custom_tools": [],
     }
     agents = [{"id": "a", "backend": {"type": "demo", **keys}}]
-    wanted = {f"agents.backend.{key}" for key in keys}
-    assert set(TeamSpec.model_validate({"agents": agents}).ignored) == wanted
-    assert set(BackendSpec.model_fields) >= NOT_WIRED
+    ignored = TeamSpec.model_validate({"agents": agents}).ignored
+    assert ignored == ("agents.backend.custom_tools", "agents.backend.mcp_servers.security")

@@ -61,7 +61,7 @@ def test_a_gate_is_decided_by_its_address(run: Run) -> None:
 
 
 def test_a_run_that_is_not_there_refuses() -> None:
-    assert "No run named 'r999'" in decide_once("r999", "first", True, "", "decision-3")
+    assert "No run named 'r0'" in decide_once("r0", "first", True, "", "decision-3")
 
 
 def test_a_recipe_that_stops_at_a_gate_says_what_is_next(run: Run) -> None:

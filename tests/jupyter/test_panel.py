@@ -78,6 +78,19 @@ def test_a_row_shows_the_last_words_and_the_numbers() -> None:
     assert state["in_flight"] == "1 call in flight: ada"
 
 
+def test_a_row_shows_the_last_of_what_a_running_tool_writes() -> None:
+    begun = ev.ToolStarted(agent="ada", call_id="1", tool="run_command", summary="make test")
+    told = ev.ToolTold(agent="ada", text="step 1\nstep 2\n")
+    over = ev.ToolFinished(agent="ada", call_id="1", tool="run_command", outcome="ok")
+    rows = [
+        panel_state(view_of(*events), "r1", 1000.0)["agents"][0]
+        for events in ([begun], [begun, told], [begun, told, over])
+    ]
+    assert [row["says"] for row in rows] == ["make test", "step 1 step 2", ""]
+    long = panel_state(view_of(begun, ev.ToolTold(agent="ada", text="x" * 500)), "r1", 1000.0)
+    assert long["agents"][0]["says"] == "…" + "x" * 160
+
+
 def test_a_file_that_is_being_written_shows_as_words_and_not_as_json() -> None:
     text = '{"path": "a.py", "content": "import os'
     streamed = ev.TextStreamed(agent="ada", call=1, channel="call", tool="write_file", text=text)

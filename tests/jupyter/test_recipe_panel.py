@@ -198,7 +198,7 @@ def test_a_stop_takes_the_gates_away() -> None:
     stop = ev.StopRequested(level="requested", source="widget")
     state = panel_state(recipe(asked("gather", "?"), stop), "r1", 1012.0)
     assert state["gates"] == []
-    assert state["chip"] == "Stopping… (after the current call or command)"
+    assert state["chip"] == "Stopping… (after the steps in hand)"
 
 
 # The whole

@@ -343,7 +343,7 @@ def example_of_code_generation(root: Path, patch: pytest.MonkeyPatch) -> None:
     assert TeamSpec.from_file(path).orchestrator.coordination.enable_planning_mode
 
 
-@says("An agent with MCP servers and forty minutes; servers are named as what is left out here.")
+@says("An agent with MCP servers and forty minutes; a team gets its servers.")
 def example_of_tool_servers(root: Path, patch: pytest.MonkeyPatch) -> None:
     agents = """
   - id: "agent1"
@@ -356,7 +356,8 @@ def example_of_tool_servers(root: Path, patch: pytest.MonkeyPatch) -> None:
     assert verdict(path, patch) == "Can start."
     team = TeamSpec.from_file(path)
     assert team.timeout_settings.orchestrator_timeout_seconds == 2400
-    assert team.ignored == ("agents.backend.mcp_servers",)
+    assert team.ignored == ()
+    assert [each.name for each in team.agents[0].backend.mcp_servers] == ["weather"]
 
 
 # Troubleshooting ----------------------------------------------------------------------------

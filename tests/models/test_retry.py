@@ -12,11 +12,12 @@ from pydantic_ai import exceptions as px
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.models import providers
-from nb_agents.models.retry import MAX_ATTEMPTS, describe, retry_delay_s
+from nb_agents.models.retry import DEFAULT_RETRY, Retry, describe, retry_delay_s
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import events, finish, outcomes
 
 DONE = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
+TRIES = 1 + DEFAULT_RETRY.attempts
 TYPES = ("openai", "claude", "gemini")
 
 
@@ -58,7 +59,7 @@ def _http(status: int, **headers: str) -> px.ModelHTTPError:
 )
 def test_what_is_tried_again_and_when(error: Exception, delays: list[float | None]) -> None:
     assert [retry_delay_s(error, attempt) for attempt in range(1, len(delays) + 1)] == delays
-    assert retry_delay_s(error, MAX_ATTEMPTS) is None
+    assert retry_delay_s(error, TRIES) is None
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_what_went_wrong_is_one_sentence_without_anything_secret(
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    monkeypatch.setattr("nb_agents.models.retry.FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.001))
     with ModelServer() as running:
         yield running
 
@@ -139,7 +140,7 @@ def test_a_server_that_is_down_is_given_up_after_four_requests(
 ) -> None:
     server.script("m", Reply(status=503))
     run = finish(_start(tmp_path, server, kind))
-    assert (run.status, server.count()) == ("failed", MAX_ATTEMPTS)
+    assert (run.status, server.count()) == ("failed", TRIES)
     assert run.view.agents["a"].error == "m: The server is overloaded or down (HTTP 503)."
 
 
@@ -183,7 +184,7 @@ def test_a_server_that_never_answers_becomes_a_sentence(
         "m: The server did not answer in time.",
         "m: The connection to the server failed or was dropped.",
     )
-    assert server.count() == MAX_ATTEMPTS
+    assert server.count() == TRIES
 
 
 def test_a_server_that_is_not_there_becomes_a_sentence(tmp_path: Path, server: ModelServer) -> None:

@@ -180,16 +180,16 @@ def test_waiting_for_the_decision(tmp_path: Path) -> None:
     run = gated(tmp_path)
     wait_for_gate(run)
     with pytest.raises(TimeoutError):
-        run.wait_for_approval(0.01)
+        run.wait_for_approval(timeout=0.01)
     run.approve("fine", by="ann")
     finish(run)
     with pytest.raises(UserError, match="ended without asking"):
-        run.wait_for_approval(WAIT_S)
+        run.wait_for_approval(timeout=WAIT_S)
 
 
 def test_waiting_for_a_decision_that_time_takes(tmp_path: Path) -> None:
     run = gated(tmp_path, "timeout: 0.5, default: approve")
-    given = run.wait_for_approval(WAIT_S)
+    given = run.wait_for_approval(timeout=WAIT_S)
     assert (given.address, given.approved, given.by) == ("plan", True, "timeout")
     finish(run)
 

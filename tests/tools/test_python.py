@@ -40,8 +40,12 @@ async def cells(place: Place) -> AsyncIterator[PythonCells]:
     await made.close()
 
 
-def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("nb_agents_*"))
+@pytest.fixture
+def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the directory that interpreters have theirs in; none but the test's own are there."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setattr(python_kernel, "_FOLDERS", folder)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -190,15 +194,16 @@ async def test_a_stop_before_the_cell_began_keeps_the_variables(
     assert await cells.run_python("x") == "1"
 
 
-async def test_a_stop_while_python_starts_leaves_nothing(place: Place, family: Family) -> None:
-    before = folders()
+async def test_a_stop_while_python_starts_leaves_nothing(
+    place: Place, family: Family, folders: Path
+) -> None:
     cells = PythonCells(place.context)
     async with create_task_group() as tasks:
         tasks.start_soon(cells.run_python, alive(family))
-        await to_thread.run_sync(wait_until, lambda: folders() - before)
+        await to_thread.run_sync(wait_until, lambda: os.listdir(folders))
         tasks.cancel_scope.cancel()
     assert family.is_gone()
-    assert not folders() - before
+    assert os.listdir(folders) == []
     assert await cells.run_python("1") == "1"
     await cells.close()
 
@@ -239,7 +244,7 @@ async def test_close_ends_all_that_cells_started(cells: PythonCells, family: Fam
     assert family.is_gone()
 
 
-async def test_no_file_socket_or_directory_is_left(place: Place) -> None:
+async def test_no_file_socket_or_directory_is_left(place: Place, folders: Path) -> None:
     async def once() -> None:
         cells = PythonCells(place.context)
         await cells.run_python("1")
@@ -247,19 +252,18 @@ async def test_no_file_socket_or_directory_is_left(place: Place) -> None:
 
     await once()
     files = len(os.listdir("/dev/fd"))
-    before = folders()
     await once()
     assert len(os.listdir("/dev/fd")) == files
-    assert not folders() - before
+    assert os.listdir(folders) == []
 
 
 STARTER = """
 import sys, anyio
 from pathlib import Path
-from nb_agents.tools import sandbox
+from nb_agents.tools import python_kernel, sandbox
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.python import PythonCells
-folder, mode, code = sys.argv[1:]
+folder, python_kernel._FOLDERS, mode, code = sys.argv[1:]
 if mode == "False":
     sandbox.why_not = lambda: "turned off"
 root = Path(folder)
@@ -270,9 +274,9 @@ anyio.run(PythonCells(context).run_python, code)
 
 
 @both
-def test_an_interpreter_dies_with_the_kernel(place: Place, family: Family) -> None:
+def test_an_interpreter_dies_with_the_kernel(place: Place, family: Family, folders: Path) -> None:
     code = alive(family) + UNSTOPPABLE
-    with python(STARTER, place.workspace, place.is_sandboxed, code) as starter:
+    with python(STARTER, place.workspace, folders, place.is_sandboxed, code) as starter:
         assert line(starter) == "ready"
         assert not family.is_gone()
         starter.kill()
@@ -291,6 +295,7 @@ async def test_python_that_cannot_start_says_why(
 # Plots
 
 
+@pytest.mark.timeout(60)  # in a new home, matplotlib looks at every font of the machine
 @both
 async def test_figures_come_back_as_png_files_of_the_workspace(
     place: Place, cells: PythonCells

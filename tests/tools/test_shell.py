@@ -118,7 +118,7 @@ async def test_a_model_may_shorten_the_time_limit_and_not_lengthen_it(place: Pla
 async def test_an_immediate_stop_ends_all_of_a_command_politely_and_keeps_what_it_said(
     place: Place, family: Family
 ) -> None:
-    tidy = "trap 'echo bye; exit' TERM; echo ready; sleep 1000 & wait"
+    tidy = "trap 'sleep 0.3; echo bye; exit' TERM; echo ready; sleep 1000 & wait"
     async with create_task_group() as tasks:
         tasks.start_soon(run, place, family.script(f"(setsid sleep 1000 &)\n{tidy}"))
         await wait_heard(place)

@@ -1,0 +1,76 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { MockKernel, RUNNING, STOPPED, agent, show } from "./mock";
+
+const team = (now: boolean | null) => ({
+  ...RUNNING,
+  agents: [agent("ada", { stop: now === null ? null : { now } }), agent("ben")],
+});
+
+beforeEach(() => document.body.replaceChildren());
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.useRealTimers();
+});
+
+describe("the Stop button of one agent", () => {
+  test("sends that agent's stop on both ways", () => {
+    const kernel = new MockKernel();
+    const { model, q } = show(team(false), { kernel });
+    const button = q("button.one");
+    expect(button.textContent).toBe("Stop");
+    expect(button.getAttribute("aria-label")).toBe("Stop ada");
+    button.click();
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-1", agent: "ada", now: false }]);
+    const [message] = kernel.sendControlMessage.mock.calls[0] ?? [];
+    expect(message.header.msg_type).toBe("nb_agents_stop_request");
+    expect(message.content).toEqual({ run: "run-1", agent: "ada", now: false });
+  });
+
+  test("is seen at once, keeps the focus, and is sent once", () => {
+    const { model, q } = show(team(false));
+    const button = q("button.one");
+    button.focus();
+    button.click();
+    button.click();
+    expect(button.textContent).toBe("Stopping…");
+    expect(button.getAttribute("aria-disabled")).toBe("true");
+    expect(document.activeElement).toBe(button);
+    expect(model.stops()).toHaveLength(1);
+  });
+
+  test("asks for an immediate stop the second time, and then goes", () => {
+    const { model, q, el } = show(team(false));
+    const button = q("button.one");
+    button.click();
+    model.update(team(true));
+    expect(button.textContent).toBe("Stop now");
+    expect(button.getAttribute("aria-label")).toBe("Stop ada now");
+    button.focus();
+    button.click();
+    expect(model.stops()[1]).toEqual({ type: "stop", run: "run-1", agent: "ada", now: true });
+    expect(button.textContent).toBe("Stopping now…");
+    model.update(team(null));
+    expect(button.hidden).toBe(true);
+    expect(document.activeElement).toBe(el.querySelector(".nba"));
+  });
+
+  test("can be pressed again after ten seconds without an answer", () => {
+    vi.useFakeTimers();
+    const { model, q } = show(team(false));
+    q("button.one").click();
+    vi.advanceTimersByTime(10_000);
+    q("button.one").click();
+    expect(model.stops()).toHaveLength(2);
+  });
+
+  test("is there for no one else, and not without a kernel", () => {
+    const kernel = new MockKernel();
+    const { model, el } = show(team(false), { kernel });
+    const shown = () => [...el.querySelectorAll<HTMLElement>("button.one")].filter((b) => !b.hidden);
+    expect(shown()).toHaveLength(1);
+    kernel.statusChanged.emit(kernel, "dead");
+    expect(shown()).toHaveLength(0);
+    model.update(STOPPED);
+    expect(shown()).toHaveLength(0);
+  });
+});

@@ -1,0 +1,419 @@
+"""Agents that other agents call: each call is worked on by a fresh one, alone, on one input.
+
+A child's token is below that of the call that it is for: a stop of its caller reaches it, also when
+it comes while the child is made; a stop of the child ends that alone, and its caller is told. It
+has a row, a workspace and costs of its own. What a stop cut begins anew when the call is made again
+on resume, by another child; what a finished call gave is its caller's, and is never asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from nb_agents import events as ev
+from nb_agents.agents.agent import AgentTurn
+from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.caller import current_caller
+from nb_agents.agents.decisions import Answered
+from nb_agents.agents.replay import dump_messages
+from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
+from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.tools import ToolKeys
+from nb_agents.errors import ModelCallError, UserError
+from nb_agents.models.backend import Backend
+from nb_agents.recipes.agent_step import StepSeat, toolbox
+from nb_agents.runs.loop import portal
+from nb_agents.tools.base import Tool, ToolError
+
+__all__ = ["Children", "Home", "MAX_CHILDREN", "MAX_DEPTH", "call"]
+
+logger = logging.getLogger("nb_agents")
+
+MAX_DEPTH = 3
+"""How many agents may be called below one another: a question loses in each retelling, and a person
+can't follow a deeper tree."""
+
+MAX_CHILDREN = 20
+"""Agents that may be called in one run: a model that only ever delegates must end somewhere."""
+
+CLOSE_S = 2.0
+"""What children that are still at work when their run ends get to come to their own end."""
+
+CUT_S = 0.3
+"""How long a call waits for the cut of its caller, which was asked for at the same moment."""
+
+_SYSTEM = """Another agent calls you with a question or a piece of work. Your last message, as plain
+text, is all that it gets: write the result alone, without asking back. You have a workspace of
+files of your own, reached by the tools list_files, read_file, write_file, edit_file and delete_file
+with relative paths. Its directory, which your caller can be told, is {workspace}"""
+
+
+@dataclass(frozen=True)
+class Home:
+    """What children work with, in their run.
+
+    Attributes:
+        team: Who can be called.
+        backend: Makes an agent's backend; may block.
+        tools: Gives a child its tools besides those of its workspace: of its id, its workspace,
+            its configuration, and with these others.
+        workspaces: Where its workspace is made.
+        context: Read-only files and directories for all agents.
+        emit: Takes what happens.
+        admit: Is given each child's token, so that a person can stop it.
+    """
+
+    team: TeamSpec
+    backend: Callable[[AgentSpec], Backend]
+    tools: Callable[[str, Path, ToolKeys, Sequence[Tool]], Awaitable[Sequence[Tool]]]
+    workspaces: Path
+    context: Sequence[Path]
+    emit: Callable[[ev.Event], None]
+    admit: Callable[[str, CancelToken], None]
+
+
+@dataclass
+class _Child:
+    """One at work.
+
+    Attributes:
+        id: Such as ``ada/critic#1``.
+        spec: Whose it is.
+        workspace: Where it works.
+        token: Its own.
+        turn: Its work, once it has begun.
+        has_asked: Whether it has made a model request.
+    """
+
+    id: str
+    spec: AgentSpec
+    workspace: Path
+    token: CancelToken
+    turn: AgentTurn | None = None
+    has_asked: bool = False
+
+
+class Children:
+    """The agents that are called in one run. Lives on the loop.
+
+    Args:
+        home: What they work with.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._known = {agent.id: agent for agent in home.team.everyone}
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._backends: dict[str, Backend] = {}
+        self._making = anyio.Lock()
+        self._count = 0
+        self._at_work: dict[str, _Child] = {}
+        self._changed = anyio.Event()
+        self._is_over = False
+
+    def tools(self, agent: str, keys: ToolKeys) -> list[Tool]:
+        """Give an agent the tool that calls others; none when it may call nobody.
+
+        Args:
+            agent: Its name in the team.
+            keys: What its configuration gives it.
+        """
+        names = [k for k in self._known if k != agent and ({k, "*"} & set(keys.can_call))]
+        return [self._tool(agent, names)] if names else []
+
+    def _tool(self, agent: str, names: Sequence[str]) -> Tool:
+        from pydantic_ai.tools import ToolDefinition
+
+        async def ask(args: dict[str, Any]) -> str:
+            name, asked = args.get("name"), args.get("input")
+            if name not in names:
+                raise ToolError(f"there is no agent {name!r} to call. Call one of: {known}.")
+            return await self.run(str(name), str(asked or ""), current_caller(), agent)
+
+        known = ", ".join(names)
+        described = (
+            "Call another agent: it works on your input alone, without knowing what you know, and "
+            "you get its result."
+        )
+        properties = {"name": {"type": "string", "enum": list(names)}, "input": {"type": "string"}}
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": ["name", "input"],
+            "additionalProperties": False,
+        }
+        definition = ToolDefinition(
+            name="call_agent", description=described, parameters_json_schema=schema
+        )
+        return Tool.from_definition(definition, ask)
+
+    @contextmanager
+    def bound(self) -> Iterator[None]:
+        """Let `call` find these children within the block."""
+        reset = _children.set(self)
+        try:
+            yield
+        finally:
+            _children.reset(reset)
+
+    def flush(self) -> None:
+        """Emit the words that have arrived in all open model calls."""
+        for child in tuple(self._at_work.values()):
+            if child.turn is not None:
+                child.turn.flush()
+
+    async def close(self) -> None:
+        """Cut those that are still at work, as their run ends; what comes later is not recorded."""
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            for child in tuple(self._at_work.values()):
+                child.token.request(CancellationStatus.IMMEDIATE, "parent", "the run ended")
+            while self._at_work:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+        self._is_over = True
+
+    async def run(
+        self,
+        name: str,
+        asked: str,
+        caller: str,
+        caller_name: str = "",
+        token: CancelToken | None = None,
+    ) -> str:
+        """Have an agent work on an input.
+
+        Args:
+            name: Its name in the team.
+            asked: The input.
+            caller: Id of the agent that calls, or the address of its step.
+            caller_name: The caller's name in the team, where that is another one; "" if not known.
+            token: The caller's; by default the one that is bound here.
+
+        Returns:
+            What it wrote last.
+
+        Raises:
+            ToolError: It can't be called, it failed, or it was stopped alone.
+            AgentStopped: The caller was stopped.
+        """
+        above = token or current_token() or CancelToken()
+        names = self._names.get(caller) or (caller_name or caller,)
+        self._check(name, asked, names)
+        self._count += 1
+        with self.bound():
+            child = await self._make(name, caller, names, above)
+            self._home.emit(
+                ev.AgentCalled(
+                    agent=child.id,
+                    caller=caller,
+                    name=name,
+                    model=child.spec.backend.model or child.spec.backend.type,
+                    workspace=child.workspace.name,
+                    input=asked,
+                )
+            )
+            text, refusal = await self._work(child, asked)
+        if refusal:
+            await _leave_with(above)
+            raise ToolError(refusal)
+        return text
+
+    def _check(self, name: str, asked: str, names: Sequence[str]) -> None:
+        if self._is_over:
+            raise ToolError("the run is over, so no agent can be called.")
+        if name not in self._known:
+            known = ", ".join(self._known)
+            raise ToolError(f"there is no agent {name!r} to call. There are: {known}.")
+        if not asked.strip():
+            raise ToolError("the input is empty. Write all that the other agent has to know.")
+        if name in names:
+            chain = " → ".join([*names, name])
+            raise ToolError(f"{name} can't be called: it waits for this very call ({chain}).")
+        if len(names) > MAX_DEPTH:
+            raise ToolError(
+                f"agents may call one another {MAX_DEPTH} deep, and this would be deeper. "
+                "Do the work yourself."
+            )
+        if self._count >= MAX_CHILDREN:
+            raise ToolError(
+                f"{MAX_CHILDREN} agents have been called in this run, which is the most. "
+                "Do the work yourself."
+            )
+
+    async def _make(
+        self, name: str, caller: str, names: tuple[str, ...], above: CancelToken
+    ) -> _Child:
+        child_id, workspace = await to_thread.run_sync(self._place, name, caller)
+        # A stop that came meanwhile is inherited; one that comes from now on is passed down.
+        child = _Child(child_id, self._known[name], workspace, above.child(child_id))
+        self._names[child_id] = (*names, name)
+        self._home.admit(child_id, child.token)
+        return child
+
+    def _place(self, name: str, caller: str) -> tuple[str, Path]:
+        """Make a workspace; the first number that is free on disk is the child's.
+
+        So a resumed turn, which has the old workspaces, goes on counting.
+        """
+        for number in range(1, 10_000):
+            child_id = f"{caller}/{name}#{number}"
+            # No agent of a team can have a "+" in its name.
+            safe = child_id.replace("#", "-").replace("/", "+")
+            path = self._home.workspaces / re.sub(r"[^\w.+-]", "_", safe)[-120:]
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return child_id, path
+        raise ToolError(f"{name} was called too often.")
+
+    async def _work(self, child: _Child, asked: str) -> tuple[str, str]:
+        """Let a child work: its text, or why there is none."""
+        self._at_work[child.id] = child
+        text, error, outcome = "", "", "killed"
+        try:
+            with Boundary(child.token) as boundary:
+                try:
+                    boundary.checkpoint()
+                    text = await self._answer(child, asked, boundary)
+                    outcome = "finished"
+                except AgentStopped:
+                    outcome = "stopped"
+                except Exception as exc:
+                    outcome, error = "failed", _why(child, exc)
+        finally:
+            self._end(child, outcome, error)
+        if outcome == "finished":
+            return text, ""
+        name = child.spec.id
+        return "", f"{name} failed: {error}" if error else f"a person stopped {name} at its work."
+
+    def _end(self, child: _Child, outcome: Any, error: str) -> None:
+        if error:
+            self._emit(ev.AgentFailed(agent=child.id, error=error))
+        else:
+            is_unborn = not child.has_asked and outcome != "finished"
+            outcome = "never started" if is_unborn else outcome
+            self._emit(ev.AgentEnded(agent=child.id, outcome=outcome))
+        del self._at_work[child.id]
+        self._changed.set()
+
+    async def _answer(self, child: _Child, asked: str, boundary: Boundary) -> str:
+        spec, home = child.spec, self._home
+        backend = await self._backend(spec)
+        tools = await home.tools(
+            child.id, child.workspace, spec.backend, self.tools(spec.id, spec.backend)
+        )
+        boundary.checkpoint()
+        messages = _opening(spec.system_message, asked, child.workspace)
+        self._emit(ev.RoundStarted(agent=child.id, number=1, request=dump_messages(messages)))
+
+        def emit(event: ev.Event) -> None:
+            child.has_asked |= isinstance(event, ev.ModelStarted)
+            self._emit(event)
+
+        child.turn = AgentTurn(
+            child.id,
+            backend,
+            toolbox(child.workspace, home.context, tools),
+            emit,
+            StepSeat(child.id, (), 0, emit),
+            boundary,
+        )
+        decision = await child.turn.run(messages)
+        if not isinstance(decision, Answered):
+            raise ModelCallError(backend.name, "The call ended without a text.")
+        return decision.answer
+
+    async def _backend(self, spec: AgentSpec) -> Backend:
+        async with self._making:
+            if spec.id not in self._backends:
+                self._backends[spec.id] = await to_thread.run_sync(self._home.backend, spec)
+        return self._backends[spec.id]
+
+    def _emit(self, event: ev.Event) -> None:
+        if not self._is_over:
+            self._home.emit(event)
+
+
+async def call(name: str, input: str) -> str:
+    r"""Have another agent of the team work on an input, from a function that an agent calls.
+
+    It has a row, a workspace and costs of its own, and ends with the agent that called the
+    function. In a plain function, write ``asyncio.run(nb_agents.call(...))``.
+
+    Args:
+        name: Its id: of the team's ``agents`` or ``callable_agents``.
+        input: All that it has to know.
+
+    Returns:
+        What it wrote last.
+
+    Raises:
+        UserError: No agent's tool call is going on here.
+        ToolError: It can't be called, it failed, or it was stopped alone; unless it is caught,
+            the model is told.
+        AgentStopped: The agent that called the function was stopped. Let it pass.
+
+    Example:
+        @nb_agents.tool
+        async def review(text: str) -> str:
+            return await nb_agents.call("critic", f"What is wrong with this?\n\n{text}")
+    """
+    children, caller, token = _children.get(), current_caller(), current_token()
+    if children is None or not caller or token is None:
+        raise UserError(
+            "nb_agents.call works in a function that an agent calls as its tool; "
+            "elsewhere use nb_agents.start(task)."
+        )
+    # On the loop of the runs, whatever loop this is; cancelling what waits here cancels it there.
+    pending = portal().start_task_soon(_outcome, children, name, input, caller, token)
+    outcome = await asyncio.wrap_future(pending)
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+async def _outcome(
+    children: Children, name: str, asked: str, caller: str, token: CancelToken
+) -> str | BaseException:
+    """Run a child; a stop that went up from here would end the loop of all runs."""
+    try:
+        return await children.run(name, asked, caller, token=token)
+    except (AgentStopped, Exception) as exc:
+        return exc
+
+
+async def _leave_with(caller: CancelToken) -> None:
+    """Leave with a caller that is stopped, too: it is cut from without, else at this boundary."""
+    if caller.status >= CancellationStatus.IMMEDIATE:
+        with anyio.move_on_after(CUT_S):
+            await anyio.sleep_forever()
+    caller.checkpoint()
+
+
+def _opening(own: str, asked: str, workspace: Path) -> list[Any]:
+    from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
+
+    system = "\n\n".join(part for part in (own, _SYSTEM.format(workspace=workspace)) if part)
+    return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(asked)])]
+
+
+def _why(child: _Child, exc: Exception) -> str:
+    if not isinstance(exc, UserError | ModelCallError | OSError):
+        logger.error("agent %s crashed", child.id, exc_info=exc)
+    return str(exc) or type(exc).__name__
+
+
+_children: ContextVar[Children | None] = ContextVar("nb_agents_children", default=None)

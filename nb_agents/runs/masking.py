@@ -1,0 +1,80 @@
+"""What is kept out of the journal: keys, in what tools are given and in what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from nb_agents.events import Event, ToolFinished, ToolStarted, ToolTold
+from nb_agents.tools.base import summarize
+from nb_agents.tools.process import is_secret_name
+
+__all__ = ["MASK", "Mask"]
+
+MASK = "[key]"
+
+MIN_CHARS = 8
+"""A shorter key is a placeholder, such as the "none" that local servers take: an ordinary word."""
+
+_NAMES_OF_PLACES = {"key", "keys"}
+"""Argument names of stores and mappings, which hold no secret."""
+
+
+class Mask:
+    """Hides a team's keys in the events of tools, and any argument that is called a secret.
+
+    Args:
+        secrets: The team's keys.
+
+    Example:
+        >>> Mask(["sk-12345678"]).hide(ToolTold(agent="a", text="sk-12345678!")).text
+        '[key]!'
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        # The longest first: one may be the beginning of another.
+        known = {secret for secret in secrets if len(secret) >= MIN_CHARS}
+        self._secrets = sorted(known, key=len, reverse=True)
+
+    def hide(self, event: Event) -> Event:
+        """Give the event as it may be written down."""
+        match event:
+            case ToolStarted(args=given):
+                args = self._arguments(given)
+                about = event.summary if args == given else summarize(event.tool, args)
+                return replace(event, args=args, summary=self._text(about))
+            case ToolFinished():
+                return replace(event, result=self._text(event.result))
+            case ToolTold():
+                return replace(event, text=self._text(event.text))
+        return event
+
+    def _arguments(self, args: Any) -> Any:
+        if not isinstance(args, str):
+            return self._value(args)
+        try:
+            known = json.loads(args)
+        except (ValueError, RecursionError):
+            return self._text(args)
+        hidden = self._value(known)
+        # The model's own spelling stays when there is nothing to hide.
+        return args if hidden == known else json.dumps(hidden, ensure_ascii=False)
+
+    def _value(self, value: Any, name: str = "") -> Any:
+        match value:
+            case str() if value and name not in _NAMES_OF_PLACES and is_secret_name(name):
+                return MASK
+            case str():
+                return self._text(value)
+            case dict():
+                return {key: self._value(each, str(key)) for key, each in value.items()}
+            case list():
+                return [self._value(each, name) for each in value]
+        return value
+
+    def _text(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text

@@ -1,0 +1,148 @@
+"""How a run goes: its time, its retries, its stop, its approvals, and who is told.
+
+The options of OS Protocol's `RunOptions`, in Python's spelling and in seconds. Each is optional;
+what is left out comes from the team's file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nb_agents.cancel import CancelPolicy, StopRequest
+from nb_agents.config.orchestrator import OnTimeout
+from nb_agents.errors import UserError
+from nb_agents.models.retry import Retry
+
+__all__ = ["ApprovalConfig", "Chosen", "Retry", "RunOptions", "Timeout", "chosen_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """How long a run may take, without the time in which it waits for a person.
+
+    Attributes:
+        seconds, ms: One of them says how long.
+        on_timeout: What comes then: the run has failed, is cancelled, or goes on and only says so.
+        callback: Called then, with the StopRequest, before that happens.
+
+    Raises:
+        UserError: Neither or both are given, it is no time, or there is no such action.
+    """
+
+    seconds: float | None = None
+    ms: float | None = None
+    on_timeout: OnTimeout = "fail"
+    callback: Callable[[StopRequest], object] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.seconds is None) is (self.ms is None):
+            raise UserError("A Timeout takes seconds or ms: give one of them.")
+        if not 0 < self.total_s < math.inf:
+            raise UserError(f"The timeout is {self.total_s!r} seconds; give a number over 0.")
+        if self.on_timeout not in ("fail", "cancel", "continue"):
+            raise UserError(
+                f"There is no on_timeout {self.on_timeout!r}. There are: fail, cancel, continue."
+            )
+
+    @property
+    def total_s(self) -> float:
+        """How long, in seconds."""
+        return self.seconds if self.seconds is not None else (self.ms or 0.0) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalConfig:
+    """How a call of a tool, or `Run.wait_for_approval`, is approved.
+
+    A recipe's gates say this for themselves, in the recipe.
+
+    Attributes:
+        timeout: Seconds after which nobody's answer is awaited any more; None means never.
+        auto_approve_on_timeout: Whether that approves; else it denies.
+        approvers: Who may decide; empty means everybody.
+        required_approvals: How many of them must approve. One who denies is enough to deny.
+
+    Raises:
+        UserError: Nobody could ever approve.
+    """
+
+    timeout: float | None = None
+    auto_approve_on_timeout: bool = False
+    approvers: Sequence[str] = ()
+    required_approvals: int = 1
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            raise UserError(f"The approval's timeout is {self.timeout!r} s; give a number over 0.")
+        most = len(set(self.approvers)) or math.inf
+        if isinstance(self.approvers, str) or not 1 <= self.required_approvals <= most:
+            raise UserError(
+                f"{self.required_approvals} approvals are required of {self.approvers!r}: list at "
+                "least as many approvers, and require at least one."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a run goes.
+
+    The functions are called in worker threads, one after the other, and each gets the cancel
+    policy's ``hook_timeout_s``; what fails in one is noted in the journal and ends there.
+
+    Attributes:
+        timeout: How long it may take.
+        retry: When a failed model call is tried again.
+        cancel: How it stops.
+        approval: How calls of tools are approved.
+        on_complete: Called with the result of a run that completed.
+        on_failed: Called with the error of one that failed. For a cancelled run neither is called.
+        on_status_change: Called with each status that the run comes to, in order.
+
+    Example:
+        >>> options = RunOptions(timeout=Timeout(ms=1500), retry=Retry(attempts=1))
+        >>> options.timeout.total_s
+        1.5
+    """
+
+    timeout: Timeout | None = None
+    retry: Retry | None = None
+    cancel: CancelPolicy | None = None
+    approval: ApprovalConfig | None = None
+    on_complete: Callable[[Any], object] | None = None
+    on_failed: Callable[[Exception], object] | None = None
+    on_status_change: Callable[[str], object] | None = None
+
+
+class Chosen(NamedTuple):
+    """What was chosen for a run: its options, its time in seconds or None, and how it stops."""
+
+    options: RunOptions
+    timeout_s: float | None
+    policy: CancelPolicy
+
+
+def chosen_options(
+    options: RunOptions | None, timeout: float | None, policy: CancelPolicy | None
+) -> Chosen:
+    """Bring a run's options together.
+
+    Args:
+        options: All at once.
+        timeout: Seconds, given apart.
+        policy: How it stops, given apart.
+
+    Raises:
+        UserError: One is given twice.
+    """
+    given = options or RunOptions()
+    twice = [
+        *(["timeout"] if timeout is not None and given.timeout else []),
+        *(["policy"] if policy is not None and given.cancel else []),
+    ]
+    for name in twice:
+        raise UserError(f"{name}= is given, and options= has it too. Leave one of them out.")
+    timeout_s = given.timeout.total_s if given.timeout else timeout
+    return Chosen(given, timeout_s, given.cancel or policy or CancelPolicy())

@@ -1,0 +1,92 @@
+"""The Stop button of one agent: when there is one, and what its message does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nb_agents import events as ev
+from nb_agents.cancel import StopResult
+from nb_agents.jupyter.kernel import stop_as_asked
+from nb_agents.jupyter.panel import panel_state
+from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
+from nb_agents.view import RunView, fold
+from tests.jupyter.test_panel import view_of
+from tests.model_server import wait_until
+from tests.team_kit import finish, outcomes, start
+
+
+def buttons(view: RunView) -> list[Any]:
+    return [row["stop"] for row in panel_state(view, "r1", 1000.0)["agents"]]
+
+
+def stop(level: Any, agent: str = "ada") -> ev.StopRequested:
+    return ev.StopRequested(level=level, source="widget", agent=agent, at=1010.0)
+
+
+OFFERED: dict[str, tuple[list[ev.Event], Any]] = {
+    "at first": ([], {"now": False}),
+    "once it is asked to stop": ([stop("requested")], {"now": True}),
+    "once it is cut": ([stop("requested"), stop("immediate")], None),
+    "when notes come the wrong way round": ([stop("immediate"), stop("requested")], None),
+    "once all are stopping": ([stop("requested", "")], None),
+    "when it has voted": ([ev.VoteCast(agent="ada", target="ben", reason="r")], None),
+    "when it is out": ([ev.AgentFailed(agent="ada", error="e")], None),
+    "when it has ended": ([ev.AgentEnded(agent="ada", outcome="stopped")], None),
+    "at the end": ([ev.TurnEnded(status="completed", phase="coordinating", at=1020.0)], None),
+}
+
+
+@pytest.mark.parametrize("when", OFFERED)
+def test_a_row_offers_to_stop_its_agent(when: str) -> None:
+    events, button = OFFERED[when]
+    assert buttons(view_of(*events))[0] == button
+
+
+def test_a_team_of_one_has_the_big_button_alone() -> None:
+    agents = (ev.AgentInfo(id="ada", model="m"),)
+    started = ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=1, at=1000.0)
+    assert buttons(fold([started])) == [None]
+
+
+def test_a_press_stops_that_agent_and_a_second_one_cuts_it(tmp_path: Path) -> None:
+    gate = Gate()
+    ada = ScriptedModel(Turn(text="some words ", hang=True))
+    ben = ScriptedModel(Answer("B's", gate=gate), Vote("agent2"), Turn(text="fin"))
+    run = start(tmp_path, ada=ada, ben=ben)
+    wait_until(lambda: run.view.agents["ada"].partial == "some words ")
+    content = {"run": run.id, "agent": "ada", "now": False}
+    assert stop_as_asked(content) == StopResult(True, "stopping")
+    assert stop_as_asked(content) == StopResult(False, "stopping")  # on the other way
+    wait_until(lambda: buttons(run.view)[0] == {"now": True})
+    assert stop_as_asked({**content, "now": True}) == StopResult(True, "stopping-now")
+    wait_until(lambda: run.view.agents["ada"].outcome == "killed")
+    gate.open()
+    finish(run)
+    assert (run.status, run.view.stop) == ("completed", None)
+    assert outcomes(run) == {"ada": "killed", "ben": "finished"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        {},
+        {"run": "", "now": True},
+        {"run": 3, "now": True},
+        {"run": "RUN", "agent": "nobody", "now": True},
+        {"run": "RUN", "agent": 3, "now": True},
+        {"run": "RUN", "agent": "", "now": True},
+        {"run": "r-unknown", "agent": "a", "now": True},
+    ],
+)
+def test_a_message_that_makes_no_sense_stops_nothing(tmp_path: Path, content: Any) -> None:
+    gate = Gate()
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+    if isinstance(content, dict) and content.get("run") == "RUN":
+        content = {**content, "run": run.id}
+    assert stop_as_asked(content) == StopResult(False, "unknown")
+    gate.open()
+    assert finish(run).result == "A's"

@@ -1,0 +1,78 @@
+"""Plots on a card: PNG files of the workspaces, bounded, and nothing else that lies there."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from nb_agents import events as ev
+from nb_agents.jupyter.cards import card_bundle
+from nb_agents.jupyter.plots import MAX_BYTES, MAX_PLOTS, plots_of
+from nb_agents.view import RunView, fold
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspaces" / "ada" / "plots"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def view_of(*paths: str, size: int = len(PNG)) -> RunView:
+    agents = (ev.AgentInfo(id="ada", model="m"),)
+    files = tuple(ev.FileInfo(agent="ada", path=path, size=size) for path in paths)
+    return fold(
+        [
+            ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=1, at=1000.0),
+            ev.TurnEnded(status="completed", phase="presenting", winner="ada", answer="a", at=1.0),
+            ev.FilesListed(files=files, count=len(files), size=size * len(files)),
+        ]
+    )
+
+
+def test_a_plot_is_on_the_card_with_words_for_who_does_not_see_it(folder: Path) -> None:
+    (folder / 'a"b.png').write_bytes(PNG)
+    root = folder.parents[2]
+    html = card_bundle(view_of('plots/a"b.png'), str(root))["text/html"]
+    encoded = base64.b64encode(PNG).decode().replace("+", "&#43;")
+    assert f"data:image/png;base64,{encoded}" in html.replace("+", "&#43;")
+    assert 'alt="Plot of ada: plots/a&#34;b.png"' in html
+
+
+def test_only_so_many_are_shown(folder: Path) -> None:
+    names = [f"{n}.png" for n in range(MAX_PLOTS + 2)]
+    for name in names:
+        (folder / name).write_bytes(PNG)
+    shown = plots_of(view_of(*(f"plots/{name}" for name in names)), str(folder.parents[2]))
+    assert [image.about for image in shown] == [f"ada: plots/{n}" for n in names[:MAX_PLOTS]]
+
+
+def test_what_is_no_small_png_of_that_folder_is_not_shown(folder: Path, tmp_path: Path) -> None:
+    (folder / "text.png").write_text("<script>")
+    (folder / "grown.png").write_bytes(PNG + bytes(MAX_BYTES))
+    (tmp_path / "secret.png").write_bytes(PNG)
+    (folder / "link.png").symlink_to(tmp_path / "secret.png")
+    os.mkfifo(folder / "pipe.png")
+    (folder / "inner.png").mkdir()
+    (folder / "plot.svg").write_bytes(PNG)
+    (folder.parent / "outside.png").write_bytes(PNG)
+    names = ["text", "grown", "link", "pipe", "inner", "gone", "../outside", "nul\0"]
+    paths = [*(f"plots/{name}.png" for name in names), "plots/plot.svg", "outside.png"]
+    assert plots_of(view_of(*paths), str(tmp_path)) == []
+    (folder / "large.png").write_bytes(PNG)
+    assert plots_of(view_of("plots/large.png", size=MAX_BYTES + 1), str(tmp_path)) == []
+
+
+def test_a_folder_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    (elsewhere / "a.png").write_bytes(PNG)
+    folder.symlink_to(elsewhere)
+    assert plots_of(view_of("plots/a.png"), str(tmp_path)) == []

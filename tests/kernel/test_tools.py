@@ -1,0 +1,127 @@
+"""Tools in a live kernel: functions of the notebook, a stop that reaches them, calls that wait."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.kernel.notebook import Notebook, Turn
+from tests.model_server import Reply, Request, ToolCall, wait_until
+
+
+def use_team(notebook: Notebook, **keys: object) -> None:
+    """Let the notebook's cells start one agent, which has these keys."""
+    backend = {
+        "type": "chatcompletion",
+        "base_url": notebook.server.url,
+        "api_key": "no-key",
+        "model": "m",
+        **keys,
+    }
+    notebook.team = notebook.place / "one.yaml"
+    notebook.team.write_text(json.dumps({"agents": [{"id": "ada", "backend": backend}]}))
+
+
+def calling(notebook: Notebook, tool: str, /, **args: object) -> None:
+    """Let the model call a tool, and then answer with what it was told."""
+
+    def reply(request: Request) -> Reply:
+        if "THE RESULT" in request.prompt or "Error:" in request.prompt:
+            return Reply(tool_calls=(ToolCall("new_answer", {"content": "I have read it."}),))
+        return Reply(tool_calls=(ToolCall(tool, dict(args)),))
+
+    notebook.server.default = reply
+
+
+def tool_results(turn: Turn) -> list[str]:
+    return [event["result"] for event in turn.events("tool_finished")]
+
+
+def test_a_notebook_function_reads_the_notebooks_variables(notebook: Notebook) -> None:
+    use_team(notebook)
+    calling(notebook, "look_up", name="x")
+    made = notebook.kernel.run(
+        "import nb_agents\n"
+        "prices = {'x': 41}\n"
+        "@nb_agents.tool\n"
+        "def look_up(name: str) -> str:\n"
+        "    '''Look a price up.'''\n"
+        "    return f'THE RESULT is {prices[name]}'"
+    )
+    assert made.status == "ok", made
+    notebook.kernel.run("prices['x'] += 1")
+    turn = notebook.start("--tools look_up")
+    turn.wait_over()
+    assert tool_results(turn) == ["THE RESULT is 42"]
+    assert turn.metadata["run_status"] == "completed"
+    [first, *_] = notebook.server.requests
+    assert "look_up" in first.tool_names
+
+
+def test_a_function_that_is_not_there_is_told_before_anything_starts(notebook: Notebook) -> None:
+    use_team(notebook)
+    result = notebook.kernel.run(notebook.magic("--tools lok_up"))
+    assert "No function 'lok_up'" in notebook.text(result) + str(result.error)
+    assert notebook.server.requests == []
+
+
+def test_a_stop_reaches_a_function_by_its_checkpoint(notebook: Notebook) -> None:
+    use_team(notebook)
+    calling(notebook, "crunch")
+    mark = notebook.place / "mark"
+    notebook.kernel.run(
+        "import nb_agents, pathlib\n"
+        f"mark = pathlib.Path({str(mark)!r})\n"
+        "def crunch() -> str:\n"
+        "    '''Crunch.'''\n"
+        "    try:\n"
+        "        while True:\n"
+        "            mark.write_text('crunching')\n"
+        "            nb_agents.checkpoint()\n"
+        "    finally:\n"
+        "        mark.write_text('tidied up')"
+    )
+    turn = notebook.start("--tools crunch")
+    wait_until(lambda: says(mark) == "crunching", 10, "the function", lambda: says(mark))
+    notebook.press(turn)
+    turn.wait_over()
+    wait_until(lambda: says(mark) == "tidied up", 10, "its end", lambda: says(mark))
+    assert turn.metadata["run_status"] == "cancelled"
+    assert [event["outcome"] for event in turn.events("tool_finished")] == ["cut"]
+
+
+def says(mark: Path) -> str:
+    return mark.read_text() if mark.exists() else ""
+
+
+def test_a_call_that_waits_is_approved_by_a_magic(notebook: Notebook) -> None:
+    policy = [{"match": "run_command", "action": "ask"}]
+    use_team(notebook, enable_mcp_command_line=True, tool_policy=policy)
+    calling(notebook, "run_command", command="echo THE RESULT; touch made")
+    turn = notebook.start()
+    wait_until(lambda: turn.events("approval_asked"), 10, "the question")
+    made = turn.path / "workspaces" / "ada" / "made"
+    assert not made.exists()
+    notebook.kernel.wait_until(
+        lambda: notebook.panel(turn).state["state"]["gates"], 10, "the gate on the panel"
+    )
+    [gate] = notebook.panel(turn).state["state"]["gates"]
+    assert "May ada call run_command: echo THE RESULT" in gate["prompt"]
+    said = notebook.kernel.run(f"%agents approve {turn.run}")
+    assert said.status == "ok", said
+    turn.wait_over()
+    assert made.exists()
+    assert "THE RESULT" in tool_results(turn)[0]
+
+
+def test_one_agents_button_stops_it_alone_on_both_ways(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    content = {"run": turn.run, "agent": "Ben", "now": True}
+    notebook.kernel.send_custom(notebook.panel(turn).comm_id, {"type": "stop", **content})
+    turn.wait_stop("immediate", "Ben")
+    reply = notebook.kernel.control("nb_agents_stop_request", content)
+    assert (reply["changed"], reply["run_status"]) == (False, "stopping-now")
+    notebook.server.release()
+    turn.wait_over()
+    assert turn.metadata["run_status"] == "completed"
+    assert [e["agent"] for e in turn.events("agent_ended")] == ["Ben"]

@@ -1,0 +1,123 @@
+"""One agent that was stopped alone takes part again; the others stay as they were."""
+
+from pathlib import Path
+
+import pytest
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.errors import UserError
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from tests.model_server import wait_until
+from tests.team_kit import WAIT_S, events, finish, outcomes
+
+PRESENTED = Turn(text="presented")
+
+
+def stopped_b(root: Path, b: ScriptedModel, gate: Gate, *a: Turn) -> Run:
+    """A run of "a" and "b", in which "b" was stopped at the gate; "a" has come to its end."""
+    model = ScriptedModel(Answer("A's"), *a)
+    team = scripted_team(None, a=model, b=b)
+    run = nb_agents.start("the task", team, "s", session_root=root)
+    gate.wait_reached()
+    run.stop(now=True, agent="b")
+    run.wait_over(WAIT_S)
+    return run
+
+
+def ended(run: Run) -> Run:
+    run.wait_over(WAIT_S)
+    return run
+
+
+def test_it_takes_part_again_after_the_others_have_finished(tmp_path: Path) -> None:
+    gate = Gate()
+    b = ScriptedModel(
+        Turn(calls=(Call("list_files"),)), Turn(text="so far ", gate=gate), Answer("B's"),
+        Vote("agent2"), PRESENTED,
+    )  # fmt: skip
+    run = stopped_b(tmp_path, b, gate, Vote("agent1"), PRESENTED, Vote("agent2"))
+    assert (run.status, run.view.winner, run.result) == ("completed", "a", "presented")
+    assert outcomes(run)["b"] == "killed"
+    again = ended(run.resume(agent="b"))
+    assert (again.turn, again.status) == (2, "completed")
+    assert again.view.agents["b"].answers == ("B's",)
+    assert again.view.agents["a"].answers == ("A's",)
+    assert again.view.winner == "b"
+    # What it had done stays done: its tool is not called again, its cut request is sent again.
+    assert [e for e in events(again, ev.ToolStarted) if e.agent == "b"] == []
+
+
+def test_what_the_others_had_done_is_not_done_again(tmp_path: Path) -> None:
+    gate = Gate()
+    b = ScriptedModel(Turn(text="so far ", gate=gate), Vote("agent1"))
+    run = stopped_b(tmp_path, b, gate, Vote("agent1"), PRESENTED)
+    again = ended(run.resume(agent="b"))
+    begun = [e for e in events(again, ev.RoundStarted) if e.agent == "a"]
+    assert len(begun) == 1  # it presents; its answer and its vote are there
+    assert len(events(again, ev.PresentationStarted)) == 1
+    assert again.view.agents["b"].vote is not None
+    assert (again.status, again.result) == ("completed", "presented")
+    assert [e.agent for e in events(again, ev.AnswerGiven)] == []
+
+
+def test_a_turn_that_was_stopped_as_a_whole_later_lets_it_take_part_again(tmp_path: Path) -> None:
+    gate, other = Gate(), Gate()
+    b = ScriptedModel(Turn(text="so far ", gate=gate), Answer("B's"), Vote("agent1"))
+    a = ScriptedModel(Turn(text="hm ", gate=other), Answer("A's"), Vote("agent1"), PRESENTED)
+    team = scripted_team(None, a=a, b=b)
+    run = nb_agents.start("the task", team, "s", session_root=tmp_path)
+    gate.wait_reached()
+    other.wait_reached()
+    run.stop(now=True, agent="b")
+    wait_until(lambda: run.view.agents["b"].outcome is not None)
+    run.stop(now=True)
+    finish(run)
+    without = ended(run.resume())
+    assert without.view.agents["b"].calls == 1 and without.view.winner == "a"
+    again = ended(without.resume(agent="b"))
+    assert again.view.agents["b"].answers == ("B's",)
+
+
+def test_that_it_takes_part_again_is_known_to_the_next_resume(tmp_path: Path) -> None:
+    gate, second = Gate(), Gate()
+    b = ScriptedModel(
+        Turn(text="so far ", gate=gate), Turn(text="and more ", gate=second), Answer("B's"),
+        Vote("agent2"), PRESENTED,
+    )  # fmt: skip
+    run = stopped_b(tmp_path, b, gate, Vote("agent1"), PRESENTED, Vote("agent2"))
+    again = run.resume(agent="b")
+    second.wait_reached()
+    again.stop(now=True)
+    ended(again)
+    assert (again.status, again.view.winner) == ("cancelled", "")
+    last = ended(again.resume())
+    assert last.view.agents["b"].answers == ("B's",)
+    assert (last.status, last.view.winner) == ("completed", "b")
+
+
+def test_who_was_not_stopped_alone_is_refused(tmp_path: Path) -> None:
+    gate = Gate()
+    b = ScriptedModel(Turn(text="so far ", gate=gate))
+    run = stopped_b(tmp_path, b, gate, Vote("agent1"), PRESENTED)
+    with pytest.raises(UserError, match="'a' was not stopped alone"):
+        run.resume(agent="a")
+    with pytest.raises(UserError, match="no agent 'c' to resume. It has: a, b"):
+        run.resume(agent="c")
+    with pytest.raises(UserError, match="is complete"):
+        run.resume()
+
+
+def test_while_the_run_goes_on_it_says_to_wait(tmp_path: Path) -> None:
+    gate, other = Gate(), Gate()
+    b = ScriptedModel(Turn(text="so far ", gate=gate))
+    a = ScriptedModel(Answer("A's", gate=other), Vote("agent1"), PRESENTED)
+    run = nb_agents.start("the task", scripted_team(None, a=a, b=b), "s", session_root=tmp_path)
+    gate.wait_reached()
+    run.stop(now=True, agent="b")
+    wait_until(lambda: run.view.agents["b"].outcome is not None)
+    with pytest.raises(UserError, match="still goes on.*Wait for its end"):
+        run.resume(agent="b")
+    other.open()
+    finish(run)

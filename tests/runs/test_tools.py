@@ -1,0 +1,467 @@
+"""Tools in real runs: each kind works, a person decides on calls, a stop reaches all of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import TeamSpec
+from nb_agents import events as ev
+from nb_agents.errors import UserError
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote
+from tests.model_server import wait_until
+from tests.recipes.live import commands_alive, over, write
+from tests.team_kit import WAIT_S, events, finish, prompt
+
+SERVER = Path(__file__).parent.parent / "tools" / "mcp_server.py"
+SLEEP = "touch begun; sleep 1000"
+
+
+def calls(*made: Call) -> Turn:
+    return Turn(calls=made)
+
+
+def run_command(command: str) -> Call:
+    return Call("run_command", {"command": command})
+
+
+def run_python(code: str) -> Call:
+    return Call("run_python", {"code": code})
+
+
+def team_of(*models: ScriptedModel, **keys: Any) -> TeamSpec:
+    """A team, a, b, …, in which every agent has these keys."""
+    agents = [
+        {"id": name, "backend": {"type": "python", "instance": model, **keys}}
+        for name, model in zip("abc", models, strict=False)
+    ]
+    return TeamSpec.model_validate({"agents": agents})
+
+
+def start(root: Path, *turns: Any, tools: Any = (), **keys: Any) -> tuple[Run, ScriptedModel]:
+    """Start one agent that plays these turns, and then answers."""
+    model = ScriptedModel(*turns, Answer("done"))
+    team = team_of(model, **keys)
+    return nb_agents.start("the task", team, session_root=root, tools=list(tools)), model
+
+
+def shell_run(root: Path, *turns: Any, **keys: Any) -> tuple[Run, ScriptedModel]:
+    return start(root, *turns, enable_mcp_command_line=True, **keys)
+
+
+def finished(run: Run) -> list[ev.ToolFinished]:
+    return events(run, ev.ToolFinished)
+
+
+def results(run: Run) -> list[str]:
+    return [each.result for each in finished(run)]
+
+
+def workspace(run: Run, agent: str = "a") -> Path:
+    return run.path / "workspaces" / agent
+
+
+def begun(run: Run) -> None:
+    wait_until((workspace(run) / "begun").exists, WAIT_S, "the tool's beginning", lambda: run.view)
+
+
+def asked(run: Run, count: int = 1) -> list[str]:
+    """Wait until calls wait for a person: their gates."""
+    wait_until(lambda: len(run.view.gates) == count or run.is_over, WAIT_S, "a question")
+    return list(run.view.gates)
+
+
+def mcp_server(root: Path, how: str = "") -> dict[str, Any]:
+    """A server that adds; `how` is what is wrong with it."""
+    return {"name": "t", "command": [sys.executable, str(SERVER), str(root / "alive"), how]}
+
+
+# Kinds of tools
+
+
+def area(width: float, height: float) -> float:
+    """Compute an area."""
+    return width * height
+
+
+FAMILIES: dict[str, tuple[Call, dict[str, Any], str]] = {
+    "shell": (run_command("echo $((6*7))"), {"enable_mcp_command_line": True}, "42"),
+    "python": (run_python("6*7"), {"enable_mcp_command_line": True}, "42"),
+    "data store": (Call("data_set", {"key": "k", "value": [42]}), {"data_store": True}, "k"),
+    "function": (Call("area", {"width": 6, "height": 7}), {}, "42"),
+    "files": (Call("write_file", {"path": "42", "content": "x"}), {}, "42"),
+    "mcp": (Call("mcp__t__add", {"a": 20, "b": 22}), {"mcp_servers": []}, "42"),
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Call, dict[str, Any], str]:
+    call, keys, told = FAMILIES[request.param]
+    if "mcp_servers" in keys:
+        (tmp_path / "alive").touch()
+        keys = {"mcp_servers": [mcp_server(tmp_path)]}
+    return call, keys, told
+
+
+def test_each_kind_works_in_a_team(tmp_path: Path, family: Any) -> None:
+    call, keys, told = family
+    run, model = start(tmp_path, calls(call), tools=[area], **keys)
+    finish(run)
+    assert run.result == "done"
+    [over] = finished(run)
+    assert (over.outcome, told in over.result) == ("ok", True), over
+    assert told in prompt(model, 1)
+    assert run.receipt.tools == ((f"a: {call.tool}", "finished"),)
+
+
+def test_each_kind_works_in_a_recipes_step(tmp_path: Path, family: Any) -> None:
+    call, keys, told = family
+    recipe = write(tmp_path, "steps:\n- {id: do, agent: worker, prompt: go, output: said}\n")
+    model = ScriptedModel(calls(call), Turn(text="done"))
+    team = team_of(model, **keys)
+    run = nb_agents.start(
+        recipe=recipe, agents=team, session="s", session_root=tmp_path / "s", tools=[area]
+    )
+    finish(run)
+    assert run.result == {"said": "done"}
+    [over] = finished(run)
+    assert (over.agent, over.outcome, told in over.result) == ("do", "ok", True), over
+
+
+def test_tools_that_are_left_out_are_unknown(tmp_path: Path) -> None:
+    run, _ = shell_run(
+        tmp_path, calls(run_command("true"), run_python("1")), exclude_tools=["run_command"]
+    )
+    finish(run)
+    first, second = finished(run)
+    assert (first.outcome, second.outcome) == ("error", "ok")
+    assert "no tool 'run_command'" in first.result and "run_python" in first.result
+
+
+def test_commands_that_are_not_sandboxed_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nb_agents.tools.sandbox.why_not", lambda: "no bwrap")
+    run, _ = shell_run(tmp_path, calls(run_command("echo hi")))
+    finish(run)
+    assert "hi" in results(run)[0]
+    assert [n for n in run.view.notices if "Commands of a are not sandboxed" in n]
+
+
+def test_a_server_that_does_not_start_is_a_notice_and_not_the_end(tmp_path: Path) -> None:
+    (tmp_path / "alive").touch()
+    run, _ = start(
+        tmp_path, calls(Call("mcp__t__add", {})), mcp_servers=[mcp_server(tmp_path, "broken")]
+    )
+    finish(run)
+    assert run.result == "done"
+    assert [n for n in run.view.notices if "'t' did not start" in n]
+    assert finished(run)[0].outcome == "error"
+
+
+def test_two_functions_of_one_name_or_of_a_tools_name_are_refused(tmp_path: Path) -> None:
+    def run_command(command: str) -> str:
+        return command
+
+    with pytest.raises(UserError, match="A tool named 'run_command' is there already"):
+        start(tmp_path, tools=[run_command])
+    assert not list(tmp_path.iterdir())
+
+
+def test_while_a_team_plans_it_has_no_tool_that_changes_anything(tmp_path: Path) -> None:
+    models = [
+        ScriptedModel(calls(run_command("touch x"), Call("area", {})), Answer("A"), Vote("agent1")),
+        ScriptedModel(Answer("B"), Vote("agent1")),
+    ]
+    team = team_of(*models, enable_mcp_command_line=True, data_store=True)
+    team = TeamSpec.model_validate(
+        {
+            "agents": team.agents,
+            "orchestrator": {"coordination": {"enable_planning_mode": True}},
+        }
+    )
+    run = nb_agents.start("the task", team, session_root=tmp_path, tools=[area])
+    finish(run)
+    assert [each.outcome for each in finished(run)][:2] == ["error", "error"]
+    assert "no tool 'run_command'" in results(run)[0] and "no tool 'area'" in results(run)[1]
+
+
+# Events
+
+
+def test_a_call_is_an_event_with_its_size_and_its_time(tmp_path: Path) -> None:
+    run, _ = shell_run(tmp_path, calls(run_command("echo hi; sleep 0.2")))
+    finish(run)
+    [over] = finished(run)
+    assert over.size == len(over.result) > 0
+    assert 0.2 <= over.seconds < WAIT_S
+    [seen] = run.view.tools
+    assert (seen.size, seen.seconds) == (over.size, over.seconds)
+    assert seen.summary == "echo hi; sleep 0.2"
+
+
+def test_a_key_of_the_team_is_not_in_the_events_of_tools(tmp_path: Path) -> None:
+    key = "sk-a-key-of-this-team"
+    run, model = start(
+        tmp_path,
+        calls(Call("repeat", {"text": f"it is {key}"})),
+        calls(Call("log_in", {"password": "hunter2", "user": "ann"})),
+        tools=[repeat, log_in],
+        api_key=key,
+    )
+    finish(run)
+    assert key in prompt(model, 1)  # only what is written down is masked
+    first, second = events(run, ev.ToolStarted)
+    assert json.loads(first.args) == {"text": "it is [key]"}
+    assert (first.summary, results(run)[0]) == ("it is [key]", "it is [key]")
+    assert json.loads(second.args) == {"password": "[key]", "user": "ann"}
+    assert "hunter2" not in f"{second.summary}{run.view.tools}"
+
+
+def repeat(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+def log_in(password: str, user: str) -> str:
+    """Log in."""
+    return f"{user} is in"
+
+
+def test_the_view_has_the_last_words_of_a_tool_that_runs(tmp_path: Path) -> None:
+    run, _ = shell_run(tmp_path, calls(run_command("echo step 1 of 9; sleep 1000")))
+    wait_until(lambda: "step 1 of 9" in run.view.agents["a"].tool_tail, WAIT_S, "the words")
+    assert run.view.agents["a"].phase == "tool"
+    run.stop(now=True)
+    finish(run)
+
+
+# A person decides
+
+
+ASK = [{"match": "run_*", "action": "ask"}]
+ASK_OR_STOP = [{"match": "run_*", "action": "ask", "on_denial": "stop"}]
+
+
+def test_a_call_that_is_approved_is_made(tmp_path: Path) -> None:
+    run, _ = shell_run(tmp_path, calls(run_command("touch done")), tool_policy=ASK)
+    [gate] = asked(run)
+    assert run.status == "awaiting"
+    assert "May a call run_command: touch done?" in run.view.gates[gate].prompt
+    assert not (workspace(run) / "done").exists()
+    run.approve(by="ann")
+    finish(run)
+    assert (workspace(run) / "done").exists()
+    [given] = run.view.approvals
+    assert (given.address, given.approved, given.by) == (gate, True, "ann")
+
+
+def test_a_denial_is_told_to_the_model_which_goes_on(tmp_path: Path) -> None:
+    run, model = shell_run(tmp_path, calls(run_command("touch done")), tool_policy=ASK)
+    asked(run)
+    run.deny("use the file tools")
+    finish(run)
+    assert run.result == "done"
+    told = "Error: a person denied this call of run_command: use the file tools"
+    assert results(run) == [told] and told in prompt(model, 1)
+    assert not (workspace(run) / "done").exists()
+
+
+def test_a_denial_stops_the_run_when_the_file_says_so(tmp_path: Path) -> None:
+    run, _ = shell_run(tmp_path, calls(run_command("touch done")), tool_policy=ASK_OR_STOP)
+    [gate] = asked(run)
+    run.deny("never")
+    finish(run)
+    assert (run.status, run.receipt.source) == ("cancelled", "approval")
+    assert gate in run.receipt.reason
+    assert not (workspace(run) / "done").exists()
+
+
+def test_a_call_that_the_file_denies_is_never_asked_about(tmp_path: Path) -> None:
+    rules = [{"match": "run_command", "action": "deny"}, *ASK]
+    run, _ = shell_run(tmp_path, calls(run_command("touch done")), tool_policy=rules)
+    finish(run)
+    assert results(run) == ["Error: the team's file denies run_command."]
+    assert run.view.approvals == ()
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_ends_the_waiting_and_nothing_is_called(tmp_path: Path, now: bool) -> None:
+    run, _ = shell_run(tmp_path, calls(run_command("touch done")), tool_policy=ASK)
+    asked(run)
+    run.stop(now=now)
+    finish(run)
+    assert run.status == "cancelled"
+    assert not (workspace(run) / "done").exists()
+    with pytest.raises(UserError, match="waits for no approval"):
+        run.approve()
+    again = run.resume()
+    assert len(asked(again)) == 1  # a resume asks again
+    again.approve()
+    assert over(again).result == "done"
+
+
+def test_two_calls_at_once_are_two_gates_each_decided_by_its_name(tmp_path: Path) -> None:
+    touch = [
+        ScriptedModel(calls(run_command("touch done")), Answer(n), Vote("agent1")) for n in "AB"
+    ]
+    team = team_of(*touch, enable_mcp_command_line=True, tool_policy=ASK)
+    run = nb_agents.start("the task", team, session_root=tmp_path)
+    gates = {gate.split(":")[0]: gate for gate in asked(run, 2)}
+    assert set(gates) == {"a", "b"}
+    run.decide(False, "no", gate=gates["b"])
+    wait_until(lambda: list(run.view.gates) == [gates["a"]], WAIT_S, "one gate")
+    with pytest.raises(UserError, match="waits at no gate"):
+        run.decide(True, gate=gates["b"])
+    run.approve()
+    finish(run)
+    assert (workspace(run, "a") / "done").exists()
+    assert not (workspace(run, "b") / "done").exists()
+
+
+# Stops
+
+
+def test_an_immediate_stop_ends_a_command_with_all_that_it_started(tmp_path: Path) -> None:
+    run, _ = shell_run(tmp_path, calls(run_command(f"sleep 1000 & {SLEEP}")))
+    begun(run)
+    assert commands_alive(tmp_path)
+    run.stop(now=True)
+    finish(run)
+    assert commands_alive(tmp_path) == []
+    assert run.receipt.tools == (("a: run_command", "killed"),)
+
+
+def test_an_immediate_stop_ends_a_cell_and_its_interpreter(tmp_path: Path) -> None:
+    code = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(1000)"
+    run, _ = shell_run(tmp_path, calls(run_python(code)))
+    begun(run)
+    run.stop(now=True)
+    finish(run)
+    assert commands_alive(tmp_path) == []
+    assert run.receipt.tools == (("a: run_python", "killed"),)
+
+
+def test_an_immediate_stop_does_not_wait_for_a_function_that_does_not_ask(tmp_path: Path) -> None:
+    entered, let_go = Event(), Event()
+
+    def block() -> str:
+        entered.set()
+        let_go.wait(60)
+        return "late"
+
+    run, _ = start(tmp_path, calls(Call("block", {})), tools=[block])
+    assert entered.wait(WAIT_S)
+    run.stop(now=True)
+    finish(run)
+    let_go.set()
+    assert run.receipt.tools == (("a: block", "killed"),)
+    assert results(run) == [""]
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_function_that_asks_feels_either_stop(tmp_path: Path, now: bool) -> None:
+    entered, left = Event(), Event()
+
+    def ask() -> str:
+        try:
+            while True:
+                entered.set()
+                nb_agents.checkpoint()
+        finally:
+            left.set()
+
+    run, _ = start(tmp_path, calls(Call("ask", {})), tools=[ask])
+    assert entered.wait(WAIT_S)
+    run.stop(now=now)
+    finish(run)
+    assert left.wait(WAIT_S)
+    assert (run.status, run.receipt.tools) == ("cancelled", (("a: ask", "killed"),))
+
+
+@pytest.mark.parametrize("kind", ["run_command", "run_python"])
+def test_a_graceful_stop_lets_the_running_tool_finish(tmp_path: Path, kind: str) -> None:
+    made = {
+        "run_command": run_command("touch begun; until [ -e go ]; do sleep 0.02; done; touch end"),
+        "run_python": run_python(
+            "import pathlib as p, time\np.Path('begun').touch()\n"
+            "while not p.Path('go').exists(): time.sleep(.02)\np.Path('end').touch()"
+        ),
+    }[kind]
+    run, _ = shell_run(tmp_path, calls(made, run_command("touch never")))
+    begun(run)
+    run.stop()
+    wait_until(lambda: run.view.stop, WAIT_S, "the stop")
+    (workspace(run) / "go").touch()
+    finish(run)
+    assert run.status == "cancelled"
+    assert (workspace(run) / "end").exists() and not (workspace(run) / "never").exists()
+    assert run.receipt.tools == ((f"a: {kind}", "finished"), ("a: run_command", "never started"))
+    assert commands_alive(tmp_path) == []
+
+
+# Resuming
+
+
+def test_a_call_that_finished_is_not_made_again_and_one_that_was_cut_is(tmp_path: Path) -> None:
+    made: list[str] = []
+    entered = Event()
+    hold = [True]
+
+    def first() -> str:
+        made.append("first")
+        return "one"
+
+    def second() -> str:
+        made.append("second")
+        entered.set()
+        while hold:
+            nb_agents.checkpoint()
+        return "two"
+
+    both = calls(Call("first", {}), Call("second", {}))
+    run, model = start(tmp_path, both, tools=[first, second])
+    assert entered.wait(WAIT_S)
+    run.stop(now=True)
+    finish(run)
+    hold.clear()
+    # The functions are the run's own: nobody need name them again.
+    again = over(run.resume())
+    assert again.result == "done"
+    assert made == ["first", "second", "second"]
+    assert "one" in prompt(model, 1) and "two" in prompt(model, 1)
+    assert [tool.outcome for tool in again.view.tools] == ["ok"]
+
+
+def test_a_command_that_was_cut_is_not_blindly_made_again(tmp_path: Path) -> None:
+    run, model = shell_run(tmp_path, calls(run_command(SLEEP)))
+    begun(run)
+    run.stop(now=True)
+    finish(run)
+    again = over(run.resume())
+    assert again.result == "done"
+    assert "begun before and cut off" in prompt(model, 1)
+
+
+def test_a_resume_without_its_functions_tells_the_model(tmp_path: Path) -> None:
+    entered = Event()
+
+    def ask() -> str:
+        entered.set()
+        while True:
+            nb_agents.checkpoint()
+
+    run, model = start(tmp_path, calls(Call("ask", {})), tools=[ask])
+    assert entered.wait(WAIT_S)
+    run.stop(now=True)
+    finish(run)
+    again = over(run.resume(tools=[]))
+    assert again.result == "done"
+    assert "no tool 'ask'" in prompt(model, 1)
