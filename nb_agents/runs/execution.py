@@ -191,6 +191,8 @@ class Execution:
 
     async def _start(self, client: Any, kit: ToolKit, children: Children) -> Team | Executor:
         """Make the driver; tools that take their time to start are given up at a stop."""
+        if self.work.recipe is not None:  # its agents' tools start with their steps
+            return await driver_for(self, client, kit, children)
         made: list[Team | Executor] = []
 
         async def make() -> None:
