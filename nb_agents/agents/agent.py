@@ -37,7 +37,7 @@ from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, usage_of
 from nb_agents.models.retry import describe
-from nb_agents.tools.base import Toolbox, ToolResult, repeating, summarize
+from nb_agents.tools.base import Toolbox, ToolResult, attempting, repeating, summarize
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -271,14 +271,17 @@ class AgentTurn:
                 summary=summarize(call.tool_name, args),
             )
         )
-        try:
-            result = await self._call(call)
-        except (anyio.get_cancelled_exc_class(), AgentStopped):
-            self._finish_tool(call, call_id, "cut", "", began)
-            raise
-        except (SystemExit, KeyboardInterrupt) as exc:
-            # Out of a task, these would end the loop of all runs.
-            result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
+        with attempting() as attempt:
+            try:
+                result = await self._call(call)
+            except (anyio.get_cancelled_exc_class(), AgentStopped):
+                # One that still waited for a person's leave has not happened in part.
+                outcome = "cut" if attempt.began else "cancelled"
+                self._finish_tool(call, call_id, outcome, "", began)
+                raise
+            except (SystemExit, KeyboardInterrupt) as exc:
+                # Out of a task, these would end the loop of all runs.
+                result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
         self._finish_tool(call, call_id, "error" if result.is_error else "ok", result, began)
         return result
 

@@ -172,6 +172,8 @@ def _apply(past: Past, event: ev.Event) -> Past:
             return _change(past, agent, exchanges=added, was_asking=False)
         case ev.ToolStarted(agent=agent, call_id=call_id):
             return _change_last(past, agent, call_id, None)
+        case ev.ToolFinished(agent=agent, call_id=call_id, outcome="cancelled"):
+            return _change_last(past, agent, call_id, None, has_begun=False)
         case ev.ToolFinished(agent=agent, call_id=call_id, outcome="ok" | "error", result=result):
             return _change_last(past, agent, call_id, (result, event.outcome == "error"))
         case ev.TurnRejected(agent=agent, why=why):
@@ -201,7 +203,14 @@ def _change(past: Past, agent: str, **changes: Any) -> Past:
     return _with_round(past, agent, replace(open_round, **changes)) if open_round else past
 
 
-def _change_last(past: Past, agent: str, call_id: str, result: tuple[str, bool] | None) -> Past:
+def _change_last(
+    past: Past,
+    agent: str,
+    call_id: str,
+    result: tuple[str, bool] | None,
+    *,
+    has_begun: bool = True,
+) -> Past:
     """Note the beginning (no result) or the end of a tool call; its id is "request.position"."""
     open_round = past.rounds.get(agent)
     call, _, position = call_id.partition(".")
@@ -210,7 +219,8 @@ def _change_last(past: Past, agent: str, call_id: str, result: tuple[str, bool] 
         return past
     number = int(position)
     if result is None:
-        last = replace(last, begun=last.begun | {number})
+        begun = last.begun | {number} if has_begun else last.begun - {number}
+        last = replace(last, begun=begun)
     else:
         last = replace(last, results={**last.results, number: result}, begun=last.begun - {number})
     return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))  # type: ignore[union-attr]

@@ -27,7 +27,7 @@ from nb_agents.config.orchestrator import (
 )
 from nb_agents.config.report import Unsupported
 from nb_agents.config.spec import SafeName, Spec, safe_name
-from nb_agents.config.tools import McpServerSpec, ToolRule
+from nb_agents.config.tools import CustomToolSpec, McpServerSpec, ToolRule
 from nb_agents.errors import ConfigError
 
 __all__ = [
@@ -217,7 +217,8 @@ class TeamSpec(Spec):
             return cls.model_construct(agents=(), **document.data)
         found = slips(document, _SECTIONS)
         try:
-            team = cls.model_validate(document.data)
+            context = {"folder": Path(path).absolute().parent}
+            team = cls.model_validate(document.data, context=context)
         except ValidationError as exc:
             raise as_error([*found, *invalid(exc, document)], document.file) from None
         if found:
@@ -278,10 +279,12 @@ _SECTIONS: Sections = {
     (): TeamSpec,
     ("agents", "*"): AgentSpec,
     ("agents", "*", "backend"): BackendSpec,
+    ("agents", "*", "backend", "custom_tools", "*"): CustomToolSpec,
     ("agents", "*", "backend", "mcp_servers", "*"): McpServerSpec,
     ("agents", "*", "backend", "tool_policy", "*"): ToolRule,
     ("callable_agents", "*"): AgentSpec,
     ("callable_agents", "*", "backend"): BackendSpec,
+    ("callable_agents", "*", "backend", "custom_tools", "*"): CustomToolSpec,
     ("callable_agents", "*", "backend", "mcp_servers", "*"): McpServerSpec,
     ("callable_agents", "*", "backend", "tool_policy", "*"): ToolRule,
     ("orchestrator",): OrchestratorSpec,

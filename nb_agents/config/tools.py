@@ -12,14 +12,24 @@ import re
 import shlex
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from nb_agents.config.spec import Spec
 
 __all__ = [
+    "CustomFunction",
+    "CustomToolSpec",
     "McpServerSpec",
     "ToolAction",
     "ToolKeys",
@@ -111,6 +121,53 @@ class McpServerSpec(Spec):
         return wanted and not any(n in self.exclude_tools for n in names)
 
 
+class CustomFunction(NamedTuple):
+    """A function of a file that becomes a tool.
+
+    Attributes:
+        function: Its name in the file.
+        name: The tool's name.
+        description: What a model is told of it; "" takes the function's docstring.
+    """
+
+    function: str
+    name: str
+    description: str
+
+
+class CustomToolSpec(Spec):
+    """Functions of a Python file that an agent gets as tools.
+
+    Attributes:
+        path: The file. A relative one is looked for beside the team's file, then in the working
+            directory; "" is MassGen's for a tool of its own.
+        function: Their names in the file.
+        name: The tools' names, one for each function; else they are named like the functions.
+        description: What a model is told of them, one for all or one for each.
+    """
+
+    path: str = ""
+    function: _Names = Field(min_length=1)
+    name: _Names = ()
+    description: _Names = ()
+
+    @field_validator("path")
+    @classmethod
+    def _beside_the_file(cls, value: str, info: ValidationInfo) -> str:
+        # Absolute, because a journal keeps the spec without the place of the team's file.
+        folder: Path | None = (info.context or {}).get("folder")
+        return str(folder / value) if folder and value and _is_there(folder / value) else value
+
+    @property
+    def functions(self) -> tuple[CustomFunction, ...]:
+        """The functions, each with the name and the description of its tool."""
+        count = len(self.function)
+        names = self.name if len(self.name) == count else self.function
+        shared = self.description * count if len(self.description) == 1 else self.description
+        texts = shared if len(shared) == count else ("",) * count
+        return tuple(map(CustomFunction, self.function, names, texts))
+
+
 class ToolRule(Spec):
     """What is done with the calls of some tools.
 
@@ -130,6 +187,7 @@ class ToolKeys(Spec):
 
     Attributes:
         mcp_servers: MCP servers, as a list or by name.
+        custom_tools: Functions of Python files.
         enable_mcp_command_line: Whether it may run commands.
         command_line_execution_mode: Where: only "local" is to be had here.
         exclude_tools: Tools that it does not get, by name.
@@ -140,6 +198,7 @@ class ToolKeys(Spec):
     """
 
     mcp_servers: tuple[McpServerSpec, ...] = ()
+    custom_tools: tuple[CustomToolSpec, ...] = ()
     enable_mcp_command_line: bool = False
     command_line_execution_mode: str = "local"
     exclude_tools: _Names = ()
@@ -204,6 +263,13 @@ def _is_open_url(text: str) -> bool:
         url = urlsplit(text)
         return not url.password and not url.username and _is_reference_or_harmless(url.query)
     except ValueError:  # half an IPv6 address
+        return False
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # in a directory that may not be looked into
         return False
 
 

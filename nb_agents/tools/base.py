@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
 __all__ = [
+    "Attempt",
     "MAX_RESULT_CHARS",
     "Tool",
     "ToolError",
     "ToolResult",
     "Toolbox",
+    "attempting",
     "is_repeated",
+    "not_yet",
     "repeating",
     "summarize",
 ]
@@ -54,6 +57,35 @@ def repeating(value: bool) -> Iterator[None]:
 def is_repeated() -> bool:
     """Whether the call that runs now may have happened before; a tool then takes done for done."""
     return _repeated.get()
+
+
+class Attempt:
+    """One call of a tool; ``began`` says whether its tool was let begin."""
+
+    began = True
+
+
+_attempt: ContextVar[Attempt | None] = ContextVar("nb_agents_attempt", default=None)
+
+
+@contextmanager
+def attempting() -> Iterator[Attempt]:
+    """Make a call of a tool, within the block."""
+    attempt = Attempt()
+    reset = _attempt.set(attempt)
+    try:
+        yield attempt
+    finally:
+        _attempt.reset(reset)
+
+
+@contextmanager
+def not_yet() -> Iterator[None]:
+    """Say that the call has not begun within the block, nor after it when the block raises."""
+    attempt = _attempt.get() or Attempt()
+    attempt.began = False
+    yield
+    attempt.began = True
 
 
 class ToolError(Exception):

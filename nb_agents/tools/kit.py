@@ -1,7 +1,7 @@
 """What the agents of a run work with besides the files of their workspaces.
 
-Shell, Python, MCP servers, functions of the notebook, the data store: started with the run, ended
-with it. Calls that the team's file lets nobody make alone wait for a person.
+Shell, Python, MCP servers, functions of the notebook and of files, the data store: started with the
+run, ended with it. Calls that the team's file lets nobody make alone wait for a person.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from anyio import CancelScope, to_thread
 from nb_agents.config.tools import ToolKeys
 from nb_agents.tools.base import Tool
 from nb_agents.tools.context import ToolContext
+from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.functions import function_tool
 from nb_agents.tools.mcp import McpServers
@@ -75,6 +76,7 @@ class ToolKit:
         self._tools: dict[str, Sequence[Tool]] = {}
         self._opening: dict[str, anyio.Lock] = {}
         self._servers = McpServers(notice)
+        self._custom = CustomTools(notice)
         self._ends = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -125,6 +127,8 @@ class ToolKit:
             tools += await to_thread.run_sync(self._hands, context)
         if keys.data_store:
             tools += DataStore.of(context).tools(context)
+        if keys.custom_tools:
+            tools += await self._custom.tools(context, keys.custom_tools, keys.exclude_tools)
         if keys.mcp_servers:
             tools += await self._servers.tools(context, keys.mcp_servers, keys.exclude_tools)
         wanted = (tool for tool in tools if tool.name not in keys.exclude_tools)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nb_agents.config.tools import ToolRule, rule_for
-from nb_agents.tools.base import Tool, ToolError, summarize
+from nb_agents.tools.base import Tool, ToolError, not_yet, summarize
 
 __all__ = ["Answer", "Ask", "guarded"]
 
@@ -50,7 +50,8 @@ def guarded(
     async def call(args: dict[str, Any]) -> str:
         if rule.action == "deny":
             raise ToolError(f"the team's file denies {tool.name}.")
-        said = await ask(tool.name, summarize(tool.name, args), rule.on_denial == "stop")
+        with not_yet():
+            said = await ask(tool.name, summarize(tool.name, args), rule.on_denial == "stop")
         if not said.approved:
             why = f": {said.message}" if said.message else "."
             raise ToolError(f"a person denied this call of {tool.name}{why}")

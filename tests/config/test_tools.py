@@ -174,8 +174,11 @@ def test_keys_that_are_honoured_are_not_ignored_and_a_servers_own_others_are() -
         "data_store": True,
         "exclude_tools": ["x"],
         "tool_policy": [{"match": "*", "action": "ask"}],
-        "custom_tools": [],
+        "custom_tools": [{"path": "t.py", "function": "f", "category": "math"}],
     }
     agents = [{"id": "a", "backend": {"type": "demo", **keys}}]
     ignored = TeamSpec.model_validate({"agents": agents}).ignored
-    assert ignored == ("agents.backend.custom_tools", "agents.backend.mcp_servers.security")
+    assert ignored == (
+        "agents.backend.mcp_servers.security",
+        "agents.backend.custom_tools.category",
+    )

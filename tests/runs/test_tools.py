@@ -300,12 +300,14 @@ def test_a_stop_ends_the_waiting_and_nothing_is_called(tmp_path: Path, now: bool
     finish(run)
     assert run.status == "cancelled"
     assert not (workspace(run) / "done").exists()
+    assert [each.outcome for each in finished(run)] == ["cancelled"]
     with pytest.raises(UserError, match="waits for no approval"):
         run.approve()
     again = run.resume()
     assert len(asked(again)) == 1  # a resume asks again
     again.approve()
     assert over(again).result == "done"
+    assert (workspace(again) / "done").exists()
 
 
 def test_two_calls_at_once_are_two_gates_each_decided_by_its_name(tmp_path: Path) -> None:

@@ -1,0 +1,172 @@
+"""Functions of Python files as tools: MassGen's ``custom_tools``.
+
+A file is the person's own code: it is run as an import would run it, once in a run and in a worker
+thread. What can't be had from it costs that tool and is told; it never ends a run.
+
+The tools' names begin as MassGen's do, so that none can take the place of another kind's.
+
+Source: MassGen 0.1.97, `tool/_manager.py` (names), `tool/_result.py` (results).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import itertools
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from nb_agents.cancel import AgentStopped
+from nb_agents.config.tools import CustomFunction, CustomToolSpec
+from nb_agents.errors import UserError
+from nb_agents.tools.base import Tool
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.functions import function_tool
+
+__all__ = ["PREFIX", "CustomTools"]
+
+logger = logging.getLogger("nb_agents")
+
+PREFIX = "custom_tool__"
+"""What their names begin with."""
+
+_numbers = itertools.count(1)
+
+
+class CustomTools:
+    """The functions of files that the agents of a run have; its agents share what a file keeps.
+
+    Args:
+        notice: Takes what a person should know, in a sentence.
+    """
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self._notice = notice
+        self._files: dict[str, ModuleType | UserError] = {}
+        self._loading = anyio.Lock()
+
+    async def tools(
+        self, context: ToolContext, specs: Sequence[CustomToolSpec], exclude: Collection[str] = ()
+    ) -> list[Tool]:
+        """Make an agent's tools; those that can't be made are told.
+
+        Args:
+            context: Whose they are.
+            specs: What its configuration gives it.
+            exclude: Tools that it does not get, by their own or their full names.
+        """
+        made: dict[str, Tool] = {}
+        for path, wanted in _wanted(specs, exclude):
+            try:
+                tool = await self._tool(path, wanted, context)
+                if tool.name in made:
+                    raise UserError("there is another of that name.")
+            except UserError as exc:
+                self._notice(f"Custom tool {wanted.name!r} of {context.agent} is left out: {exc}")
+            else:
+                made[tool.name] = tool
+        return list(made.values())
+
+    async def _tool(self, path: str, wanted: CustomFunction, context: ToolContext) -> Tool:
+        module = await self._loaded(path)
+        function = vars(module).get(wanted.function)
+        if not callable(function):
+            raise UserError(f"{path!r} has no function {wanted.function!r}.")
+        tool = function_tool(_answering(function, PREFIX + wanted.name), context)
+        if wanted.description:
+            tool.definition = replace(tool.definition, description=wanted.description)
+        return tool
+
+    async def _loaded(self, path: str) -> ModuleType:
+        async with self._loading:
+            if path not in self._files:
+                # A limiter of its own: a file that hangs can't take a thread that others need.
+                self._files[path] = await to_thread.run_sync(
+                    _load, path, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+                )
+        found = self._files[path]
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+
+def _wanted(
+    specs: Sequence[CustomToolSpec], exclude: Collection[str]
+) -> Iterator[tuple[str, CustomFunction]]:
+    for spec in specs:
+        for each in spec.functions:
+            if each.name not in exclude and PREFIX + each.name not in exclude:
+                yield spec.path, each
+
+
+def _load(path: str) -> ModuleType | UserError:
+    """Run a file as a module, or say why that can't be done."""
+    try:
+        return _run(_existing(path))
+    except UserError as exc:
+        return exc
+    except AgentStopped:
+        raise
+    except BaseException as exc:  # any code; its SystemExit would end the loop of all runs
+        logger.warning("the file %s of custom tools failed", path, exc_info=True)
+        why = "".join(traceback.format_exception_only(exc)).strip()
+        return UserError(f"{path!r} can't be imported ({why}).")
+
+
+def _existing(path: str) -> Path:
+    if not path:
+        raise UserError("it has no `path`, and MassGen's own tools are not to be had here.")
+    file = Path(path).absolute()
+    if file.suffix != ".py" or not file.is_file():
+        raise UserError(f"there is no Python file {path!r}.")
+    return file
+
+
+def _run(file: Path) -> ModuleType:
+    name = f"nb_agents_custom_tools_{next(_numbers)}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None  # as it ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where its dataclasses look for their types
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _answering(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Give a function of MassGen's kind another name, and a result that can be told."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return function  # is refused by its own name
+
+    @functools.wraps(function)
+    def call(**known: Any) -> Any:
+        return _told(function(**known))
+
+    @functools.wraps(function)
+    async def call_async(**known: Any) -> Any:
+        return _told(await function(**known))
+
+    chosen: Callable[..., Any] = call_async if inspect.iscoroutinefunction(function) else call
+    chosen.__name__ = name
+    return chosen
+
+
+def _told(value: Any) -> Any:
+    """Give the texts of MassGen's ``ExecutionResult``; any other value as it is."""
+    blocks = getattr(value, "output_blocks", None)
+    if not isinstance(blocks, list | tuple):
+        return value
+    return "\n".join(str(getattr(block, "data", "")) for block in blocks)
