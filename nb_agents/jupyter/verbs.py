@@ -55,7 +55,7 @@ def table(ip: Any, args: Any) -> None:
         )
         for run in registry.runs()
     ]
-    heads = ("run", "status", "round or step", "elapsed", "session/turn", "task")
+    heads = ("run", "status", "round/step", "elapsed", "session/turn", "task")
     show_table(heads, rows, "No run was started in this kernel. %%agents starts one.")
 
 

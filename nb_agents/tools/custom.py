@@ -33,7 +33,7 @@ from nb_agents.tools.base import Tool
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.functions import function_tool
 
-__all__ = ["PREFIX", "CustomTools"]
+__all__ = ["CustomTools", "PREFIX"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -128,7 +128,8 @@ def _existing(path: str) -> Path:
         raise UserError("it has no `path`, and MassGen's own tools are not to be had here.")
     file = Path(path).absolute()
     if file.suffix != ".py" or not file.is_file():
-        raise UserError(f"there is no Python file {path!r}.")
+        where = "beside the team's file or in the working directory"
+        raise UserError(f"there is no Python file {path!r} {where}.")
     return file
 
 

@@ -209,6 +209,7 @@ class Interpreter:
         import zmq
 
         self._iopub.disable_monitor()
+        self._line.close()
         self._iopub.close()
         self._listen()
         # Never, when it was the end of the process that cut the line: then `_watch` sees it.

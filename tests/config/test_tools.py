@@ -9,7 +9,7 @@ import pytest
 from nb_agents import ConfigError, TeamSpec
 from nb_agents.config.backends import BackendSpec
 from nb_agents.config.snapshot import snapshot
-from nb_agents.config.tools import McpServerSpec, ToolRule, is_storable, rule_for
+from nb_agents.config.tools import CustomFunction, McpServerSpec, ToolRule, is_storable, rule_for
 
 TOKEN = "s3cret-token"
 
@@ -120,6 +120,40 @@ def test_a_token_that_is_written_out_is_never_stored(keys: dict[str, Any], stora
     assert (stored is not None) == storable and TOKEN not in json.dumps(stored)
     if "url" not in keys:
         assert TOKEN not in repr(it)
+
+
+# Functions of files
+
+
+@pytest.mark.parametrize(
+    "given, read",
+    [
+        ({"function": "f"}, [("f", "f", "")]),
+        ({"function": ["f"], "name": ["n"], "description": ["d"]}, [("f", "n", "d")]),
+        ({"function": ["f", "g"], "description": "d"}, [("f", "f", "d"), ("g", "g", "d")]),
+        ({"function": ["f", "g"], "name": "n"}, [("f", "f", ""), ("g", "g", "")]),
+    ],
+)
+def test_functions_of_files_are_named_by_a_text_or_a_list(
+    given: dict[str, Any], read: list[tuple[str, str, str]]
+) -> None:
+    (found,) = backend(custom_tools=[{"path": "t.py", **given}]).custom_tools
+    assert list(found.functions) == [CustomFunction(*each) for each in read]
+
+
+@pytest.mark.parametrize(
+    "keys, told",
+    [
+        ("{path: t.py, func: f}", "function' is missing; is 'func' meant for it?"),
+        ("{path: t.py, functoin: f}", "function' is missing; is 'functoin' meant for it?"),
+        ("{path: t.py, function: f, nmae: n}", "did you mean 'name'?"),
+    ],
+)
+def test_a_faulty_custom_tool_is_told_with_its_place(tmp_path: Path, keys: str, told: str) -> None:
+    path = team_file(tmp_path, f"      custom_tools:\n        - {keys}\n")
+    with pytest.raises(ConfigError, match=r"team\.yaml:6:") as caught:
+        TeamSpec.from_file(path)
+    assert told in str(caught.value)
 
 
 # Commands and rules

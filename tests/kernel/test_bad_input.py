@@ -34,7 +34,10 @@ def team(backend: str = "type: demo", agents: str = "a", extra: str = "") -> str
 
 CELLS = {
     "unknown option": ("%%agents --confg team.yaml\nCount.", r"--confg.*%%agents\?"),
-    "unknown verb": ("%agents stahp", r"no verb 'stahp'. It has: stop, wait, show"),
+    "unknown verb": (
+        "%agents stahp",
+        r"no verb 'stahp'. It has: stop, pause, continue, wait, show",
+    ),
     "unknown option of a verb": ("%agents stop --fast", r"--fast.*%agents\?"),
     "open quote": ('%agents stop --reason "why', r"split into words"),
     "empty task": ("%%agents\n \n", r"The task is empty"),

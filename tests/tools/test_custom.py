@@ -1,0 +1,316 @@
+"""Functions of a person's files as tools: they work, and what can't be had costs only itself."""
+
+import sys
+import threading
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+import nb_agents
+from nb_agents import TeamSpec
+from nb_agents import events as ev
+from nb_agents.config.snapshot import snapshot
+from nb_agents.config.tools import CustomToolSpec
+from nb_agents.models.report import report_on
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, ScriptedModel, Turn
+from nb_agents.tools.base import Tool
+from nb_agents.tools.context import ToolContext
+from nb_agents.tools.custom import CustomTools
+from tests.team_kit import WAIT_S, events, finish
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nb_agents.tools.context import ToolContext
+
+
+@dataclass
+class Block:
+    data: str
+
+
+@dataclass
+class ExecutionResult:
+    output_blocks: list[Block]
+
+
+seen = []
+
+
+def double(number: int) -> int:
+    """Double a number.
+
+    Args:
+        number: Which one.
+    """
+    return 2 * number
+
+
+async def two_num_tool(x: int, y: int) -> ExecutionResult:
+    """Add two numbers."""
+    return ExecutionResult([Block(f"{x} and {y}"), Block(f"make {x + y}")])
+
+
+def shout(text: str) -> str:
+    return text.upper()
+
+
+def where(context: ToolContext) -> str:
+    return context.agent
+
+
+def remember(text: str) -> list[str]:
+    seen.append(text)
+    return seen
+
+
+def fail() -> None:
+    raise ValueError("no luck")
+
+
+async def stream():
+    yield ExecutionResult([])
+
+
+answer = 42
+'''
+
+
+class Desk:
+    """An agent's place, whose tools can be made without a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notices: list[str] = []
+        self.custom = CustomTools(self.notices.append)
+
+    def file(self, source: str = SOURCE, name: str = "mine.py") -> str:
+        path = self.folder / name
+        path.write_text(dedent(source))
+        return str(path)
+
+    async def make(self, *specs: dict[str, Any], agent: str = "a", **more: Any) -> list[Tool]:
+        read = [CustomToolSpec.model_validate(spec) for spec in specs]
+        return await self.custom.tools(self._context(agent), read, **more)
+
+    def _context(self, agent: str) -> ToolContext:
+        here = self.folder
+        return ToolContext(agent, here, (), here, here, (), lambda text: None)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+# Tools
+
+
+@pytest.mark.parametrize(
+    "function, args, told",
+    [
+        ("double", {"number": 21}, "42"),
+        ("two_num_tool", {"x": 20, "y": 22}, "20 and 22\nmake 42"),
+        ("shout", {"text": "hey"}, "HEY"),
+        ("where", {}, "a"),
+    ],
+)
+async def test_a_function_answers_as_it_would_in_massgen(
+    desk: Desk, function: str, args: dict[str, Any], told: str
+) -> None:
+    [tool] = await desk.make({"path": desk.file(), "function": function})
+    assert (tool.name, desk.notices) == (f"custom_tool__{function}", [])
+    assert await tool.call(args) == told
+
+
+async def test_what_a_model_is_told_comes_from_the_function_or_from_the_file(desk: Desk) -> None:
+    both = {"path": desk.file(), "function": ["double", "shout"]}
+    own, _ = await desk.make(both)
+    given, other = await desk.make({**both, "name": ["a", "b"], "description": ["One.", "Two."]})
+    assert own.definition.description == "Double a number."
+    assert own.definition.parameters_json_schema["properties"]["number"] == {
+        "type": "integer",
+        "description": "Which one.",
+    }
+    assert (given.definition.name, given.definition.description) == ("custom_tool__a", "One.")
+    assert (other.definition.name, other.definition.description) == ("custom_tool__b", "Two.")
+
+
+async def test_arguments_are_checked_and_a_failure_is_told_to_the_model(desk: Desk) -> None:
+    double, fail = await desk.make({"path": desk.file(), "function": ["double", "fail"]})
+    assert (await double.call({"number": "many"})).is_error
+    told = await fail.call({})
+    assert told.is_error and "ValueError: no luck" in told
+
+
+async def test_a_file_is_run_once_and_its_agents_share_what_it_keeps(desk: Desk) -> None:
+    spec = {"path": desk.file(), "function": "remember"}
+    [mine] = await desk.make(spec)
+    [yours] = await desk.make(spec, agent="b")
+    assert await mine.call({"text": "x"}) == '["x"]'
+    assert await yours.call({"text": "y"}) == '["x","y"]'
+
+
+@pytest.mark.parametrize("excluded", ["double", "custom_tool__double"])
+async def test_a_tool_that_is_left_out_on_purpose_is_not_told(desk: Desk, excluded: str) -> None:
+    assert await desk.make({"path": desk.file(), "function": "double"}, exclude=[excluded]) == []
+    assert desk.notices == []
+
+
+# What can't be had
+
+
+@pytest.mark.parametrize(
+    "spec, why",
+    [
+        ({"path": "massgen/tool/x.py"}, "there is no Python file 'massgen/tool/x.py' beside"),
+        ({}, "it has no `path`, and MassGen's own tools are not to be had here."),
+        ({"source": "", "name": "mine.txt"}, "there is no Python file '"),
+        ({"source": "import nowhere_at_all"}, "can't be imported (ModuleNotFoundError: No module"),
+        ({"source": "def f(:"}, "SyntaxError"),
+        ({"source": "raise SystemExit(3)"}, "can't be imported (SystemExit: 3)."),
+        ({"source": "raise KeyboardInterrupt"}, "can't be imported (KeyboardInterrupt)."),
+        ({"source": "def g(): ..."}, "has no function 'f'."),
+        ({"source": "f = 42"}, "has no function 'f'."),
+        ({"source": "async def f():\n    yield 1"}, "it yields. Return a list instead."),
+        ({"source": "def f(*numbers): ..."}, "a model can't name its parameter 'numbers'."),
+    ],
+)
+async def test_a_tool_that_cant_be_had_is_told_and_the_others_work(
+    desk: Desk, spec: dict[str, str], why: str
+) -> None:
+    path = spec.get("path", "")
+    if "source" in spec:
+        path = desk.file(spec["source"], spec.get("name", "faulty.py"))
+    good = {"path": desk.file(), "function": "double"}
+    [tool] = await desk.make({"path": path, "function": "f"}, good)
+    assert await tool.call({"number": 1}) == "2"
+    [notice] = desk.notices
+    assert notice.startswith("Custom tool 'f' of a is left out: ") and why in notice
+
+
+async def test_of_two_tools_of_a_name_the_first_counts(desk: Desk) -> None:
+    spec = {"path": desk.file(), "function": ["double", "shout"], "name": ["it", "it"]}
+    [tool] = await desk.make(spec)
+    assert await tool.call({"number": 1}) == "2"
+    assert desk.notices == ["Custom tool 'it' of a is left out: there is another of that name."]
+
+
+async def test_a_file_that_failed_leaves_no_half_made_module(desk: Desk) -> None:
+    before = set(sys.modules)
+    await desk.make({"path": desk.file("raise ValueError"), "function": "f"})
+    assert set(sys.modules) == before
+
+
+HANGS = """
+from tests.tools import test_custom
+test_custom.come.set()
+test_custom.let_go.wait()
+"""
+
+come, let_go = threading.Event(), threading.Event()
+
+
+async def test_a_stop_does_not_wait_for_a_file_that_hangs(desk: Desk) -> None:
+    spec = {"path": desk.file(HANGS), "function": "f"}
+    try:
+        with anyio.fail_after(WAIT_S):
+            async with anyio.create_task_group() as group:
+                group.start_soon(desk.make, spec)
+                assert await to_thread.run_sync(come.wait, WAIT_S)
+                group.cancel_scope.cancel()
+    finally:
+        let_go.set()
+    assert desk.notices == []
+
+
+# Runs
+
+
+TEAM = """
+agents:
+  - id: a
+    backend:
+      type: demo
+      custom_tools:
+        - {name: [two_num_tool], category: math, path: tools/mine.py, function: [two_num_tool]}
+        - {name: other, path: massgen/tool/other.py, function: other}
+"""
+
+
+def team_file(folder: Path, source: str = SOURCE) -> Path:
+    (folder / "tools").mkdir()
+    (folder / "tools/mine.py").write_text(source)
+    path = folder / "team.yaml"
+    path.write_text(TEAM)
+    return path
+
+
+def with_model(team: TeamSpec, model: ScriptedModel) -> TeamSpec:
+    """The team with a scripted model in place of the demo."""
+    [agent] = team.agents
+    backend = agent.backend.model_copy(update={"type": "python", "instance": model})
+    return team.model_copy(update={"agents": (agent.model_copy(update={"backend": backend}),)})
+
+
+def finished(run: Run) -> list[tuple[str, str]]:
+    return [(each.outcome, each.result) for each in events(run, ev.ToolFinished)]
+
+
+def test_an_agent_calls_a_function_of_a_file_beside_the_teams(tmp_path: Path) -> None:
+    call = Call("custom_tool__two_num_tool", {"x": 20, "y": 22})
+    model = ScriptedModel(Turn(calls=(call,)), Answer("done"))
+    team = with_model(TeamSpec.from_file(team_file(tmp_path)), model)
+    run = nb_agents.start("the task", team, session_root=tmp_path / "s")
+    finish(run)
+    assert (run.status, run.result) == ("completed", "done")
+    assert finished(run) == [("ok", "20 and 22\nmake 42")]
+    assert [each for each in run.view.notices if "left out" in each] == [
+        "Custom tool 'other' of a is left out: there is no Python file 'massgen/tool/other.py' "
+        "beside the team's file or in the working directory."
+    ]
+
+
+def test_a_journal_keeps_where_the_file_is(tmp_path: Path) -> None:
+    team = TeamSpec.from_file(team_file(tmp_path))
+    again = TeamSpec.model_validate(snapshot(team)).agents[0].backend.custom_tools
+    mine, other = again
+    assert (mine.path, other.path) == (str(tmp_path / "tools/mine.py"), "massgen/tool/other.py")
+    assert [each.functions for each in again] == [
+        each.functions for each in team.agents[0].backend.custom_tools
+    ]
+
+
+def test_a_file_beside_the_teams_goes_before_one_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here/tools").mkdir(parents=True)
+    (tmp_path / "here/tools/mine.py").write_text("raise ValueError")
+    monkeypatch.chdir(tmp_path / "here")
+    [mine, _] = TeamSpec.from_file(team_file(tmp_path)).agents[0].backend.custom_tools
+    assert mine.path == str(tmp_path / "tools/mine.py")
+
+
+async def test_a_file_of_the_working_directory_will_do(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.file()
+    monkeypatch.chdir(desk.folder)
+    [tool] = await desk.make({"path": "mine.py", "function": "double"})
+    assert await tool.call({"number": 1}) == "2"
+
+
+def test_checking_a_team_runs_no_file(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    path = team_file(tmp_path, f"open({str(ran)!r}, 'w').close()")
+    report_on(TeamSpec.from_file(path))
+    assert not ran.exists()
