@@ -12,6 +12,8 @@ from pydantic import Field, StrictInt, model_validator
 from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec
 
 __all__ = [
+    "ApprovalSpec",
+    "CancelSpec",
     "ContextPath",
     "CoordinationSpec",
     "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
@@ -165,6 +167,45 @@ class RetrySpec(Spec):
     delay: Grace = 0.5
     backoff: Literal["none", "linear", "exponential"] = "none"
     max_delay: Grace | None = None
+
+
+class CancelSpec(Spec):
+    """How a run stops.
+
+    Attributes:
+        graceful: Whether `Run.cancel` lets calls in flight finish.
+        grace_timeout: Seconds after which a graceful stop becomes immediate, or ``never``.
+        reason: What `Run.cancel` records when it is given none.
+    """
+
+    graceful: bool = True
+    grace_timeout: Grace | Literal["never"] = 30.0
+    reason: str = ""
+
+
+class ApprovalSpec(Spec):
+    """How calls of tools that wait for a person are approved.
+
+    Attributes:
+        timeout: Seconds after which nobody's answer is awaited any more; None means never.
+        auto_approve_on_timeout: Whether that approves; else it denies.
+        approvers: Who may decide; empty means everybody.
+        required_approvals: How many of them must approve.
+    """
+
+    timeout: Seconds | None = None
+    auto_approve_on_timeout: bool = False
+    approvers: tuple[str, ...] = ()
+    required_approvals: StrictInt = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _enough_approvers(self) -> ApprovalSpec:
+        if self.approvers and self.required_approvals > len(set(self.approvers)):
+            raise ValueError(
+                f"{self.required_approvals} approvals are required, and there are "
+                f"{len(set(self.approvers))} approvers"
+            )
+        return self
 
 
 class TimeoutSpec(Spec):

@@ -19,6 +19,8 @@ from nb_agents.config.document import load_document
 from nb_agents.config.faults import Origin, Sections, as_error, invalid, slips
 from nb_agents.config.orchestrator import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
+    ApprovalSpec,
+    CancelSpec,
     ContextPath,
     CoordinationSpec,
     OrchestratorSpec,
@@ -73,6 +75,8 @@ class TeamSpec(Spec):
         timeout_settings: Time limits.
         retry: When failed model calls are tried again; None means up to three times, after 0.5, 1
             and 2 seconds.
+        cancel: How a run stops.
+        approval: How calls of tools that wait for a person are approved.
         recipe_agents: Which agent stands for those that a recipe names, by pattern, such as
             ``{"foundation:*": "critic"}``; the first that fits counts.
         callable_agents: Agents that are no members of the team: they work when another one calls
@@ -90,6 +94,8 @@ class TeamSpec(Spec):
     orchestrator: OrchestratorSpec = OrchestratorSpec()
     timeout_settings: TimeoutSpec = TimeoutSpec()
     retry: RetrySpec | None = None
+    cancel: CancelSpec = CancelSpec()
+    approval: ApprovalSpec = ApprovalSpec()
     recipe_agents: dict[str, str] = Field(default_factory=dict)
     callable_agents: tuple[AgentSpec, ...] = ()
     _origin: Origin = PrivateAttr(default=Origin())
@@ -292,6 +298,8 @@ _SECTIONS: Sections = {
     ("orchestrator", "coordination"): CoordinationSpec,
     ("timeout_settings",): TimeoutSpec,
     ("retry",): RetrySpec,
+    ("cancel",): CancelSpec,
+    ("approval",): ApprovalSpec,
 }
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from nb_agents.cancel import CancelPolicy, StopRequest
 from nb_agents.config.orchestrator import OnTimeout
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.models.retry import Retry
 
@@ -125,7 +126,10 @@ class Chosen(NamedTuple):
 
 
 def chosen_options(
-    options: RunOptions | None, timeout: float | None, policy: CancelPolicy | None
+    options: RunOptions | None,
+    timeout: float | None,
+    policy: CancelPolicy | None,
+    team: TeamSpec,
 ) -> Chosen:
     """Bring a run's options together.
 
@@ -133,6 +137,7 @@ def chosen_options(
         options: All at once.
         timeout: Seconds, given apart.
         policy: How it stops, given apart.
+        team: What is left out comes from its file.
 
     Raises:
         UserError: One is given twice.
@@ -145,4 +150,18 @@ def chosen_options(
     for name in twice:
         raise UserError(f"{name}= is given, and options= has it too. Leave one of them out.")
     timeout_s = given.timeout.total_s if given.timeout else timeout
-    return Chosen(given, timeout_s, given.cancel or policy or CancelPolicy())
+    given = replace(given, approval=given.approval or _approval_of(team))
+    return Chosen(given, timeout_s, given.cancel or policy or _policy_of(team))
+
+
+def _approval_of(team: TeamSpec) -> ApprovalConfig:
+    spec = team.approval
+    return ApprovalConfig(
+        spec.timeout, spec.auto_approve_on_timeout, spec.approvers, spec.required_approvals
+    )
+
+
+def _policy_of(team: TeamSpec) -> CancelPolicy:
+    spec = team.cancel
+    grace_s = None if spec.grace_timeout == "never" else spec.grace_timeout
+    return CancelPolicy(grace_timeout_s=grace_s, graceful=spec.graceful, reason=spec.reason)

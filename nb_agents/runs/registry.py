@@ -134,7 +134,7 @@ def start(
     given = given_values(context or {}) if recipe is not None else {}
     read = None if recipe is None else read_recipe(recipe, given, spec)
     readable = spec.context_paths
-    chosen = chosen_options(options, timeout, policy)
+    chosen = chosen_options(options, timeout, policy, spec)
     timeout_s = timeout_of(chosen.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
     past = _open_session(session_root, session, continue_, from_turn)

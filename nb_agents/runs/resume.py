@@ -170,7 +170,7 @@ def resume(
     going = _going(events, recipe, spec)
     past = going.past if going else _past([a.id for a in spec.agents], events, again)
     before = past_session.before(turn.paths.number)
-    chosen = chosen_options(options, timeout, policy)
+    chosen = chosen_options(options, timeout, policy, spec)
     timeout_s = timeout_of(chosen.timeout_s, spec, is_recipe=going is not None)
     told = str(_preview(turn, past, events, going))
     notices = (told, *team.notices, *(going.notices if going else ()))

@@ -29,6 +29,7 @@ from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.jupyter.verbs import VERBS
 from nb_agents.models.retry import retry_delay_s
+from nb_agents.runs.options import chosen_options
 from nb_agents.runs.run import Run
 from nb_agents.steps import GateView
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
@@ -527,6 +528,27 @@ def test_a_team_file_says_it_too(tmp_path: Path) -> None:
     assert len(model.requests) == 2
     with pytest.raises(ValueError, match="backoff"):
         TeamSpec.model_validate({"agents": [agent], "retry": {"backoff": "cubic"}})
+
+
+def test_a_team_file_says_how_its_runs_stop_and_who_approves(tmp_path: Path) -> None:
+    path = tmp_path / "team.yaml"
+    lines = "agents:\n  - backend: {type: demo}\n"
+    lines += "cancel: {grace_timeout: never, graceful: false, reason: too dear}\n"
+    lines += "approval: {approvers: [ann, ben], required_approvals: 2, timeout: 60}\n"
+    path.write_text(lines)
+    chosen = chosen_options(None, None, None, TeamSpec.from_file(path))
+    policy, approval = chosen.policy, chosen.options.approval
+    assert (policy.grace_timeout_s, policy.graceful, policy.reason) == (None, False, "too dear")
+    assert approval == ApprovalConfig(60, approvers=("ann", "ben"), required_approvals=2)
+    own = CancelPolicy(grace_timeout_s=1)
+    assert chosen_options(None, None, own, TeamSpec.from_file(path)).policy is own
+    run = nb_agents.start("t", path, session_root=tmp_path / "sessions")
+    assert run.policy == policy
+    run.stop(now=True)
+    finish(run)
+    path.write_text(lines.replace("als: 2", "als: 3"))
+    with pytest.raises(ConfigError, match="3 approvals are required, and there are 2"):
+        TeamSpec.from_file(path)
 
 
 def test_a_slip_in_a_team_files_retry_is_named(tmp_path: Path) -> None:
