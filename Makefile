@@ -55,13 +55,14 @@ js-test: $(NODE_MODULES)
 	cd js && npm run typecheck
 	cd js && npm test
 
+# Two files at a time, but for those that send signals to kernels or draw pages.
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
 py-test: .venv/.test $(PANEL) $(MASSGEN) chromium
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/browser
-	$(BIN)/python -m pytest tests/browser
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/kernel --ignore=tests/browser
+	$(BIN)/python -m pytest tests/kernel tests/browser
 endif
 
 # tests.conftest takes the developer's keys out of the kernels' environment.
