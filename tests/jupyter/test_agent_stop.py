@@ -45,6 +45,14 @@ def test_a_row_offers_to_stop_its_agent(when: str) -> None:
     assert buttons(view_of(*events))[0] == button
 
 
+def test_an_agent_that_was_called_has_its_own_until_it_has_answered() -> None:
+    fields = {"caller": "ada", "name": "critic", "model": "m", "workspace": "w", "input": "i"}
+    called = ev.AgentCalled(agent="ada/critic#1", **fields)
+    ended = ev.AgentEnded(agent="ada/critic#1", outcome="finished")
+    assert buttons(view_of(called))[1] == {"now": False}
+    assert buttons(view_of(called, ended))[1] is None
+
+
 def test_a_team_of_one_has_the_big_button_alone() -> None:
     agents = (ev.AgentInfo(id="ada", model="m"),)
     started = ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=1, at=1000.0)
