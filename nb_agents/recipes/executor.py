@@ -36,7 +36,9 @@ from nb_agents.recipes.check import find_recipe
 from nb_agents.recipes.crew import Worker, worker_for
 from nb_agents.recipes.output import final_text
 from nb_agents.recipes.pace import Pace
-from nb_agents.recipes.plan import (
+from nb_agents.recipes.plan import plan
+from nb_agents.recipes.progress import Progress, apply
+from nb_agents.recipes.work import (
     AgentWork,
     CommandWork,
     Completed,
@@ -46,9 +48,7 @@ from nb_agents.recipes.plan import (
     LoadWork,
     Plan,
     Work,
-    plan,
 )
-from nb_agents.recipes.progress import Progress, apply
 from nb_agents.tools.base import Tool
 from nb_agents.tools.kept import kept_folder
 from nb_agents.tools.process import clean_env, run_bash
@@ -166,11 +166,6 @@ class Executor:
     def next(self) -> tuple[str, ...]:
         """Give the addresses of what is to be done next, in order."""
         return tuple(work.address for work in plan(self._progress).work)
-
-    @property
-    def next_step(self) -> str:
-        """Address of the step that comes next, or ""."""
-        return next((work.address for work in plan(self._progress).work), "")
 
     async def run(self) -> Result:
         """Work until the recipe has ended.

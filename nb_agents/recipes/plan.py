@@ -47,19 +47,7 @@ from nb_agents.recipes.work import (
     Work,
 )
 
-__all__ = [
-    "AgentWork",
-    "CommandWork",
-    "Completed",
-    "Denied",
-    "Failed",
-    "GateWork",
-    "LoadWork",
-    "Plan",
-    "Work",
-    "fatal",
-    "plan",
-]
+__all__ = ["fatal", "plan"]
 
 
 def plan(progress: Progress, busy: frozenset[str] = frozenset()) -> Plan:

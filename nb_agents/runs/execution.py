@@ -357,7 +357,8 @@ class Execution:
     @property
     def next_step(self) -> str:
         """Of a stopped recipe: the step that comes next; else ""."""
-        return self._driver.next_step if isinstance(self._driver, Executor) else ""
+        coming = self._driver.next() if isinstance(self._driver, Executor) else ()
+        return coming[0] if coming else ""
 
     # Stopping ------------------------------------------------------------------------------
 

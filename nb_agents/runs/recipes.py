@@ -18,9 +18,14 @@ from nb_agents.config.recipe_values import PlainMap
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.recipes.check import check
-from nb_agents.recipes.plan import AgentWork, CommandWork, GateWork, plan
+from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import Progress
 from nb_agents.recipes.replay import past as recipe_past
+from nb_agents.recipes.work import (
+    AgentWork,
+    CommandWork,
+    GateWork,
+)
 from nb_agents.session.layout import TurnPaths
 
 __all__ = [

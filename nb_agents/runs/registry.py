@@ -117,19 +117,11 @@ def start(
         run = nb_agents.start("Compare three ways to cache embeddings")
         run.stop(reason="wrong path")
     """
-    task = task.strip()
-    if task and recipe is not None:
-        raise TaskError("A task and a recipe are both given. A recipe asks for itself.")
-    if not task and recipe is None:
-        raise TaskError("The task is empty. Write what the agents are to do below the first line.")
+    task = _task(task, recipe)
     if config is not None and agents is not None:
         raise ConfigError("config= and agents= are two names of one thing. Give one of them.")
     config = agents if config is None else config
-    spec, notices = _team(_chosen(config, model))
-    if skip_unsupported:
-        spec, skipped = _skipping(spec)
-        notices += skipped
-    check_team(spec)
+    spec, notices = _team(_chosen(config, model), skip_unsupported)
     functions = checked_functions(tools)
     given = given_values(context or {}) if recipe is not None else {}
     read = None if recipe is None else read_recipe(recipe, given, spec)
@@ -219,6 +211,15 @@ def _chosen(
     return TeamSpec.from_model(model)
 
 
+def _task(task: str, recipe: object) -> str:
+    task = task.strip()
+    if task and recipe is not None:
+        raise TaskError("A task and a recipe are both given. A recipe asks for itself.")
+    if not task and recipe is None:
+        raise TaskError("The task is empty. Write what the agents are to do below the first line.")
+    return task
+
+
 def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
     """Leave out the agents that can't run here, and say which."""
     gone = spec.unsupported
@@ -228,10 +229,24 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
     return spec.without_unsupported(), (f"Skipped, not supported here: {named}",)
 
 
-def _team(config: str | os.PathLike[str] | TeamSpec | None) -> tuple[TeamSpec, tuple[str, ...]]:
-    if config is None:
-        agents = [{"id": name, "backend": {"type": "demo"}} for name in ("ada", "ben", "cleo")]
-        return TeamSpec.model_validate({"agents": agents}), (DEMO_NOTICE,)
+def _team(
+    config: str | os.PathLike[str] | TeamSpec | None, skip_unsupported: bool
+) -> tuple[TeamSpec, tuple[str, ...]]:
+    """Give the team that can start, and what a person should know of it."""
+    spec, notices = _demo_team() if config is None else _own_team(config)
+    if skip_unsupported:
+        spec, skipped = _skipping(spec)
+        notices += skipped
+    check_team(spec)
+    return spec, notices
+
+
+def _demo_team() -> tuple[TeamSpec, tuple[str, ...]]:
+    agents = [{"id": name, "backend": {"type": "demo"}} for name in ("ada", "ben", "cleo")]
+    return TeamSpec.model_validate({"agents": agents}), (DEMO_NOTICE,)
+
+
+def _own_team(config: str | os.PathLike[str] | TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
     spec = config if isinstance(config, TeamSpec) else TeamSpec.from_file(config)
     ignored = spec.ignored
     return spec, (f"Ignored here: {', '.join(ignored)}",) if ignored else ()

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.recipes.plan import (
+from nb_agents.recipes.plan import plan
+from nb_agents.recipes.progress import Progress, apply
+from nb_agents.recipes.replay import past
+from nb_agents.recipes.work import (
     AgentWork,
     CommandWork,
     Completed,
@@ -17,10 +20,7 @@ from nb_agents.recipes.plan import (
     GateWork,
     LoadWork,
     Work,
-    plan,
 )
-from nb_agents.recipes.progress import Progress, apply
-from nb_agents.recipes.replay import past
 
 __all__ = ["Approve", "Deny", "Fail", "Give", "Play", "first", "last", "recipe"]
 

@@ -1,6 +1,5 @@
 """How the driver of recipes feels a stop: streams, processes, the work in hand."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -111,29 +110,33 @@ steps:
     assert dict(run.receipt.steps) == {"draft": "finished", "next": "never started"}
 
 
-def test_a_recipe_has_no_time_limit_of_its_own_and_waiting_for_a_person_is_no_work(
-    tmp_path: Path,
-) -> None:
+def test_a_recipe_has_no_time_limit_of_its_own(tmp_path: Path) -> None:
+    run = begin(
+        write(
+            tmp_path,
+            f"""
+steps:
+- {{id: one, type: bash, command: "{hold("one")}"}}
+""",
+        )
+    )
+    assert run.view.timeout_s == 0
+    run.stop(now=True)
+    finish(run)
+
+
+def test_the_time_in_which_a_person_is_asked_does_not_count(tmp_path: Path) -> None:
+    """The gate decides by itself after the time limit, had that counted, was over."""
     body = """
 stages:
 - name: first
   steps: [{id: one, type: bash, command: echo one}]
-  approval: {required: true, prompt: "Go on?"}
+  approval: {required: true, prompt: "Go on?", timeout: 1.6, default: approve}
 - name: second
   steps: [{id: two, type: bash, command: echo two}]
 """
-    path = write(tmp_path, body)
-    run = begin(path)
-    assert run.view.timeout_s == 0
-    run.stop(now=True)
-    finish(run)
-    limited = nb_agents.start(recipe=path, session_root=tmp_path / "limited", timeout=1.2)
-    wait_until(lambda: limited.view.gates, WAIT_S, "the gate")
-    asked_at = time.monotonic()
-    wait_until(lambda: time.monotonic() > asked_at + 1.5, WAIT_S, "the limit, had it counted")
-    limited.approve()
-    finish(limited)
-    assert limited.status == "completed"
+    run = finish(begin(write(tmp_path, body), timeout=1.2))
+    assert (run.status, run.view.approvals[0].by) == ("completed", "timeout")
 
 
 def test_a_stop_in_the_last_step_leaves_nothing_to_stop(tmp_path: Path) -> None:

@@ -12,8 +12,16 @@ import pytest
 
 from nb_agents import events as ev
 from nb_agents.recipes.output import JSON_RIDER
-from nb_agents.recipes.plan import AgentWork, CommandWork, Denied, Failed, GateWork, LoadWork, plan
+from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import fold
+from nb_agents.recipes.work import (
+    AgentWork,
+    CommandWork,
+    Denied,
+    Failed,
+    GateWork,
+    LoadWork,
+)
 from tests.recipes.play import Approve, Deny, Fail, Give, Outcomes, Play, last, recipe
 
 

@@ -14,7 +14,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.recipes.plan import Denied, Failed
+from nb_agents.recipes.work import (
+    Denied,
+    Failed,
+)
 from tests.recipes.play import Approve, Deny, Fail, Give, Outcome, Play
 
 NAMES = [f"o{i}" for i in range(6)]
