@@ -73,9 +73,12 @@ class Story:
         return i
 
     def start(self, task: str, options: str = "", wait: bool = True) -> int:
-        """Start a run in a new cell; returns the cell's index when its panel is there."""
+        """Start a run in a new cell; returns the cell's index when it shows the run.
+
+        A run that is over at once shows its card only: its panel may never be seen.
+        """
         i = self.run(f"%%agents {options}\n{task}".replace("%%agents \n", "%%agents\n"), wait)
-        self.panel(i).wait_for()
+        self.panel(i).or_(self.card(i)).first.wait_for()
         return i
 
     def team(self, team: Mapping[str, Any], name: str = "team.yaml") -> str:

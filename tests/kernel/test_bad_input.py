@@ -176,7 +176,7 @@ def test_a_defect_of_ours_shows_its_traceback(notebook: Notebook) -> None:
     notebook.kernel.run(
         "from nb_agents.runs import registry as _registry\n"
         "_team = _registry._team\n"
-        "def broken(config): raise RuntimeError('a defect')\n"
+        "def broken(*args, **kwargs): raise RuntimeError('a defect')\n"
         "_registry._team = broken"
     )
     error = notebook.kernel.run(notebook.magic()).error

@@ -1,0 +1,158 @@
+"""Everything that can happen in a turn, as frozen dataclasses.
+
+Drivers emit events; the journal, the live panel and the final card are three readers of one fold
+over them (`nb_agents.view`). An event is one JSON line of ``events.jsonl``; its ``kind`` names the
+class, so the union parses itself. Fields may be added with a default; a field is never renamed
+or re-used for something else.
+
+Versions of the journal (the first event carries it):
+    1: first release.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Discriminator, TypeAdapter
+
+from nb_agents.events.agent import (
+    AgentCalled,
+    AgentEnded,
+    AgentFailed,
+    AnswerGiven,
+    Outcome,
+    PresentationStarted,
+    RoundStarted,
+    RoundTimedOut,
+    Told,
+    TurnRejected,
+    VoteCast,
+    VoteIgnored,
+)
+from nb_agents.events.model import (
+    Channel,
+    ModelCut,
+    ModelFailed,
+    ModelFinished,
+    ModelStarted,
+    TextStreamed,
+    Usage,
+)
+from nb_agents.events.recipe import (
+    ApprovalAsked,
+    ApprovalGiven,
+    OutputStreamed,
+    PlannedUnit,
+    RecipeLoaded,
+    StepFailed,
+    StepFinished,
+    StepKind,
+    StepStarted,
+)
+from nb_agents.events.tool import (
+    ToolFinished,
+    ToolStarted,
+    ToolTold,
+)
+from nb_agents.events.turn import (
+    SCHEMA_VERSION,
+    AgentInfo,
+    Continued,
+    FileInfo,
+    FilesListed,
+    Noticed,
+    Paused,
+    Phase,
+    Said,
+    StopRequested,
+    TurnEnded,
+    TurnStarted,
+)
+
+__all__ = [
+    "AgentCalled",
+    "AgentEnded",
+    "AgentFailed",
+    "AgentInfo",
+    "AnswerGiven",
+    "ApprovalAsked",
+    "ApprovalGiven",
+    "Channel",
+    "Continued",
+    "EVENT",
+    "Event",
+    "FileInfo",
+    "FilesListed",
+    "ModelCut",
+    "ModelFailed",
+    "ModelFinished",
+    "ModelStarted",
+    "Noticed",
+    "Outcome",
+    "OutputStreamed",
+    "Paused",
+    "Phase",
+    "PlannedUnit",
+    "PresentationStarted",
+    "RecipeLoaded",
+    "RoundStarted",
+    "RoundTimedOut",
+    "SCHEMA_VERSION",
+    "Said",
+    "StepFailed",
+    "StepFinished",
+    "StepKind",
+    "StepStarted",
+    "StopRequested",
+    "TextStreamed",
+    "Told",
+    "ToolFinished",
+    "ToolStarted",
+    "ToolTold",
+    "TurnEnded",
+    "TurnRejected",
+    "TurnStarted",
+    "Usage",
+    "VoteCast",
+    "VoteIgnored",
+]
+
+Event = (
+    TurnStarted
+    | RoundStarted
+    | ModelStarted
+    | TextStreamed
+    | ModelFinished
+    | ModelFailed
+    | ModelCut
+    | ToolStarted
+    | ToolTold
+    | ToolFinished
+    | TurnRejected
+    | Told
+    | RoundTimedOut
+    | AnswerGiven
+    | VoteCast
+    | VoteIgnored
+    | AgentFailed
+    | AgentEnded
+    | AgentCalled
+    | PresentationStarted
+    | RecipeLoaded
+    | StepStarted
+    | OutputStreamed
+    | StepFailed
+    | StepFinished
+    | ApprovalAsked
+    | ApprovalGiven
+    | StopRequested
+    | Paused
+    | Continued
+    | Said
+    | Noticed
+    | TurnEnded
+    | FilesListed
+)
+
+EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Discriminator("kind")])
+"""Reads and writes an event's JSON."""

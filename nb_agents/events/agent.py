@@ -1,0 +1,174 @@
+"""The rounds of agents: what they answer, vote, are told, and how their work ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nb_agents.events.base import BaseEvent
+
+__all__ = [
+    "AgentCalled",
+    "AgentEnded",
+    "AgentFailed",
+    "AnswerGiven",
+    "Outcome",
+    "PresentationStarted",
+    "RoundStarted",
+    "RoundTimedOut",
+    "Told",
+    "TurnRejected",
+    "VoteCast",
+    "VoteIgnored",
+]
+
+Outcome = Literal["finished", "stopped", "killed", "failed", "never started"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStarted(BaseEvent):
+    """An agent began a round: a fresh conversation over the answers it then saw.
+
+    Attributes:
+        agent: Whose round.
+        number: From 1.
+        seen: For each agent with answers, how many of them were shown.
+        request: The first messages, as pydantic-ai's JSON.
+        heard: How many of the follow-up texts are among them.
+    """
+
+    agent: str
+    number: int
+    seen: dict[str, int] = field(default_factory=dict)
+    request: list[Any] = field(default_factory=list)
+    heard: int = 0
+    kind: Literal["round_started"] = "round_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRejected(BaseEvent):
+    """A model turn ended in neither a valid answer nor a valid vote; the agent is told why."""
+
+    agent: str
+    why: str
+    attempt: int
+    kind: Literal["turn_rejected"] = "turn_rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told(BaseEvent):
+    """An agent was told something between two calls: new answers, follow-up texts, time left.
+
+    Attributes:
+        text: What it reads with its next request, after the tools' results.
+        seen: With new answers, what it has seen from now on, as in RoundStarted; else None.
+        heard: With follow-up texts, how many it has heard from now on; else None.
+    """
+
+    agent: str
+    text: str
+    seen: dict[str, int] | None = None
+    heard: int | None = None
+    kind: Literal["told"] = "told"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTimedOut(BaseEvent):
+    """A round was cut when its time and the time to wrap up were over.
+
+    An agent that has answered rests: its answer stands. Another is out.
+
+    Attributes:
+        limit_s: Seconds that the round had.
+        grace_s: Seconds that it had to wrap up.
+    """
+
+    agent: str
+    limit_s: float
+    grace_s: float
+    kind: Literal["round_timed_out"] = "round_timed_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerGiven(BaseEvent):
+    """An agent submitted an answer; it clears all votes."""
+
+    agent: str
+    answer: str
+    kind: Literal["answer_given"] = "answer_given"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteCast(BaseEvent):
+    """An agent voted for another's latest answer (or its own).
+
+    Attributes:
+        agent: The voter.
+        target: The agent voted for.
+        reason: The voter's words.
+        seen: What the voter had seen, as in RoundStarted: a vote cast over older answers is stale.
+    """
+
+    agent: str
+    target: str
+    reason: str
+    seen: dict[str, int] = field(default_factory=dict)
+    kind: Literal["vote_cast"] = "vote_cast"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteIgnored(BaseEvent):
+    """A vote did not count because a newer answer had come; the agent looks again."""
+
+    agent: str
+    target: str
+    kind: Literal["vote_ignored"] = "vote_ignored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFailed(BaseEvent):
+    """An agent is out because of an error; the others go on."""
+
+    agent: str
+    error: str
+    kind: Literal["agent_failed"] = "agent_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEnded(BaseEvent):
+    """An agent's work was ended by a stop, of itself alone or of the run."""
+
+    agent: str
+    outcome: Outcome
+    kind: Literal["agent_ended"] = "agent_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCalled(BaseEvent):
+    """An agent called another one, which begins to work; `AgentEnded` or `AgentFailed` ends that.
+
+    Attributes:
+        agent: Id of the one that is called, such as ``ada/critic#1``.
+        caller: Id of the one that called.
+        name: The name that it was called by.
+        model: Its model's name.
+        workspace: Name of its workspace.
+        input: What it is asked.
+    """
+
+    agent: str
+    caller: str
+    name: str
+    model: str
+    workspace: str
+    input: str
+    kind: Literal["agent_called"] = "agent_called"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresentationStarted(BaseEvent):
+    """All have voted; the winner presents."""
+
+    agent: str
+    votes: dict[str, int] = field(default_factory=dict)
+    kind: Literal["presentation_started"] = "presentation_started"

@@ -1,0 +1,168 @@
+"""Recipes: their files, their units, and the questions to a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from nb_agents.events.base import BaseEvent
+
+__all__ = [
+    "ApprovalAsked",
+    "ApprovalGiven",
+    "OutputStreamed",
+    "PlannedUnit",
+    "RecipeLoaded",
+    "StepFailed",
+    "StepFinished",
+    "StepKind",
+    "StepStarted",
+]
+
+StepKind = Literal["stage", "agent", "bash", "recipe", "foreach", "while", "group", "iteration"]
+"""What a unit of a recipe is."""
+
+
+class PlannedUnit(NamedTuple):
+    """A unit of a recipe as it is known before it begins.
+
+    Attributes:
+        address: Where it will be.
+        unit: What it is.
+        label: What it does, in a few words.
+    """
+
+    address: str
+    unit: StepKind
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeLoaded(BaseEvent):
+    """A recipe file was read: the run's own (``step`` is "") or one that a step calls.
+
+    Attributes:
+        step: Address of the step that calls it, or "".
+        path: Where it was read, or "".
+        text: The file, whole: a resume goes on with this one, whatever the disk has by then.
+        outline: Its first units, in order; none in an older journal.
+    """
+
+    step: str
+    path: str
+    text: str
+    outline: tuple[PlannedUnit, ...] = ()
+    kind: Literal["recipe_loaded"] = "recipe_loaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted(BaseEvent):
+    """A unit of a recipe began, or an attempt at one.
+
+    Attributes:
+        step: Its address: names joined by "/", an iteration as ``[n]`` from 0, such as
+            ``checks/review[2]/summarize``.
+        unit: What it is.
+        attempt: From 1.
+        total: Iterations of a foreach; None when it is not known.
+        worker: For an agent step, who does it and why that one, such as "critic".
+        model: For an agent step, its model's name.
+        asks: The prompt or the command as it was sent.
+    """
+
+    step: str
+    unit: StepKind
+    attempt: int = 1
+    total: int | None = None
+    worker: str = ""
+    model: str = ""
+    asks: str = ""
+    kind: Literal["step_started"] = "step_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputStreamed(BaseEvent):
+    """What a command wrote since the last such event of its step."""
+
+    step: str
+    text: str
+    kind: Literal["output_streamed"] = "output_streamed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailed(BaseEvent):
+    """An attempt at a step failed; another one follows, or the step is over as failed.
+
+    Attributes:
+        step: Its address.
+        attempt: From 1.
+        error: Why.
+        attempts: How many there may be.
+        retry_in_s: Seconds until the next one; None when it was the last.
+    """
+
+    step: str
+    attempt: int
+    error: str
+    attempts: int = 1
+    retry_in_s: float | None = None
+    kind: Literal["step_failed"] = "step_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished(BaseEvent):
+    """A unit of a recipe is over.
+
+    Attributes:
+        step: Its address.
+        outcome: How it ended; "failed" is final, and a cut one does not end.
+        output: What it gave, as JSON, whole; None for a unit that holds others: its value follows
+            from theirs.
+        exit_code: Of a command, else None.
+        why: Why it failed or was skipped, or "".
+    """
+
+    step: str
+    outcome: Literal["ok", "failed", "skipped"]
+    output: Any = None
+    exit_code: int | None = None
+    why: str = ""
+    kind: Literal["step_finished"] = "step_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked(BaseEvent):
+    """A recipe waits for a person at the gate of a stage.
+
+    Attributes:
+        step: The stage's address.
+        prompt: The question.
+        timeout_s: Seconds after which ``default`` decides; 0 means never.
+        default: What happens then.
+        wants: A decision, or a text: then the message of who approves is the answer.
+    """
+
+    step: str
+    prompt: str
+    timeout_s: float = 0.0
+    default: Literal["approve", "deny"] = "deny"
+    wants: Literal["approval", "input"] = "approval"
+    kind: Literal["approval_asked"] = "approval_asked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalGiven(BaseEvent):
+    """A gate was decided.
+
+    Attributes:
+        step: The stage's address.
+        approved: Whether the recipe goes on.
+        message: What the person said, for the steps that follow.
+        by: Who decided: a person's name, "timeout", or "auto_approve_if".
+    """
+
+    step: str
+    approved: bool
+    message: str = ""
+    by: str = ""
+    kind: Literal["approval_given"] = "approval_given"

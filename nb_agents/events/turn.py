@@ -1,0 +1,177 @@
+"""A turn: how it begins, what a person does to it, how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from nb_agents.events.base import BaseEvent
+
+__all__ = [
+    "AgentInfo",
+    "Continued",
+    "FileInfo",
+    "FilesListed",
+    "Noticed",
+    "Paused",
+    "Phase",
+    "SCHEMA_VERSION",
+    "Said",
+    "StopRequested",
+    "TurnEnded",
+    "TurnStarted",
+]
+
+SCHEMA_VERSION = 1
+
+
+Phase = Literal["coordinating", "presenting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentInfo:
+    """An agent as the turn starts.
+
+    Attributes:
+        id: The agent's id, safe as a file name.
+        model: The model's name as a person knows it.
+        backend: The backend's type, such as "openai" or "demo".
+    """
+
+    id: str
+    model: str
+    backend: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """A file in an agent's workspace.
+
+    Attributes:
+        agent: Whose workspace.
+        path: Relative to it, with forward slashes.
+        size: Bytes.
+    """
+
+    agent: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnStarted(BaseEvent):
+    """A turn began; first line of every journal.
+
+    Attributes:
+        resumes: Number of the turn that this one goes on with, or 0: its events come before ours.
+        team: The team as it was, without keys, so that a resume needs no file; None for a team
+            with models made in Python.
+        config: The team file's path, or "".
+        recipe: Name of the recipe that this runs, or "".
+        context: The values that a recipe was started with.
+        again: Of a resume: agents that had been stopped alone and take part again.
+    """
+
+    session: str
+    turn: int
+    task: str
+    agents: tuple[AgentInfo, ...]
+    timeout_s: float
+    notices: tuple[str, ...] = ()
+    resumes: int = 0
+    team: dict[str, Any] | None = None
+    config: str = ""
+    recipe: str = ""
+    context: dict[str, Any] = field(default_factory=dict)
+    again: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+    kind: Literal["turn_started"] = "turn_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested(BaseEvent):
+    """Somebody asked for a stop, or raised its level.
+
+    Attributes:
+        level: "requested" (graceful) or "immediate".
+        agent: The one agent that is stopped, or "" for the run.
+        grace_s: Seconds until a graceful stop becomes immediate, or None.
+    """
+
+    level: Literal["requested", "immediate"]
+    source: str
+    reason: str = ""
+    agent: str = ""
+    grace_s: float | None = None
+    kind: Literal["stop_requested"] = "stop_requested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(BaseEvent):
+    """Somebody paused the run: work holds still at its next boundary."""
+
+    kind: Literal["paused"] = "paused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued(BaseEvent):
+    """A paused run goes on."""
+
+    kind: Literal["continued"] = "continued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said(BaseEvent):
+    """The person put a follow-up text into the running turn; it makes all votes stale."""
+
+    text: str
+    kind: Literal["said"] = "said"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed(BaseEvent):
+    """Something a person should know: a hook failed, or saving failed."""
+
+    text: str
+    kind: Literal["noticed"] = "noticed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded(BaseEvent):
+    """The turn is over; the journal's last line but for `FilesListed`.
+
+    Attributes:
+        status: How it ended.
+        phase: Where it was when it ended.
+        winner: The presenter, or "".
+        answer: The final answer of a completed turn, else "".
+        outputs: The outputs of a completed recipe by name.
+        next: Of a recipe that has not come to its end: addresses of the first steps and gates that
+            a resume does next.
+        files: What the workspaces hold, in a journal that has no `FilesListed`.
+    """
+
+    status: Literal["completed", "cancelled", "failed"]
+    phase: Phase
+    winner: str = ""
+    answer: str = ""
+    outputs: dict[str, Any] = field(default_factory=dict)
+    next: tuple[str, ...] = ()
+    files: tuple[FileInfo, ...] = ()
+    kind: Literal["turn_ended"] = "turn_ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesListed(BaseEvent):
+    """The workspaces were listed; it comes behind `TurnEnded`, which must not wait for it.
+
+    Attributes:
+        files: The first files of each workspace: it may hold more than a line can.
+        count: How many files there are in all.
+        size: Bytes in all.
+    """
+
+    files: tuple[FileInfo, ...]
+    count: int
+    size: int
+    kind: Literal["files_listed"] = "files_listed"
