@@ -1,6 +1,6 @@
 """How the units of a recipe stand: the part of the one view that is about recipes.
 
-Pure, as `nb_agents.view` is, which folds this into a `RunView`.
+Pure, as `nb_agents.fold` is, which folds this into a `RunView`.
 """
 
 from __future__ import annotations

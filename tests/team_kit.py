@@ -16,6 +16,7 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError
+from nb_agents.fold import fold
 from nb_agents.models.backend import Backend
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
@@ -23,7 +24,6 @@ from nb_agents.session.journal import read_journal
 from nb_agents.testing import ScriptedModel, scripted_team
 from nb_agents.tools.base import Tool
 from nb_agents.tools.workspace import Workspace
-from nb_agents.view import fold
 
 WAIT_S = 10.0
 ROOT = Path(__file__).parent.parent

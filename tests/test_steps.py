@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nb_agents import events as ev
-from nb_agents.view import RunView, fold
+from nb_agents.fold import fold
+from nb_agents.view import RunView
 from tests.jupyter.recipe_views import OUTLINE, began, finished, over, recipe
 
 FAILING = ev.Noticed(text="Saving failed: No space left on device. All is kept in memory.")

@@ -1,7 +1,7 @@
 """Everything that can happen in a turn, as frozen dataclasses.
 
 Drivers emit events; the journal, the live panel and the final card are three readers of one fold
-over them (`nb_agents.view`). An event is one JSON line of ``events.jsonl``; its ``kind`` names the
+over them (`nb_agents.fold`). An event is one JSON line of ``events.jsonl``; its ``kind`` names the
 class, so the union parses itself. Fields may be added with a default; a field is never renamed
 or re-used for something else.
 

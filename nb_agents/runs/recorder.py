@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from nb_agents.events import Event, Noticed
+from nb_agents.fold import apply
 from nb_agents.runs.masking import Mask
 from nb_agents.session.journal import Journal
 from nb_agents.timeline import Timeline, TimelineFold
-from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView, apply
+from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView
 
 __all__ = ["Recorder"]
 

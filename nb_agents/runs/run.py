@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from getpass import getuser
 from importlib import import_module
@@ -41,43 +41,19 @@ from nb_agents.runs.interrupts import interrupt_calls
 from nb_agents.runs.log import log_lines
 from nb_agents.runs.loop import call, portal, post
 from nb_agents.runs.outcome import failure_of, result_of
+from nb_agents.runs.progress import Progress, progress_of
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
 from nb_agents.steps import ApprovalView
 from nb_agents.timeline import COLUMNS, Timeline
 from nb_agents.view import RunStatus, RunView
 
-__all__ = ["Progress", "Run", "Work"]
+__all__ = ["Run", "Work"]
 
 _Answer = TypeVar("_Answer")
 
 MAX_SAID = 20_000
 """Characters of one follow-up text: every agent reads it again in each of its rounds."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        round: The furthest round of any agent, from 1.
-        elapsed_s, timeout_s: Seconds since the start, and until the timeout stops it.
-        answers, votes: How many there are now.
-        in_flight: Agents whose model call is open.
-        current: Of a recipe: its steps that are over. Of a team, which knows no steps: the round.
-        total: Of a recipe: all its steps, as far as they are known; else 0.
-        message: What is being done, in a few words.
-    """
-
-    round: int
-    elapsed_s: float
-    timeout_s: float
-    answers: int
-    votes: int
-    in_flight: tuple[str, ...]
-    current: int = 0
-    total: int = 0
-    message: str = ""
 
 
 class Run:
@@ -151,19 +127,7 @@ class Run:
     @property
     def progress(self) -> Progress:
         """How far it is."""
-        view = self.view
-        current, total = steps_of(view)
-        return Progress(
-            round=view.round,
-            elapsed_s=(view.ended_at or time.time()) - view.started_at,
-            timeout_s=view.timeout_s,
-            answers=sum(1 for a in view.agents.values() if a.answers),
-            votes=sum(view.votes.values()),
-            in_flight=tuple(a.id for a in view.agents.values() if a.in_flight),
-            current=current,
-            total=total,
-            message=message_of(view),
-        )
+        return progress_of(self.view, time.time())
 
     @property
     def logs(self) -> list[str]:
@@ -255,7 +219,7 @@ class Run:
             return view.answer
         if view.status == "failed":
             raise failure_of(self.id, view, self.path)
-        kept = (self.id, partial_texts(view), self.receipt, self.path)
+        kept = (self.id, _words(view), self.receipt, self.path)
         if not view.recipe:
             raise RunCancelled(*kept)
         hard = view.stop is not None and view.stop.level == "immediate"
@@ -578,37 +542,7 @@ class Run:
         await self._execution.run()
 
 
-def partial_texts(view: RunView) -> dict[str, str]:
+def _words(view: RunView) -> dict[str, str]:
     """For each agent with words to show: its latest answer, else its partial text."""
     texts = {a.id: a.answer or a.partial for a in view.agents.values()}
     return {agent: text for agent, text in texts.items() if text}
-
-
-def steps_of(view: RunView) -> tuple[int, int]:
-    """Count the steps of a recipe: those that are over, and all, or 0 when not all are known.
-
-    A team has no steps: its round, of an unknown number.
-    """
-    if not view.recipe:
-        return view.round, 0
-    done = sum(s.is_over for s in view.steps.values() if s.unit in _STEPS)
-    units = [s.unit for s in view.steps.values() if not s.is_over]
-    units += [planned.unit for planned in view.pending]
-    is_known = _LOOPS.isdisjoint(units)
-    return done, done + sum(unit in _STEPS for unit in units) if is_known else 0
-
-
-_STEPS = frozenset({"agent", "bash"})
-_LOOPS = frozenset({"recipe", "foreach", "while"})
-"""Units that may hold steps which are not known before they begin."""
-
-
-def message_of(view: RunView) -> str:
-    """Say what a run is doing, in a few words."""
-    if view.is_paused:
-        return "paused"
-    if gate := next(iter(view.gates.values()), None):
-        return f"waits for a person: {gate.address}"
-    if view.is_over:
-        return view.status
-    return view.current_step or f"round {view.round}"

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
+from nb_agents.fold import apply, fold
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.turn import answer_text, partial_answers, write_views
 from nb_agents.tools.workspace import list_files
-from nb_agents.view import AgentView, RunView, VoteView, apply, fold
+from nb_agents.view import AgentView, RunView, VoteView
 
 __all__ = [
     "Message",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.view import RunView, fold
+from nb_agents.fold import fold
+from nb_agents.view import RunView
 
 __all__ = ["OUTLINE", "asked", "began", "finished", "over", "recipe", "wrote"]
 

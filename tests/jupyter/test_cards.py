@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
+from nb_agents.fold import fold
 from nb_agents.jupyter.cards import TURN_MIME, card_bundle
 from nb_agents.timeline import Timeline, fold_timeline
-from nb_agents.view import RunView, fold
+from nb_agents.view import RunView
 
 EVIL = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> [x](javascript:alert(1)) ![i](http://e)"

@@ -1,0 +1,85 @@
+"""How far a run is, for people and programs: a function of its view and the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nb_agents.view import RunView
+
+__all__ = ["Progress", "progress_of"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        round: The furthest round of any agent, from 1.
+        elapsed_s, timeout_s: Seconds since the start, and until the timeout stops it.
+        answers, votes: How many there are now.
+        in_flight: Agents whose model call is open.
+        current: Of a recipe: its steps that are over. Of a team, which knows no steps: the round.
+        total: Of a recipe: all its steps, as far as they are known; else 0.
+        message: What is being done, in a few words.
+    """
+
+    round: int
+    elapsed_s: float
+    timeout_s: float
+    answers: int
+    votes: int
+    in_flight: tuple[str, ...]
+    current: int = 0
+    total: int = 0
+    message: str = ""
+
+
+def progress_of(view: RunView, now: float) -> Progress:
+    """Say how far a run is.
+
+    Args:
+        view: The turn as it stands.
+        now: Unix seconds.
+    """
+    current, total = _steps(view)
+    return Progress(
+        round=view.round,
+        elapsed_s=(view.ended_at or now) - view.started_at,
+        timeout_s=view.timeout_s,
+        answers=sum(1 for a in view.agents.values() if a.answers),
+        votes=sum(view.votes.values()),
+        in_flight=tuple(a.id for a in view.agents.values() if a.in_flight),
+        current=current,
+        total=total,
+        message=_message(view),
+    )
+
+
+def _steps(view: RunView) -> tuple[int, int]:
+    """Count the steps of a recipe: those that are over, and all, or 0 when not all are known.
+
+    A team has no steps: its round, of an unknown number.
+    """
+    if not view.recipe:
+        return view.round, 0
+    done = sum(s.is_over for s in view.steps.values() if s.unit in _STEPS)
+    units = [s.unit for s in view.steps.values() if not s.is_over]
+    units += [planned.unit for planned in view.pending]
+    is_known = _LOOPS.isdisjoint(units)
+    return done, done + sum(unit in _STEPS for unit in units) if is_known else 0
+
+
+_STEPS = frozenset({"agent", "bash"})
+_LOOPS = frozenset({"recipe", "foreach", "while"})
+"""Units that may hold steps which are not known before they begin."""
+
+
+def _message(view: RunView) -> str:
+    """Say what a run is doing, in a few words."""
+    if view.is_paused:
+        return "paused"
+    if gate := next(iter(view.gates.values()), None):
+        return f"waits for a person: {gate.address}"
+    if view.is_over:
+        return view.status
+    return view.current_step or f"round {view.round}"
