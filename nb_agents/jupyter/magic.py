@@ -24,8 +24,9 @@ from nb_agents.jupyter.ipython import (
     parse_message,
 )
 from nb_agents.jupyter.recipe_cell import context_of
-from nb_agents.jupyter.session_verbs import tools_option
+from nb_agents.jupyter.session_verbs import options_option, tools_option
 from nb_agents.runs import registry
+from nb_agents.runs.options import find_options
 from nb_agents.tools.functions import find_functions
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class AgentsMagics(Magics):
         metavar="DIR",
         help="where sessions are (default: $NB_AGENTS_SESSIONS, else .nb_agents/sessions)",
     )
+    @options_option
     @argument("--wait", action="store_true", help="stay in the cell until the run is over")
     @argument("--out", metavar="NAME", help="keep the run in this variable")
     @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
@@ -164,6 +166,7 @@ class AgentsMagics(Magics):
             from_turn=args.from_turn,
             session_root=args.session_root,
             timeout=args.orchestrator_timeout,
+            options=find_options(args.options, names) if args.options else None,
             debug=args.debug,
         )
         if args.out:

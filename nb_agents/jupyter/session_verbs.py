@@ -16,10 +16,13 @@ from nb_agents.session.history import Session, load_session
 from nb_agents.session.layout import find_session, session_root, sessions_by_use
 from nb_agents.session.manage import delete_session, export_session, rename_session
 
-__all__ = ["SESSION_VERBS", "root_option", "tools_option"]
+__all__ = ["SESSION_VERBS", "options_option", "root_option", "tools_option"]
 
 tools_option = argument(
     "--tools", metavar="F,G", help="functions of the notebook that the agents may call"
+)
+options_option = argument(
+    "--options", metavar="NAME", help="a variable with RunOptions: retries, stops, approvals"
 )
 root_option = argument("--session-root", metavar="DIR", help="where sessions are")
 _session = argument("session", metavar="SESSION", help="the session's id")

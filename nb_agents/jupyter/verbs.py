@@ -16,12 +16,18 @@ from nb_agents.jupyter.cards import show_turn
 from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.panel import show_run, show_text, shown_path
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, check_recipe
-from nb_agents.jupyter.session_verbs import SESSION_VERBS, root_option, tools_option
+from nb_agents.jupyter.session_verbs import (
+    SESSION_VERBS,
+    options_option,
+    root_option,
+    tools_option,
+)
 from nb_agents.jupyter.tables import show_table
 from nb_agents.jupyter.waiting import question, stay
 from nb_agents.models.report import report_on
 from nb_agents.runs import registry
 from nb_agents.runs.log import log_lines
+from nb_agents.runs.options import find_options
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
 from nb_agents.runs.run import Run
@@ -176,6 +182,7 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
 @argument("--orchestrator-timeout", type=float, metavar="S", help="seconds, counted anew")
 @argument("--recipe", "-r", metavar="F", help="a changed recipe, in the place of the turn's own")
 @tools_option
+@options_option
 @argument("--preview", action="store_true", help="only say what would run again")
 @argument("--wait", action="store_true", help="stay in the cell until the run is over")
 @root_option
@@ -191,6 +198,7 @@ def resume(ip: Any, args: Any) -> None:
         timeout=args.orchestrator_timeout,
         recipe=args.recipe,
         tools=find_functions(args.tools, ip.user_ns) if args.tools else (),
+        options=find_options(args.options, ip.user_ns) if args.options else None,
     )
     follow(ip, run, wait=args.wait)
 

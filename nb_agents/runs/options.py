@@ -7,7 +7,7 @@ what is left out comes from the team's file.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,15 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.models.retry import Retry
 
-__all__ = ["ApprovalConfig", "Chosen", "Retry", "RunOptions", "Timeout", "chosen_options"]
+__all__ = [
+    "ApprovalConfig",
+    "Chosen",
+    "Retry",
+    "RunOptions",
+    "Timeout",
+    "chosen_options",
+    "find_options",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,28 @@ class RunOptions:
     on_complete: Callable[[Any], object] | None = None
     on_failed: Callable[[Exception], object] | None = None
     on_status_change: Callable[[str], object] | None = None
+
+
+def find_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
+    """Find options by name.
+
+    Args:
+        name: The variable's, as in ``--options NAME``.
+        namespace: Where to look, such as the notebook's names.
+
+    Raises:
+        UserError: There is no such variable, or it holds something else.
+    """
+    if name not in namespace:
+        raise UserError(
+            f"--options {name}: no variable {name!r} is defined. Define it in a cell before: "
+            f"{name} = nb_agents.RunOptions(…)"
+        )
+    found = namespace[name]
+    if not isinstance(found, RunOptions):
+        kind = type(found).__name__
+        raise UserError(f"--options {name}: {name!r} is of type {kind}, and no RunOptions.")
+    return found
 
 
 class Chosen(NamedTuple):
