@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -220,12 +221,15 @@ class CancelToken:
             name: What the node stands for.
         """
         token = CancelToken(name)
+        # Weak, as a long run makes thousands: one feels stops as long as any work is bound to it.
+        known = weakref.ref(token)
 
         def feel(request: StopRequest) -> None:
-            if request.level >= CancellationStatus.IMMEDIATE:
-                token._raise_to(request)
+            patient = known()
+            if patient is not None and request.level >= CancellationStatus.IMMEDIATE:
+                patient._raise_to(request)
 
-        self.on_request(feel)
+        weakref.finalize(token, self.on_request(feel)).atexit = False
         return token
 
     def on_request(self, listener: Callable[[StopRequest], None]) -> Callable[[], None]:

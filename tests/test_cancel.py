@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from collections import Counter
 
 import pytest
@@ -238,3 +239,19 @@ def test_a_token_knows_who_asked_first_and_who_raised_it_last() -> None:
     assert token.first_request is not None
     assert token.last_request is not None
     assert (token.first_request.reason, token.last_request.reason) == ("wrong path", "at once")
+
+
+def test_a_patient_token_feels_an_immediate_stop_alone() -> None:
+    run = CancelToken("run")
+    step = run.patient("step")
+    run.request(CancellationStatus.REQUESTED, "api")
+    assert not step.is_stopping
+    run.request(IMMEDIATE, "api")
+    assert step.status is IMMEDIATE
+
+
+def test_a_patient_token_that_nobody_holds_is_forgotten() -> None:
+    run = CancelToken("run")
+    step = weakref.ref(run.patient("step"))
+    assert step() is None
+    assert run.request(IMMEDIATE, "api")
