@@ -78,7 +78,7 @@ class Timeline:
     """What happened in a turn, with the turns that it resumed.
 
     Attributes:
-        agents: Who took part, in registration order.
+        agents: Who took part, in registration order; those that one called come right behind it.
         turns: When the turns were worked on, oldest first; between them nothing was.
         entries: Spans and marks by their start.
         left_out: How many more there were.
@@ -255,7 +255,10 @@ class TimelineFold:
                 self._entries[place] = replace(self._entries[place], outcome="cleared")
 
     def _agent_called(self, e: ev.AgentCalled) -> None:
-        self._agents[e.agent] = None
+        known = list(self._agents)
+        family = [n for n, each in enumerate(known) if f"{each}/".startswith(f"{e.caller}/")]
+        place = family[-1] + 1 if family else len(known)
+        self._agents = dict.fromkeys([*known[:place], e.agent, *known[place:]])
 
     def _agent_failed(self, e: ev.AgentFailed) -> None:
         self._mark("failed", e.agent, text=e.error)

@@ -10,6 +10,7 @@ from nb_agents import events as ev
 EVENT_CLASSES: tuple[type[Any], ...] = get_args(ev.Event)
 
 AGENTS = st.sampled_from(["ada", "ben", "stranger"])
+STEPS = st.sampled_from(["ada", "b", "b[0]", "b[0]/c", "stranger"])
 TEXT = st.text(max_size=12)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXT,
@@ -21,8 +22,10 @@ _ANY_NUMBERED = {"response": JSON, "args": JSON, "request": st.lists(JSON, max_s
 
 
 def _field(name: str) -> st.SearchStrategy[Any] | None:
-    if name in ("agent", "target", "winner"):
+    if name in ("agent", "target", "winner", "caller"):
         return AGENTS | st.just("")
+    if name == "step":
+        return STEPS
     return _ANY_NUMBERED.get(name)
 
 

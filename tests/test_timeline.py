@@ -161,6 +161,25 @@ def test_the_calls_of_a_recipes_step_are_told_under_its_address() -> None:
     assert told(timeline) == [("model", "plan", "1", "finished"), ("step", "test", "bash", "ok")]
 
 
+def test_those_that_are_called_come_right_behind_who_called_them() -> None:
+    def call(agent: str, at: float) -> ev.Event:
+        caller, _, name = agent.rpartition("/")
+        fields = {"name": name[:-2], "model": "m", "workspace": "w", "input": "i"}
+        return ev.AgentCalled(agent=agent, caller=caller, at=at, **fields)
+
+    timeline = folded(
+        ev.StepStarted(step="plan", unit="agent", at=101.0),
+        ev.StepStarted(step="planet", unit="agent", at=101.0),
+        call("plan/critic#1", 102.0),
+        call("plan/critic#1/expert#1", 103.0),
+        call("plan/critic#2", 104.0),
+        *model(105.0, ev.ModelCut(agent="plan/critic#2", call=1, at=106.0), "plan/critic#2"),
+    )
+    called = ["critic#1", "critic#1/expert#1", "critic#2"]
+    assert timeline.agents[2:] == ("plan", *(f"plan/{each}" for each in called), "planet")
+    assert told(timeline) == [("model", "plan/critic#2", "1", "cut")]
+
+
 @given(st.lists(EVENTS, max_size=40))
 def test_whatever_the_journal_says_it_folds_in_order(events: list[ev.Event]) -> None:
     timeline = folded(*events)

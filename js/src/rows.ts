@@ -41,8 +41,9 @@ export function makeRows(life: AbortSignal, stop: StopAgent): Rows {
     el,
     draw(agents) {
       const isTree = agents.some((agent) => agent.depth !== undefined);
+      const isRecipe = agents.some((agent) => agent.pending !== undefined);
       setClass(el, isTree ? "rows tree" : "rows");
-      setAttr(el, "aria-label", isTree ? "Steps" : "Agents");
+      setAttr(el, "aria-label", isRecipe ? "Steps" : "Agents");
       setHidden(el, agents.length === 0);
       setAttr(el, "tabindex", agents.length > ROWS_IN_SIGHT ? "0" : null);
       drawRows(body, rows, agents, (id) => makeRow(makeStop(life, (now) => stop(id, now))));

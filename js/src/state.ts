@@ -17,13 +17,13 @@ export interface AgentRow {
   readonly numbers: string;
   /** What its own Stop button asks for; without it there is no button. */
   readonly stop?: { readonly now: boolean } | null;
-  /** Of a unit of a recipe, whose `id` is its address: the name that is shown. */
+  /** Of a unit of a recipe, whose `id` is its address, and of who may be called: the name that is shown. */
   readonly name?: string;
-  /** How many units it is in. */
+  /** How many units it is in, or how many called one another until it. */
   readonly depth?: number;
   /** Its prompt or command. */
   readonly title?: string;
-  /** Whether it has not begun. */
+  /** Of a recipe: whether it has not begun. */
   readonly pending?: boolean;
   /** Whether it is the one in hand. */
   readonly current?: boolean;

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import type { AgentRow } from "../src/state";
 import { MockKernel, RUNNING, STOPPED, agent, show } from "./mock";
 
 const team = (now: boolean | null) => ({
@@ -61,6 +62,22 @@ describe("the Stop button of one agent", () => {
     vi.advanceTimersByTime(10_000);
     q("button.one").click();
     expect(model.stops()).toHaveLength(2);
+  });
+
+  test("is on the row of one that a recipe's step called, named by whose it is", () => {
+    const unit = (id: string, more: Partial<AgentRow>) => agent(id, { name: id.split("/").pop() ?? id, pending: false, stop: null, ...more });
+    const step = unit("gather/draft", { depth: 1 });
+    const critic = unit("gather/draft/critic#1", { depth: 2, stop: { now: false } });
+    const { model, el, q } = show({ ...RUNNING, agents: [unit("gather", { depth: 0 }), step, critic] });
+    const rows = [...q("tbody").querySelectorAll<HTMLElement>("tr")];
+    expect(rows.map((row) => row.querySelector<HTMLElement>("button.one")?.hidden)).toEqual([true, true, false]);
+    expect(rows[2]?.style.getPropertyValue("--nba-depth")).toBe("2");
+    expect(rows[2]?.querySelector(".id")?.textContent).toBe("critic#1");
+    const button = el.querySelector<HTMLButtonElement>('[aria-label="Stop gather/draft/critic#1"]');
+    button?.click();
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-1", agent: "gather/draft/critic#1", now: false }]);
+    model.update({ ...RUNNING, agents: [step, { ...critic, stop: null, chip: "stopped", tone: "cut" }] });
+    expect(button?.hidden).toBe(true);
   });
 
   test("is there for no one else, and not without a kernel", () => {

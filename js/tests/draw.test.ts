@@ -99,6 +99,14 @@ describe("the rows of agents", () => {
     expect(el.querySelectorAll("tbody tr")[1]).toBe(critic);
   });
 
+  test("of those that agents called stand further in, and are agents still", () => {
+    const called = agent("ada/critic#1", { depth: 1, name: "critic#1" });
+    const { q } = show({ ...RUNNING, agents: [agent("ada", { depth: 0, name: "ada" }), called] });
+    const row = q("tbody").querySelectorAll<HTMLElement>("tr")[1];
+    expect(row?.style.getPropertyValue("--nba-depth")).toBe("1");
+    expect(q(".rows").getAttribute("aria-label")).toBe("Agents");
+  });
+
   test("have the agent's name as row header", () => {
     const { q } = show();
     expect(q("tbody th").getAttribute("scope")).toBe("row");

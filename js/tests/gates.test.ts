@@ -115,7 +115,7 @@ describe("a gate", () => {
 });
 
 describe("the rows of a recipe", () => {
-  const unit = (id: string, more: object = {}) => agent(id, { name: id.split("/").pop() ?? id, depth: id.split("/").length - 1, ...more });
+  const unit = (id: string, more: object = {}) => agent(id, { name: id.split("/").pop() ?? id, depth: id.split("/").length - 1, pending: false, ...more });
 
   test("are named by their last name, further in, and say their prompt", () => {
     const { q } = show({ ...RUNNING, agents: [unit("a"), unit("a/b", { title: "Draft <it>" })] });

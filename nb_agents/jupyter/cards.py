@@ -19,6 +19,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markupsafe import Markup
 
+from nb_agents.events import FileInfo
 from nb_agents.jupyter import recipe_card, text, what_happened
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.plots import plots_of
@@ -102,13 +103,14 @@ def _go_on(view: RunView) -> str:
 
 
 def _incomplete_text(view: RunView, path: str) -> list[str]:
-    lines = [f"**Incomplete turn.** {_summary(view)}", ""]
+    lines, of = [f"**Incomplete turn.** {_summary(view)}", ""], _files(view)
     for agent in view.agents.values():
         best = " · best answer so far" if agent.id == view.best_agent else ""
         lines.append(f"#### {agent.id}: {text.agent_state(agent, view)}{best}")
-        lines += [part for part in (_cut(agent.answer), _partial(agent), agent.error) if part]
-        files = [f"{f.path} {text.size(f.size)}" for f in view.files if f.agent == agent.id]
-        lines += [f"Files: {', '.join(files[:MAX_FILES])}"] if files else []
+        words = _cut(agent.answer or agent.returned)
+        lines += [part for part in (words, _partial(agent), agent.error) if part]
+        files = [f"{f.path} {text.size(f.size)}" for f in of[agent.id]]
+        lines += [f"Files: {', '.join(files)}"] if files else []
         lines.append("")
     cells = [f"    {line}" for line in [*_resume(view, path), _continue(view, path)]]
     return [*lines, f"{_go_on(view)}:", "", *cells]
@@ -313,12 +315,19 @@ def _html(view: RunView, path: str, timeline: Timeline) -> str:
         resume_cell="\n".join(_resume(view, path)),
         resume_button=_resume_button(view, path),
         continue_cell=f"{_continue(view, path)}\nWhat should the agents do now?",
-        files={a: [f for f in view.files if f.agent == a][:MAX_FILES] for a in view.workspaces},
+        files=_files(view),
         markdown=lambda words: Markup(_markdown().render(_cut(words))),
         took=recipe_card.took,
         plots=plots_of(view, path) if view.is_over else (),
         text=text,
     )
+
+
+def _files(view: RunView) -> dict[str, list[FileInfo]]:
+    """Give the first files of each agent, or those of a recipe, whose steps share a workspace."""
+    of = {a.id: a.workspace or a.id for a in view.agents.values()}
+    owners = {view.recipe: view.recipe} if view.recipe else of
+    return {k: [f for f in view.files if f.agent == w][:MAX_FILES] for k, w in owners.items()}
 
 
 @cache

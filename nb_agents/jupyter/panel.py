@@ -196,6 +196,7 @@ def _unit_row(unit: UnitRow, is_current: bool) -> dict[str, Any]:
         "says": unit.says,
         "writing": unit.is_writing,
         "numbers": unit.numbers,
+        "stop": unit.stop,
         "title": unit.asks,
         "pending": unit.is_pending,
         "current": is_current,
@@ -245,7 +246,8 @@ def _said(view: RunView) -> dict[str, str] | None:
         count = sum(a.heard >= len(view.said) for a in view.agents.values())
         read = f"read in {count} step{'' if count == 1 else 's'}" if count else "not read yet"
         return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}
-    readers = [a for a in view.agents.values() if a.outcome is None]
+    # One that is called works on its input alone.
+    readers = [a for a in view.agents.values() if a.outcome is None and not a.caller]
     if view.phase == "presenting":
         readers = [a for a in readers if a.id == view.winner]
     count = sum(a.heard >= len(view.said) for a in readers)

@@ -6,15 +6,15 @@ Pure functions of the view; nothing here is markup but for the Markdown of `reci
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
 from nb_agents.jupyter import text
-from nb_agents.jupyter.units import UnitRow, decided, to_do, units
+from nb_agents.jupyter.units import UnitRow, called_by, decided, standing_of, to_do, units
 from nb_agents.steps import StepView, parent_of
-from nb_agents.view import RunView
+from nb_agents.view import AgentView, RunView
 
 __all__ = [
     "RecipeCard",
@@ -66,7 +66,8 @@ class RecipeCard:
         outputs: Of a completed recipe; the one that stands for all is first.
         gates: What was decided, a sentence each.
         failed: The steps whose failure ended it.
-        cut: The steps that were in hand when it ended, with what is left of them.
+        cut: The steps that were in hand when it ended, with what is left of them; behind each the
+            words of the agents that were called in it.
         next: What a resume does first, a line each.
         later: How many units come after that.
         asked: The gates that a resume asks again, a sentence each.
@@ -106,7 +107,7 @@ def recipe_card(view: RunView) -> RecipeCard:
             f"The gate of {a.address} was {text.clip(decided(a), 400)}" for a in view.approvals
         ),
         failed=tuple(_failure(step) for step in _fatal(view)[:MAX_VALUES]),
-        cut=tuple(_left_of(step, view) for step in cut[:MAX_VALUES]),
+        cut=tuple(islice(_left(view), MAX_VALUES)),
         next=next_,
         later=later,
         asked=(
@@ -123,6 +124,7 @@ def recipe_card(view: RunView) -> RecipeCard:
 def kept(view: RunView) -> list[str]:
     """Say what of an incomplete turn is kept: its steps and words, in numbers."""
     words = sum(bool(_left_of(step, view).text) for step in _cut_steps(view))
+    words += sum(bool(agent.partial.strip()) for agent in view.agents.values() if agent.caller)
     return [_number(len(_done(view)), "finished step"), _number(words, "partial text")]
 
 
@@ -139,10 +141,11 @@ def runs_again(view: RunView) -> str:
     """Say what of a recipe a resume does again."""
     cut = _cut_steps(view)
     calls = [s.address for s in cut if s.unit == "agent" and _was_asking(view, s.address)]
+    asked_for = [f"the call of {agent.id}" for agent in _called_again(view, cut)]
     commands = [f"the command of {s.address}" for s in cut if _may_have_happened(s)]
     tried = [f"{s.address} (it failed)" for s in _fatal(view)]
     asked = [f"{_number(len(calls), 'model call')} ({', '.join(calls)})"] if calls else []
-    return text.clip(", ".join([*asked, *commands, *tried]), 200) or "nothing"
+    return text.clip(", ".join([*asked, *asked_for, *commands, *tried]), 200) or "nothing"
 
 
 def recipe_data(view: RunView) -> dict[str, Any]:
@@ -237,6 +240,26 @@ def _failure(step: StepView) -> Value:
     return Value(step.address, text.cut(step.why, MAX_VALUE), "code", tries)
 
 
+def _left(view: RunView) -> Iterator[Value]:
+    """Give what is left of the steps that were cut, and of agents that were called in any step."""
+    called = called_by(view)
+    for step in _leaves(view):
+        if not step.is_over:
+            yield _left_of(step, view)
+        for agent in _below(step.address, called):
+            # What a step that is over was given is in what it gave itself.
+            words = agent.partial.strip() or ("" if step.is_over else agent.returned)
+            if words:
+                note = f"{agent.model} · {standing_of(agent, view)[0]}"
+                yield Value(agent.id, text.cut(words, MAX_VALUE), "markdown", note)
+
+
+def _below(caller: str, called: Mapping[str, Sequence[AgentView]]) -> Iterator[AgentView]:
+    for agent in called.get(caller, ()):
+        yield agent
+        yield from _below(agent.id, called)
+
+
 def _left_of(step: StepView, view: RunView) -> Value:
     if step.status == "retrying":
         return Value(step.address, text.cut(step.why, MAX_VALUE), "code", "waited to try again")
@@ -300,6 +323,17 @@ def _next(view: RunView, cut: Sequence[StepView]) -> tuple[tuple[str, ...], int]
 def _was_asking(view: RunView, address: str) -> bool:
     agent = view.agents.get(address)
     return agent is not None and (agent.was_cut or agent.in_flight)
+
+
+def _called_again(view: RunView, cut: Sequence[StepView]) -> list[AgentView]:
+    """Find the calls that a resume makes again: those that ended with their callers' steps."""
+    called = called_by(view)
+    return [
+        agent
+        for step in cut
+        for agent in called.get(step.address, ())
+        if agent.outcome not in ("finished", "failed") and not agent.stop
+    ]
 
 
 def _may_have_happened(step: StepView) -> bool:

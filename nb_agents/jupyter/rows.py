@@ -7,7 +7,7 @@ from typing import Any
 from nb_agents.jupyter import text
 from nb_agents.view import AgentView, RunView
 
-__all__ = ["MAX_SAYS", "agent_row", "doing", "numbers", "says"]
+__all__ = ["MAX_SAYS", "agent_row", "doing", "numbers", "says", "stop_offer"]
 
 MAX_SAYS = 160
 """Characters of the last words on a row."""
@@ -25,7 +25,7 @@ def agent_row(agent: AgentView, view: RunView) -> dict[str, Any]:
         "says": says(agent),
         "writing": agent.in_flight and agent.phase == "writing",
         "numbers": numbers(agent.tokens, agent.cost),
-        "stop": _stop(agent, view),
+        "stop": stop_offer(agent, view),
         **_place(agent, view),
     }
 
@@ -37,8 +37,8 @@ def _place(agent: AgentView, view: RunView) -> dict[str, Any]:
     return {"depth": agent.depth, "name": agent.id.rpartition("/")[2]}
 
 
-def _stop(agent: AgentView, view: RunView) -> dict[str, bool] | None:
-    """What its own button asks for; there is none where it would stop nothing, or everything."""
+def stop_offer(agent: AgentView, view: RunView) -> dict[str, bool] | None:
+    """Say what its own button asks for; None where it would stop nothing, or everything."""
     is_live = agent.outcome is None and agent.phase not in ("voted", "failed", "stopped")
     if view.is_over or view.stop or len(view.agents) == 1 or not is_live:
         return None

@@ -197,6 +197,8 @@ def agent_state(agent: AgentView, view: RunView) -> str:
     """An agent's state on the card: answered, voted for whom, partial text, no answer yet."""
     if agent.outcome == "never started" and not agent.answers:
         return "never started"
+    if agent.caller and agent.outcome == "finished":
+        return "done"
     parts = []
     if agent.answers:
         count = len(agent.answers)

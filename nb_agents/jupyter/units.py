@@ -1,24 +1,25 @@
 """A recipe's units as a tree with words, for panel and card. Pure functions of the view.
 
 What is to come is in it as far as it is known. Of a loop, the iterations that are over are told by
-their number alone: there may be thousands.
+their number alone: there may be thousands. An agent that another one called stands below its
+caller, as a unit does below what it is in.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from nb_agents.events import PlannedUnit
 from nb_agents.jupyter import text
-from nb_agents.jupyter.rows import MAX_SAYS, doing, numbers, says
+from nb_agents.jupyter.rows import MAX_SAYS, doing, numbers, says, stop_offer
 from nb_agents.steps import ApprovalView, StepView, parent_of
-from nb_agents.view import RunView
+from nb_agents.view import AgentView, RunView
 
-__all__ = ["UnitRow", "decided", "name_of", "to_do", "units"]
+__all__ = ["UnitRow", "called_by", "decided", "name_of", "standing_of", "to_do", "units"]
 
 Tone = Literal["run", "ok", "ing", "cut", "err"]
 MAX_ITERATIONS = 8
@@ -31,7 +32,7 @@ _INDEX = re.compile(r"\[(\d+)\]$")
 
 @dataclass(frozen=True)
 class UnitRow:
-    """One unit, in words.
+    """One unit, or an agent that another one called, in words.
 
     Attributes:
         address: Its address.
@@ -46,6 +47,7 @@ class UnitRow:
         asks: Its prompt or command, cut.
         is_pending: Whether it has not begun.
         seconds: How long it took, or None.
+        stop: What its own Stop button asks for, or None; an agent that was called may have one.
     """
 
     address: str
@@ -60,6 +62,7 @@ class UnitRow:
     asks: str = ""
     is_pending: bool = False
     seconds: float | None = None
+    stop: Mapping[str, bool] | None = None
 
 
 def units(view: RunView, now: float, limit: int) -> list[UnitRow]:
@@ -68,7 +71,8 @@ def units(view: RunView, now: float, limit: int) -> list[UnitRow]:
     Args:
         view: The turn.
         now: Unix seconds.
-        limit: How many at most; those that are done are left out first, then the last.
+        limit: How many at most; those that are done with all in them are left out first, the
+            innermost before the others, then the last.
 
     Returns:
         The units; the last row says how many were left out.
@@ -76,10 +80,21 @@ def units(view: RunView, now: float, limit: int) -> list[UnitRow]:
     rows = list(_Tree(view, now).rows())
     if len(rows) <= limit:
         return rows
-    done = [row.address for row in rows if row.depth and row.chip in ("done", "skipped")]
-    dropped = set(done[: len(rows) - limit + 1])
+    dropped = set(_done(rows)[: len(rows) - limit + 1])
     kept = [row for row in rows if row.address not in dropped][: limit - 1]
     return [*kept, _more("", 0, f"{len(rows) - len(kept)} more are not shown")]
+
+
+def _done(rows: Sequence[UnitRow]) -> list[str]:
+    """Give the addresses of what is done with all in it, the innermost first."""
+    around: list[str] = []
+    open_: set[str] = set()
+    for row in rows:
+        around[row.depth :] = [row.address]
+        if row.chip not in ("done", "skipped"):
+            open_.update(around)
+    done = [row for row in rows if row.depth and row.address not in open_]
+    return [row.address for row in sorted(done, key=lambda row: -row.depth)]
 
 
 def name_of(address: str) -> str:
@@ -99,6 +114,7 @@ class _Tree:
         self._now = now
         self._planned = {u.address: u for units in view.outlines.values() for u in units}
         self._children = _children([*self._planned, *view.steps])
+        self._called = called_by(view)
         self._spent = _spent(view)
         self._approvals = {given.address: given for given in view.approvals}
 
@@ -114,9 +130,25 @@ class _Tree:
             children = [child for child in children if child in self._view.steps]
         for child in children:
             yield self._row(child, depth)
+            yield from self._called_rows(child, depth + 1)
             yield from self.rows(child, depth + 1)
         if left > 0:
             yield _more(address, depth, f"{left} more under way or failed")
+
+    def _called_rows(self, caller: str, depth: int) -> Iterator[UnitRow]:
+        for agent in self._called.get(caller, ()):
+            yield UnitRow(
+                agent.id,
+                name_of(agent.id),
+                depth,
+                agent.model,
+                *standing_of(agent, self._view),
+                says=says(agent),
+                is_writing=agent.in_flight and agent.phase == "writing",
+                numbers=numbers(*self._spent.get(agent.id, (0, 0.0))),
+                stop=stop_offer(agent, self._view),
+            )
+            yield from self._called_rows(agent.id, depth + 1)
 
     def _open_or_failed(self, iterations: list[str]) -> list[str]:
         steps = self._view.steps
@@ -201,6 +233,31 @@ class _Tree:
             return text.clip(f"{code}{step.output or ''}", MAX_SAYS)
         agent = self._view.agents.get(step.address)
         return says(agent) if agent else text.clip(step.tail, MAX_SAYS, tail=True)
+
+
+def called_by(view: RunView) -> Mapping[str, Sequence[AgentView]]:
+    """Give the agents that others called, by who called them, in the order of the calls."""
+    called: dict[str, list[AgentView]] = {}
+    for agent in view.agents.values():
+        # A caller's id is the beginning of its own: also what a damaged journal says ends.
+        if agent.caller and agent.id.startswith(f"{agent.caller}/"):
+            called.setdefault(agent.caller, []).append(agent)
+    return called
+
+
+def standing_of(agent: AgentView, view: RunView) -> tuple[str, Tone]:
+    """Give a chip's words and tone for an agent that another one called."""
+    match agent.outcome:
+        case None if not view.is_over:
+            return doing(agent, view), "run"
+        case "finished":
+            return "done", "ok"
+        case "failed":
+            return "failed", "err"
+        case "stopped" | "never started":
+            return agent.outcome, "cut"
+        case _:
+            return "cut", "cut"
 
 
 def decided(given: ApprovalView) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from nb_agents.jupyter import text
@@ -150,13 +150,27 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An agent: what is drawn of it, and the same in words."""
+    """An agent: what is drawn of it, and the same in words.
+
+    Attributes:
+        agent: Its id.
+        depth: How many called one another until it.
+        bars, marks: What is drawn.
+        calls: How many it made.
+        words: Its marks.
+    """
 
     agent: str
+    depth: int
     bars: tuple[Bar, ...]
     marks: tuple[Mark, ...]
     calls: str
     words: str
+
+    @property
+    def name(self) -> str:
+        """Its id; of one that was called, which stands below its caller, the last part alone."""
+        return self.agent.rpartition("/")[2] if self.depth else self.agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +230,7 @@ def picture(timeline: Timeline) -> Picture | None:
     rows = tuple(
         Row(
             agent,
+            _depth(agent, places),
             tuple(_bar(group, scale) for group in bars[agent]),
             tuple(each := [_mark(group, scale, places) for group in marks[agent]]),
             _calls(placed.entry for placed in of[agent]),
@@ -232,6 +247,12 @@ def picture(timeline: Timeline) -> Picture | None:
         timeline.left_out,
         _label(timeline, scale),
     )
+
+
+def _depth(agent: str, known: Container[str]) -> int:
+    """Count who called one another until an agent: ids of callers are the beginnings of its own."""
+    beginnings = accumulate(agent.split("/")[:-1], "{}/{}".format)
+    return sum(each in known for each in beginnings)
 
 
 def _label(timeline: Timeline, scale: Scale) -> str:

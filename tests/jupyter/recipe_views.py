@@ -8,7 +8,7 @@ from nb_agents import events as ev
 from nb_agents.fold import fold
 from nb_agents.view import RunView
 
-__all__ = ["OUTLINE", "asked", "began", "finished", "over", "recipe", "wrote"]
+__all__ = ["OUTLINE", "asked", "began", "called", "finished", "over", "recipe", "wrote"]
 
 OUTLINE = (
     ev.PlannedUnit("gather", "stage", "a person must approve its end"),
@@ -50,6 +50,17 @@ def wrote(step: str, text: str) -> tuple[ev.Event, ...]:
         began(step, "agent", worker="writer", model="gpt-5-mini", asks="Write it."),
         ev.ModelStarted(agent=step, call=1),
         ev.TextStreamed(agent=step, call=1, channel="text", text=text),
+    )
+
+
+def called(agent: str, text: str = "") -> tuple[ev.Event, ...]:
+    """One is called by who stands before it in its id, such as ``draft/critic#1``, and writes."""
+    caller, _, last = agent.rpartition("/")
+    fields = {"name": last.partition("#")[0], "model": "gpt-4o", "workspace": "w", "input": "?"}
+    return (
+        ev.AgentCalled(agent=agent, caller=caller, **fields),
+        ev.ModelStarted(agent=agent, call=1),
+        ev.TextStreamed(agent=agent, call=1, channel="text", text=text),
     )
 
 

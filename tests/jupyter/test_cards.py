@@ -296,3 +296,43 @@ def test_a_session_elsewhere_is_named_with_its_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["{print(1)}", "$HOME", 'a"b', "a'b", "a;b", "a?", "a\nb", "!ls"])
 def test_a_name_that_ipython_would_read_otherwise_gets_no_button(name: str) -> None:
     assert button(named(name), "p") is None
+
+
+# Agents that others called
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled"])
+def test_the_card_of_a_team_has_those_that_were_called_with_their_words_and_files(
+    status: Any,
+) -> None:
+    agent = "ada/critic#1"
+    started = ev.TurnStarted(
+        session="s",
+        turn=1,
+        task="t",
+        agents=(ev.AgentInfo(id="ada", model="m"), ev.AgentInfo(id="ben", model="m")),
+        timeout_s=1,
+        at=1000.0,
+    )
+    view = fold(
+        [
+            started,
+            ev.AgentCalled(
+                agent=agent, caller="ada", name="critic", model="m", workspace="w", input="?"
+            ),
+            ev.ModelStarted(agent=agent, call=1),
+            ev.TextStreamed(agent=agent, call=1, channel="text", text="It is too long."),
+            ev.AgentEnded(agent=agent, outcome="finished"),
+            ev.TurnEnded(status=status, phase="coordinating", at=1003.0),
+            ev.FilesListed(
+                files=(ev.FileInfo(agent="w", path="notes.md", size=3),), count=1, size=3
+            ),
+        ]
+    )
+    bundle = card_bundle(view, "p", fold_timeline([started]))
+    assert "notes.md" in bundle["text/html"]
+    if status == "cancelled":
+        assert "It is too long." in bundle["text/html"]
+        assert (
+            "#### ada/critic#1: done\nIt is too long.\nFiles: notes.md 3 B" in bundle["text/plain"]
+        )

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import nb_agents
 from nb_agents import events as ev
+from nb_agents.config.team import TeamSpec
 from nb_agents.jupyter.cards import TURN_MIME, card_bundle
+from nb_agents.jupyter.recipe_card import MAX_VALUES
+from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.timeline import Timeline, fold_timeline
 from nb_agents.view import RunView
-from tests.jupyter.recipe_views import OUTLINE, asked, began, finished, over, recipe, wrote
+from tests.jupyter.recipe_views import (
+    OUTLINE,
+    asked,
+    began,
+    called,
+    finished,
+    over,
+    recipe,
+    wrote,
+)
 from tests.jupyter.test_cards import EVIL, Page
+from tests.recipes.live import write
+from tests.team_kit import WAIT_S, finish
 
 GATHERED = (
     began("gather", "stage"),
@@ -54,6 +70,26 @@ FAILED = recipe(
     over("failed"),
 )
 DIED = recipe(*GATHERED, *APPROVED, WRITES, over("cancelled"))
+CRITIC, SECOND, EXPERT = (
+    f"gather/draft/{name}" for name in ("critic#1", "critic#2", "critic#2/expert#1")
+)
+ASKING = (
+    began("gather", "stage"),
+    *wrote("gather/draft", "I ask."),
+    ev.ModelFinished(agent="gather/draft", call=1, response={}, usage=ev.Usage()),
+    *called(CRITIC, "It is **too long**"),
+    ev.AgentEnded(agent=CRITIC, outcome="finished"),
+    *called(SECOND, "half a sen"),
+    *called(EXPERT, "a quarter"),
+)
+CUT_ASKING = recipe(
+    *ASKING,
+    STOP,
+    ev.AgentEnded(agent=EXPERT, outcome="killed"),
+    ev.AgentEnded(agent=SECOND, outcome="killed"),
+    ev.ToolFinished(agent="gather/draft", call_id="1", tool="call_agent", outcome="cut"),
+    over("cancelled", next=("gather/draft",)),
+)
 EVERY = {
     "complete": COMPLETE,
     "cut": CUT,
@@ -61,6 +97,7 @@ EVERY = {
     "failed": FAILED,
     "died": DIED,
     "running": recipe(*GATHERED),
+    "calling": CUT_ASKING,
     "bare": recipe(over("completed"), outline=()),
 }
 
@@ -187,8 +224,87 @@ def test_a_card_of_a_dead_kernel_says_what_was_in_hand() -> None:
     assert "- publish/send again" in plain(DIED)
 
 
+# Agents that a step's agent called
+
+
+def test_agents_that_were_called_stand_under_their_step_with_how_they_ended() -> None:
+    lines = plain(CUT_ASKING).splitlines()
+    place = next(n for n, line in enumerate(lines) if line.startswith("  - draft"))
+    assert lines[place + 1 : place + 4] == [
+        "    - critic#1 · gpt-4o · done",
+        "    - critic#2 · gpt-4o · cut",
+        "      - expert#1 · gpt-4o · cut",
+    ]
+    steps = card_bundle(CUT_ASKING, "p")[TURN_MIME]["steps"]
+    assert {"step": CRITIC, "status": "done", "used": ""} in steps
+    for part in ("critic#1", "critic#2", "expert#1"):
+        assert f"<b>{part}</b>" in html(CUT_ASKING)
+
+
+def test_what_those_wrote_whom_a_cut_step_had_called_is_under_it_whole() -> None:
+    text = plain(CUT_ASKING)
+    begins = ("**gather/draft** (", f"**{CRITIC}** (", f"**{SECOND}** (", f"**{EXPERT}** (")
+    places = [text.index(begin) for begin in begins]
+    assert places == sorted(places)
+    assert f"**{CRITIC}** (gpt-4o · done)\n\nIt is **too long**" in text
+    assert f"**{EXPERT}** (gpt-4o · cut)\n\na quarter" in text
+    assert "It is <strong>too long</strong>" in html(CUT_ASKING)
+    assert "Nothing was lost: 3 partial texts are kept." in text
+
+
+def test_one_that_was_stopped_alone_keeps_its_words_and_its_step_is_done() -> None:
+    stopped = (
+        ev.StopRequested(level="requested", source="widget", agent=SECOND),
+        ev.AgentEnded(agent=SECOND, outcome="stopped"),
+        finished("gather/draft", "the draft"),
+    )
+    done = recipe(*ASKING[:-3], *stopped, over("completed"))
+    assert "    - critic#2 · gpt-4o · stopped" in plain(done)
+    cut = recipe(*ASKING[:-3], *stopped, STOP, over("cancelled"))
+    assert f"**{SECOND}** (gpt-4o · stopped)\n\nhalf a sen" in plain(cut)
+    assert "Nothing was lost: 1 finished step and 1 partial text are kept." in plain(cut)
+    assert f"**{CRITIC}**" not in plain(cut)
+    # A resume makes no call again that a person stopped.
+    for ends, again in ((stopped[:2], "nothing"), (stopped[1:2], f"the call of {SECOND}")):
+        asking = recipe(*ASKING[:-3], *ends, STOP, over("cancelled"))
+        assert f"runs again: {again}\n" in plain(asking)
+
+
+def test_many_that_were_called_leave_the_card_small() -> None:
+    events = [e for n in range(500) for e in called(f"gather/draft/critic#{n}", "z" * 9000)]
+    view = recipe(*ASKING[:5], *events, STOP, over("cancelled"))
+    assert len(html(view)) < 400_000
+    assert plain(view).count("\n**gather/draft") == MAX_VALUES
+
+
+def test_a_resume_makes_the_calls_again_that_the_card_names(tmp_path: Path) -> None:
+    path = write(tmp_path, "steps: [{id: draft, agent: a, prompt: write it}]\n")
+    gate = Gate()
+    ask = Call("call_agent", {"name": "critic", "input": "what is wrong?"})
+    critic = ScriptedModel(
+        Turn(text="it is long"), Turn(text="half a ", gate=gate), Turn(text="whole")
+    )
+    a = ScriptedModel(Turn(calls=(ask, ask)), Turn(text="A's"))
+    models = {"a": a, "critic": critic}
+    agents = [
+        {"id": k, "backend": {"type": "python", "instance": m, "can_call": "*"}}
+        for k, m in models.items()
+    ]
+    team = TeamSpec.model_validate({"agents": agents})
+    run = nb_agents.start(recipe=path, agents=team, session="s", session_root=tmp_path / "s")
+    gate.wait_reached()
+    run.stop(now=True)
+    finish(run)
+    assert "runs again: the call of draft/critic#2\n" in plain(run.view)
+    again = run.resume()
+    again.wait_over(WAIT_S)
+    assert (again.status, len(a.requests), len(critic.requests)) == ("completed", 2, 3)
+    assert "  - critic#3 · python · done" in plain(again.view)
+
+
 @pytest.mark.parametrize(
-    "place", ["name", "asks", "output", "tail", "why", "gate", "message", "outputs", "partial"]
+    "place",
+    ["name", "asks", "output", "tail", "why", "gate", "message", "outputs", "partial", "called"],
 )
 def test_nothing_that_was_written_becomes_markup(place: str) -> None:
     begun = began("gather", "stage")
@@ -211,6 +327,7 @@ def test_nothing_that_was_written_becomes_markup(place: str) -> None:
         ),
         "outputs": (over("completed", outputs={EVIL: EVIL, "b": {EVIL: EVIL}}),),
         "partial": (*wrote("a", EVIL), over("cancelled")),
+        "called": (*wrote("a", "x"), *called("a/critic#1", EVIL), over("cancelled")),
     }
     page = Page(html(recipe(*made[place])))
     assert not {"script", "img"} & {tag for tag, _ in page.tags}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from nb_agents import events as ev
 from nb_agents.jupyter.panel import MAX_UNITS, panel_state
-from nb_agents.jupyter.units import MAX_ITERATIONS
+from nb_agents.jupyter.units import MAX_ITERATIONS, units
 from nb_agents.view import RunView
-from tests.jupyter.recipe_views import asked, began, finished, over, recipe, wrote
+from tests.jupyter.recipe_views import asked, began, called, finished, over, recipe, wrote
 
 USED = ev.Usage(input_tokens=90, output_tokens=10, cost=0.01)
 
@@ -104,6 +107,125 @@ def test_what_was_skipped_or_failed_says_why() -> None:
 def test_what_never_began_in_a_stage_that_is_over_is_not_to_come() -> None:
     view = recipe(began("gather", "stage"), finished("gather"))
     assert list(rows(view)) == ["gather", "publish", "publish/send"]
+
+
+# Agents that a step's agent called
+
+DRAFT = (began("gather", "stage"), *wrote("gather/draft", "so far "))
+CRITIC, EXPERT = "gather/draft/critic#1", "gather/draft/critic#1/expert#1"
+
+
+def stop(level: Any, agent: str = CRITIC) -> ev.StopRequested:
+    return ev.StopRequested(level=level, source="widget", agent=agent)
+
+
+def ended(outcome: Any, agent: str = CRITIC) -> ev.AgentEnded:
+    return ev.AgentEnded(agent=agent, outcome=outcome)
+
+
+def test_an_agent_that_a_step_called_has_a_row_under_it_and_so_has_one_that_it_called() -> None:
+    second = called("gather/draft/critic#2", "second")
+    view = recipe(*DRAFT, *called(CRITIC, "too "), *called(EXPERT, "deep "), *second)
+    shown = [(r["name"], r["depth"], r["model"], r["says"]) for r in list(rows(view).values())[:6]]
+    assert shown == [
+        ("gather", 0, "stage", ""),
+        ("draft", 1, "writer · gpt-5-mini", "so far"),
+        ("critic#1", 2, "gpt-4o", "too"),
+        ("expert#1", 3, "gpt-4o", "deep"),
+        ("critic#2", 2, "gpt-4o", "second"),
+        ("each", 1, "for each · bash", ""),
+    ]
+    row = rows(view)[EXPERT]
+    assert (row["chip"], row["tone"], row["writing"]) == ("writing", "run", True)
+    assert [r["current"] for r in rows(view).values()].count(True) == 1
+
+
+def test_one_that_is_called_within_a_loop_or_another_recipe_stands_there() -> None:
+    view = in_loop(
+        3,
+        *(event for n in (0, 1) for event in wrote(f"gather/each[{n}]", "x")),
+        *called("gather/each[1]/critic#1", "y"),
+        began("publish", "stage"),
+        began("publish/send", "recipe"),
+        *wrote("publish/send/inner", "z"),
+        *called("publish/send/inner/critic#1", "y"),
+    )
+    shown = [(row["name"], row["depth"]) for row in rows(view).values()]
+    for caller, depth in (("each 2", 2), ("inner", 2)):
+        assert shown[shown.index((caller, depth)) + 1] == ("critic#1", depth + 1)
+
+
+def test_the_tokens_of_one_that_is_called_are_its_callers_too() -> None:
+    used = [
+        ev.ModelFinished(agent=agent, call=1, response={}, usage=USED)
+        for agent in ("gather/draft", CRITIC, EXPERT)
+    ]
+    view = recipe(*DRAFT, *called(CRITIC), *called(EXPERT), *used)
+    assert {name: row["numbers"] for name, row in rows(view).items() if row["numbers"]} == {
+        "gather": "300 tok · $0.030",
+        "gather/draft": "300 tok · $0.030",
+        CRITIC: "200 tok · $0.020",
+        EXPERT: "100 tok · $0.010",
+    }
+
+
+def test_one_that_called_itself_in_a_damaged_journal_has_no_row_below_itself() -> None:
+    fields = {"name": "draft", "model": "m", "workspace": "w", "input": "?"}
+    circle = ev.AgentCalled(agent="gather/draft", caller="gather/draft", **fields)
+    assert list(rows(recipe(*DRAFT, circle)))[:3] == ["gather", "gather/draft", "gather/each"]
+
+
+STOPS: dict[str, tuple[list[ev.Event], Any]] = {
+    "while it works": ([], {"now": False}),
+    "once it is asked to stop": ([stop("requested")], {"now": True}),
+    "once it is cut": ([stop("requested"), stop("immediate")], None),
+    "once it has ended": ([ended("finished")], None),
+    "once the run is stopping": ([stop("requested", "")], None),
+    "at the end": ([over("cancelled")], None),
+}
+
+
+@pytest.mark.parametrize("when", STOPS)
+def test_the_row_of_one_that_is_called_offers_to_stop_it(when: str) -> None:
+    events, button = STOPS[when]
+    shown = rows(recipe(*DRAFT, *called(CRITIC), *events))
+    assert shown[CRITIC]["stop"] == button
+    assert {row["stop"] for name, row in shown.items() if name != CRITIC} == {None}
+
+
+FAILED = ev.AgentFailed(agent=CRITIC, error="no key")
+ENDS: dict[str, tuple[list[ev.Event], tuple[str, str, str]]] = {
+    "done": ([ended("finished")], ("done", "ok", "too long")),
+    "failed": ([FAILED], ("failed", "err", "no key")),
+    "stopped": ([ended("stopped")], ("stopped", "cut", "too long")),
+    "never started": ([ended("never started")], ("never started", "cut", "too long")),
+    "cut": ([ended("killed")], ("cut", "cut", "too long")),
+    "cut by the end of its kernel": ([over("cancelled")], ("cut", "cut", "too long")),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_row_of_one_that_was_called_says_how_it_ended(how: str) -> None:
+    events, said = ENDS[how]
+    assert told(recipe(*DRAFT, *called(CRITIC, "too long"), *events), CRITIC) == said
+
+
+@pytest.mark.parametrize("limit", [12, 13, 40, 41])
+def test_one_that_was_called_is_left_out_before_its_step_and_never_stands_under_another(
+    limit: int,
+) -> None:
+    events: list[ev.Event] = [began("gather", "stage")]
+    for place in range(30):
+        step, critic = f"gather/s{place}", f"gather/s{place}/critic#1"
+        failed = ev.AgentFailed(agent=critic, error="no key")
+        end = failed if place == 3 else ended("finished", critic)
+        events += [*wrote(step, "x"), *called(critic, "y"), end, finished(step, "x")]
+    shown = [row.address for row in units(recipe(*events, outline=()), 1012.0, limit)]
+    assert len(shown) == limit
+    for above, address in pairwise(shown):
+        assert "critic" not in address or address == f"{above}/critic#1"
+    # What failed stays in sight.
+    assert "gather/s3/critic#1" in shown
 
 
 # Loops

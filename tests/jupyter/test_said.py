@@ -53,6 +53,13 @@ def test_one_that_is_out_is_not_waited_for_to_read_it() -> None:
     assert state(*read)["said"] == {"text": "And <b>briefly</b>.", "read": "read by all"}
 
 
+def test_one_that_is_called_is_not_waited_for_to_read_it() -> None:
+    fields = {"name": "critic", "model": "m", "workspace": "w", "input": "i"}
+    called = ev.AgentCalled(agent="ada/critic#1", caller="ada", **fields)
+    read = [called, SAID, *map(hears, ("ada", "ben", "cleo"))]
+    assert state(*read)["said"] == {"text": "And <b>briefly</b>.", "read": "read by all"}
+
+
 def test_while_presenting_the_presenter_alone_is_to_read_it() -> None:
     presents = ev.PresentationStarted(agent="ben")
     assert state(presents, SAID)["said"] == {

@@ -72,6 +72,21 @@ def test_a_vote_points_to_the_row_of_whom_it_is_for() -> None:
     assert shown.rows[1].words == "0:50 · vote for ada · best"
 
 
+def test_one_that_was_called_is_named_shortly_further_in_than_its_caller() -> None:
+    step = "check/each[2]/review"
+    agents = ("check/list", step, f"{step}/critic#1", f"{step}/critic#1/expert#1", "check/end")
+    shown = picture(drawn(Entry("stop", "", "now", 1.0, 1.0), agents=agents))
+    assert shown is not None
+    assert [(row.name, row.depth) for row in shown.rows] == [
+        ("check/list", 0),
+        (step, 0),
+        ("critic#1", 1),
+        ("expert#1", 2),
+        ("check/end", 0),
+    ]
+    assert [row.agent for row in shown.rows] == list(agents)
+
+
 def test_stops_are_lines_across_all_rows_whose_names_do_not_collide() -> None:
     stops = [Entry("stop", "", n, at, at) for n, at in (("requested", 50.0), ("now", 51.0))]
     third = Entry("said", "", "", 52.0, 52.0, text="hello")

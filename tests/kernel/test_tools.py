@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from nb_agents.jupyter.cards import TURN_MIME
 from tests.kernel.notebook import Notebook, Turn
+from tests.kernel.test_notebook import wait_frozen
 from tests.model_server import Reply, Request, ToolCall, wait_until
 
 
@@ -125,3 +129,22 @@ def test_one_agents_button_stops_it_alone_on_both_ways(notebook: Notebook) -> No
     turn.wait_over()
     assert turn.metadata["run_status"] == "completed"
     assert [e["agent"] for e in turn.events("agent_ended")] == ["Ben"]
+
+
+@pytest.mark.parametrize("end", ["complete", "stopped"])
+def test_a_turn_with_a_called_agent_ends_in_its_card(notebook: Notebook, end: str) -> None:
+    use_team(notebook, can_call="critic")
+    team = json.loads(notebook.team.read_text())
+    critic = team["agents"][0]["backend"] | {"model": "c", "can_call": []}
+    team["callable_agents"] = [{"id": "critic", "backend": critic}]
+    notebook.team.write_text(json.dumps(team))
+    hangs = 2 if end == "stopped" else None
+    notebook.server.script("c", Reply(text="THE RESULT is too long.", hang_after=hangs))
+    calling(notebook, "call_agent", name="critic", input="What is wrong?")
+    turn = notebook.start()
+    if end == "stopped":
+        wait_until(lambda: turn.streamed().get("ada/critic#1"), 10, "words of the critic")
+        notebook.press(turn, now=True)
+    card = wait_frozen(notebook, turn)
+    assert card.data[TURN_MIME]["state"] == end
+    assert "ada/critic#1" in card.data["text/html"]
