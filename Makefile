@@ -14,6 +14,7 @@ JS_SOURCES := $(shell find js/src -type f 2>/dev/null) $(wildcard js/*.json js/*
 NODE_MODULES := js/node_modules/.installed
 MASSGEN := $(addprefix .venv/massgen-,$(addsuffix /.installed,0.1.22 0.1.97))
 QUICKSTART := notebooks/quickstart.ipynb
+TWO_AT_A_TIME := --numprocesses=2 --dist=loadfile
 
 # The environment's own node comes first, so that results don't depend on the machine's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -55,14 +56,14 @@ js-test: $(NODE_MODULES)
 	cd js && npm run typecheck
 	cd js && npm test
 
-# Two files at a time, but for those that send signals to kernels or draw pages.
+# Two files at a time; kernels and pages apart, as the others would slow them beyond their limits.
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
 py-test: .venv/.test $(PANEL) $(MASSGEN) chromium
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=tests/kernel --ignore=tests/browser
-	$(BIN)/python -m pytest tests/kernel tests/browser
+	$(BIN)/python -m pytest $(TWO_AT_A_TIME) --ignore=tests/kernel --ignore=tests/browser
+	$(BIN)/python -m pytest $(TWO_AT_A_TIME) tests/browser tests/kernel
 endif
 
 # tests.conftest takes the developer's keys out of the kernels' environment.

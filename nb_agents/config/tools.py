@@ -3,29 +3,35 @@
 ``${VAR}`` in a server's spec is expanded when the server is started, not when the file is read:
 so a journal can keep the spec and never holds a token.
 
-Source: MassGen 0.1.97, `mcp_tools/client.py` (servers, filters), `mcp_tools/security.py` (names).
+Source: MassGen 0.1.97, `mcp_tools/client.py` (servers, filters, `timeout`),
+`mcp_tools/security.py` (names), `backend/codex.py` (`tool_timeout_sec`),
+`backend/base_with_custom_tool_and_mcp.py` (`_register_custom_tools`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
     BeforeValidator,
     Field,
+    JsonValue,
     SecretStr,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from nb_agents.config.spec import Spec
+from nb_agents.config.secret_names import MIN_SECRET_CHARS, is_secret_name
+from nb_agents.config.spec import Seconds, Spec
 
 __all__ = [
     "CustomFunction",
@@ -42,6 +48,9 @@ ToolAction = Literal["ask", "allow", "deny"]
 
 _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}")
 _HARMLESS = re.compile(r"(true|false|yes|no|on|off|\d{1,5})?", re.IGNORECASE)
+_WORDS = re.compile(r"[a-z]+([ _][a-z]+)*")
+
+T = TypeVar("T")
 
 
 def _as_text(value: Any) -> Any:
@@ -55,6 +64,10 @@ def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
+def _as_mappings(value: Any) -> Any:
+    return (value,) if isinstance(value, dict) else value
+
+
 def _as_words(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -65,6 +78,7 @@ def _as_words(value: Any) -> Any:
 
 
 _Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+_Presets = Annotated[tuple[dict[str, JsonValue], ...], BeforeValidator(_as_mappings)]
 _Command = Annotated[tuple[str, ...], BeforeValidator(_as_words)]
 _Argument = Annotated[str, BeforeValidator(_as_text)]
 _Value = Annotated[SecretStr, BeforeValidator(_as_text)]
@@ -87,6 +101,8 @@ class McpServerSpec(Spec):
         authorization: Sent as that header; a bare token as a bearer's.
         allowed_tools: The tools that are taken, by their own or their full names; None means all.
         exclude_tools: The tools that are left out.
+        tool_timeout_sec: Seconds that a call of a tool may take; None leaves it to us.
+        timeout: The same in fewer letters; the other one goes before.
     """
 
     name: str = Field(min_length=1, max_length=200)
@@ -100,6 +116,8 @@ class McpServerSpec(Spec):
     authorization: SecretStr | None = None
     allowed_tools: _Names | None = None
     exclude_tools: _Names = ()
+    tool_timeout_sec: Seconds | None = None
+    timeout: Seconds | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -115,6 +133,11 @@ class McpServerSpec(Spec):
             raise ValueError(f"MCP server {self.name!r} of type {self.type!r} needs a `{needed}`")
         return self
 
+    @property
+    def call_timeout_s(self) -> float | None:
+        """Seconds that a call of a tool may take; None leaves it to us."""
+        return self.tool_timeout_sec or self.timeout
+
     def takes(self, *names: str) -> bool:
         """Whether a tool is taken, by any of its names."""
         wanted = self.allowed_tools is None or any(n in self.allowed_tools for n in names)
@@ -128,11 +151,13 @@ class CustomFunction(NamedTuple):
         function: Its name in the file.
         name: The tool's name.
         description: What a model is told of it; "" takes the function's docstring.
+        preset: Arguments that it is given, by their names; a model neither sees nor gives them.
     """
 
     function: str
     name: str
     description: str
+    preset: Mapping[str, JsonValue] = MappingProxyType({})
 
 
 class CustomToolSpec(Spec):
@@ -144,12 +169,38 @@ class CustomToolSpec(Spec):
         function: Their names in the file.
         name: The tools' names, one for each function; else they are named like the functions.
         description: What a model is told of them, one for all or one for each.
+        preset_args: Arguments that they are given, one mapping for all or one for each. A journal
+            keeps them, so they can hold no secret.
     """
 
     path: str = ""
     function: _Names = Field(min_length=1)
     name: _Names = ()
     description: _Names = ()
+    preset_args: _Presets = ()
+
+    @field_validator("preset_args")
+    @classmethod
+    def _no_secret(
+        cls, value: tuple[dict[str, JsonValue], ...]
+    ) -> tuple[dict[str, JsonValue], ...]:
+        if found := next(_secret_names(value), None):
+            raise ValueError(
+                f"{found!r} may be a secret, and what is preset is kept in the journal: "
+                "let the function read it from the environment"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _presets_fit(self) -> CustomToolSpec:
+        # A preset that went astray would be asked of the model.
+        given, count = len(self.preset_args), len(self.function)
+        if given not in (0, 1, count):
+            raise ValueError(
+                f"{count} functions have {given} `preset_args`: give one mapping for all or one "
+                "for each"
+            )
+        return self
 
     @field_validator("path")
     @classmethod
@@ -160,12 +211,12 @@ class CustomToolSpec(Spec):
 
     @property
     def functions(self) -> tuple[CustomFunction, ...]:
-        """The functions, each with the name and the description of its tool."""
+        """The functions, each with what its tool is called, said to be, and given."""
         count = len(self.function)
         names = self.name if len(self.name) == count else self.function
-        shared = self.description * count if len(self.description) == 1 else self.description
-        texts = shared if len(shared) == count else ("",) * count
-        return tuple(map(CustomFunction, self.function, names, texts))
+        texts = _one_each(self.description, count, "")
+        presets: tuple[dict[str, JsonValue], ...] = _one_each(self.preset_args, count, {})
+        return tuple(map(CustomFunction, self.function, names, texts, presets))
 
 
 class ToolRule(Spec):
@@ -271,6 +322,39 @@ def _is_there(file: Path) -> bool:
         return file.is_file()
     except OSError:  # in a directory that may not be looked into
         return False
+
+
+def _one_each(values: tuple[T, ...], count: int, other: T) -> tuple[T, ...]:
+    """Give one value to each: its own, or the one for all, or else another."""
+    shared = values * count if len(values) == 1 else values
+    return shared if len(shared) == count else (other,) * count
+
+
+def _secret_names(value: Any, name: str = "") -> Iterator[str]:
+    """Give the names of texts within a value that may be secrets."""
+    match value:
+        case str() if len(value) >= MIN_SECRET_CHARS:
+            if _may_be_secret(name, value):
+                yield name
+        case dict():
+            for key, each in value.items():
+                yield from _secret_names(each, name if is_secret_name(name) else key)
+        case list() | tuple():
+            for each in value:
+                yield from _secret_names(each, name)
+
+
+def _may_be_secret(name: str, text: str) -> bool:
+    # A key may be one of a mapping: `sort_key: created_at`.
+    is_word = name.lower().endswith("key") and _WORDS.fullmatch(text)
+    return is_secret_name(name) and not is_word or any(known in text for known in _known_secrets())
+
+
+def _known_secrets() -> Iterator[str]:
+    """Give the environment's: a ``${VAR}`` of a file's other places is expanded by now."""
+    for name, value in os.environ.items():
+        if len(value) >= MIN_SECRET_CHARS and is_secret_name(name):
+            yield value
 
 
 def _with_name(spec: Any, name: Any) -> Any:

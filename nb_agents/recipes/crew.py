@@ -15,6 +15,7 @@ from nb_agents.config.backends import BackendSpec
 from nb_agents.config.recipe import Step
 from nb_agents.config.recipe_step import ProviderPreference
 from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
 
 __all__ = ["Worker", "worker_for"]
@@ -92,8 +93,10 @@ def _with_model(agent: AgentSpec, wish: ProviderPreference) -> AgentSpec | None:
         return agent
     if not kind or not wish.model or any(c in wish.model for c in "*?["):
         return None
-    if kind != own.type:
-        return agent.model_copy(update={"backend": BackendSpec(type=kind, model=wish.model)})
+    if kind != own.type:  # no key and no address, but the agent's tools and who decides on them
+        tools = {name: getattr(own, name) for name in ToolKeys.model_fields}
+        backend = BackendSpec(type=kind, model=wish.model, **tools)
+        return agent.model_copy(update={"backend": backend})
     if own.base_url:  # a server of its own has models of its own
         return None
     return agent.model_copy(update={"backend": own.model_copy(update={"model": wish.model})})

@@ -7,16 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from nb_agents.config.secret_names import MIN_SECRET_CHARS, is_secret_name
 from nb_agents.events import Event, ToolFinished, ToolStarted, ToolTold
 from nb_agents.tools.base import summarize
-from nb_agents.tools.process import is_secret_name
 
 __all__ = ["MASK", "Mask"]
 
 MASK = "[key]"
-
-MIN_CHARS = 8
-"""A shorter key is a placeholder, such as the "none" that local servers take: an ordinary word."""
 
 _NAMES_OF_PLACES = {"key", "keys"}
 """Argument names of stores and mappings, which hold no secret."""
@@ -35,7 +32,7 @@ class Mask:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         # The longest first: one may be the beginning of another.
-        known = {secret for secret in secrets if len(secret) >= MIN_CHARS}
+        known = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
         self._secrets = sorted(known, key=len, reverse=True)
 
     def hide(self, event: Event) -> Event:

@@ -3,9 +3,13 @@
 A file is the person's own code: it is run as an import would run it, once in a run and in a worker
 thread. What can't be had from it costs that tool and is told; it never ends a run.
 
+A function may yield: each piece is shown as it comes, and all of them are the result. An immediate
+stop ends it at its next piece at the latest.
+
 The tools' names begin as MassGen's do, so that none can take the place of another kind's.
 
-Source: MassGen 0.1.97, `tool/_manager.py` (names), `tool/_result.py` (results).
+Source: MassGen 0.1.97, `tool/_manager.py` (names, preset arguments), `tool/_result.py` (results),
+`backend/base_with_custom_tool_and_mcp.py` (`stream_custom_tool_execution`: pieces, `is_log`).
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ import itertools
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Sequence
+from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -26,12 +31,12 @@ from typing import Any
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from nb_agents.cancel import AgentStopped
+from nb_agents.cancel import AgentStopped, CancellationStatus, current_token
 from nb_agents.config.tools import CustomFunction, CustomToolSpec
 from nb_agents.errors import UserError
 from nb_agents.tools.base import Tool
 from nb_agents.tools.context import ToolContext
-from nb_agents.tools.functions import function_tool
+from nb_agents.tools.functions import function_tool, result_text
 
 __all__ = ["CustomTools", "PREFIX"]
 
@@ -82,7 +87,8 @@ class CustomTools:
         function = vars(module).get(wanted.function)
         if not callable(function):
             raise UserError(f"{path!r} has no function {wanted.function!r}.")
-        tool = function_tool(_answering(function, PREFIX + wanted.name), context)
+        answering = _answering(function, PREFIX + wanted.name, context.tell)
+        tool = function_tool(answering, context, wanted.preset)
         if wanted.description:
             tool.definition = replace(tool.definition, description=wanted.description)
         return tool
@@ -147,22 +153,86 @@ def _run(file: Path) -> ModuleType:
     return module
 
 
-def _answering(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _answering(
+    function: Callable[..., Any], name: str, tell: Callable[[str], None]
+) -> Callable[..., Any]:
     """Give a function of MassGen's kind another name, and a result that can be told."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        return function  # is refused by its own name
 
     @functools.wraps(function)
     def call(**known: Any) -> Any:
-        return _told(function(**known))
+        value = function(**known)
+        return _joined(value, tell) if inspect.isgenerator(value) else _told(value)
 
     @functools.wraps(function)
     async def call_async(**known: Any) -> Any:
         return _told(await function(**known))
 
-    chosen: Callable[..., Any] = call_async if inspect.iscoroutinefunction(function) else call
+    @functools.wraps(function)
+    async def call_yielding(**known: Any) -> Any:
+        return await _joined_async(function(**known), tell)
+
+    chosen: Callable[..., Any] = call
+    if inspect.iscoroutinefunction(function):
+        chosen = call_async
+    elif inspect.isasyncgenfunction(function):
+        chosen = call_yielding
     chosen.__name__ = name
     return chosen
+
+
+def _joined(pieces: Generator[Any, Any, Any], tell: Callable[[str], None]) -> str | None:
+    lines = _Lines(tell)
+    with closing(pieces):
+        for piece in pieces:
+            lines.add(piece)
+    return lines.joined
+
+
+async def _joined_async(
+    pieces: AsyncGenerator[Any, Any], tell: Callable[[str], None]
+) -> str | None:
+    lines = _Lines(tell)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            lines.add(piece)
+    return lines.joined
+
+
+class _Lines:
+    """What a function yields: each piece a line or more, shown as it comes.
+
+    Args:
+        tell: Is given each piece.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._kept: list[str] = []
+
+    def add(self, piece: Any) -> None:
+        """Take a piece in, unless nobody waits for it any more."""
+        _leave_if_cut()
+        text = "" if piece is None else result_text(_told(piece))
+        if text:
+            line = text if text.endswith("\n") else f"{text}\n"
+            self._tell(line)
+            if not getattr(piece, "is_log", False):  # MassGen's for what a person alone is shown
+                self._kept.append(line)
+
+    @property
+    def joined(self) -> str | None:
+        """All that the model is told; None when that is nothing."""
+        return "".join(self._kept).removesuffix("\n") or None
+
+
+def _leave_if_cut() -> None:
+    """Feel an immediate stop: a thread that nobody waits for can't be ended from without.
+
+    A graceful one lets a call in hand finish.
+    """
+    token = current_token()
+    if token is not None and token.status >= CancellationStatus.IMMEDIATE:
+        token.checkpoint()
 
 
 def _told(value: Any) -> Any:

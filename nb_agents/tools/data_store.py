@@ -1,9 +1,9 @@
 """The data store: what the agents and functions of a session keep for each other.
 
-One SQLite file a session; values are JSON, by key, in namespaces. Every operation opens the file
-anew and is one transaction: threads, agents and processes may use it at once, nothing has to be
-closed, and `kill -9` loses at most the operation in hand. A bulk operation is done whole or not at
-all; a stop in its middle leaves nothing of it, so a resumed run does it again from the start.
+One file a session; values are JSON, by key, in namespaces. Every operation is one transaction of
+the file (`nb_agents.tools.data_file`): threads, agents and processes may use it at once. A bulk
+operation is done whole or not at all; a stop in its middle leaves nothing of it, so a resumed run
+does it again from the start.
 
 Source: the operations are those of gofannon's ``data_store``; there, a stop leaves a bulk operation
 half done.
@@ -13,58 +13,34 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
-from anyio import to_thread
 from pydantic import JsonValue
 
 from nb_agents.cancel import checkpoint
 from nb_agents.errors import UserError
-from nb_agents.tools.base import Tool, ToolError, is_repeated
+from nb_agents.tools.base import Tool
 from nb_agents.tools.context import ToolContext
+from nb_agents.tools.data_file import DEFAULT_NAMESPACE, DataFile
+from nb_agents.tools.data_tools import AgentStore
 
-__all__ = ["DEFAULT_NAMESPACE", "DataStore", "Entry", "FILE_NAME", "Operation"]
+__all__ = ["DataStore", "Entry", "FILE_NAME", "Operation"]
 
 FILE_NAME = "data_store.sqlite"
-DEFAULT_NAMESPACE = "default"
 
 MAX_NAME_CHARS = 1000
 """The longest key or namespace."""
 MAX_VALUE_CHARS = 1_000_000
 """The longest value, as JSON."""
-MAX_FILE_BYTES = 100_000_000
 MAX_OPERATIONS = 10_000
 """How many operations are remembered."""
 MAX_PREVIEW_CHARS = 200
-
-WAIT_S = 10.0
-"""How long an operation waits for others to end."""
-_TRY_S = 0.1
-"""How long SQLite waits by itself; in between, a stop is felt."""
-
-_VERSION = 1
-"""Of the tables: 1, these."""
-_TABLES = f"""
-CREATE TABLE entries (
-    namespace TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, metadata TEXT NOT NULL,
-    set_by TEXT NOT NULL, set_at TEXT NOT NULL, PRIMARY KEY (namespace, key)
-) WITHOUT ROWID;
-CREATE TABLE operations (
-    id INTEGER PRIMARY KEY, at TEXT NOT NULL, by TEXT NOT NULL, name TEXT NOT NULL,
-    namespace TEXT NOT NULL, about TEXT NOT NULL
-);
-PRAGMA user_version = {_VERSION};
-"""
 
 _SET = """
 INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
@@ -137,7 +113,7 @@ class DataStore:
 
     def __init__(self, path: Path, by: str = "", namespace: str = DEFAULT_NAMESPACE) -> None:
         self._path = path
-        self._keeper: _Keeper | None = None
+        self._file = DataFile(path)
         self._by = by
         self._namespace = _name(namespace)
 
@@ -258,7 +234,7 @@ class DataStore:
     def operations(self) -> list[Operation]:
         """List the last operations on all namespaces, in their order; asking is none."""
         query = "SELECT at, by, name, namespace, about FROM operations ORDER BY id"
-        with self._transaction() as db:
+        with self._file.transaction() as db:
             return [Operation(*row) for row in _each(db.execute(query))]
 
     def tools(self, context: ToolContext) -> list[Tool]:
@@ -267,7 +243,7 @@ class DataStore:
         Args:
             context: The agent that they are for.
         """
-        return _AgentStore(DataStore(self._path, context.agent), context.secrets).tools()
+        return AgentStore(DataStore(self._path, context.agent), context.secrets).tools()
 
     def _read(self, db: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, JsonValue]]:
         query = "SELECT value FROM entries WHERE namespace = ? AND key = ?"
@@ -296,89 +272,12 @@ class DataStore:
     @contextmanager
     def _operation(self, name: str, about: Sequence[str] = ()) -> Iterator[sqlite3.Connection]:
         """Do what is done within the block as one, and remember who did it."""
-        with self._transaction() as db:
+        with self._file.transaction() as db:
             yield db
             values = (_now(), self._by, name, self._namespace, _preview(about))
             last = db.execute("INSERT INTO operations VALUES (NULL, ?, ?, ?, ?, ?)", values)
             old = (last.lastrowid or 0) - MAX_OPERATIONS
             db.execute("DELETE FROM operations WHERE id <= ?", (old,))
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        checkpoint()
-        try:
-            # Closing takes back what is not committed.
-            with closing(_begin(self._path)) as db:
-                self._keeper = self._keeper or _keeper(self._path)
-                yield db
-                db.execute("COMMIT")
-        except (sqlite3.Error, OSError) as exc:
-            raise UserError(
-                f"The data store {self._path.name!r} can't be used: {_why(exc)}."
-            ) from exc
-
-
-class _Keeper:
-    """An idle connection: only the last one to be closed writes the log back, which is slow."""
-
-    def __init__(self, path: Path) -> None:
-        db = sqlite3.connect(path, check_same_thread=False)
-        weakref.finalize(self, db.close)
-        db.execute("PRAGMA user_version").fetchone()  # SQLite opens a file when it is first read
-
-
-_keepers: WeakValueDictionary[Path, _Keeper] = WeakValueDictionary()
-
-
-def _keeper(path: Path) -> _Keeper:
-    # Two threads that come first may make two: one is dropped.
-    return _keepers.get(path) or _keepers.setdefault(path, _Keeper(path))
-
-
-def _begin(path: Path) -> sqlite3.Connection:
-    """Open the file and wait for the turn to use it; a stop ends the waiting."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    give_up = time.monotonic() + WAIT_S
-    while True:
-        db = sqlite3.connect(path, timeout=_TRY_S, isolation_level=None)
-        try:
-            _prepare(db)
-            return db
-        except BaseException as exc:
-            db.close()
-            if not _is_busy(exc) or time.monotonic() > give_up:
-                raise
-        checkpoint()
-        time.sleep(0.01)  # SQLite does not wait where it sees a deadlock
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    # Written ahead, what a killed process left half done is just not read. Where that can't be (a
-    # network disk), SQLite stays with its rollback journal, which is as safe.
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
-    page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
-    db.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_bytes}")
-    # Readers wait for their turn, too: they write down that they read.
-    db.execute("BEGIN IMMEDIATE")
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version > _VERSION:
-        raise UserError(
-            f"The data store is of version {version}, made by a newer nb_agents; this one reads "
-            f"{_VERSION}. Update nb_agents."
-        )
-    if version == 0:
-        for statement in _TABLES.split(";\n"):  # executescript would commit
-            db.execute(statement)
-
-
-def _is_busy(exc: BaseException) -> bool:
-    code: int = getattr(exc, "sqlite_errorcode", 0)
-    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)  # the rest says why
-
-
-def _why(exc: sqlite3.Error | OSError) -> str:
-    return (exc.strerror if isinstance(exc, OSError) else str(exc)) or type(exc).__name__
 
 
 def _each(items: Iterable[T]) -> Iterator[T]:
@@ -427,144 +326,3 @@ def _preview(parts: Sequence[str]) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _told(value: JsonValue) -> str:
-    """Say a value in JSON to a model."""
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
-
-
-class _AgentStore:
-    """The operations as one agent calls them, in worker threads.
-
-    Args:
-        store: The store as the agent uses it.
-        secrets: Values that are never kept.
-    """
-
-    def __init__(self, store: DataStore, secrets: Sequence[str]) -> None:
-        self._store = store
-        self._secrets = [json.dumps(secret)[1:-1] for secret in secrets if secret]
-
-    def tools(self) -> list[Tool]:
-        functions = (
-            self.data_get,
-            self.data_set,
-            self.data_delete,
-            self.data_list_keys,
-            self.data_list_namespaces,
-            self.data_get_all,
-            self.data_get_many,
-            self.data_set_many,
-            self.data_delete_many,
-            self.data_clear,
-        )
-        return [Tool(function) for function in functions]
-
-    async def data_get(self, key: str, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Get a value from the data store that all agents of this session share.
-
-        Args:
-            key: Its key.
-            namespace: Part of the store.
-        """
-        found = await self._do(namespace, DataStore.get_many, [key])
-        return _told(found[key]) if key in found else _missing(key, namespace)
-
-    async def data_set(self, key: str, value: JsonValue, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Set a value in the data store that all agents of this session share.
-
-        Args:
-            key: Its key; a value that is there is replaced.
-            value: Any JSON.
-            namespace: Part of the store; a new one needs no making.
-        """
-        self._refuse_secrets({key: value})
-        await self._do(namespace, DataStore.set, key, value)
-        return f"Set {key!r}."
-
-    async def data_delete(self, key: str, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove a key from the data store.
-
-        Args:
-            key: The key.
-            namespace: Part of the store.
-        """
-        was_there = await self._do(namespace, DataStore.delete, key)
-        return f"Deleted {key!r}." if was_there or is_repeated() else _missing(key, namespace)
-
-    async def data_list_keys(self, prefix: str = "", namespace: str = DEFAULT_NAMESPACE) -> str:
-        """List the keys of the data store.
-
-        Args:
-            prefix: What they begin with.
-            namespace: Part of the store.
-        """
-        return _told(list(await self._do(namespace, DataStore.list_keys, prefix)))
-
-    async def data_list_namespaces(self) -> str:
-        """List the parts of the data store that have keys."""
-        return _told(list(await self._do(DEFAULT_NAMESPACE, DataStore.list_namespaces)))
-
-    async def data_get_all(self, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Get all keys of the data store with their values.
-
-        Args:
-            namespace: Part of the store.
-        """
-        return _told(await self._do(namespace, DataStore.get_all))
-
-    async def data_get_many(self, keys: list[str], namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Get several values from the data store; keys that are not there are left out.
-
-        Args:
-            keys: Their keys.
-            namespace: Part of the store.
-        """
-        return _told(await self._do(namespace, DataStore.get_many, keys))
-
-    async def data_set_many(
-        self, items: dict[str, JsonValue], namespace: str = DEFAULT_NAMESPACE
-    ) -> str:
-        """Set several values in the data store, all or none.
-
-        Args:
-            items: The values by their keys.
-            namespace: Part of the store; a new one needs no making.
-        """
-        self._refuse_secrets(items)
-        return f"Set {await self._do(namespace, DataStore.set_many, items)} keys."
-
-    async def data_delete_many(self, keys: list[str], namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove several keys from the data store, all or none.
-
-        Args:
-            keys: The keys; those that are not there do not matter.
-            namespace: Part of the store.
-        """
-        return f"Deleted {await self._do(namespace, DataStore.delete_many, keys)} keys."
-
-    async def data_clear(self, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove all keys of one part of the data store.
-
-        Args:
-            namespace: The part.
-        """
-        return f"Removed {await self._do(namespace, DataStore.clear)} keys."
-
-    async def _do(self, namespace: str, operation: Callable[..., T], *args: Any) -> T:
-        # Never abandoned: after a stop nothing may be written. It does not take long to end.
-        try:
-            store = self._store.use_namespace(namespace)
-            return await to_thread.run_sync(partial(operation, store, *args))
-        except UserError as exc:
-            raise ToolError(str(exc)) from exc
-
-    def _refuse_secrets(self, items: Mapping[str, JsonValue]) -> None:
-        text = json.dumps(items)
-        if any(secret in text for secret in self._secrets):
-            raise ToolError("what you set holds a key of this team, and keys are not kept")
-
-
-def _missing(key: str, namespace: str) -> str:
-    return f"(no key {key!r} in namespace {namespace!r})"

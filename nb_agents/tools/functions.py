@@ -38,7 +38,7 @@ from nb_agents.models.providers import load
 from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.context import ToolContext
 
-__all__ = ["find_functions", "function_tool", "is_marked", "tool"]
+__all__ = ["find_functions", "function_tool", "is_marked", "result_text", "tool"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -115,13 +115,18 @@ def find_functions(names: str, namespace: Mapping[str, Any]) -> list[Callable[..
     return list(found.values())
 
 
-def function_tool(function: Callable[..., Any], context: ToolContext | None = None) -> Tool:
+def function_tool(
+    function: Callable[..., Any],
+    context: ToolContext | None = None,
+    preset: Mapping[str, Any] | None = None,
+) -> Tool:
     """Make a tool of a function.
 
     Args:
         function: Sync or async; marked by `tool` or not.
         context: What its parameter of that type is given; None only serves to try whether the
             function can be a tool.
+        preset: Arguments that it is given besides, which a model neither sees nor gives.
 
     Returns:
         The tool.
@@ -132,7 +137,8 @@ def function_tool(function: Callable[..., Any], context: ToolContext | None = No
     load()
     name = _name_of(function)
     hints = _hints_of(function, name)
-    given = {each: context for each, hint in hints.items() if hint is ToolContext}
+    filled = {each: context for each, hint in hints.items() if hint is ToolContext}
+    given = {**filled, **(preset or {})}
     visible = _parameters_of(function, name, hints, set(given))
 
     async def call(**known: Any) -> str:
@@ -199,6 +205,7 @@ def _parameters_of(
         signature = inspect.signature(function)
     except (TypeError, ValueError) as exc:  # some that are written in C have none
         raise UserError(_refusal(name, "it has no signature. Call it in a `def`.")) from exc
+    _require_named(name, signature, hidden)
     visible = [each for each in signature.parameters.values() if each.name not in hidden]
     for each in visible:
         if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
@@ -206,6 +213,17 @@ def _parameters_of(
             raise UserError(_refusal(name, why))
         _require_schema(name, each.name, hints.get(each.name, Any))
     return [each.replace(annotation=hints.get(each.name, each.annotation)) for each in visible]
+
+
+def _require_named(name: str, signature: inspect.Signature, hidden: set[str]) -> None:
+    """Make sure that what is filled in without the model can be given by its name."""
+    known = {each.name: each.kind for each in signature.parameters.values()}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    astray = sorted(each for each in hidden if known.get(each) not in named)
+    if astray and inspect.Parameter.VAR_KEYWORD not in known.values():
+        why = f"it takes no {astray[0]!r} by that name, which it is to be given. "
+        has = ", ".join(each for each, kind in known.items() if kind in named)
+        raise UserError(_refusal(name, f"{why}It takes: {has or 'nothing'}."))
 
 
 def _require_schema(name: str, parameter: str, hint: Any) -> None:
@@ -229,12 +247,12 @@ async def _run(name: str, function: Callable[..., Any], known: Mapping[str, Any]
 
 def _answer(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
     with _failures_told(name):
-        return _text(function(**known))
+        return result_text(function(**known))
 
 
 async def _answer_async(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
     with _failures_told(name):
-        return _text(await function(**known))
+        return result_text(await function(**known))
 
 
 @contextmanager
@@ -256,8 +274,15 @@ def _failures_told(name: str) -> Iterator[None]:
         raise ToolError("".join(traceback.format_exception_only(exc)).strip()) from exc
 
 
-def _text(value: object) -> str:
-    """Say a result in words, as short as they are true."""
+def result_text(value: object) -> str:
+    """Say a result in words, as short as they are true.
+
+    Args:
+        value: What a function returned.
+
+    Returns:
+        A text as it is, other values as JSON, and what has no JSON by its repr.
+    """
     if value is None:
         return NOTHING
     text = value if isinstance(value, str) else _json(value)

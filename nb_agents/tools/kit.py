@@ -105,7 +105,8 @@ class ToolKit:
         """Give an agent its tools; the first time they are started.
 
         Args:
-            agent: The agent's id.
+            agent: The agent's id. It comes with the same place and keys each time: what a step
+                wishes for changes the model alone, and each agent that is called has its own id.
             workspace: Where it works.
             keys: What its configuration gives it.
             others: Tools that are made elsewhere; what the configuration says of them is heeded.
@@ -161,9 +162,9 @@ class ToolKit:
         """Give the last of what running tools wrote since the last time, by agent."""
         told = {}
         for agent, pieces in self._told.items():
-            if pieces:
-                told[agent] = "".join(pieces)[-MAX_TOLD:]
-                pieces.clear()
+            if count := len(pieces):  # a thread may add more meanwhile
+                told[agent] = "".join(pieces[:count])[-MAX_TOLD:]
+                del pieces[:count]
         return told
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -39,7 +38,7 @@ from typing import Literal
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
-from nb_agents.config.backends import BACKEND_TYPES
+from nb_agents.config.secret_names import is_secret_name
 from nb_agents.tools.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "MAX_KEPT_BYTES",
     "OpenCommand",
     "clean_env",
-    "is_secret_name",
     "open_command",
     "run_bash",
     "run_command",
@@ -68,12 +66,6 @@ _MARGIN_S = 1.0
 _DRAIN_S = 0.2
 """How long output is waited for after the end; only what could not be ended still writes then."""
 _CHUNK = 65_536
-
-_SECRET_NAME = re.compile(
-    r"(KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(_|$)|_(PAT|PWD)$",
-    re.IGNORECASE,
-)
-_KEY_VARIABLES = {name for row in BACKEND_TYPES.values() for name in row.variables}
 
 OnOutput = Callable[[str], None]
 
@@ -214,10 +206,8 @@ async def open_command(
 def clean_env(extra: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
     """Make a command's environment: this process's own without secrets.
 
-    Left out are the variables that may hold a model's key; those with a name, or a word of it
-    before an underscore, that ends in KEY, TOKEN, SECRET, PASSWORD, PASSWD, PASSPHRASE or
-    CREDENTIAL (KEYS, SECRETS and CREDENTIALS too); those that end in _PAT or _PWD; and those whose
-    value is one of ``secrets``. A command that needs one of them is given it by name.
+    Left out are the variables with a secret's name (`is_secret_name`) and those whose value is one
+    of ``secrets``. A command that needs one of them is given it by name.
 
     Args:
         extra: Variables to add, or to pass on in spite of this.
@@ -233,11 +223,6 @@ def clean_env(extra: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str
         if not is_secret_name(name) and value not in hidden
     }
     return kept | dict(extra)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a variable of that name may hold a secret: those that `clean_env` leaves out."""
-    return name in _KEY_VARIABLES or bool(_SECRET_NAME.search(name))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 
 from nb_agents.config.recipe import Step
 from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.crew import worker_for
 
@@ -121,6 +122,19 @@ def test_a_key_goes_to_no_other_provider() -> None:
     worker = worker_for(step(provider="anthropic", model="haiku"), TEAM, ALL)
 
     assert worker.agent.backend.api_key is None
+
+
+def test_another_providers_model_works_with_the_agents_own_tools_and_rules() -> None:
+    keys = {"data_store": True, "tool_policy": [{"match": "*", "action": "ask"}]}
+    backend = {"type": "openai", "model": "gpt-5", "enable_mcp_command_line": True, **keys}
+    team = TeamSpec.model_validate({"agents": [{"id": "writer", "backend": backend}]})
+    worker = worker_for(step(provider="anthropic", model="haiku"), team, ALL)
+
+    own, used = team.agents[0].backend, worker.agent.backend
+    assert (used.type, used.model) == ("claude", "haiku")
+    assert [getattr(used, name) for name in ToolKeys.model_fields] == [
+        getattr(own, name) for name in ToolKeys.model_fields
+    ]
 
 
 @pytest.mark.parametrize(

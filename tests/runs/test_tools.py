@@ -135,6 +135,40 @@ def test_each_kind_works_in_a_recipes_step(tmp_path: Path, family: Any) -> None:
     assert (over.agent, over.outcome, told in over.result) == ("do", "ok", True), over
 
 
+ANOTHERS_MODEL = """
+steps:
+- {id: first, agent: worker, prompt: go, provider: demo, model: x}
+- {id: second, agent: worker, prompt: go}
+"""
+
+
+@pytest.mark.parametrize(
+    "call, keys, outcome",
+    [
+        (Call("data_set", {"key": "k", "value": 42}), {"data_store": True}, "ok"),
+        (
+            Call("area", {"width": 6, "height": 7}),
+            {"tool_policy": [{"match": "area", "action": "deny"}]},
+            "error",
+        ),
+    ],
+    ids=["its tools", "its rules"],
+)
+def test_a_step_with_another_providers_model_takes_nothing_from_the_next(
+    tmp_path: Path, call: Call, keys: dict[str, Any], outcome: str
+) -> None:
+    model = ScriptedModel(calls(call), Turn(text="done"))
+    run = nb_agents.start(
+        recipe=write(tmp_path, ANOTHERS_MODEL),
+        agents=team_of(model, **keys),
+        session="s",
+        session_root=tmp_path / "s",
+        tools=[area],
+    )
+    finish(run)
+    assert [e.outcome for e in finished(run) if e.agent == "second"] == [outcome], finished(run)
+
+
 def test_tools_that_are_left_out_are_unknown(tmp_path: Path) -> None:
     run, _ = shell_run(
         tmp_path, calls(run_command("true"), run_python("1")), exclude_tools=["run_command"]

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from nb_agents.agents.boundary import Boundary
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.errors import UserError
-from nb_agents.tools import data_store
+from nb_agents.tools import data_file, data_store
 from nb_agents.tools.base import Toolbox, ToolResult, repeating
 from nb_agents.tools.context import ToolContext
-from nb_agents.tools.data_store import DEFAULT_NAMESPACE, FILE_NAME, DataStore, Operation
+from nb_agents.tools.data_file import DEFAULT_NAMESPACE
+from nb_agents.tools.data_store import FILE_NAME, DataStore, Operation
 from tests.processes import line, python, tell
 
 pytestmark = pytest.mark.anyio
@@ -280,7 +281,7 @@ def test_a_stop_ends_the_wait_for_others(store: DataStore, tmp_path: Path) -> No
 def test_others_are_waited_for_and_not_for_ever(
     store: DataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_store, "WAIT_S", 0.2)
+    monkeypatch.setattr(data_file, "WAIT_S", 0.2)
     with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UserError, match="can't be used: database is locked"):
@@ -408,7 +409,7 @@ async def test_a_call_that_was_cut_is_done_again_without_complaint(
 
 
 def test_the_file_is_bounded(store: DataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_store, "MAX_FILE_BYTES", 200_000)
+    monkeypatch.setattr(data_file, "MAX_FILE_BYTES", 200_000)
     with pytest.raises(UserError, match="database or disk is full"):
         store.set("k", "x" * 300_000)
     assert store.get_all() == START

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from anyio import CancelScope, create_task_group, to_thread
 
 from nb_agents.config.tools import McpServerSpec
-from nb_agents.tools import mcp
+from nb_agents.tools import mcp, mcp_server
 from nb_agents.tools.base import Toolbox, ToolResult
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.mcp import McpServers, tool_name
@@ -211,7 +212,7 @@ async def test_a_server_that_does_not_start_costs_its_tools(tmp_path: Path, aliv
 async def test_a_server_that_never_answers_is_given_up(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(mcp_server, "START_TIMEOUT_S", 0.2)
     async with desk(tmp_path, spec(alive, "mute")) as it:
         assert names(it) == []
     assert "it said nothing within" in it.notices[0]
@@ -279,7 +280,7 @@ async def test_a_server_that_hangs_after_a_stop_is_replaced(
     async with desk(tmp_path, spec(alive)) as it:
         before = await it("pid")
         await stopped(it, "freeze", tmp_path / "mark")
-        monkeypatch.setattr(mcp, "PROBE_TIMEOUT_S", 0.1)
+        monkeypatch.setattr(mcp_server, "PROBE_TIMEOUT_S", 0.1)
         after = await it("pid")
         assert not after.is_error and after != before
     assert alive.is_gone()
@@ -289,11 +290,52 @@ async def test_a_call_that_takes_too_long_is_given_up(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, spec(alive)) as it:
-        monkeypatch.setattr(mcp, "CALL_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(mcp_server, "CALL_TIMEOUT_S", 0.2)
         result = await it("hang", mark=str(tmp_path / "mark"))
         assert result.is_error and "did not answer within" in result
         monkeypatch.undo()
         assert await it("add", a=1, b=2) == "3"
+
+
+async def test_a_servers_own_time_limit_is_its_calls_and_no_other_agents(
+    tmp_path: Path, alive: Alive
+) -> None:
+    async with desk(tmp_path, spec(alive), spec(alive, name="quick", timeout=1)) as it:
+        before, mark, other = await it("pid"), tmp_path / "mark", tmp_path / "other"
+        async with create_task_group() as tasks:
+            tasks.start_soon(partial(it, "hang", mark=str(other)))
+            await until_says(other, "started")
+            result = await it.tools.call("mcp__quick__hang", {"mark": str(mark)})
+            assert result.is_error and "did not answer within 1 s" in result
+            await until_says(mark, "cancelled")
+            assert other.read_text() == "started"
+            tasks.cancel_scope.cancel()
+        assert await it("pid") == before
+
+
+async def test_a_server_that_hangs_after_its_time_limit_is_replaced(
+    tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, spec(alive), spec(alive, name="quick", timeout=0.2)) as it:
+        before = await it("pid")
+        frozen = await it.tools.call("mcp__quick__freeze", {"mark": str(tmp_path / "mark")})
+        assert frozen.is_error and "may have taken effect or not" in frozen
+        monkeypatch.setattr(mcp_server, "PROBE_TIMEOUT_S", 0.1)
+        after = await it("pid")
+        assert not after.is_error and after != before
+    assert alive.is_gone()
+
+
+def test_a_servers_time_limit_has_massgens_names(alive: Alive) -> None:
+    assert spec(alive).call_timeout_s is None
+    assert spec(alive, timeout=30, tool_timeout_sec=None).call_timeout_s == 30
+    assert spec(alive, timeout=30, tool_timeout_sec=1.5).call_timeout_s == 1.5
+
+
+@pytest.mark.parametrize("value", [0, -1, "30", True, float("inf")])
+def test_a_time_limit_that_is_none_is_refused(alive: Alive, value: Any) -> None:
+    with pytest.raises(ValueError, match="timeout"):
+        spec(alive, timeout=value)
 
 
 async def test_a_crash_is_told_and_the_next_call_starts_it_again(

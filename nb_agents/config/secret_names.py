@@ -1,0 +1,32 @@
+"""Which names say that a value is a secret."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["MIN_SECRET_CHARS", "is_secret_name"]
+
+MIN_SECRET_CHARS = 8
+"""A shorter value is a placeholder, such as the "none" that local servers take."""
+
+_SECRET_NAME = re.compile(
+    r"(KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)(_|$)|_(PAT|PWD)$",
+    re.IGNORECASE,
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable or an argument of that name may hold a secret.
+
+    Those with a name, or a word of it before an underscore, that ends in KEY, TOKEN, SECRET,
+    PASSWORD, PASSWD, PASSPHRASE, CREDENTIAL or AUTHORIZATION (KEYS, SECRETS and CREDENTIALS too);
+    those that end in _PAT or _PWD; in any case of letters. All that hold a model's key are.
+
+    Args:
+        name: The name.
+
+    Example:
+        >>> [is_secret_name(name) for name in ("GITHUB_TOKEN", "api_key", "PATH")]
+        [True, True, False]
+    """
+    return _SECRET_NAME.search(name) is not None

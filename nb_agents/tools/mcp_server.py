@@ -1,0 +1,395 @@
+"""An MCP server: from its start, through its calls, to its end.
+
+Each has one owner task, which connects, waits and disconnects; agents only ever await a call, and a
+stop cancels only the call: a client of the `mcp` package that is cancelled twice while it closes
+hangs for ever. A server that ended, or that says nothing more after a call that was given up, is
+replaced at the next call. No call is sent twice: it may have happened.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio import CancelScope, Event, move_on_after
+
+from nb_agents.tools.base import ToolError
+from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
+from nb_agents.tools.process import clean_env
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from mcp import Client
+    from mcp.shared.exceptions import MCPError
+    from mcp_types import CallToolResult, ContentBlock
+    from mcp_types import Tool as ServerTool
+
+__all__ = [
+    "CALL_TIMEOUT_S",
+    "CLOSE_TIMEOUT_S",
+    "Endpoint",
+    "MAX_TOOLS",
+    "PROBE_TIMEOUT_S",
+    "START_TIMEOUT_S",
+    "Server",
+]
+
+logger = logging.getLogger("nb_agents")
+
+START_TIMEOUT_S = 30.0
+"""What a server gets to start and list its tools; `npx` may first download it."""
+
+CALL_TIMEOUT_S = 600.0
+"""What one call may take, when its server's spec does not say."""
+
+PROBE_TIMEOUT_S = 5.0
+"""What a server gets to show that it is alive after a call that was stopped."""
+
+CLOSE_TIMEOUT_S = 3.0
+"""What saying goodbye to an HTTP server may take."""
+
+MAX_TOOLS = 128
+"""Tools that are taken of one server; OpenAI takes no more in all."""
+
+_MAX_PAGES = 50
+_MAX_WHY_CHARS = 500
+_HTTP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What a server is, with every variable expanded: equal ones are one server.
+
+    Attributes:
+        argv: The program of a stdio server with its arguments.
+        cwd: Its working directory.
+        env: Variables that it gets besides the ordinary ones.
+        url: Where an HTTP server lives; "" for a program.
+        headers: Sent with each request.
+        secrets: What it was told in confidence, the longest first.
+    """
+
+    argv: tuple[str, ...] = field(repr=False)
+    cwd: Path
+    env: tuple[tuple[str, str], ...] = field(repr=False)
+    url: str = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+
+    def without_secrets(self, text: str) -> str:
+        """Take its own tokens out of what it said."""
+        for secret in self.secrets:
+            text = text.replace(secret, "[key]")
+        return text
+
+
+class Server:
+    """A server, through all its lives: it is started again when it is called and has ended.
+
+    Args:
+        endpoint: What it is.
+        tasks: Where its owner task runs.
+        secrets: Values that it must not inherit.
+    """
+
+    def __init__(self, endpoint: Endpoint, tasks: TaskGroup, secrets: Sequence[str]) -> None:
+        self._endpoint = endpoint
+        self._tasks = tasks
+        self._secrets = secrets
+        self._life: _Life | None = None
+        self._lives: list[_Life] = []
+        self._is_closed = False
+
+    @property
+    def fault(self) -> str:
+        """Why it did not start, or ""."""
+        return self._endpoint.without_secrets(self._life.fault) if self._life else ""
+
+    @property
+    def tools(self) -> Sequence[ServerTool]:
+        """Its tools."""
+        return self._life.tools if self._life else ()
+
+    def close(self) -> None:
+        """Ask it to end, for good."""
+        self._is_closed = True
+        if self._life:
+            self._life.close()
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing of it is left."""
+        for life in self._lives:
+            await life.ended.wait()
+
+    async def settle(self) -> _Life:
+        """Wait until it runs, or could not be started; start it when it has ended."""
+        if self._is_closed:
+            raise ToolError("the run is over")
+        if self._life is None or self._life.is_over:
+            before, self._life = self._life, _Life(self._endpoint, self._secrets)
+            self._lives.append(self._life)
+            self._tasks.start_soon(self._life.run, before)
+        life = self._life
+        await life.settled.wait()
+        return life
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any], timeout_s: float | None = None
+    ) -> str:
+        """Call a tool of it.
+
+        Args:
+            tool: Its own name.
+            arguments: The model's.
+            timeout_s: What the call may take; None means `CALL_TIMEOUT_S`.
+
+        Returns:
+            The result in words, without its own tokens.
+
+        Raises:
+            ToolError: It failed, or the server did.
+        """
+        life = await self.settle()
+        if life.is_doubted and not await life.is_alive():
+            life.close()
+            life = await self.settle()
+        if life.fault:
+            raise ToolError(f"the server can't be started: {self.fault}")
+        try:
+            limit_s = timeout_s or CALL_TIMEOUT_S
+            return self._endpoint.without_secrets(await life.call(tool, arguments, limit_s))
+        except ToolError as exc:
+            raise ToolError(self._endpoint.without_secrets(str(exc))) from None
+
+
+class _Life:
+    """One life of a server, from its start to its end.
+
+    Args:
+        endpoint: The server.
+        secrets: Values that it must not inherit.
+
+    Attributes:
+        settled: Set when it runs, or could not be started.
+        ended: Set when nothing of it is left.
+        is_over: Whether it ends or has ended.
+        is_doubted: Whether a call was given up, so that it may hang.
+        fault: Why it could not be started, or "".
+        tools: What it offers.
+    """
+
+    def __init__(self, endpoint: Endpoint, secrets: Sequence[str]) -> None:
+        self._endpoint = endpoint
+        self._secrets = secrets
+        self._scope = CancelScope(shield=True)
+        self._closing = Event()
+        self.ended = Event()
+        self._words = LastWords()
+        self._client: Client | None = None
+        self._calls = 0
+        self.settled = Event()
+        self.is_over = False
+        self.is_doubted = False
+        self.fault = ""
+        self.tools: Sequence[ServerTool] = ()
+
+    def close(self) -> None:
+        """Ask it to end: in good order when it runs, at once when it is only starting."""
+        self._end()
+        if not self.settled.is_set():
+            self._scope.cancel()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._closing.set()
+
+    async def run(self, before: _Life | None) -> None:
+        """Own the server: start it, wait until it is time to end, end it.
+
+        Args:
+            before: Its last life, which must be over first.
+        """
+        try:
+            with self._scope:
+                if before is not None:
+                    await before.ended.wait()
+                self._scope.deadline = anyio.current_time() + START_TIMEOUT_S
+                await self._live()
+            if not self.settled.is_set() and not self._closing.is_set():
+                self._explain(f"it said nothing within {START_TIMEOUT_S:.0f} s")
+        # What a transport raises is its own affair: an OSError, an HTTP library's, or a group.
+        except Exception as exc:
+            logger.debug("MCP server failed: %r", self._endpoint, exc_info=True)
+            if not self.settled.is_set():
+                self._explain(_reason(exc))
+        finally:
+            self._end()
+            if not self.settled.is_set():
+                self.fault = self.fault or "it was stopped"
+            self.settled.set()
+            self.ended.set()
+
+    async def _live(self) -> None:
+        async with _client(self._transport()) as client:
+            self.tools = await _listed(client)
+            self._client = client
+            self._scope.deadline = inf
+            self.settled.set()
+            await self._closing.wait()
+            self._scope.deadline = anyio.current_time() + CLOSE_TIMEOUT_S
+
+    def _transport(self) -> AbstractAsyncContextManager[Any]:
+        point = self._endpoint
+        if point.url:
+            return _http_streams(point.url, dict(point.headers))
+        return stdio_streams(
+            point.argv,
+            cwd=point.cwd,
+            env=clean_env(dict(point.env), self._secrets),
+            words=self._words,
+            on_end=self._end,
+        )
+
+    def _explain(self, what: str) -> None:
+        words = str(self._words)
+        self.fault = f"{what}. It wrote: {words}" if words else what
+
+    async def is_alive(self) -> bool:
+        """Whether it answers at all; a server that another call keeps busy is not asked."""
+        if self._calls or self._client is None:
+            return True
+        from mcp.shared.exceptions import MCPError
+
+        with move_on_after(PROBE_TIMEOUT_S):
+            try:
+                await self._client.list_tools()
+            except MCPError as exc:  # an answer too
+                return not _is_lost(exc)
+            else:
+                self.is_doubted = False
+                return True
+        return False
+
+    async def call(self, tool: str, arguments: dict[str, Any], limit_s: float) -> str:
+        """Call a tool; one that takes too long is given up as at a stop.
+
+        Raises:
+            ToolError: It failed, or the server did, or it took too long.
+        """
+        self._calls += 1
+        try:
+            with move_on_after(limit_s):
+                return await self._call(tool, arguments)
+        finally:
+            self._calls -= 1
+        raise ToolError(
+            f"it did not answer within {limit_s:g} s and was told to give up; what was asked may "
+            "have taken effect or not"
+        )
+
+    async def _call(self, tool: str, arguments: dict[str, Any]) -> str:
+        from mcp.shared.exceptions import MCPError
+
+        assert self._client is not None
+        try:
+            return _text(await self._client.call_tool(tool, arguments))
+        except anyio.get_cancelled_exc_class():
+            self.is_doubted = True
+            raise
+        except MCPError as exc:
+            raise ToolError(self._why(exc)) from None
+        except (RuntimeError, ValueError) as exc:  # it is not of the protocol, or of its own schema
+            raise ToolError(f"the server's answer can't be used: {exc}"[:_MAX_WHY_CHARS]) from None
+
+    def _why(self, exc: MCPError) -> str:
+        if self.is_over or _is_lost(exc):
+            self.close()
+            return (
+                "its server ended during the call, which may have taken effect or not. The next "
+                "call starts it again"
+            )
+        return exc.error.message
+
+
+def _client(transport: AbstractAsyncContextManager[Any]) -> Client:
+    from mcp import Client
+
+    # Without the cache each listing asks the server.
+    return Client(transport, cache=None)
+
+
+@asynccontextmanager
+async def _http_streams(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    # A call may be silent for as long as it lasts; `CALL_TIMEOUT_S` ends it.
+    timeout = httpx2.Timeout(_HTTP_TIMEOUT_S, read=None)
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
+        streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
+async def _listed(client: Client) -> Sequence[ServerTool]:
+    found: list[ServerTool] = []
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if not cursor or len(found) > MAX_TOOLS:
+            break
+    return found
+
+
+def _text(result: CallToolResult) -> str:
+    """Say a result in words.
+
+    Raises:
+        ToolError: It is an error.
+    """
+    text = "\n".join(map(_part, result.content))
+    if not text and result.structured_content is not None:
+        text = json.dumps(result.structured_content, ensure_ascii=False)
+    if result.is_error:
+        raise ToolError(text or "the tool failed and did not say why")
+    return text or "(nothing)"
+
+
+def _part(block: ContentBlock) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4} bytes: not shown]"
+        case "resource_link":
+            return f"[resource {block.name}: {block.uri}]"
+        case "resource":
+            held = block.resource
+            text = getattr(held, "text", None)
+            return f"[resource {held.uri}]" + (": not shown" if text is None else f"\n{text}")
+
+
+def _is_lost(exc: MCPError) -> bool:
+    """Whether the server is gone: the wire is cut, or it has forgotten the session."""
+    from mcp_types import CONNECTION_CLOSED
+
+    return exc.error.code == CONNECTION_CLOSED or exc.error.message == "Session terminated"
+
+
+def _reason(exc: BaseException) -> str:
+    """Name the first cause in a group: task groups wrap what a transport raises."""
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    if isinstance(exc, OSError) and exc.strerror:
+        return exc.strerror
+    return str(exc) or type(exc).__name__
