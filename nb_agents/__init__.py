@@ -32,13 +32,15 @@ from nb_agents.errors import (
     RunCancelled,
     RunFailed,
 )
+from nb_agents.models.retry import Retry
 from nb_agents.runs.asking import ask
 from nb_agents.runs.children import call
-from nb_agents.runs.options import ApprovalConfig, Retry, RunOptions, Timeout
+from nb_agents.runs.options import RunOptions, Timeout
 from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.session.cancellation import SessionStore
+from nb_agents.tools.approval import ApprovalConfig
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.functions import tool

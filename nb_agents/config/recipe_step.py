@@ -65,7 +65,7 @@ class Step(Spec):
         output_exit_code: The variable that takes its exit code, as text.
         output: The variable that takes the step's result.
         condition: The step runs only when this holds.
-        timeout: Seconds that it may take.
+        timeout: Seconds that it may take; of a step that calls a recipe, see `recipe_timeout`.
         on_error: What becomes of the recipe when it fails.
         depends_on: Earlier steps that must have run.
         parse_json: Whether JSON is looked for inside the result.
@@ -124,6 +124,14 @@ class Step(Spec):
     def kind(self) -> StepKind:
         """What it does: ``group`` when it has nested steps, else its `type`."""
         return "group" if self.steps else self.type
+
+    @property
+    def recipe_timeout(self) -> Number | None:
+        """Seconds that the recipe that it calls may take: None, for ever, unless the file says it.
+
+        Amplifier lets no time end a called recipe, so that the default is nobody's wish there.
+        """
+        return self.timeout if "timeout" in self.model_fields_set else None
 
     @property
     def is_loop(self) -> bool:

@@ -9,7 +9,7 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Step
 from nb_agents.recipes.outline import does
 
-__all__ = ["join", "planned"]
+__all__ = ["is_within", "join", "planned"]
 
 MAX_PLANNED = 200
 """Units of one recipe that are told before they begin: more than a panel shows."""
@@ -24,6 +24,16 @@ def join(base: str, name: str) -> str:
     """
     name = name.replace("/", "∕").replace("[", "❲")
     return f"{base}/{name}" if base else name
+
+
+def is_within(address: str, holder: str) -> bool:
+    """Tell whether a unit is in another one, however deep, or is that one.
+
+    Example:
+        >>> is_within("sub/a[2]/b", "sub"), is_within("sub[0]", "sub"), is_within("sub2", "sub")
+        (True, True, False)
+    """
+    return address == holder or address.startswith((f"{holder}/", f"{holder}["))
 
 
 def planned(recipe: Recipe, base: str = "") -> tuple[ev.PlannedUnit, ...]:

@@ -2,7 +2,7 @@
 
 Thin by design, as the team's driver is. Every unit of work is a task with a boundary: a graceful
 stop lets the step in hand finish and begins none, nor another attempt at one; an immediate stop
-cuts model streams and process groups.
+cuts model streams and process groups, as does the end of a called recipe's time for those in it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -31,8 +31,9 @@ from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ConfigError, ModelCallError, NbAgentsError
 from nb_agents.models.backend import Backend
 from nb_agents.recipes import agent_step
-from nb_agents.recipes.addresses import planned
+from nb_agents.recipes.addresses import is_within, planned
 from nb_agents.recipes.check import find_recipe
+from nb_agents.recipes.clocks import Clocks
 from nb_agents.recipes.crew import Worker, worker_for
 from nb_agents.recipes.output import final_text
 from nb_agents.recipes.pace import Pace
@@ -49,6 +50,7 @@ from nb_agents.recipes.work import (
     Plan,
     Work,
 )
+from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
 from nb_agents.tools.base import Tool
 from nb_agents.tools.kept import kept_folder
 from nb_agents.tools.process import clean_env, run_bash
@@ -79,6 +81,14 @@ class Models:
     secrets: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class _Gate:
+    """A gate that waits: who has approved so far, and what ends the waiting."""
+
+    tally: Tally
+    decided: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
 class Executor:
     """Drives a recipe through one turn; make it on the loop.
 
@@ -93,6 +103,7 @@ class Executor:
         look: Looks whether another process has asked for a stop; called before anything begins.
         said: Texts that the person has added so far.
         past: Where the agents of steps were, when this goes on with an earlier turn.
+        approval: Who decides its gates, and how long those wait that do not say it themselves.
     """
 
     def __init__(
@@ -107,6 +118,7 @@ class Executor:
         look: Callable[[], None],
         said: Sequence[str] = (),
         past: Past | None = None,
+        approval: ApprovalConfig | None = None,
     ) -> None:
         self._progress = progress
         self._models = models
@@ -120,6 +132,7 @@ class Executor:
         self._open_rounds = dict(past.rounds) if past else {}
         self._calls = dict(past.calls) if past else {}
         self._heard = past.state.heard if past else {}
+        self._approval = approval or ApprovalConfig()
         recipe = progress.recipes[""]
         pause_ms = recipe.orchestrator.config.min_delay_between_calls_ms
         self._pace = Pace(recipe.rate_limiting, pause_ms, {**recipe.context, **progress.context})
@@ -129,7 +142,8 @@ class Executor:
         self._busy: set[str] = set()
         self._active: dict[str, AgentTurn] = {}
         self._written: dict[str, list[str]] = {}
-        self._gates: dict[str, anyio.CancelScope] = {}
+        self._gates: dict[str, _Gate] = {}
+        self._clocks = Clocks(token, self._only_waits, self._take_too_long)
         self._changed = anyio.Event()
 
     # What the run asks of it -----------------------------------------------------------------
@@ -146,7 +160,7 @@ class Executor:
         self._said.append(event.text)
 
     def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
-        """Decide a gate.
+        """Decide a gate, or count towards it.
 
         Args:
             approved: Whether the recipe goes on.
@@ -156,11 +170,19 @@ class Executor:
 
         Returns:
             The address of the gate, or "" when it does not wait.
+
+        Raises:
+            UserError: This person is not among the approvers.
         """
         address = gate or next(iter(self._gates), "")
         if address not in self._gates:
             return ""
-        self._give(address, approved, message, by)
+        tally = self._gates[address].tally
+        decision = tally.take(approved, message, by)
+        if decision is None:
+            self._emit(ev.Noticed(text=f"{address}: {tally}."))
+        else:
+            self._give(address, decision)
         return address
 
     def next(self) -> tuple[str, ...]:
@@ -188,6 +210,7 @@ class Executor:
                 if ended is None and self._busy:
                     self._changed = anyio.Event()
                     await self._changed.wait()
+            self._clocks.keep(group, ())
             if isinstance(ended, Denied):
                 said = f": {ended.message}" if ended.message else ""
                 self._deny(f"the gate of {ended.address!r} was denied{said}")
@@ -206,17 +229,19 @@ class Executor:
 
     def _go_on(self, group: anyio.abc.TaskGroup) -> Completed | Failed | Denied | None:
         """Do what the plan says now: how the recipe ended, or None."""
-        now: Plan = plan(self._progress, frozenset(self._busy))
+        now: Plan = plan(self._progress, frozenset(self._busy), self._approval)
         for event in now.events:
             if self._token.is_stopping:
                 return None
             self._emit(event)
+        self._clocks.keep(group, now.limits)
         for work in now.work:
             self._busy.add(work.address)
             if isinstance(work, GateWork):
                 # Already here: who sees the question may answer before its task runs.
-                self._gates[work.address] = anyio.CancelScope()
-            group.start_soon(self._do, work, name=work.address)
+                self._gates[work.address] = _Gate(Tally(self._approval))
+            token = self._clocks.token(work.address)
+            group.start_soon(self._do, work, token, name=work.address)
         return now.ended
 
     def _close(self) -> Completed | None:
@@ -238,21 +263,31 @@ class Executor:
         self._progress = apply(self._progress, event)
         self._publish(event)
 
-    async def _do(self, work: Work) -> None:
+    def _only_waits(self, recipe: str) -> bool:
+        """Tell whether a called recipe has nothing in hand but gates."""
+        in_hand = [address for address in self._busy if is_within(address, recipe)]
+        return bool(in_hand) and all(address in self._gates for address in in_hand)
+
+    def _take_too_long(self, recipe: str, why: str) -> None:
+        """Note that a called recipe's time is over; from then on nothing in it begins."""
+        self._emit(ev.StepFailed(step=recipe, attempt=1, error=why))
+        self._changed.set()
+
+    async def _do(self, work: Work, token: CancelToken) -> None:
         try:
-            await self._try(work)
+            await self._try(work, token)
         finally:
             self._busy.discard(work.address)
             self._gates.pop(work.address, None)
             self._changed.set()
 
-    async def _try(self, work: Work) -> None:
+    async def _try(self, work: Work, token: CancelToken) -> None:
         """Do one piece of work within its boundary; what a stop cuts begins anew on resume."""
         # A step in hand is done as a whole: an agent may make further calls for it.
-        with Boundary(self._token, patient=True) as boundary:
+        with Boundary(token, patient=True) as boundary:
             try:
                 await boundary.ready()
-                self._token.checkpoint()
+                token.checkpoint()
                 match work:
                     case AgentWork():
                         await self._agent(work, boundary)
@@ -414,16 +449,17 @@ class Executor:
         self._emit(ev.RecipeLoaded(step=work.address, path=path, text=recipe.text, outline=outline))
 
     async def _gate(self, work: GateWork, boundary: Boundary) -> None:
-        decided = self._gates.get(work.address)
-        if decided is None:
+        gate = self._gates.get(work.address)
+        if gate is None:
             return
-        with decided:
+        with gate.decided:
             await boundary.sleep(work.timeout_s or math.inf)
-            self._give(work.address, work.default == "approve", "", "timeout")
+            self._give(work.address, Decision(work.default == "approve", "", "timeout"))
 
-    def _give(self, address: str, approved: bool, message: str, by: str) -> None:
+    def _give(self, address: str, decision: Decision) -> None:
+        approved, message, by = decision
         self._emit(ev.ApprovalGiven(step=address, approved=approved, message=message, by=by))
-        self._gates.pop(address).cancel()
+        self._gates.pop(address).decided.cancel()
 
 
 def _last_text(progress: Progress) -> str:

@@ -21,49 +21,53 @@ from typing import Any, NoReturn
 from nb_agents import events as ev
 from nb_agents.config import recipe_values as ranges
 from nb_agents.config.recipe import Recipe
-from nb_agents.config.recipe_limits import Recursion, Retry
+from nb_agents.config.recipe_limits import Recursion
 from nb_agents.config.recipe_stage import Approval, Stage
 from nb_agents.config.recipe_step import Step
-from nb_agents.config.recipe_values import Range
-from nb_agents.errors import RecipeError
-from nb_agents.recipes import expression
-from nb_agents.recipes.addresses import join
-from nb_agents.recipes.expression import as_text
+from nb_agents.recipes import values
+from nb_agents.recipes.addresses import is_within, join
 from nb_agents.recipes.fields import Read, Wanted, wanted
-from nb_agents.recipes.output import JSON_RIDER, value_of
+from nb_agents.recipes.iterations import all_of, items_of, width_of
+from nb_agents.recipes.leaves import work_of
 from nb_agents.recipes.progress import Gate, Progress, Unit
 from nb_agents.recipes.scope import Scope
-from nb_agents.recipes.shell import render_command
-from nb_agents.recipes.template import render, render_value
+from nb_agents.recipes.values import FailedError
 from nb_agents.recipes.work import (
-    AgentWork,
-    CommandWork,
     Completed,
     Denied,
     Failed,
     GateWork,
+    Limit,
     LoadWork,
     Plan,
     Work,
 )
+from nb_agents.tools.approval import ApprovalConfig
 
 __all__ = ["fatal", "plan"]
 
+_BY_ANYBODY = ApprovalConfig()
 
-def plan(progress: Progress, busy: frozenset[str] = frozenset()) -> Plan:
+
+def plan(
+    progress: Progress,
+    busy: frozenset[str] = frozenset(),
+    approval: ApprovalConfig = _BY_ANYBODY,
+) -> Plan:
     """Say what a recipe does next.
 
     Args:
         progress: How far it is; its recipe is loaded.
         busy: Addresses of the work that is under way.
+        approval: How long gates wait, and what comes then, that do not say it themselves.
 
     Returns:
         The plan. Once its events are folded in, planning again gives the same work and no events.
         The recipe completes or fails only when nothing is under way; a denied gate ends it at once.
     """
-    walk = _Walk(progress, busy)
+    walk = _Walk(progress, busy, approval)
     ended = walk.ended()
-    return Plan(tuple(walk.events), tuple(walk.work), ended)
+    return Plan(tuple(walk.events), tuple(walk.work), ended, tuple(walk.limits))
 
 
 def fatal(progress: Progress) -> tuple[str, ...]:
@@ -75,7 +79,7 @@ def fatal(progress: Progress) -> tuple[str, ...]:
     Returns:
         The addresses; also of those beside which others were still under way.
     """
-    ended = _Walk(progress, frozenset(), waits=False).ended()
+    ended = _Walk(progress, frozenset(), _BY_ANYBODY, waits=False).ended()
     return ended.addresses if isinstance(ended, Failed) else ()
 
 
@@ -108,13 +112,6 @@ class _Flow(Enum):
     DONE = auto()
     BUSY = auto()
     SKIP_REST = auto()
-
-
-class _FailedError(Exception):
-    def __init__(self, addresses: tuple[str, ...], error: str) -> None:
-        super().__init__(error)
-        self.addresses = addresses
-        self.error = error
 
 
 class _DeniedError(Exception):
@@ -157,15 +154,25 @@ class _Walk:
     Args:
         progress: How far it is.
         busy: Addresses of the work that is under way.
+        approval: What holds for gates that do not say it themselves.
         waits: Whether a failure in a parallel loop waits for the other iterations.
     """
 
-    def __init__(self, progress: Progress, busy: frozenset[str], *, waits: bool = True) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        busy: frozenset[str],
+        approval: ApprovalConfig,
+        *,
+        waits: bool = True,
+    ) -> None:
         self.events: list[ev.Event] = []
         self.work: list[Work] = []
+        self.limits: list[Limit] = []
         self._units = progress.units
         self._progress = progress
         self._busy = busy
+        self._approval = approval
         self._waits = waits
         self._agent_steps = sum(1 for unit in self._units.values() if unit.kind == "agent")
         self._not_met = {address for address in busy if address not in self._units}
@@ -177,7 +184,7 @@ class _Walk:
         scope = Scope({**given, **_inner(root, self._progress)})
         try:
             flow = self._recipe(_Frame("", root, root.recursion, (root.name,)), scope)
-        except _FailedError as exc:
+        except FailedError as exc:
             return Failed(exc.addresses, exc.error)
         except _DeniedError as exc:
             return Denied(exc.address, exc.message)
@@ -198,13 +205,13 @@ class _Walk:
         scope.values["stage"] = {"name": stage.name, "index": index}
         try:
             return self._named_stage(frame, scope, stage, address)
-        except _FailedError as exc:
+        except FailedError as exc:
             self._pass_on(address, exc)
 
     def _named_stage(self, frame: _Frame, scope: Scope, stage: Stage, address: str) -> _Flow:
         unit = self._units.get(address)
         if unit is None or unit.outcome == "failed":
-            if not self._holds(stage.condition, scope, address, "condition"):
+            if not values.holds(stage.condition, scope, address, "condition"):
                 self._skip(address, f"its condition is false: {stage.condition}")
                 return _Flow.DONE
         elif unit.outcome == "skipped":
@@ -225,9 +232,7 @@ class _Walk:
         gate = self._progress.gates.get(address) or self._ask(scope, stage, approval, address)
         if gate.approved is None:
             if address not in self._busy:
-                timeout_s = self._number(ranges.APPROVAL_TIMEOUT, approval.timeout, scope, address)
-                default = approval.default
-                self.work.append(GateWork(address=address, timeout_s=timeout_s, default=default))
+                self.work.append(self._wait(scope, approval, address))
             return _Flow.BUSY
         if not gate.approved:
             raise _DeniedError(address, gate.message)
@@ -237,19 +242,30 @@ class _Walk:
     def _ask(self, scope: Scope, stage: Stage, approval: Approval, address: str) -> Gate:
         conditions = stage.auto_approve_if
         if conditions and all(
-            self._holds(condition, scope, address, "auto_approve_if") for condition in conditions
+            values.holds(condition, scope, address, "auto_approve_if") for condition in conditions
         ):
             self.events.append(ev.ApprovalGiven(step=address, approved=True, by="auto_approve_if"))
             return Gate(True)
+        wait = self._wait(scope, approval, address)
         self.events.append(
             ev.ApprovalAsked(
                 step=address,
-                prompt=self._render(approval.prompt, scope, address),
-                timeout_s=self._number(ranges.APPROVAL_TIMEOUT, approval.timeout, scope, address),
-                default=approval.default,
+                prompt=values.text(approval.prompt, scope, address),
+                timeout_s=wait.timeout_s,
+                default=wait.default,
             )
         )
         return Gate()
+
+    def _wait(self, scope: Scope, approval: Approval, address: str) -> GateWork:
+        """Say how long a gate waits, and what comes then: what it says itself comes first."""
+        timeout_s = values.number(ranges.APPROVAL_TIMEOUT, approval.timeout, scope, address)
+        default = approval.default
+        if not timeout_s and self._approval.timeout:
+            timeout_s = self._approval.timeout
+            if "default" not in approval.model_fields_set:
+                default = self._approval.default
+        return GateWork(address=address, timeout_s=timeout_s, default=default)
 
     # Steps -----------------------------------------------------------------------------------
 
@@ -274,7 +290,7 @@ class _Walk:
             if step.while_condition:
                 return self._while(frame, scope, step, address)
             return self._body(frame, scope, step, address)
-        except _FailedError as exc:
+        except FailedError as exc:
             return self._absorb(step, scope, address, exc)
 
     def _is_skipped(self, step: Step, scope: Scope, address: str) -> bool:
@@ -286,14 +302,14 @@ class _Walk:
         # A step that has begun keeps its answer, which its own outputs could change.
         elif unit is not None and unit.outcome != "failed":
             return unit.outcome == "skipped"
-        elif self._holds(step.condition, scope, address, "condition"):
+        elif values.holds(step.condition, scope, address, "condition"):
             return False
         else:
             why = f"its condition is false: {step.condition}"
         self._skip(address, why)
         return True
 
-    def _absorb(self, step: Step, scope: Scope, address: str, exc: _FailedError) -> _Flow:
+    def _absorb(self, step: Step, scope: Scope, address: str, exc: FailedError) -> _Flow:
         """Do with a failure what the step's ``on_error`` says."""
         if step.on_error == "fail":
             self._pass_on(address, exc)
@@ -302,7 +318,7 @@ class _Walk:
         scope.missing[step.id] = "failed"
         return _Flow.SKIP_REST if step.on_error == "skip_remaining" else _Flow.DONE
 
-    def _give_nothing(self, step: Step, scope: Scope, address: str, exc: _FailedError) -> None:
+    def _give_nothing(self, step: Step, scope: Scope, address: str, exc: FailedError) -> None:
         self._tell_failed(address, exc)
         scope.set(step.output_exit_code, None)
         self._give(scope, step, None)
@@ -331,7 +347,7 @@ class _Walk:
             self._not_met.discard(address)
             self._agent_steps += not is_counted
             return _Flow.BUSY
-        work = self._work(frame, step, scope, address, unit or Unit("group"))
+        work = work_of(step, unit or Unit("group"), frame.wanted(step), scope, address)
         if is_counted or self._may_begin(frame, scope, address):
             self.work.append(work)
         return _Flow.BUSY
@@ -353,7 +369,7 @@ class _Walk:
         Work that is under way and that this walk has not met yet may be agent steps: while that
         matters, none begins.
         """
-        limit = self._number(ranges.MAX_STEPS, frame.limits.max_total_steps, scope, address)
+        limit = values.number(ranges.MAX_STEPS, frame.limits.max_total_steps, scope, address)
         if self._agent_steps >= limit:
             self._fail(address, f"The limit of {limit:g} agent steps is reached (max_total_steps).")
         if self._agent_steps + len(self._not_met) >= limit:
@@ -361,69 +377,63 @@ class _Walk:
         self._agent_steps += 1
         return True
 
-    def _work(self, frame: _Frame, step: Step, scope: Scope, address: str, unit: Unit) -> Work:
-        most = self._number(ranges.ATTEMPTS, step.retry.max_attempts, scope, address)
-        if unit.failures >= most:
-            self._fail(address, unit.why)
-        attempt = unit.failures + 1
-        delay_s = self._delay_s(step.retry, unit.failures, scope, address)
-        is_last = attempt >= most
-        retry_s = None if is_last else self._delay_s(step.retry, attempt, scope, address)
-        timeout_s = self._number(ranges.TIMEOUT, step.timeout, scope, address)
-        if step.type == "agent":
-            return AgentWork(
-                address=address,
-                step=step,
-                prompt=self._prompt(frame, step, scope, address),
-                attempt=attempt,
-                attempts=int(most),
-                delay_s=delay_s,
-                retry_s=retry_s,
-                timeout_s=timeout_s,
-            )
-        return CommandWork(
-            address=address,
-            command=self._command(step, scope, address),
-            cwd=self._render(step.cwd, scope, address),
-            env={k: self._render(v, scope, address) for k, v in step.env.items()},
-            attempt=attempt,
-            attempts=int(most),
-            delay_s=delay_s,
-            retry_s=retry_s,
-            timeout_s=timeout_s,
-            tolerates=step.on_error == "continue" and is_last,
-        )
-
-    def _prompt(self, frame: _Frame, step: Step, scope: Scope, address: str) -> str:
-        mode = f"MODE: {step.mode}\n\n" if step.mode else ""
-        result = frame.wanted(step)
-        rider = JSON_RIDER if step.parse_json or result.is_json else ""
-        return mode + self._render(step.prompt, scope, address) + rider + result.rider
-
-    def _command(self, step: Step, scope: Scope, address: str) -> str:
-        try:
-            return render_command(step.command, scope.values)
-        except RecipeError as exc:
-            self._fail(address, str(exc))
-
     def _call(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
-        """Walk the recipe that a step calls."""
+        """Walk a step that calls a recipe."""
         self._begin(address, "recipe")
+        unit = self._units.get(address)
+        # An attempt that failed is one whose time was over: nothing else fails a recipe itself.
+        if unit is not None and unit.failures:
+            return self._take_back(address, unit)
+        if step.recipe_timeout is None:
+            return self._called(frame, scope, step, address)
+        timeout_s = values.number(ranges.TIMEOUT, step.recipe_timeout, scope, address)
+        place = len(self.limits)
+        flow = self._called(frame, scope, step, address)
+        if flow is _Flow.BUSY:
+            self.limits.insert(place, Limit(address, timeout_s))  # before those in it
+        return flow
+
+    def _take_back(self, address: str, unit: Unit) -> _Flow:
+        """Fail a call whose time was over, and all that is open in it, once its work has ended."""
+        failure = FailedError((address,), unit.why)
+        for gate in self._open_gates:
+            if is_within(gate, address):
+                given = ev.ApprovalGiven(step=gate, approved=False, message=unit.why, by="timeout")
+                self.events.append(given)
+        if any(is_within(each, address) for each in self._busy):
+            self._tell_failed(address, failure)
+            return _Flow.BUSY
+        for inner in self._open_units:
+            if inner != address and is_within(inner, address):
+                self._tell_failed(inner, failure)
+        raise failure
+
+    @cached_property
+    def _open_units(self) -> list[str]:
+        return [address for address, unit in self._units.items() if not unit.outcome]
+
+    @cached_property
+    def _open_gates(self) -> list[str]:
+        gates = self._progress.gates.items()
+        return [address for address, gate in gates if gate.approved is None]
+
+    def _called(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
+        """Walk the recipe that a step calls."""
         recipe = self._progress.recipes.get(address)
         if recipe is None:
             self._check(address)
             if address not in self._busy:
-                path = self._render(step.recipe, scope, address)
+                path = values.text(step.recipe, scope, address)
                 beside = frame.recipe.path
                 self.work.append(LoadWork(address=address, path=path, beside=beside))
             return _Flow.BUSY
         limits = step.recursion or frame.limits
         stack = (*frame.stack, recipe.name)
-        most = self._number(ranges.MAX_DEPTH, limits.max_depth, scope, address)
+        most = values.number(ranges.MAX_DEPTH, limits.max_depth, scope, address)
         if len(stack) > most:
             said = " → ".join(stack)
             self._fail(address, f"Recipes call each other deeper than {most:g}: {said}.")
-        given = self._value(step.context, scope, address)
+        given = values.value(step.context, scope, address)
         if missing := [name for name in recipe.required if name not in given]:
             self._fail(address, f"{recipe.name} needs {missing[0]!r} in its context.")
         inner = Scope({**recipe.context, **given, **_inner(recipe, self._progress)})
@@ -437,10 +447,10 @@ class _Walk:
     # Loops -----------------------------------------------------------------------------------
 
     def _foreach(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
-        items = self._items(step, scope, address)
+        items = items_of(step, scope, address)
         if not items:
             scope.values["_skipped_steps"] = [*scope.values["_skipped_steps"], step.id]
-        width = self._width(step, len(items), scope, address)
+        width = width_of(step, len(items), scope, address)
         self._begin(address, "foreach", total=len(items))
         walk = self._sequential if width is None else partial(self._parallel, width)
         return self._close(scope, step, address, *walk(frame, scope, step, address, items))
@@ -456,19 +466,6 @@ class _Walk:
             scope.set(step.collect, results)
             scope.set(step.output if results else None, last)
         return flow
-
-    def _items(self, step: Step, scope: Scope, address: str) -> list[Any]:
-        items = self._value(step.foreach.strip(), scope, address)
-        if isinstance(items, str):
-            items = value_of(items)
-        if not isinstance(items, list):
-            kind = {dict: "a mapping", str: "text", type(None): "empty"}.get(type(items), "a value")
-            self._fail(address, f"foreach needs a list, and {step.foreach} is {kind}.")
-        most = self._number(ranges.ITERATIONS, step.max_iterations, scope, address)
-        if len(items) > most:
-            said = f"{step.foreach} has {len(items)} items, and max_iterations is {most:g}."
-            self._fail(address, said)
-        return items
 
     def _sequential(
         self, frame: _Frame, scope: Scope, step: Step, address: str, items: list[Any]
@@ -486,7 +483,7 @@ class _Walk:
         self, width: float, frame: _Frame, scope: Scope, step: Step, address: str, items: list[Any]
     ) -> tuple[_Flow, list[Any]]:
         results: list[Any] = [None] * len(items)
-        failures: dict[int, _FailedError] = {}
+        failures: dict[int, FailedError] = {}
         open_, end, skips = 0, len(items), False
         for index in self._begun_first(address, len(items)):
             where = f"{address}[{index}]"
@@ -496,7 +493,7 @@ class _Walk:
             inner = scope.copy(**{step.as_: items[index], "_parallel_group_id": address})
             try:
                 flow, results[index] = self._iteration(frame, inner, step, where)
-            except _FailedError as exc:
+            except FailedError as exc:
                 failures[index] = exc
                 end = min(end, index)
                 continue
@@ -506,7 +503,7 @@ class _Walk:
         if open_ and (self._waits or not failures):
             return _Flow.BUSY, results
         if failures:
-            raise _all_of(failures, len(items))
+            raise all_of(failures, len(items))
         return _Flow.SKIP_REST if skips else _Flow.DONE, results
 
     def _has_begun(self, address: str) -> bool:
@@ -516,13 +513,6 @@ class _Walk:
         """Order iterations so that those are counted that are open before others begin."""
         return sorted(range(count), key=lambda i: not self._has_begun(f"{address}[{i}]"))
 
-    def _width(self, step: Step, count: int, scope: Scope, address: str) -> float | None:
-        """Give how many iterations may run at the same time; None for one after the other."""
-        given = self._render(as_text(step.parallel), scope, address).strip().lower()
-        if given in ("true", "false"):
-            return count if given == "true" else None
-        return self._number(ranges.PARALLEL, given, scope, address)
-
     def _iteration(
         self, frame: _Frame, scope: Scope, step: Step, address: str
     ) -> tuple[_Flow, Any]:
@@ -530,7 +520,7 @@ class _Walk:
         scope.last = None
         try:
             flow = self._body(frame, scope, step, address)
-        except _FailedError as exc:
+        except FailedError as exc:
             if step.on_error != "continue":
                 self._pass_on(address, exc)
             self._give_nothing(step, scope, address, exc)
@@ -538,7 +528,7 @@ class _Walk:
         return flow, scope.last
 
     def _while(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
-        most = self._number(ranges.WHILE_ITERATIONS, step.max_while_iterations, scope, address)
+        most = values.number(ranges.WHILE_ITERATIONS, step.max_while_iterations, scope, address)
         self._begin(address, "while")
         results: list[Any] = []
         flow = _Flow.DONE
@@ -555,53 +545,13 @@ class _Walk:
     def _goes_on(self, step: Step, scope: Scope, address: str, index: int) -> bool:
         if self._has_begun(f"{address}[{index}]"):
             return True
-        return self._holds(step.while_condition, scope, address, "while_condition")
+        return values.holds(step.while_condition, scope, address, "while_condition")
 
     def _is_broken(self, step: Step, scope: Scope, address: str) -> bool:
         """Update the context after an iteration; tell whether it was the last."""
         for name, text in step.update_context.items():
-            scope.set(name, self._value(text, scope, address))
-        return bool(step.break_when) and self._holds(step.break_when, scope, address, "break_when")
-
-    # Values ----------------------------------------------------------------------------------
-
-    def _holds(self, condition: str, scope: Scope, address: str, what: str) -> bool:
-        try:
-            return expression.evaluate(expression.parse(condition), scope.values)
-        except RecipeError as exc:
-            self._fail(address, f"{what}: {exc}")
-
-    def _render(self, text: str, scope: Scope, address: str) -> str:
-        try:
-            return render(text, scope.values)
-        except RecipeError as exc:
-            self._fail(address, str(exc))
-
-    def _value(self, value: Any, scope: Scope, address: str) -> Any:
-        """Give a value of the recipe, filled in, with its type."""
-        try:
-            return render_value(value, scope.values)
-        except RecipeError as exc:
-            self._fail(address, str(exc))
-
-    def _number(self, range_: Range, value: object, scope: Scope, address: str) -> float:
-        """Give a number that the recipe may have as a template."""
-        if not isinstance(value, str):
-            assert isinstance(value, int | float)
-            return value
-        try:
-            return range_.number(self._render(value, scope, address))
-        except ValueError as exc:
-            self._fail(address, f"{exc}.")
-
-    def _delay_s(self, retry: Retry, failures: int, scope: Scope, address: str) -> float:
-        """Give the seconds before the next attempt: none before the first."""
-        if not failures:
-            return 0.0
-        first = self._number(ranges.DELAY, retry.initial_delay, scope, address)
-        longest = self._number(ranges.DELAY, retry.max_delay, scope, address)
-        doublings = min(failures - 1, 64) if retry.backoff == "exponential" else 0
-        return min(first * 2.0**doublings, longest)
+            scope.set(name, values.value(text, scope, address))
+        return bool(step.break_when) and values.holds(step.break_when, scope, address, "break_when")
 
     # What is so by now -----------------------------------------------------------------------
 
@@ -622,25 +572,17 @@ class _Walk:
         """Raise when a unit has failed."""
         unit = self._units.get(address)
         if unit is not None and unit.outcome == "failed":
-            raise _FailedError((address,), unit.why)
+            raise FailedError((address,), unit.why)
 
     def _fail(self, address: str, why: str) -> NoReturn:
         """Let a unit fail without any work: once told, it stays so until a resume."""
-        raise _FailedError((address,), why)
+        raise FailedError((address,), why)
 
-    def _pass_on(self, address: str, exc: _FailedError) -> NoReturn:
+    def _pass_on(self, address: str, exc: FailedError) -> NoReturn:
         self._tell_failed(address, exc)
         raise exc
 
-    def _tell_failed(self, address: str, exc: _FailedError) -> None:
+    def _tell_failed(self, address: str, exc: FailedError) -> None:
         unit = self._units.get(address)
         if unit is None or unit.outcome != "failed":
             self.events.append(ev.StepFinished(step=address, outcome="failed", why=exc.error))
-
-
-def _all_of(failures: Mapping[int, _FailedError], count: int) -> _FailedError:
-    """Give the failure of a parallel loop, from those of its iterations."""
-    each = [failures[index] for index in sorted(failures)]
-    said = "; ".join(failure.error for failure in each)[:2000]
-    addresses = tuple(address for failure in each for address in failure.addresses)
-    return _FailedError(addresses, f"{len(each)} of {count} iterations failed: {said}")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from nb_agents import events as ev
 from nb_agents.config.recipe import Recipe
+from nb_agents.recipes.addresses import is_within
 from nb_agents.recipes.output import Output
 
 __all__ = ["Gate", "Progress", "Unit", "apply", "fold", "forget"]
@@ -32,6 +33,7 @@ class Unit:
         exit_code: Of a command, or None.
         failures: Attempts that failed.
         why: Why the last attempt failed, or why it was skipped.
+        cut_by: Address of the called recipe whose time was over while this was open, or "".
     """
 
     kind: ev.StepKind
@@ -40,6 +42,7 @@ class Unit:
     exit_code: int | None = None
     failures: int = 0
     why: str = ""
+    cut_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
         case ev.StepFailed(step=step, attempt=attempt, error=error):
             # An attempt may fail before it has begun: no model, no key.
             unit = progress.units.get(step) or Unit("group")
-            return _with_unit(progress, step, replace(unit, failures=attempt, why=error))
+            progress = _with_unit(progress, step, replace(unit, failures=attempt, why=error))
+            return _cut_within(progress, step) if unit.kind == "recipe" else progress
         case ev.StepFinished(step=step):
             unit = progress.units.get(step) or Unit("group")
             over = replace(
@@ -132,14 +136,15 @@ def forget(progress: Progress, failed: Iterable[str]) -> Progress:
         failed: Addresses of the units whose failure ended it: they are tried again.
 
     Returns:
-        One in which those and all that hold them have never begun, and every gate that was not
-        passed is asked again.
+        One in which those, all that hold them and what they cut have never begun, and every gate
+        that was not passed is asked again.
     """
+    failed = frozenset(failed)
     again = {holder for address in failed for holder in _holders(address)}
     units = {
-        address: replace(unit, failures=0) if not unit.outcome else unit
+        address: unit if unit.outcome else replace(unit, failures=0, cut_by="")
         for address, unit in progress.units.items()
-        if address not in again or unit.outcome != "failed"
+        if unit.outcome != "failed" or (address not in again and unit.cut_by not in failed)
     }
     gates = {address: gate for address, gate in progress.gates.items() if gate.approved}
     return replace(progress, units=units, gates=gates)
@@ -150,6 +155,16 @@ def _holders(address: str) -> Iterator[str]:
     yield address
     for found in re.finditer(r"[/[]", address):
         yield address[: found.start()]
+
+
+def _cut_within(progress: Progress, recipe: str) -> Progress:
+    """Note what was open in a called recipe when its time was over."""
+    cut = {
+        address: replace(unit, cut_by=recipe)
+        for address, unit in progress.units.items()
+        if not unit.outcome and address != recipe and is_within(address, recipe)
+    }
+    return replace(progress, units={**progress.units, **cut})
 
 
 def _with_unit(progress: Progress, address: str, unit: Unit) -> Progress:

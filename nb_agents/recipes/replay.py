@@ -35,4 +35,7 @@ def resumed(progress: Progress) -> Progress:
     """Give the progress that a resume goes on with: what ended it is tried and asked again."""
     if not progress.recipes:
         return progress
-    return forget(progress, fatal(progress))
+    # What ended it may hide what else had failed, as in a recipe that then took too long.
+    while (again := forget(progress, fatal(progress))) != progress:
+        progress = again
+    return progress

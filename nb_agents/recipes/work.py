@@ -17,6 +17,7 @@ __all__ = [
     "Denied",
     "Failed",
     "GateWork",
+    "Limit",
     "LoadWork",
     "Plan",
     "Work",
@@ -107,6 +108,19 @@ class GateWork:
     default: Literal["approve", "deny"]
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How long a recipe that a step calls may take, counted from where the step begins.
+
+    Attributes:
+        address: The step's, or its iteration's: what is in it stands under this limit.
+        timeout_s: Seconds.
+    """
+
+    address: str
+    timeout_s: float
+
+
 Work = AgentWork | CommandWork | LoadWork | GateWork
 
 
@@ -141,8 +155,10 @@ class Plan:
         events: What is so by now: units that begin, end or are skipped without any work.
         work: What there is to do, in order, without what is under way already.
         ended: How the recipe ended, or None.
+        limits: Those of the called recipes that are under way, the outer ones first.
     """
 
     events: tuple[ev.Event, ...]
     work: tuple[Work, ...]
     ended: Completed | Failed | Denied | None
+    limits: tuple[Limit, ...] = ()

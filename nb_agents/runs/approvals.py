@@ -12,7 +12,7 @@ from nb_agents import events as ev
 from nb_agents.agents.boundary import Boundary
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.errors import UserError
-from nb_agents.runs.options import ApprovalConfig
+from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
 from nb_agents.tools.policy import Answer
 
 __all__ = ["Approvals", "text_of"]
@@ -20,11 +20,11 @@ __all__ = ["Approvals", "text_of"]
 
 @dataclass
 class _Question:
-    """What is asked at a gate, and what came so far: messages of those who approved, by name."""
+    """What is asked at a gate, and what came so far."""
 
     wants: Literal["approval", "input"]
+    tally: Tally
     decided: anyio.Event = field(default_factory=anyio.Event)
-    approvals: dict[str, str] = field(default_factory=dict)
     answer: Answer | None = None
 
 
@@ -127,19 +127,14 @@ class Approvals:
         chosen = self._chosen(gate)
         if not chosen:
             return ""
-        question, config = self._waiting[chosen], self._config
+        question = self._waiting[chosen]
+        decision: Decision | None = Decision(approved, message, by)
         if question.wants == "approval":
-            if config.approvers and by not in config.approvers:
-                named = ", ".join(config.approvers)
-                raise UserError(f"{by!r} is no approver of this run. They are: {named}.")
-            if approved:
-                question.approvals[by] = message
-                if len(question.approvals) < config.required_approvals:
-                    self._tell_count(chosen, question)
-                    return chosen
-                message = "; ".join(filter(None, question.approvals.values()))
-                by = ", ".join(question.approvals)
-        self._conclude(chosen, approved, message, by)
+            decision = question.tally.take(approved, message, by)
+        if decision is None:
+            self._emit(ev.Noticed(text=f"{chosen}: {question.tally}."))
+        else:
+            self._conclude(chosen, *decision)
         return chosen
 
     def _gate(self, name: str) -> str:
@@ -152,15 +147,14 @@ class Approvals:
         return chosen if chosen in open_ else ""
 
     async def _wait(self, gate: str, prompt: str, wants: Literal["approval", "input"]) -> Answer:
-        question = self._waiting[gate] = _Question(wants)
+        question = self._waiting[gate] = _Question(wants, Tally(self._config))
         timeout_s = self._config.timeout if wants == "approval" else None
-        is_auto = self._config.auto_approve_on_timeout
         self._emit(
             ev.ApprovalAsked(
                 step=gate,
                 prompt=prompt,
                 timeout_s=timeout_s or 0.0,
-                default="approve" if is_auto else "deny",
+                default=self._config.default,
                 wants=wants,
             )
         )
@@ -169,7 +163,7 @@ class Approvals:
                 await boundary.until(question.decided.wait)
             if question.answer is None:
                 self._token.checkpoint()
-                self._conclude(gate, is_auto, "", "timeout")
+                self._conclude(gate, self._config.auto_approve_on_timeout, "", "timeout")
         finally:
             if question.answer is None and not self._token.is_stopping:
                 self._conclude(gate, False, "nobody waits for it any more", "")
@@ -182,11 +176,6 @@ class Approvals:
         question.answer = Answer(approved, message)
         self._emit(ev.ApprovalGiven(step=gate, approved=approved, message=message, by=by))
         question.decided.set()
-
-    def _tell_count(self, gate: str, question: _Question) -> None:
-        count, needed = len(question.approvals), self._config.required_approvals
-        named = ", ".join(question.approvals)
-        self._emit(ev.Noticed(text=f"{gate}: {count} of {needed} approvals ({named})."))
 
 
 def text_of(answer: Answer) -> str:

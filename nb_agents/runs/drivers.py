@@ -11,6 +11,7 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
+from nb_agents.agents.caller import current_caller
 from nb_agents.agents.team import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.team import AgentSpec
@@ -96,7 +97,7 @@ def kit_for(run: Execution) -> ToolKit:
     places = ToolPlaces(
         work.paths.path.parent, work.paths.path, work.context, secrets_of(work.spec)
     )
-    return ToolKit(places, work.functions, run.recorder.note, run.approvals.ask)
+    return ToolKit(places, work.functions, run.recorder.note, run.approvals.ask, current_caller)
 
 
 async def _team(
@@ -156,6 +157,7 @@ async def _executor(
         # What was said in this turn before there was a driver is heard by it apart.
         resumed.view.said if resumed else (),
         resumed.past if resumed else None,
+        work.options.approval,
     )
 
 

@@ -345,6 +345,9 @@ class Execution:
 
         Returns:
             Its address, or "" when it does not wait.
+
+        Raises:
+            UserError: This person is not among the approvers.
         """
         if self.view.is_over:
             return ""

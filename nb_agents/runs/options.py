@@ -7,7 +7,7 @@ what is left out comes from the team's file.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,11 +16,10 @@ from nb_agents.config.orchestrator import OnTimeout
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.models.retry import Retry
+from nb_agents.tools.approval import ApprovalConfig
 
 __all__ = [
-    "ApprovalConfig",
     "Chosen",
-    "Retry",
     "RunOptions",
     "Timeout",
     "chosen_options",
@@ -63,38 +62,6 @@ class Timeout:
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalConfig:
-    """How a call of a tool, or `Run.wait_for_approval`, is approved.
-
-    A recipe's gates say this for themselves, in the recipe.
-
-    Attributes:
-        timeout: Seconds after which nobody's answer is awaited any more; None means never.
-        auto_approve_on_timeout: Whether that approves; else it denies.
-        approvers: Who may decide; empty means everybody.
-        required_approvals: How many of them must approve. One who denies is enough to deny.
-
-    Raises:
-        UserError: Nobody could ever approve.
-    """
-
-    timeout: float | None = None
-    auto_approve_on_timeout: bool = False
-    approvers: Sequence[str] = ()
-    required_approvals: int = 1
-
-    def __post_init__(self) -> None:
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise UserError(f"The approval's timeout is {self.timeout!r} s; give a number over 0.")
-        most = len(set(self.approvers)) or math.inf
-        if isinstance(self.approvers, str) or not 1 <= self.required_approvals <= most:
-            raise UserError(
-                f"{self.required_approvals} approvals are required of {self.approvers!r}: list at "
-                "least as many approvers, and require at least one."
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class RunOptions:
     """How a run goes.
 
@@ -105,7 +72,7 @@ class RunOptions:
         timeout: How long it may take.
         retry: When a failed model call is tried again.
         cancel: How it stops.
-        approval: How calls of tools are approved.
+        approval: How calls of tools, and a recipe's gates, are approved.
         on_complete: Called with the result of a run that completed.
         on_failed: Called with the error of one that failed. For a cancelled run neither is called.
         on_status_change: Called with each status that the run comes to, in order.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextvars import copy_context
 from pathlib import Path
 
 from anyio import to_thread
@@ -32,11 +33,13 @@ class Transcript:
     """What one command wrote, in the order in which it came.
 
     Args:
-        tell: Is given each piece as it comes.
+        tell: Is given each piece as it comes, in the context of the call that this is for.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
+        # What an interpreter writes is read by a task that an earlier call began.
         self._tell = tell
+        self._context = copy_context()
         self._pieces: list[str] = []
         self.chars = 0
 
@@ -45,7 +48,7 @@ class Transcript:
         if text:
             self._pieces.append(text)
             self.chars += len(text)
-            self._tell(text)
+            self._context.run(self._tell, text)
 
     def line(self, text: str) -> None:
         """Take down something that has lines of its own."""

@@ -59,6 +59,7 @@ class ToolKit:
         functions: Functions of the notebook, for all agents.
         notice: Takes what a person should know, in a sentence.
         ask: Asks a person whether a call may be made.
+        caller: Says, within a call, whose it is: a recipe's agent works in steps.
     """
 
     def __init__(
@@ -67,11 +68,13 @@ class ToolKit:
         functions: Sequence[Callable[..., Any]],
         notice: Callable[[str], None],
         ask: Ask,
+        caller: Callable[[], str] = str,
     ) -> None:
         self._places = places
         self._functions = functions
         self._notice = notice
         self._ask = ask
+        self._caller = caller
         self._told: dict[str, list[str]] = {}
         self._tools: dict[str, Sequence[Tool]] = {}
         self._opening: dict[str, anyio.Lock] = {}
@@ -155,13 +158,20 @@ class ToolKit:
             session=places.session,
             kept=places.turn / "tools",
             secrets=places.secrets,
-            tell=self._told.setdefault(agent, []).append,
+            tell=partial(self._tell, agent),
         )
 
+    def _tell(self, agent: str, text: str) -> None:
+        self._told.setdefault(self._caller() or agent, []).append(text)
+
     def take_told(self) -> dict[str, str]:
-        """Give the last of what running tools wrote since the last time, by agent."""
+        """Give the last of what running tools wrote since the last time.
+
+        Returns:
+            By whose call it was: an agent's, or that of a recipe's step.
+        """
         told = {}
-        for agent, pieces in self._told.items():
+        for agent, pieces in tuple(self._told.items()):
             if count := len(pieces):  # a thread may add more meanwhile
                 told[agent] = "".join(pieces[:count])[-MAX_TOLD:]
                 del pieces[:count]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents import events as ev
+from nb_agents.recipes.addresses import is_within
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import Progress, apply
 from nb_agents.recipes.replay import past
@@ -18,11 +19,12 @@ from nb_agents.recipes.work import (
     Denied,
     Failed,
     GateWork,
+    Limit,
     LoadWork,
     Work,
 )
 
-__all__ = ["Approve", "Deny", "Fail", "Give", "Play", "first", "last", "recipe"]
+__all__ = ["LATE", "Approve", "Deny", "Fail", "Give", "Play", "first", "last", "late", "recipe"]
 
 HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
 FOLDER = Path("/recipes")
@@ -66,6 +68,26 @@ Order = Callable[[Sequence[str]], str]
 """Chooses whose next event comes, from the addresses of the work under way."""
 
 
+LATE = "It took too long."
+
+Lateness = Callable[[Progress, Sequence[Limit]], str]
+"""Chooses, from the limits of called recipes, the address of the one whose time is over, or ""."""
+
+
+def late(when: Mapping[str, str]) -> Lateness:
+    """Let the time of called recipes be over as soon as a unit has begun, by their addresses."""
+
+    def chosen(progress: Progress, limits: Sequence[Limit]) -> str:
+        over = [limit.address for limit in limits if when.get(limit.address) in progress.units]
+        return over[0] if over else ""
+
+    return chosen
+
+
+def _in_time(progress: Progress, limits: Sequence[Limit]) -> str:
+    return ""
+
+
 def recipe(body: str, name: str = "r") -> str:
     """Give a recipe's text, from its `steps:` or `stages:`."""
     return HEAD.replace("name: r", f"name: {name}") + body
@@ -96,11 +118,13 @@ class Play:
         context: The values that it is started with.
         order: Whose event comes next.
         journal: Events of the turns before.
+        late: Whose time is over.
 
     Attributes:
         journal: All events.
         asked: What agents, commands and gates were asked, in order, as (address, text).
         done: The work, in order.
+        limits: Those of called recipes, in the order in which they began.
         ended: How it ended, or None.
     """
 
@@ -112,6 +136,7 @@ class Play:
         context: Mapping[str, Any] | None = None,
         order: Order = first,
         journal: Sequence[ev.Event] = (),
+        late: Lateness = _in_time,
     ) -> None:
         self.text = text
         self.outcomes = {} if outcomes is None else outcomes
@@ -121,11 +146,14 @@ class Play:
         self.journal = list(journal)
         self.asked: list[tuple[str, str]] = []
         self.done: list[Work] = []
+        self.limits: list[Limit] = []
+        self.late = late
         self.ended: Completed | Failed | Denied | None = None
         self._tries: dict[str, int] = {}
         self._left: int | None = None
         self._progress = past(self.journal)
         self._under_way: dict[str, list[ev.Event]] = {}
+        self._over: list[str] = []
 
     @property
     def outputs(self) -> Mapping[str, Any]:
@@ -181,9 +209,11 @@ class Play:
             assert again.events == (), again.events
             # An iteration that begins anew after a resume changes places once it has begun.
             assert _in_order(again.work) == _in_order(now.work)
-            assert again.ended == now.ended
+            assert (again.ended, again.limits) == (now.ended, now.limits)
+            self.limits += [limit for limit in now.limits if limit not in self.limits]
             for work in now.work:
                 assert work.address not in self._under_way
+                assert not any(is_within(work.address, each) for each in self._over)
                 self._note(work)
                 self._under_way[work.address] = list(self._doing(work))
             self.ended = now.ended
@@ -191,13 +221,25 @@ class Play:
                 assert isinstance(now.ended, Denied) or not self._under_way, self._under_way
                 return
             assert self._under_way, "nothing is under way, and nothing is to be done"
-            yield from self._go_on(self.order(list(self._under_way)))
+            if now.limits and (address := self.late(self._progress, now.limits)):
+                yield from self._end_time(address)
+            else:
+                yield from self._go_on(self.order(list(self._under_way)))
 
     def _go_on(self, address: str) -> Iterator[ev.Event]:
         left = self._under_way[address]
-        yield from self._take(left.pop(0))
+        if left:
+            yield from self._take(left.pop(0))
         if not left:
             del self._under_way[address]
+
+    def _end_time(self, recipe: str) -> Iterator[ev.Event]:
+        """Let the time of a called recipe be over: what it has in hand ends without a word."""
+        self._over.append(recipe)
+        yield from self._take(ev.StepFailed(step=recipe, attempt=1, error=LATE))
+        for address in self._under_way:
+            if is_within(address, recipe):
+                self._under_way[address] = []
 
     def _take(self, *events: ev.Event) -> Iterator[ev.Event]:
         for event in events:

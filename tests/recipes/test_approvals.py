@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import nb_agents
+from nb_agents import ApprovalConfig, RunOptions
 from nb_agents import events as ev
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import CancellationRequestedError, UserError
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
@@ -300,3 +302,120 @@ def test_a_question_outlives_the_process(tmp_path: Path) -> None:
     assert wait_for_gate(again) == ["plan"]
     again.approve("still")
     assert finish(again).result == {"colour": "blue", "said": "still"}
+
+
+# Who decides, and when nobody does ----------------------------------------------------------------
+
+BY_TWO = ApprovalConfig(approvers=("ann", "ben", "cyd"), required_approvals=2)
+
+
+def governed(root: Path, approval: ApprovalConfig, more: str = "") -> Run:
+    """A recipe with a gate, in a run that says how it is approved."""
+    path = write(root, GATED.format(more=f", {more}" if more else ""))
+    team = scripted_team(None, worker=Echo())
+    return nb_agents.start(
+        recipe=path,
+        agents=team,
+        session="s",
+        session_root=root / "sessions",
+        options=RunOptions(approval=approval),
+    )
+
+
+def test_as_many_must_approve_as_the_run_requires_and_only_approvers_may(tmp_path: Path) -> None:
+    run = governed(tmp_path, BY_TWO)
+    wait_for_gate(run)
+    for decide in (run.approve, run.deny):
+        with pytest.raises(UserError, match="'eve' is no approver of this run. They are: ann, ben"):
+            decide("mine", by="eve")
+    run.approve("the matt one", by="ann")
+    run.approve("the matt one", by="ann")  # again: she counts once
+    assert (run.status, list(run.view.gates)) == ("awaiting", ["plan"])
+    assert run.view.notices[-1] == "plan: 1 of 2 approvals (ann)."
+    run.approve("and tape", by="cyd")
+    finish(run)
+    assert run.result == {"colour": "blue", "said": "the matt one; and tape"}
+    assert [(a.approved, a.by) for a in run.view.approvals] == [(True, "ann, cyd")]
+
+
+def test_one_approver_who_denies_is_enough(tmp_path: Path) -> None:
+    run = governed(tmp_path, BY_TWO)
+    wait_for_gate(run)
+    run.approve(by="ann")
+    run.deny("too dear", by="ben")
+    finish(run)
+    assert (run.status, run.receipt.source) == ("cancelled", "approval")
+    assert [(a.approved, a.by) for a in run.view.approvals] == [(False, "ben")]
+
+
+def test_each_gate_is_counted_for_itself(tmp_path: Path) -> None:
+    write(tmp_path, ONE, "gated")
+    run = begin(write(tmp_path, TWO), options=RunOptions(approval=BY_TWO))
+    first, second = wait_for_gate(run, 2)
+    run.decide(True, by="ann", gate=first)
+    run.decide(True, by="ben", gate=second)
+    assert set(run.view.gates) == {first, second}
+    run.decide(True, by="cyd", gate=second)
+    assert list(run.view.gates) == [first]
+    run.decide(True, by="ben", gate=first)
+    assert finish(run).status == "completed"
+
+
+def test_what_is_half_approved_at_a_stop_is_asked_of_everybody_again(tmp_path: Path) -> None:
+    run = governed(tmp_path, BY_TWO)
+    wait_for_gate(run)
+    run.approve(by="ann")
+    run.stop()
+    finish(run)
+    again = resume(run)
+    wait_for_gate(again)
+    again.approve(by="ben")
+    assert list(again.view.gates) == ["plan"]
+    again.approve(by="ann")
+    assert finish(again).status == "completed"
+
+
+@pytest.mark.parametrize("auto, status", [(True, "completed"), (False, "cancelled")])
+def test_the_runs_time_decides_at_a_gate_that_has_none(
+    tmp_path: Path, auto: bool, status: str
+) -> None:
+    config = ApprovalConfig(timeout=0.05, auto_approve_on_timeout=auto, approvers=("ann",))
+    run = finish(governed(tmp_path, config))
+    assert run.status == status
+    assert [(a.approved, a.by) for a in run.view.approvals] == [(auto, "timeout")]
+    [asked] = events(run, ev.ApprovalAsked)
+    assert (asked.timeout_s, asked.default) == (0.05, "approve" if auto else "deny")
+
+
+def test_a_gate_is_shown_with_the_time_that_it_has(tmp_path: Path) -> None:
+    run = governed(tmp_path, ApprovalConfig(timeout=90, auto_approve_on_timeout=True))
+    wait_for_gate(run)
+    (gate,) = run.view.gates.values()
+    assert (gate.timeout_s, gate.default) == (90, "approve")
+    run.deny()
+    finish(run)
+
+
+def test_a_gates_own_time_comes_first(tmp_path: Path) -> None:
+    config = ApprovalConfig(timeout=900, auto_approve_on_timeout=True)
+    run = finish(governed(tmp_path, config, "timeout: 0.05"))
+    assert [(a.approved, a.by) for a in run.view.approvals] == [(False, "timeout")]
+
+
+def test_a_team_file_says_how_the_gates_of_its_recipes_are_approved(tmp_path: Path) -> None:
+    team = TeamSpec.model_validate(
+        {
+            "agents": [{"id": "worker", "backend": {"type": "demo"}}],
+            "approval": {"approvers": ["ann"], "timeout": 60, "auto_approve_on_timeout": True},
+        }
+    )
+    run = nb_agents.start(
+        recipe=write(tmp_path, GATED.format(more="")), agents=team, session_root=tmp_path
+    )
+    wait_for_gate(run)
+    (gate,) = run.view.gates.values()
+    assert (gate.timeout_s, gate.default) == (60, "approve")
+    with pytest.raises(UserError, match="'eve' is no approver"):
+        run.approve(by="eve")
+    run.approve(by="ann")
+    assert finish(run).status == "completed"

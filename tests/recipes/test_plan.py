@@ -22,6 +22,7 @@ from nb_agents.recipes.work import (
     GateWork,
     LoadWork,
 )
+from nb_agents.tools.approval import ApprovalConfig
 from tests.recipes.play import Approve, Deny, Fail, Give, Outcomes, Play, last, recipe
 
 
@@ -1022,6 +1023,35 @@ def test_a_gate_says_how_long_it_waits_and_what_happens_then() -> None:
     assert gates == [GateWork(address="one", timeout_s=60, default="approve")]
     (asked,) = [e for e in play.journal if isinstance(e, ev.ApprovalAsked)]
     assert (asked.timeout_s, asked.default) == (60, "approve")
+
+
+@pytest.mark.parametrize(
+    "more, given, timeout_s, default",
+    [
+        ("", ApprovalConfig(), 0, "deny"),
+        ("", ApprovalConfig(timeout=9), 9, "deny"),
+        ("", ApprovalConfig(timeout=9, auto_approve_on_timeout=True), 9, "approve"),
+        ("timeout: 0", ApprovalConfig(timeout=9, auto_approve_on_timeout=True), 9, "approve"),
+        ("default: deny", ApprovalConfig(timeout=9, auto_approve_on_timeout=True), 9, "deny"),
+        ("default: approve", ApprovalConfig(timeout=9), 9, "approve"),
+        ("default: approve", ApprovalConfig(), 0, "approve"),
+        ("timeout: 5", ApprovalConfig(timeout=9, auto_approve_on_timeout=True), 5, "deny"),
+        ("timeout: '{{t}}', default: approve", ApprovalConfig(timeout=9), 5, "approve"),
+    ],
+)
+def test_what_a_gate_does_not_say_the_run_says(
+    more: str, given: ApprovalConfig, timeout_s: float, default: str
+) -> None:
+    gate = f"approval: {{{', '.join(filter(None, ['required: true, prompt: go', more]))}}}"
+    play = Play(recipe(stages(("one", gate, agent("a")))), context={"t": 5}).run(cut=6)
+
+    now = plan(play.progress, approval=given)
+
+    (asked,) = [e for e in now.events if isinstance(e, ev.ApprovalAsked)]
+    (work,) = now.work
+    assert isinstance(work, GateWork)
+    assert (asked.timeout_s, asked.default) == (work.timeout_s, work.default)
+    assert (work.timeout_s, work.default) == (timeout_s, default)
 
 
 def test_what_a_person_says_at_a_gate_is_seen_by_later_steps() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from random import Random
@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
+from nb_agents.recipes.progress import Progress
 from nb_agents.recipes.work import (
     Denied,
     Failed,
+    Limit,
 )
 from tests.recipes.play import Approve, Deny, Fail, Give, Outcome, Play
 
@@ -114,7 +116,8 @@ class _Maker:
         ]
         if callee:
             given = choice([{}, {"o0": "{{item}}", "o4": "{{o1}}"}])
-            simple.append({"type": "recipe", "recipe": callee, "context": given})
+            called = {"type": "recipe", "recipe": callee, "context": given}
+            simple.append(called | choice([{}, {"timeout": 5}]))
         return choice(simple)
 
     def _foreach(self) -> dict[str, Any]:
@@ -135,12 +138,22 @@ class _Maker:
         }
 
 
-def plays(*, failing: int = 0, denying: int = 0, width: bool = False) -> st.SearchStrategy[Play]:
+def _lateness(random: Random, late: int) -> Callable[[Progress, Sequence[Limit]], str]:
+    def chosen(progress: Progress, limits: Sequence[Limit]) -> str:
+        return random.choice(limits).address if random.randrange(100) < late else ""
+
+    return chosen
+
+
+def plays(
+    *, failing: int = 0, denying: int = 0, late: int = 0, width: bool = False
+) -> st.SearchStrategy[Play]:
     """Draw a recipe with one that it calls, and what happens.
 
     Args:
         failing: Of a hundred steps, how many fail.
         denying: Of a hundred gates, how many are denied.
+        late: At each of a hundred events, how often the time of a called recipe is over.
         width: Whether loops may say how many iterations run at the same time. Which of them have
             begun when one fails depends on the order.
     """
@@ -150,7 +163,13 @@ def plays(*, failing: int = 0, denying: int = 0, width: bool = False) -> st.Sear
         maker = _Maker(random, [False, True, 2] if width else [False, True])
         sub = maker.document("sub", random.randint(1, 2), depth=1)
         text = maker.document("r", random.randint(1, 3), depth=2, callee="sub.yaml")
-        return Play(text, Told(seed, failing, denying), {"sub.yaml": sub}, order=random.choice)
+        return Play(
+            text,
+            Told(seed, failing, denying),
+            {"sub.yaml": sub},
+            order=random.choice,
+            late=_lateness(random, late),
+        )
 
     return st.builds(made, st.integers(0, 2**32))
 
@@ -182,7 +201,7 @@ seeds = st.integers(0, 1000)
 
 
 @common
-@given(plays(failing=10, denying=10, width=True))
+@given(plays(failing=10, denying=10, late=10, width=True))
 def test_a_recipe_ends_and_planning_again_changes_nothing(play: Play) -> None:
     assert play.run().ended is not None  # the play itself plans twice at each turn
 
@@ -222,7 +241,7 @@ def test_a_recipe_that_was_cut_anywhere_comes_to_the_same_end(play: Play, data: 
 
 
 @common
-@given(plays(failing=15, width=True))
+@given(plays(failing=15, late=15, width=True))
 def test_what_failed_is_tried_again_and_what_finished_is_not(play: Play) -> None:
     play.run()
     assume(isinstance(play.ended, Failed))
@@ -231,9 +250,23 @@ def test_what_failed_is_tried_again_and_what_finished_is_not(play: Play) -> None
 
     well = play.resume(Told(0)).run()
 
+    new = well.journal[len(play.journal) :]
     assert not done & set(well.addresses)
-    assert set(play.ended.addresses) <= set(well.addresses)
+    assert set(play.ended.addresses) <= {e.step for e in new if isinstance(e, ev.StepStarted)}
     assert well.outputs is not None
+
+
+@common
+@given(plays(late=20, width=True), st.data())
+def test_the_end_of_a_recipes_time_loses_nothing_wherever_it_is_cut(play: Play, data: Any) -> None:
+    play.run(cut=data.draw(st.integers(0, 60)))
+    done = finished(play)
+
+    next_ = play.resume().run()
+
+    assert not done & set(next_.addresses)
+    assert next_.outputs is not None
+    assert "" not in {unit.outcome for unit in next_.progress.units.values()}
 
 
 @common
@@ -252,7 +285,7 @@ def test_a_denied_gate_is_asked_again(play: Play, is_denied_again: bool) -> None
 
 
 @common
-@given(plays(failing=10, width=True))
+@given(plays(failing=10, late=10, width=True))
 def test_each_unit_begins_once_and_ends_once(play: Play) -> None:
     began: dict[str, int] = {}
     ended: dict[str, int] = {}

@@ -135,6 +135,34 @@ def test_each_kind_works_in_a_recipes_step(tmp_path: Path, family: Any) -> None:
     assert (over.agent, over.outcome, told in over.result) == ("do", "ok", True), over
 
 
+IN_SHELL = "echo words; until [ -e go ]; do sleep 0.05; done; rm go"
+IN_PYTHON = """
+import os, time
+print("words")
+while not os.path.exists("go"):
+    time.sleep(0.05)
+os.remove("go")
+"""
+
+
+@pytest.mark.parametrize(
+    "say", [run_command(IN_SHELL), run_python(IN_PYTHON)], ids=lambda c: c.tool
+)
+def test_what_tools_write_is_shown_at_the_step_that_calls_them(tmp_path: Path, say: Call) -> None:
+    recipe = write(tmp_path, "steps: [{id: x, agent: a, prompt: p}, {id: y, agent: a, prompt: p}]")
+    # Both of one agent, whose interpreter goes on from the first step to the second.
+    model = ScriptedModel(calls(say), Turn(text="one"), calls(say), Turn(text="two"))
+    team = team_of(model, enable_mcp_command_line=True)
+    run = nb_agents.start(recipe=recipe, agents=team, session="s", session_root=tmp_path / "s")
+    for step in ("x", "y"):
+        tail = lambda: step in run.view.agents and run.view.agents[step].tool_tail  # noqa: E731, B023
+        wait_until(tail, WAIT_S, f"words at {step}", lambda: run.view)
+        assert "words" in run.view.agents[step].tool_tail
+        (workspace(run, run.view.recipe) / "go").touch()
+    finish(run)
+    assert run.status == "completed"
+
+
 ANOTHERS_MODEL = """
 steps:
 - {id: first, agent: worker, prompt: go, provider: demo, model: x}
