@@ -184,7 +184,7 @@ class CancelSpec(Spec):
 
 
 class ApprovalSpec(Spec):
-    """How calls of tools that wait for a person are approved.
+    """How calls of tools, and the gates of recipes, that wait for a person are approved.
 
     Attributes:
         timeout: Seconds after which nobody's answer is awaited any more; None means never.

@@ -163,7 +163,7 @@ async def _executor(
 
 def _denier(run: Execution) -> Callable[[str], None]:
     def deny(why: str) -> None:
-        run.request(StopRequest(CancellationStatus.REQUESTED, "approval", why))
+        run.stops.request(StopRequest(CancellationStatus.REQUESTED, "approval", why))
 
     return deny
 
@@ -171,6 +171,6 @@ def _denier(run: Execution) -> Callable[[str], None]:
 def _looker(run: Execution) -> Callable[[], None]:
     def look() -> None:
         if (request := read_stop(run.work.paths)) is not None:
-            run.request(request)
+            run.stops.request(request)
 
     return look

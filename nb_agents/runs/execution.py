@@ -8,7 +8,6 @@ as levels on the cancel tokens.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -30,7 +29,6 @@ from nb_agents.cancel import (
     CancellationStatus,
     CancelPolicy,
     CancelToken,
-    StopRequest,
     bind,
     checkpoint,
 )
@@ -51,14 +49,15 @@ from nb_agents.runs.loop import portal
 from nb_agents.runs.masking import Mask
 from nb_agents.runs.outcome import failure_of, result_of
 from nb_agents.runs.recorder import Recorder
+from nb_agents.runs.saving import Saving
+from nb_agents.runs.stops import Stops
 from nb_agents.runs.work import Resumed, Work
 from nb_agents.session.cancellation import read_stop
-from nb_agents.session.history import past_events, workspace_files
+from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
-from nb_agents.session.turn import write_views
 from nb_agents.tools.kit import ToolKit
-from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView
+from nb_agents.view import RunView
 
 __all__ = ["Execution", "Resumed", "Work"]
 
@@ -74,9 +73,6 @@ CLOSE_S = 2.0
 
 MAX_NEXT = 20
 """Addresses of a stopped recipe's next steps that are kept: a loop may have thousands."""
-
-LISTING_S = 20.0
-"""What listing the workspaces gets: a drive may hang. Who reads the turn later lists them again."""
 
 
 class Execution:
@@ -94,6 +90,8 @@ class Execution:
         recorder: Where its events go.
         done: Set when everything is written; waiting for it is for any thread.
         crash: A defect that ended it, or None.
+        stops: Those that were asked for.
+        saving: Brings its files to the disk.
         limits: What ends it by itself: its time and its budget.
         approvals: What waits for a person, besides a recipe's gates.
         callbacks: Tells the person's functions how it stands.
@@ -120,14 +118,14 @@ class Execution:
         # As one that runs it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
         self.crash: Exception | None = None
+        self.stops = Stops(self)
+        self.saving = Saving(run_id, work, self.recorder)
         self.limits = Limits(self)
         self.approvals = Approvals(
-            self.token, self.recorder.emit, self.request, work.options.approval
+            self.token, self.recorder.emit, self.stops.request, work.options.approval
         )
         self._lock = lock
         self._driver: Team | Executor | None = None
-        self._noted = CancellationStatus.NONE
-        self._timers: list[asyncio.TimerHandle] = []
         self._said_before: list[ev.Said] = []
         # The turn's first line and its incomplete metadata are on disk before anything else.
         self.recorder.emit(work.started())
@@ -136,7 +134,7 @@ class Execution:
             self.recorder.emit(
                 ev.RecipeLoaded(step="", path=path, text=work.recipe.text, outline=outline)
             )
-        if (error := self.recorder.error or self.write_views()) is not None:
+        if (error := self.recorder.error or self.saving.write_views()) is not None:
             journal.close()
             raise error
 
@@ -251,7 +249,7 @@ class Execution:
     def _look_for_stop(self) -> None:
         """Feel a stop that another process has asked for."""
         if self.work.paths.stop.exists() and (request := read_stop(self.work.paths)) is not None:
-            self.request(request)
+            self.stops.request(request)
 
     # Saying --------------------------------------------------------------------------------
 
@@ -363,59 +361,7 @@ class Execution:
         coming = self._driver.next() if isinstance(self._driver, Executor) else ()
         return coming[0] if coming else ""
 
-    # Stopping ------------------------------------------------------------------------------
-
-    def request(self, request: StopRequest) -> None:
-        """Stop the run from the loop thread itself."""
-        if self.token.request(request.level, request.source, request.reason):
-            self.note_stop(request)
-
-    async def is_vetoed(self, request: StopRequest) -> bool:
-        """Ask the person's hook whether a graceful stop may not be."""
-        hook = self.policy.before_cancel
-        return hook is not None and await self.call_hook(hook, request) is False
-
-    def note_stop(self, request: StopRequest, agent: str = "") -> None:
-        """Record a stop that was asked for, and start its grace time.
-
-        Args:
-            request: The stop.
-            agent: The one agent that is stopped, or "" for the run.
-        """
-        if self.view.is_over:
-            return
-        if agent:
-            self._emit_stop(request, agent)
-        else:
-            # Notes of two threads may arrive the wrong way round: whoever was first is told first.
-            for each in (self.token.first_request or request, request):
-                if each.level > self._noted:
-                    self._noted = each.level
-                    self._emit_stop(each, "")
-        self.recorder.publish()
-
-    def _emit_stop(self, request: StopRequest, agent: str) -> None:
-        hard = request.level >= CancellationStatus.IMMEDIATE
-        grace_s = None if hard else self.policy.grace_timeout_s
-        self.recorder.emit(
-            ev.StopRequested(
-                level="immediate" if hard else "requested",
-                source=request.source,
-                reason=request.reason,
-                agent=agent,
-                grace_s=grace_s,
-            )
-        )
-        if grace_s is not None:
-            loop = asyncio.get_running_loop()
-            self._timers.append(loop.call_later(grace_s, self._escalate, request, agent))
-
-    def _escalate(self, first: StopRequest, agent: str) -> None:
-        token = self.agents[agent] if agent else self.token
-        if token.status is CancellationStatus.REQUESTED and not self.view.is_over:
-            hard = StopRequest(CancellationStatus.IMMEDIATE, first.source, "the grace time is over")
-            if token.request(hard.level, hard.source, hard.reason):
-                self.note_stop(hard, agent)
+    # Hooks ---------------------------------------------------------------------------------
 
     async def call_hook(self, hook: Callable[..., Any], *arguments: object) -> object:
         """Run a person's hook within its time; what goes wrong in it is noted, and ends there.
@@ -449,7 +395,7 @@ class Execution:
         """Save the turn and tell the waiters; whatever fails on the way, they are told."""
         try:
             self._end_turn(result)
-            await self._list_files()
+            await self.saving.list_files()
             self.recorder.publish()
             self.recorder.close()
         except Exception as exc:
@@ -469,8 +415,7 @@ class Execution:
             self.done.set_result(None)
 
     def _end_turn(self, result: Result | None) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        self.stops.close()
         self.approvals.close()
         self._note_missing_stop(result)
         status = self._status(result)
@@ -485,7 +430,7 @@ class Execution:
                 next=() if status == "completed" else self._next(),
             )
         )
-        self._save()
+        self.saving.save()
         if status == "cancelled":
             self.token.request(CancellationStatus.CANCELLED, "api")
 
@@ -498,27 +443,6 @@ class Execution:
         except Exception as exc:
             logger.error("run %s: what is next is not known", self.id, exc_info=exc)
             return ()
-
-    async def _list_files(self) -> None:
-        """Add to the saved turn what the workspaces hold, off the loop: they may be large."""
-        listed = None
-        with anyio.move_on_after(LISTING_S):
-            try:
-                listed = await to_thread.run_sync(
-                    workspace_files, self.work.paths, self.view.workspaces, abandon_on_cancel=True
-                )
-            except OSError as exc:
-                self._notice(f"The workspaces can't be listed: {exc.strerror or exc}.")
-                return
-        if listed is None:
-            self._notice(f"The workspaces can't be listed within {LISTING_S:g} s.")
-            return
-        self.recorder.emit(listed)
-        self._save()
-
-    def _save(self) -> None:
-        self.recorder.sync()
-        self.write_views()
 
     def _status(self, result: Result | None) -> Any:
         if result is not None and result.is_complete:
@@ -538,25 +462,7 @@ class Execution:
             assert first is not None
             self.token.request(first.level, first.source, first.reason)
         if (last := self.token.last_request) is not None:
-            self.note_stop(last)
-
-    def write_views(self) -> OSError | None:
-        """Bring the turn's files up to date.
-
-        Returns:
-            What the disk said when it refused, else None.
-        """
-        try:
-            write_views(self.view, self.work.paths, self.work.owner)
-        except OSError as exc:
-            logger.warning("run %s: saving failed: %s", self.id, exc)
-            if self.view.is_over:
-                why = exc.strerror or str(exc)
-                text = f"{SAVING_FAILED}{why}. All is kept in memory: run.save() tries again."
-                if text not in self.view.notices:
-                    self.recorder.note(text)
-            return exc
-        return None
+            self.stops.note(last)
 
     def save(self) -> OSError | None:
         """Write everything again, after saving had failed.
@@ -564,13 +470,7 @@ class Execution:
         Returns:
             What the disk said when it refused again, else None.
         """
-        self.recorder.flush()
-        error = self.recorder.error or self.write_views()
-        if error is None and not self.view.is_saved:
-            self.recorder.note(SAVING_WORKS)
-        if error is None and self.done.done():
-            self.recorder.close()
-        return error
+        return self.saving.again(is_last=self.done.done())
 
 
 def _tokens(work: Work, token: CancelToken) -> dict[str, CancelToken]:

@@ -125,10 +125,10 @@ class Limits:
         action = await self._action(request)
         if action == "continue":
             self._tell(GOING_ON)
-        elif not run.token.is_stopping and not await run.is_vetoed(request):
+        elif not run.token.is_stopping and not await run.stops.is_vetoed(request):
             self._tell(SAVING)
             self._fails = action == "fail"
-            run.request(request)
+            run.stops.request(request)
 
     async def _pass(self, limit_s: float) -> None:
         """Let working time pass: neither a pause counts nor a question that waits for a person."""
@@ -166,12 +166,12 @@ class Limits:
     async def _watch_budget(self) -> None:
         await self._spent.wait()
         request = _graceful("budget", over_budget(self._run.view, self._run.work.spec.orchestrator))
-        if not self._run.token.is_stopping and not await self._run.is_vetoed(request):
+        if not self._run.token.is_stopping and not await self._run.stops.is_vetoed(request):
             self._stop_over_budget()
 
     def _stop_over_budget(self) -> None:
         reason = over_budget(self._run.view, self._run.work.spec.orchestrator)
-        self._run.request(_graceful("budget", reason))
+        self._run.stops.request(_graceful("budget", reason))
 
     # Telling ---------------------------------------------------------------------------------
 

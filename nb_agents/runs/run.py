@@ -465,14 +465,14 @@ class Run:
         token = work.token if agent is None else work.agents[agent]
         changed = token.request(level, source, reason)
         if changed:
-            post(work.note_stop, request, agent or "")
+            post(work.stops.note, request, agent or "")
         hard = token.status >= CancellationStatus.IMMEDIATE
         return StopResult(changed, "stopping-now" if hard else "stopping")
 
     def _is_vetoed(self, request: StopRequest) -> bool:
         if self.policy.before_cancel is None:
             return False
-        return portal().call(self._execution.is_vetoed, request)
+        return portal().call(self._execution.stops.is_vetoed, request)
 
     def press(self) -> None:
         """Take one interrupt: graceful first, then immediate. Only posts; for signal handlers."""

@@ -20,7 +20,7 @@ from nb_agents.cancel import CancelPolicy, StopSource
 from nb_agents.config.team import TeamSpec
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_text
-from nb_agents.runs import execution, registry
+from nb_agents.runs import registry, saving
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import SESSIONS_VARIABLE
@@ -213,7 +213,7 @@ def w09_a_failed_save_is_said(root: Path, patch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     with patch.context() as broken:
-        broken.setattr(execution, "write_views", full)
+        broken.setattr(saving, "write_views", full)
         run.stop(now=True)
         run.wait_over(10)
     card = card_text(run.view, str(run.path))

@@ -56,7 +56,7 @@ class Stage:
     def heed(self, run: Execution, event: ev.Event | None = None) -> None:
         """Stop the run if this is the event, and approve what it asks."""
         if run.view.seq == self.stop_after and not run.view.is_over:
-            run.request(StopRequest(self.level, "api", "at an event"))
+            run.stops.request(StopRequest(self.level, "api", "at an event"))
         if isinstance(event, ev.ApprovalAsked):
             asyncio.get_running_loop().call_soon(run.decide, True, "fine", "me")
 

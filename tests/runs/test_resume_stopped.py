@@ -89,7 +89,7 @@ class Stage:
     def heed(self, run: Execution) -> None:
         """Stop the run if this is the event."""
         if run.view.seq == self.stop_after and not run.view.is_over:
-            run.request(StopRequest(self.level, "api", "at an event"))
+            run.stops.request(StopRequest(self.level, "api", "at an event"))
             if self.level is CancellationStatus.REQUESTED:
                 self.conductor.free()
 

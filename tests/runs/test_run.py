@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from nb_agents import events as ev
 from nb_agents.agents.team import Team
 from nb_agents.cancel import StopResult
 from nb_agents.errors import StorageError, UserError
-from nb_agents.runs import execution
+from nb_agents.runs import execution, saving
 from nb_agents.runs.loop import portal
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import TurnPaths
@@ -197,16 +198,19 @@ def test_a_defect_of_ours_is_raised_to_the_waiter_and_the_turn_is_saved(
     assert not TurnPaths(run.path).is_live()
 
 
-@pytest.mark.parametrize("broken", ["workspace_files", "write_views", "receipt"])
+@pytest.mark.parametrize(
+    "where, broken",
+    [(saving, "workspace_files"), (saving, "write_views"), (execution, "receipt")],
+)
 def test_waiters_are_told_whatever_breaks_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, gate: Gate
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: ModuleType, broken: str, gate: Gate
 ) -> None:
     run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
 
     def fail(*args: object) -> None:
         raise ValueError("a defect")
 
-    monkeypatch.setattr(execution, broken, fail)
+    monkeypatch.setattr(where, broken, fail)
     gate.open()
     run.wait_over(WAIT_S)
     assert not TurnPaths(run.path).is_live()
@@ -220,7 +224,7 @@ def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
     def vanish(*args: object) -> None:
         raise FileNotFoundError(2, "gone")
 
-    monkeypatch.setattr(execution, "workspace_files", vanish)
+    monkeypatch.setattr(saving, "workspace_files", vanish)
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     assert run.result == "A's"
     assert "The workspaces can't be listed: gone." in run.view.notices
@@ -229,13 +233,13 @@ def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
 @pytest.fixture
 def listing(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Holds up the listing of the workspaces until it is set."""
-    go_on, list_now = threading.Event(), execution.workspace_files
+    go_on, list_now = threading.Event(), saving.workspace_files
 
     def wait_and_list(*args: Any) -> ev.FilesListed:
         go_on.wait()
         return list_now(*args)
 
-    monkeypatch.setattr(execution, "workspace_files", wait_and_list)
+    monkeypatch.setattr(saving, "workspace_files", wait_and_list)
     yield go_on
     go_on.set()
 
@@ -273,7 +277,7 @@ def test_the_turn_is_on_disk_before_its_files_are_listed(
 def test_waiters_are_told_when_the_workspaces_take_too_long_to_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: threading.Event
 ) -> None:
-    monkeypatch.setattr(execution, "LISTING_S", 0.01)
+    monkeypatch.setattr(saving, "LISTING_S", 0.01)
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     assert run.result == "A's"
     assert "The workspaces can't be listed within 0.01 s." in run.view.notices
@@ -289,7 +293,7 @@ def test_views_that_could_not_be_written_are_written_by_save(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(execution, "write_views", full)
+        patch.setattr(saving, "write_views", full)
         gate.open()
         assert run.wait(WAIT_S) == "A's"
         assert any("run.save() tries again" in notice for notice in run.view.notices)
@@ -367,7 +371,7 @@ def test_a_disk_that_is_full_at_the_start_is_a_storage_error_and_leaves_no_turn(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(execution, "write_views", full)
+        patch.setattr(saving, "write_views", full)
         with pytest.raises(StorageError, match="No space left"):
             start(tmp_path, a=ScriptedModel(Answer("A's")))
     assert list(tmp_path.glob("*/turn_*")) == []
