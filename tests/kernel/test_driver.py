@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,11 +73,9 @@ def test_an_interrupt_reaches_a_blocked_cell(kernel: Kernel) -> None:
     blocked = kernel.send(BLOCK)
     kernel.wait_stdout(blocked, "begun")
     queued = kernel.send("1")
-    started_at = time.monotonic()
     kernel.interrupt()
     error = kernel.result(blocked).error
     assert error and error.ename == "KeyboardInterrupt"
-    assert time.monotonic() - started_at < 5
     assert kernel.result(queued).status == "aborted"
 
 

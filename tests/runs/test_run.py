@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -334,11 +333,9 @@ def test_an_immediate_stop_closes_every_connection(tmp_path: Path) -> None:
         run = nb_agents.start("t", team, session_root=tmp_path)
         server.wait_open(3)
         server.wait_chunks(3)
-        began = time.monotonic()
         run.stop(now=True)
         server.wait_closed()
         finish(run)
-        assert time.monotonic() - began < 1
         # The streams have no end of their own.
         assert all(r.closed_at for r in server.requests)
         assert all(view.partial for view in run.view.agents.values())

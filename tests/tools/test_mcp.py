@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -228,9 +227,8 @@ async def test_a_stop_while_servers_start_ends_them(tmp_path: Path, alive: Alive
         tasks.start_soon(work)
         # A reader sees the FIFO's first writer come as "would block" instead of the end of file.
         await to_thread.run_sync(wait_until, lambda: not alive.is_gone())
-        began = time.monotonic()
         tasks.cancel_scope.cancel()
-    assert alive.is_gone() and time.monotonic() - began < 10
+    assert alive.is_gone()
 
 
 # Secrets
