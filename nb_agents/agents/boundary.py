@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 
 import anyio
@@ -17,7 +18,9 @@ import anyio
 from nb_agents.agents.terms import terms
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, bind
 
-__all__ = ["Boundary"]
+__all__ = ["Boundary", "person_asked"]
+
+_around: ContextVar[tuple[Boundary, ...]] = ContextVar("nb_agents_boundaries", default=())
 
 
 class Boundary:
@@ -38,6 +41,13 @@ class Boundary:
         self._scope = anyio.CancelScope()
         self._bound = bind(self._felt)
         self._clocks: list[anyio.CancelScope] = []
+        self._stood: list[tuple[anyio.CancelScope, float]] = []
+        self._holds = 0
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether the block waits for a pause to end, or for a person's answer."""
+        return self._holds > 0
 
     @property
     def was_cut(self) -> bool:
@@ -46,6 +56,7 @@ class Boundary:
 
     def __enter__(self) -> Boundary:
         self._bound.__enter__()
+        self._around = _around.set((*_around.get(), self))
         self._scope.__enter__()
         self._unsubscribe = self._token.on_request(self._post)
         return self
@@ -58,6 +69,7 @@ class Boundary:
     ) -> bool:
         self._unsubscribe()
         caught = self._scope.__exit__(kind, exc, trace)
+        _around.reset(self._around)
         self._bound.__exit__(None, None, None)
         return bool(caught)
 
@@ -79,7 +91,9 @@ class Boundary:
 
     @contextmanager
     def limit(self, delay_s: float | None) -> Iterator[anyio.CancelScope]:
-        """Give what is inside a time; a pause that `ready` waits out does not count.
+        """Give what is inside a time.
+
+        Neither a pause that `ready` waits out counts nor the time in which a person is asked.
 
         Args:
             delay_s: Seconds; None has no limit.
@@ -96,14 +110,19 @@ class Boundary:
 
     @contextmanager
     def _clocks_stopped(self) -> Iterator[None]:
-        began, ends = anyio.current_time(), [clock.deadline for clock in self._clocks]
-        for clock in self._clocks:
-            clock.deadline = math.inf
+        self._holds += 1
+        if self._holds == 1:
+            now = anyio.current_time()
+            self._stood = [(clock, clock.deadline - now) for clock in self._clocks]
+            for clock in self._clocks:
+                clock.deadline = math.inf
         try:
             yield
         finally:
-            for clock, end in zip(self._clocks, ends, strict=True):
-                clock.deadline = end + anyio.current_time() - began
+            self._holds -= 1
+            if not self._holds:
+                for clock, left_s in self._stood:
+                    clock.deadline = anyio.current_time() + left_s
 
     async def sleep(self, delay_s: float) -> None:
         """Sleep, unless a stop is or gets asked for.
@@ -147,3 +166,12 @@ class Boundary:
         self._asked.set()
         if request.level >= CancellationStatus.IMMEDIATE:
             self._scope.cancel()
+
+
+@contextmanager
+def person_asked() -> Iterator[None]:
+    """Let no time pass, within the block, for the work that waits there for a person's answer."""
+    with ExitStack() as stack:
+        for boundary in _around.get():
+            stack.enter_context(boundary._clocks_stopped())
+        yield

@@ -13,8 +13,9 @@ from nb_agents.agents.rules import Rules
 from nb_agents.config.team import TeamSpec
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
-from nb_agents.tools.base import Tool, Toolbox
+from nb_agents.tools.base import Toolbox
 from nb_agents.tools.kept import kept_folder
+from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Briefing:
     task: str
     history: Sequence[Message]
     context: Sequence[Path]
-    tools: Mapping[str, Sequence[Tool]] = field(default_factory=dict)
+    tools: Mapping[str, AgentTools] = field(default_factory=dict)
 
     def opening(self, state: co.Coordination, agent: str, note: str) -> list[ModelMessage]:
         """Make the messages that open a round.
@@ -82,7 +83,7 @@ class Briefing:
         }
         readable = [*self.context, kept_folder(self.paths.tools, agent)]
         files = Workspace(self.paths.workspaces / agent, peers, readable).tools()
-        tools = [*files, *self.tools.get(agent, ())]
+        tools = self.tools.get(agent, AgentTools()).with_files(files)
         only_plans = self.rules.plans_first and not is_presenting
         return Toolbox(tool for tool in tools if not only_plans or tool.name in HARMLESS)
 

@@ -31,7 +31,7 @@ from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend
 from nb_agents.session.history import Message
 from nb_agents.session.layout import TurnPaths
-from nb_agents.tools.base import Tool
+from nb_agents.tools.policy import AgentTools
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -92,7 +92,7 @@ class Team:
         emit: Callable[[ev.Event], None],
         past: Past | None = None,
         timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
-        tools: Mapping[str, Sequence[Tool]] | None = None,
+        tools: Mapping[str, AgentTools] | None = None,
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._backends = backends

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from nb_agents import events as ev
 from nb_agents.agents.decisions import Offer, Verdict
 from nb_agents.agents.prompts import follow_up
-from nb_agents.tools.base import Tool, Toolbox
+from nb_agents.tools.base import Toolbox
+from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def is_about(request: Sequence[Any], prompt: str) -> bool:
     return any(text == prompt or text.startswith(f"{prompt}\n\n") for text in asked)
 
 
-def toolbox(workspace: Path, context: Sequence[Path], others: Sequence[Tool]) -> Toolbox:
+def toolbox(workspace: Path, context: Sequence[Path], others: AgentTools) -> Toolbox:
     """Give the tools of a step.
 
     Args:
@@ -108,4 +109,4 @@ def toolbox(workspace: Path, context: Sequence[Path], others: Sequence[Tool]) ->
         context: Read-only files and directories.
         others: What the agent has besides.
     """
-    return Toolbox([*Workspace(workspace, {}, list(context)).tools(), *others])
+    return Toolbox(others.with_files(Workspace(workspace, {}, list(context)).tools()))

@@ -34,11 +34,12 @@ class Clocks:
     """Times the called recipes of one run, from where each begins in it. Lives on the loop.
 
     As with the time limit of a whole run, neither a pause counts nor the time in which a person is
-    asked: here, while gates are all that a recipe has in hand.
+    asked: here, while that is all that a recipe has in hand.
 
     Args:
         token: The run's.
-        only_waits: Tells whether the recipe at an address has nothing but gates in hand.
+        only_waits: Tells whether the recipe at an address has nothing in hand but what waits
+            for a person.
         over: Given the address of a recipe whose time is over, and a sentence about it, before all
             that it has in hand is cut.
     """

@@ -51,8 +51,8 @@ from nb_agents.recipes.work import (
     Work,
 )
 from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
-from nb_agents.tools.base import Tool
 from nb_agents.tools.kept import kept_folder
+from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.process import clean_env, run_bash
 
 __all__ = ["Executor", "Models"]
@@ -76,7 +76,7 @@ class Models:
     team: TeamSpec
     backend: Callable[[AgentSpec], Backend]
     is_usable: Callable[[AgentSpec], bool]
-    tools: Callable[[str, Path, ToolKeys], Awaitable[Sequence[Tool]]]
+    tools: Callable[[str, Path, ToolKeys], Awaitable[AgentTools]]
     kept: Path
     secrets: Sequence[str] = ()
 
@@ -143,6 +143,7 @@ class Executor:
         self._active: dict[str, AgentTurn] = {}
         self._written: dict[str, list[str]] = {}
         self._gates: dict[str, _Gate] = {}
+        self._boundaries: dict[str, Boundary] = {}
         self._clocks = Clocks(token, self._only_waits, self._take_too_long)
         self._changed = anyio.Event()
 
@@ -264,9 +265,13 @@ class Executor:
         self._publish(event)
 
     def _only_waits(self, recipe: str) -> bool:
-        """Tell whether a called recipe has nothing in hand but gates."""
+        """Tell whether a called recipe has nothing in hand but what waits for a person."""
         in_hand = [address for address in self._busy if is_within(address, recipe)]
-        return bool(in_hand) and all(address in self._gates for address in in_hand)
+        return bool(in_hand) and all(map(self._waits_for_person, in_hand))
+
+    def _waits_for_person(self, address: str) -> bool:
+        boundary = self._boundaries.get(address)
+        return address in self._gates or (boundary is not None and boundary.stands_still)
 
     def _take_too_long(self, recipe: str, why: str) -> None:
         """Note that a called recipe's time is over; from then on nothing in it begins."""
@@ -279,12 +284,14 @@ class Executor:
         finally:
             self._busy.discard(work.address)
             self._gates.pop(work.address, None)
+            self._boundaries.pop(work.address, None)
             self._changed.set()
 
     async def _try(self, work: Work, token: CancelToken) -> None:
         """Do one piece of work within its boundary; what a stop cuts begins anew on resume."""
         # A step in hand is done as a whole: an agent may make further calls for it.
         with Boundary(token, patient=True) as boundary:
+            self._boundaries[work.address] = boundary
             try:
                 await boundary.ready()
                 token.checkpoint()

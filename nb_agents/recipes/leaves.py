@@ -16,6 +16,9 @@ from nb_agents.recipes.work import AgentWork, CommandWork
 
 __all__ = ["work_of"]
 
+_MOST = 131_072
+"""Bytes of ``NAME=value`` and its end that Linux gives a program. Source: execve(2)."""
+
 
 def work_of(
     step: Step, unit: Unit, wanted: Wanted, scope: Scope, address: str
@@ -58,7 +61,7 @@ def work_of(
         address=address,
         command=_command(step, scope, address),
         cwd=values.text(step.cwd, scope, address),
-        env={k: values.text(v, scope, address) for k, v in step.env.items()},
+        env={name: _variable(step, name, scope, address) for name in step.env},
         attempt=attempt,
         attempts=int(most),
         delay_s=delay_s,
@@ -79,3 +82,19 @@ def _command(step: Step, scope: Scope, address: str) -> str:
         return render_command(step.command, scope.values)
     except RecipeError as exc:
         raise FailedError((address,), str(exc)) from exc
+
+
+def _variable(step: Step, name: str, scope: Scope, address: str) -> str:
+    """Fill in a variable of a command's environment."""
+    value = values.text(step.env[name], scope, address)
+    if "\0" in value:
+        why = f"{name} in env holds a NUL, which no program can be given. Remove it before."
+        raise FailedError((address,), why)
+    size, most = len(value.encode("utf-8", "surrogatepass")), _MOST - len(name.encode()) - 2
+    if size > most:
+        why = (
+            f"{name} in env has {size} bytes, and a program's variable takes {most} at most. "
+            "Insert the value into the command, as in printf %s {{name}} > file."
+        )
+        raise FailedError((address,), why)
+    return value

@@ -339,7 +339,7 @@ class _Walk:
         """Walk a step that an agent or a command does."""
         self._check(address)
         unit = self._units.get(address)
-        if unit is not None and unit.outcome:
+        if unit is not None and unit.is_done:
             self._give_leaf(frame, scope, step, unit)
             return _Flow.DONE
         is_counted = step.type != "agent" or (unit is not None and unit.kind == "agent")

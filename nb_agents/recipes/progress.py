@@ -44,6 +44,11 @@ class Unit:
     why: str = ""
     cut_by: str = ""
 
+    @property
+    def is_done(self) -> bool:
+        """Whether this is the end of an agent's or a command's step, not of what holds others."""
+        return bool(self.outcome) and (self.outcome != "ok" or self.kind in ("agent", "bash"))
+
 
 @dataclass(frozen=True, slots=True)
 class Gate:
@@ -103,7 +108,9 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
         case ev.RecipeLoaded(step=step, path=path, text=text):
             return replace(progress, recipes={**progress.recipes, step: _recipe(text, path)})
         case ev.StepStarted(step=step, unit=kind):
-            unit = progress.units.get(step) or Unit(kind)
+            unit = progress.units.get(step)
+            if unit is None or unit.outcome:  # of a loop, where a changed recipe has one step
+                unit = Unit(kind)
             return _with_unit(progress, step, replace(unit, kind=kind))
         case ev.StepFailed(step=step, attempt=attempt, error=error):
             # An attempt may fail before it has begun: no model, no key.

@@ -9,9 +9,10 @@ from typing import Literal
 import anyio
 
 from nb_agents import events as ev
-from nb_agents.agents.boundary import Boundary
-from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
+from nb_agents.agents.boundary import Boundary, person_asked
+from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, current_token
 from nb_agents.errors import UserError
+from nb_agents.runs.loop import post
 from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
 from nb_agents.tools.policy import Answer
 
@@ -66,7 +67,8 @@ class Approvals:
         """
         gate = self._gate(f"{agent}: {tool}")
         what = f"{tool}: {about}" if about else tool
-        answer = await self._wait(gate, f"May {agent} call {what}?", "approval")
+        # Its caller may be stopped alone.
+        answer = await self._wait(gate, f"May {agent} call {what}?", "approval", current_token())
         if stops and not answer.approved:
             why = f"{gate} was denied"
             self._stop(StopRequest(CancellationStatus.REQUESTED, "approval", why))
@@ -146,8 +148,15 @@ class Approvals:
         chosen = gate or (open_[0] if open_ else "")
         return chosen if chosen in open_ else ""
 
-    async def _wait(self, gate: str, prompt: str, wants: Literal["approval", "input"]) -> Answer:
+    async def _wait(
+        self,
+        gate: str,
+        prompt: str,
+        wants: Literal["approval", "input"],
+        caller: CancelToken | None = None,
+    ) -> Answer:
         question = self._waiting[gate] = _Question(wants, Tally(self._config))
+        own = caller or self._token
         timeout_s = self._config.timeout if wants == "approval" else None
         self._emit(
             ev.ApprovalAsked(
@@ -158,13 +167,20 @@ class Approvals:
                 wants=wants,
             )
         )
+        unsubscribe = own.on_request(lambda _: post(question.decided.set))
         try:
-            with Boundary(self._token) as boundary, anyio.move_on_after(timeout_s):
+            with (
+                person_asked(),
+                Boundary(self._token) as boundary,
+                anyio.move_on_after(timeout_s),
+            ):
                 await boundary.until(question.decided.wait)
             if question.answer is None:
                 self._token.checkpoint()
+                own.checkpoint()
                 self._conclude(gate, self._config.auto_approve_on_timeout, "", "timeout")
         finally:
+            unsubscribe()
             if question.answer is None and not self._token.is_stopping:
                 self._conclude(gate, False, "nobody waits for it any more", "")
             del self._waiting[gate]

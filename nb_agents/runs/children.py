@@ -35,6 +35,7 @@ from nb_agents.models.backend import Backend
 from nb_agents.recipes.agent_step import StepSeat, toolbox
 from nb_agents.runs.loop import portal
 from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.policy import AgentTools
 
 __all__ = ["Children", "Home", "MAX_CHILDREN", "MAX_DEPTH", "call"]
 
@@ -76,7 +77,7 @@ class Home:
 
     team: TeamSpec
     backend: Callable[[AgentSpec], Backend]
-    tools: Callable[[str, Path, ToolKeys, Sequence[Tool]], Awaitable[Sequence[Tool]]]
+    tools: Callable[[str, Path, ToolKeys, Sequence[Tool]], Awaitable[AgentTools]]
     workspaces: Path
     context: Sequence[Path]
     emit: Callable[[ev.Event], None]

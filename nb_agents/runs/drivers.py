@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -23,8 +24,8 @@ from nb_agents.recipes.progress import fold
 from nb_agents.runs.children import Children, Home
 from nb_agents.runs.debug import secrets_of
 from nb_agents.session.cancellation import read_stop
-from nb_agents.tools.base import Tool
 from nb_agents.tools.kit import ToolKit, ToolPlaces
+from nb_agents.tools.policy import AgentTools
 
 if TYPE_CHECKING:
     import httpx2
@@ -104,7 +105,7 @@ async def _team(
     run: Execution, client: httpx2.AsyncClient, kit: ToolKit, children: Children
 ) -> Team:
     work, spec = run.work, run.work.spec
-    tools: dict[str, Sequence[Tool]] = {}
+    tools: dict[str, AgentTools] = {}
 
     async def open_tools(agent: AgentSpec) -> None:
         space = work.paths.workspaces / agent.id
@@ -137,14 +138,15 @@ async def _team(
 async def _executor(
     run: Execution, client: httpx2.AsyncClient, kit: ToolKit, children: Children
 ) -> Executor:
-    async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> Sequence[Tool]:
+    async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))
 
     work = run.work
     assert work.recipe is not None
     resumed, make = work.resumed, partial(backend_for, client=client)
     loaded = ev.RecipeLoaded(step="", path=str(work.recipe.path or ""), text=work.recipe.text)
-    progress = resumed.progress if resumed and resumed.progress else fold([work.started()])
+    started = replace(work.started(), at=run.view.started_at)
+    progress = resumed.progress if resumed and resumed.progress else fold([started])
     return Executor(
         fold([loaded], progress),
         Models(work.spec, make, is_usable, open_tools, work.paths.tools, secrets_of(work.spec)),

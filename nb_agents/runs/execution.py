@@ -312,6 +312,7 @@ class Execution:
             asked.cancel()
         if answer is None:
             self.token.checkpoint()
+            checkpoint()  # the one agent whose tool asks
             raise UserError(f"Run {self.id} is over: nobody is asked any more.")
         return text_of(answer)
 

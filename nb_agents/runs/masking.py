@@ -7,20 +7,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from nb_agents.config.secret_names import MIN_SECRET_CHARS, is_secret_name
-from nb_agents.events import Event, ToolFinished, ToolStarted, ToolTold
-from nb_agents.tools.base import summarize
+from nb_agents.config.secret_names import MIN_SECRET_CHARS
+from nb_agents.events import (
+    AgentCalled,
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    ToolFinished,
+    ToolStarted,
+    ToolTold,
+)
+from nb_agents.tools.base import MASK, is_secret_argument, summarize
 
 __all__ = ["MASK", "Mask"]
 
-MASK = "[key]"
-
-_NAMES_OF_PLACES = {"key", "keys"}
-"""Argument names of stores and mappings, which hold no secret."""
-
 
 class Mask:
-    """Hides a team's keys in the events of tools, and any argument that is called a secret.
+    """Hides a team's keys in the events of tools and gates, and any argument called a secret.
 
     Args:
         secrets: The team's keys.
@@ -46,6 +49,12 @@ class Mask:
                 return replace(event, result=self._text(event.result))
             case ToolTold():
                 return replace(event, text=self._text(event.text))
+            case ApprovalAsked():
+                return replace(event, prompt=self._text(event.prompt))
+            case ApprovalGiven():
+                return replace(event, message=self._text(event.message))
+            case AgentCalled():
+                return replace(event, input=self._text(event.input))
         return event
 
     def _arguments(self, args: Any) -> Any:
@@ -61,7 +70,7 @@ class Mask:
 
     def _value(self, value: Any, name: str = "") -> Any:
         match value:
-            case str() if value and name not in _NAMES_OF_PLACES and is_secret_name(name):
+            case str() if value and is_secret_argument(name):
                 return MASK
             case str():
                 return self._text(value)

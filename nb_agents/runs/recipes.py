@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +14,14 @@ from nb_agents import events as ev
 from nb_agents.agents.replay import Past, replay
 from nb_agents.config.document import read_source
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
-from nb_agents.config.recipe_values import PlainMap
+from nb_agents.config.recipe_step import Step
+from nb_agents.config.recipe_values import Plain
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
+from nb_agents.recipes.addresses import is_within, join
 from nb_agents.recipes.check import check
 from nb_agents.recipes.plan import plan
-from nb_agents.recipes.progress import Progress
+from nb_agents.recipes.progress import Progress, Unit
 from nb_agents.recipes.replay import past as recipe_past
 from nb_agents.recipes.work import (
     AgentWork,
@@ -39,7 +41,7 @@ __all__ = [
     "what_runs_again",
 ]
 
-_PLAIN: TypeAdapter[Mapping[str, Any]] = TypeAdapter(PlainMap)
+_PLAIN: TypeAdapter[Any] = TypeAdapter(Plain)
 
 
 def read_recipe(
@@ -79,11 +81,13 @@ def given_values(context: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: One is no plain data.
     """
-    try:
-        plain = _PLAIN.validate_python(dict(context))
-    except ValidationError as exc:
-        why = exc.errors()[0]["msg"].removeprefix("Value error, ")
-        raise RecipeError(f"The context can't be used: {why}.") from None
+    plain: dict[str, Any] = {}
+    for name, value in context.items():
+        try:
+            plain[str(name)] = _PLAIN.validate_python(value)
+        except ValidationError as exc:
+            why = exc.errors()[0]["msg"].removeprefix("Value error, ")
+            raise RecipeError(f"{name!r} of the context can't be used: {why}.") from None
     return {**plain, "_project": str(Path.cwd())}
 
 
@@ -92,12 +96,20 @@ def title(recipe: Recipe) -> str:
     return f"{recipe.name}: {' '.join(recipe.description.split())}"
 
 
-def keep_recipe(paths: TurnPaths, recipe: Recipe) -> None:
+def keep_recipe(paths: TurnPaths, recipe: Recipe, was: str = "") -> None:
     """Put a recipe's text beside the journal that has it too, for people.
+
+    Args:
+        paths: The turn's.
+        recipe: The recipe.
+        was: The name that it had in the turn that this one resumes: the workspace has it, too.
 
     Raises:
         OSError: The turn's directory can't be written.
     """
+    old, new = paths.workspaces / was, paths.workspaces / recipe.name
+    if was and old.is_dir() and not new.exists():
+        old.rename(new)
     (paths.path / "recipe.yaml").write_text(recipe.text, encoding="utf-8")
 
 
@@ -130,10 +142,49 @@ def going_on(events: Sequence[ev.Event], changed: Recipe | None) -> Going:
     progress = recipe_past(events)
     recipe = changed or progress.recipes[""]
     notices = () if changed else _notice(progress.recipes[""])
+    progress = replace(progress, recipes=_still_called(progress, recipe))
     for called in {r.path: r for step, r in progress.recipes.items() if step}.values():
         notices += _notice_called(called)
     progress = replace(progress, recipes={**progress.recipes, "": recipe})
     return Going(recipe, progress, replay((), events), notices)
+
+
+def _still_called(progress: Progress, recipe: Recipe) -> Mapping[str, Recipe]:
+    """Give the recipes that were loaded, without what steps began that call another file now."""
+    before, now = _calls(progress.recipes[""]), _calls(recipe)
+    others = [
+        address
+        for address, step in _called_by_itself(progress.recipes)
+        if before.get(step) != now.get(step) and _is_open(progress.units.get(address))
+    ]
+    return {
+        address: called
+        for address, called in progress.recipes.items()
+        if not any(is_within(address, other) for other in others)
+    }
+
+
+def _is_open(unit: Unit | None) -> bool:
+    return unit is None or not unit.outcome
+
+
+def _called_by_itself(addresses: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """List the calls of the run's own recipe: where each is, and the last part of that."""
+    called = [address for address in addresses if address]
+    for address in called:
+        if not any(is_within(address, other) for other in called if other != address):
+            yield address, address.rpartition("/")[2].partition("[")[0]
+
+
+def _calls(recipe: Recipe) -> dict[str, str]:
+    """Give the files that a recipe's steps call, by the last part of a step's address."""
+    return {join("", step.id): step.recipe for stage in recipe.stages for step in _all(stage.steps)}
+
+
+def _all(steps: Iterable[Step]) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        yield from _all(step.steps)
 
 
 def _notice(kept: Recipe) -> tuple[str, ...]:

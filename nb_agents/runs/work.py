@@ -25,6 +25,8 @@ __all__ = ["RESERVED_NAMES", "Resumed", "Work", "checked_functions"]
 RESERVED_NAMES = frozenset(
     {"new_answer", "vote", "list_files", "read_file", "write_file", "edit_file", "delete_file"}
     | {"run_command", "run_python", "call_agent"}
+    | {"data_get", "data_set", "data_delete", "data_list_keys", "data_list_namespaces"}
+    | {"data_get_all", "data_get_many", "data_set_many", "data_delete_many", "data_clear"}
 )
 """Tools that agents have, or may have, besides functions."""
 

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import checkpoint
+from nb_agents.config.secret_names import is_secret_name
 
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
 __all__ = [
     "Attempt",
+    "MASK",
     "MAX_RESULT_CHARS",
     "Tool",
     "ToolError",
@@ -29,6 +31,7 @@ __all__ = [
     "Toolbox",
     "attempting",
     "is_repeated",
+    "is_secret_argument",
     "not_yet",
     "repeating",
     "summarize",
@@ -38,6 +41,9 @@ logger = logging.getLogger("nb_agents")
 
 MAX_RESULT_CHARS = 100_000
 """What one result may add to a conversation; the rest is cut, and the model is told."""
+
+MASK = "[key]"
+"""What stands for a key where it would be written down."""
 
 _ANY_MAPPING = TypeAdapter(dict[str, Any]).validator
 
@@ -211,7 +217,13 @@ def summarize(name: str, args: str | dict[str, Any] | None) -> str:
         return ""
     if not isinstance(known, dict) or not known:
         return ""
-    return str(known.get("path", next(iter(known.values()))))[:80]
+    name = "path" if "path" in known else next(iter(known))
+    return MASK if known[name] and is_secret_argument(name) else str(known[name])[:80]
+
+
+def is_secret_argument(name: str) -> bool:
+    """Whether an argument of that name may hold a secret; a place of a store is called key, too."""
+    return name not in ("key", "keys") and is_secret_name(name)
 
 
 def _explain(name: str, exc: ValidationError) -> str:

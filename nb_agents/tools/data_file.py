@@ -18,10 +18,13 @@ from weakref import WeakValueDictionary
 from nb_agents.cancel import checkpoint
 from nb_agents.errors import UserError
 
-__all__ = ["DEFAULT_NAMESPACE", "DataFile", "MAX_FILE_BYTES", "WAIT_S"]
+__all__ = ["DEFAULT_NAMESPACE", "DataFile", "FILE_NAME", "MAX_FILE_BYTES", "WAIT_S"]
 
 DEFAULT_NAMESPACE = "default"
 """Where the entries are of those who name no namespace."""
+
+FILE_NAME = "data_store.sqlite"
+"""In a session's directory."""
 
 MAX_FILE_BYTES = 100_000_000
 
@@ -76,8 +79,13 @@ class DataFile:
                 db.execute("COMMIT")
         except (sqlite3.Error, OSError) as exc:
             raise UserError(
-                f"The data store {self._path.name!r} can't be used: {_why(exc)}."
+                f"The data store {self._path.name!r} can't be used: {self._why(exc)}."
             ) from exc
+
+    def _why(self, exc: sqlite3.Error | OSError) -> str:
+        if self._path.is_dir():
+            return f"it is a directory. Give the file in it; a session's is {FILE_NAME!r}"
+        return (exc.strerror if isinstance(exc, OSError) else str(exc)) or type(exc).__name__
 
 
 class _Keeper:
@@ -137,7 +145,3 @@ def _prepare(db: sqlite3.Connection) -> None:
 def _is_busy(exc: BaseException) -> bool:
     code: int = getattr(exc, "sqlite_errorcode", 0)
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)  # the rest says why
-
-
-def _why(exc: sqlite3.Error | OSError) -> str:
-    return (exc.strerror if isinstance(exc, OSError) else str(exc)) or type(exc).__name__

@@ -27,12 +27,10 @@ from nb_agents.cancel import checkpoint
 from nb_agents.errors import UserError
 from nb_agents.tools.base import Tool
 from nb_agents.tools.context import ToolContext
-from nb_agents.tools.data_file import DEFAULT_NAMESPACE, DataFile
+from nb_agents.tools.data_file import DEFAULT_NAMESPACE, FILE_NAME, DataFile
 from nb_agents.tools.data_tools import AgentStore
 
 __all__ = ["DataStore", "Entry", "FILE_NAME", "Operation"]
-
-FILE_NAME = "data_store.sqlite"
 
 MAX_NAME_CHARS = 1000
 """The longest key or namespace."""
@@ -94,7 +92,8 @@ class DataStore:
     done. Those over many keys ask between the keys, too.
 
     Args:
-        path: The file; made with its directory at the first use.
+        path: The file, ``data_store.sqlite`` in a session's directory; made with its directory at
+            the first use.
         by: Who uses it, for `operations`.
         namespace: See `use_namespace`.
 
@@ -111,9 +110,9 @@ class DataStore:
         {'rows': 3}
     """
 
-    def __init__(self, path: Path, by: str = "", namespace: str = DEFAULT_NAMESPACE) -> None:
-        self._path = path
-        self._file = DataFile(path)
+    def __init__(self, path: Path | str, by: str = "", namespace: str = DEFAULT_NAMESPACE) -> None:
+        self._path = Path(path)
+        self._file = DataFile(self._path)
         self._by = by
         self._namespace = _name(namespace)
 

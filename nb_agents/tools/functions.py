@@ -240,14 +240,21 @@ async def _run(name: str, function: Callable[..., Any], known: Mapping[str, Any]
     if inspect.iscoroutinefunction(function):
         return await _async_thread().run(partial(_answer_async, name, function, known))
     # A limiter of its own: functions that hang can't take the threads that other tools need.
-    return await to_thread.run_sync(
+    answer = await to_thread.run_sync(
         _answer, name, function, known, abandon_on_cancel=True, limiter=CapacityLimiter(1)
     )
+    if isinstance(answer, str):
+        return answer
+    # A plain function around an async one, as many decorators make it.
+    return await _async_thread().run(partial(_answer_async, name, lambda: answer, {}))
 
 
-def _answer(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
+def _answer(
+    name: str, function: Callable[..., Any], known: Mapping[str, Any]
+) -> str | Coroutine[Any, Any, Any]:
     with _failures_told(name):
-        return result_text(function(**known))
+        value = function(**known)
+        return value if inspect.iscoroutine(value) else result_text(value)
 
 
 async def _answer_async(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
 
 from anyio import to_thread
+
+from nb_agents.config.secret_names import MIN_SECRET_CHARS
+from nb_agents.tools.base import MASK
 
 __all__ = ["MAX_SHOWN_CHARS", "Transcript", "kept_folder"]
 
@@ -34,11 +37,13 @@ class Transcript:
 
     Args:
         tell: Is given each piece as it comes, in the context of the call that this is for.
+        secrets: Values that are not written down.
     """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
         # What an interpreter writes is read by a task that an earlier call began.
         self._tell = tell
+        self._secrets = sorted((s for s in secrets if len(s) >= MIN_SECRET_CHARS), key=len)
         self._context = copy_context()
         self._pieces: list[str] = []
         self.chars = 0
@@ -70,7 +75,7 @@ class Transcript:
         if not whole:
             return ""
         try:
-            place = await to_thread.run_sync(_write, folder, stem, whole)
+            place = await to_thread.run_sync(_write, folder, stem, self._without_secrets(whole))
         except OSError as exc:
             where = f"the whole could not be kept: {exc.strerror}"
         else:
@@ -80,6 +85,11 @@ class Transcript:
             return whole
         half = MAX_SHOWN_CHARS // 2
         return f"{whole[:half]}\n[… {left_out} characters left out; {where}]\n{whole[-half:]}"
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in reversed(self._secrets):  # a short one may be the beginning of a longer one
+            text = text.replace(secret, MASK)
+        return text
 
 
 def _write(folder: Path, stem: str, text: str) -> Path:

@@ -24,7 +24,7 @@ from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.functions import function_tool
 from nb_agents.tools.mcp import McpServers
-from nb_agents.tools.policy import Ask, guarded
+from nb_agents.tools.policy import AgentTools, Ask, ruled
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.shell import Shell
 
@@ -76,7 +76,7 @@ class ToolKit:
         self._ask = ask
         self._caller = caller
         self._told: dict[str, list[str]] = {}
-        self._tools: dict[str, Sequence[Tool]] = {}
+        self._tools: dict[str, AgentTools] = {}
         self._opening: dict[str, anyio.Lock] = {}
         self._servers = McpServers(notice)
         self._custom = CustomTools(notice)
@@ -104,7 +104,7 @@ class ToolKit:
 
     async def open(
         self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool] = ()
-    ) -> Sequence[Tool]:
+    ) -> AgentTools:
         """Give an agent its tools; the first time they are started.
 
         Args:
@@ -121,7 +121,7 @@ class ToolKit:
 
     async def _open(
         self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool]
-    ) -> Sequence[Tool]:
+    ) -> AgentTools:
         context = self._context(agent, workspace)
         for notice in keys.tool_notices:
             self._notice(notice)
@@ -135,9 +135,10 @@ class ToolKit:
             tools += await self._custom.tools(context, keys.custom_tools, keys.exclude_tools)
         if keys.mcp_servers:
             tools += await self._servers.tools(context, keys.mcp_servers, keys.exclude_tools)
-        wanted = (tool for tool in tools if tool.name not in keys.exclude_tools)
-        ask = partial(self._ask, agent)
-        return tuple(guarded(tool, keys.tool_policy, ask) for tool in wanted)
+        rule = partial(
+            ruled, exclude=keys.exclude_tools, rules=keys.tool_policy, ask=partial(self._ask, agent)
+        )
+        return AgentTools(rule(tools), rule)
 
     def _hands(self, context: ToolContext) -> list[Tool]:
         """Give an agent a shell and a Python; looks for the sandbox, which takes a moment."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nb_agents.config.tools import ToolRule, rule_for
 from nb_agents.tools.base import Tool, ToolError, not_yet, summarize
 
-__all__ = ["Answer", "Ask", "guarded"]
+__all__ = ["AgentTools", "Answer", "Ask", "guarded", "ruled"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,44 @@ class Ask(Protocol):
     def __call__(self, agent: str, tool: str, about: str, stops: bool) -> Awaitable[Answer]:
         """Ask whether a call may be made; ``stops`` says that a denial stops the run."""
         ...
+
+
+@dataclass(frozen=True)
+class AgentTools:
+    """An agent's tools, but for those of its files, which each of its turns makes anew.
+
+    Attributes:
+        others: What it has besides.
+        rule: Does with tools what the agent's configuration says of them; see `ruled`.
+    """
+
+    others: Sequence[Tool] = ()
+    rule: Callable[[Iterable[Tool]], Sequence[Tool]] = tuple
+
+    def with_files(self, files: Iterable[Tool]) -> list[Tool]:
+        """Give it the tools of its files, too, under the same rules.
+
+        Args:
+            files: Those tools.
+        """
+        return [*self.rule(files), *self.others]
+
+
+def ruled(
+    tools: Iterable[Tool],
+    exclude: Sequence[str],
+    rules: Sequence[ToolRule],
+    ask: Callable[[str, str, bool], Awaitable[Answer]],
+) -> tuple[Tool, ...]:
+    """Leave out the tools that an agent does not get, and guard the others.
+
+    Args:
+        tools: All tools.
+        exclude: Names of those that are left out.
+        rules: In order: the first that matches decides.
+        ask: Asks a person: the tool, its arguments in short, whether a denial stops the run.
+    """
+    return tuple(guarded(tool, rules, ask) for tool in tools if tool.name not in exclude)
 
 
 def guarded(

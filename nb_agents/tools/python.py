@@ -173,7 +173,7 @@ class _Cell:
     """
 
     def __init__(self, context: ToolContext, number: int) -> None:
-        self.said = Transcript(context.tell)
+        self.said = Transcript(context.tell, context.secrets)
         self.plots: list[Plot] = []
         self.has_begun = Event()
         self.has_ended = Event()

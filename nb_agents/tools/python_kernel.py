@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import shutil
 import sys
@@ -61,6 +62,8 @@ _LAUNCH = (
 )
 # What commands write that a cell runs takes another way, and may come after the cell's end. A mark
 # on that way shows when all of it has come.
+_MARK_NAME = "nb_agents_mark_"
+_MARKS = re.compile(rf"{_MARK_NAME}[0-9a-f]*")
 _MARK = "__import__('os').write(1, b'{mark}'), __import__('os').write(2, b'{mark}')"
 
 
@@ -266,7 +269,7 @@ class Interpreter:
         if error := self._process.exception():
             return str(error)
         done = self._process.result()
-        words = done.errors.strip()[-_LAST_WORDS:]
+        words = _MARKS.sub("", done.errors).strip()[-_LAST_WORDS:]
         return f"exit code {done.exit_code}" + (f": {words}" if words else "")
 
     async def _hear_first_word(self) -> None:
@@ -296,7 +299,7 @@ class Interpreter:
             await self._hear_first_word()
 
     async def _hear_late(self, hear: Callable[[Message], None]) -> None:
-        mark = secrets.token_hex(8)
+        mark = _MARK_NAME + secrets.token_hex(8)
         late = {"stdout": "", "stderr": ""}
 
         def hold(message: Message) -> None:

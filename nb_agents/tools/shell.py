@@ -63,7 +63,7 @@ class Shell:
         """
         _check(command, timeout_s)
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
-        said = Transcript(self._context.tell)
+        said = Transcript(self._context.tell, self._context.secrets)
         shown = ""
         try:
             done = await run_command(

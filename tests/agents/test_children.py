@@ -304,6 +304,29 @@ def test_one_that_is_called_is_stopped_alone(tmp_path: Path, gate: Gate) -> None
     assert outcomes(run) == {"a": "finished", "a/critic#1": "killed"}
 
 
+@pytest.mark.parametrize("who", ["a/critic#1", "a"])
+def test_a_graceful_stop_ends_what_the_one_that_is_called_waits_for(
+    tmp_path: Path, who: str
+) -> None:
+    critic = ScriptedModel(Turn(calls=(Call("write_code", {}),)))
+    spec = team({"a": ScriptedModel(ASK, DONE)}, {})
+    backend = {"type": "python", "instance": critic}
+    backend["tool_policy"] = [{"match": "write_code", "action": "ask"}]
+    given = {"id": "critic", "backend": backend}
+    spec = TeamSpec.model_validate({"agents": list(spec.agents), "callable_agents": [given]})
+    run = nb_agents.start("the task", spec, "s", session_root=tmp_path, tools=[write_code])
+    wait_until(lambda: run.view.gates, WAIT_S, "the question")
+    run.stop(agent=who)
+    finish(run)
+    assert len(critic.requests) == 1
+    assert outcomes(run)["a/critic#1"] == "stopped"
+
+
+def write_code() -> str:
+    """Write code."""
+    return "written"
+
+
 @pytest.mark.parametrize("now", [False, True], ids=["graceful", "immediate"])
 @pytest.mark.parametrize("who", ["a", None], ids=["of the caller", "of the run"])
 def test_a_stop_that_races_the_birth_reaches_the_one_that_is_born(

@@ -251,3 +251,9 @@ def test_the_end_of_the_run_before_is_none_of_a_stop_in_the_next() -> None:
     stop = ev.StopRequested(level="immediate", source="api", agent="b")
     told = [ev.AgentEnded(agent="b", outcome="killed"), begun, stop]
     assert replay(["a", "b"], told).state.out == frozenset()
+
+
+def test_a_recipe_which_has_no_team_leaves_what_failed_as_it_was() -> None:
+    began = ev.TurnStarted(session="s", turn=2, task="t", agents=(), timeout_s=0, resumes=1)
+    asked = [ev.RoundStarted(agent="step", number=1), ev.ModelStarted(agent="step", call=1)]
+    assert replay((), [*asked, ev.AgentFailed(agent="step", error="no"), began]).rounds == {}

@@ -3,13 +3,19 @@
 Source: amplifier-bundle-recipes b6ee26d, modules/tool-recipes/tests.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import nb_agents
 from nb_agents import events as ev
-from nb_agents.errors import CancellationRequestedError, RunFailed, UnknownSessionError
+from nb_agents.errors import (
+    CancellationRequestedError,
+    RecipeError,
+    RunFailed,
+    UnknownSessionError,
+)
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
@@ -310,6 +316,11 @@ steps:
 """
 
 
+def test_a_start_value_that_is_no_plain_data_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"'files' of the context can't be used: it is not plain"):
+        begin(write(tmp_path, AGENT), context={"depth": 2, "files": [tmp_path]})
+
+
 def interrupted(root: Path) -> Run:
     """A recipe that is stopped in its first step, and whose file is then another."""
     run = begin(write(root, OLD))
@@ -341,6 +352,32 @@ def test_a_resume_takes_the_new_text_when_it_is_told_to(tmp_path: Path) -> None:
     assert third.view.outputs == {"one": "one", "two": "new"}
 
 
+def test_a_recipe_that_has_another_name_goes_on_in_the_same_workspace(tmp_path: Path) -> None:
+    body = """
+steps:
+- {id: one, type: bash, command: "echo kept > note"}
+- {id: two, type: bash, command: "cat note && false", output: two}
+"""
+    run = finish(begin(write(tmp_path, body)))
+    renamed = write(tmp_path, body.replace(" && false", ""), "renamed")
+    again = finish(resume(run, recipe=renamed))
+    assert again.result == {"two": "kept"}
+    assert files_of(again) == {"renamed/note": "kept\n"}
+
+
+def test_a_step_is_told_when_the_session_has_started_before_and_after_a_resume(
+    tmp_path: Path,
+) -> None:
+    tell = "echo {{session.started}}"
+    steps = f"{{id: one, type: bash, command: '{tell}', output: one}}"
+    body = f"steps:\n- {steps}\n- {{id: two, type: bash, command: '{tell}; exit 1', output: two}}\n"
+    run = finish(begin(write(tmp_path, body)))
+    write(tmp_path, body.replace("; exit 1", ""))
+    again = finish(resume(run, recipe=tmp_path / "main.yaml"))
+    began = datetime.fromtimestamp(run.view.started_at, UTC).isoformat(timespec="seconds")
+    assert again.result == {"one": began, "two": began}
+
+
 def test_the_same_text_is_no_news(tmp_path: Path) -> None:
     path = tmp_path / "main.yaml"
     path.write_bytes(write(tmp_path, OLD).read_bytes().replace(b"\n", b"\r\n"))
@@ -370,6 +407,28 @@ def test_a_called_recipe_that_has_changed_is_told_too(tmp_path: Path) -> None:
     again.approve("blue")
     assert finish(again).result["after"] == "after blue"
     assert f"{tmp_path / 'child.yaml'} is another by now." in again.view.notices[-1]
+
+
+@pytest.mark.parametrize("loop", ["", "foreach: '{{two}}', parallel: true, "])
+def test_a_changed_recipe_may_call_another_file_at_a_step_that_is_not_over(
+    tmp_path: Path, loop: str
+) -> None:
+    sub = "steps:\n- {id: one, type: bash, command: echo one, output: one}\n"
+    tell = "- {{id: two, type: bash, command: {}, output: two}}\n"
+    write(tmp_path, sub + tell.format("exit 1"), "child")
+    write(tmp_path, sub + tell.format("echo mended"), "mended")
+    body = f"""
+context: {{two: [1, 2]}}
+steps:
+- {{id: done, type: recipe, recipe: mended.yaml, output: done}}
+- {{id: sub, {loop}type: recipe, recipe: child.yaml, output: sub}}
+"""
+    run = finish(begin(write(tmp_path, body)))
+    assert run.status == "failed"
+    write(tmp_path, body.replace("child.yaml", "mended.yaml"))
+    again = finish(resume(run, recipe=tmp_path / "main.yaml"))
+    assert again.result["sub"] == {"one": "one", "two": "mended"}
+    assert not [address for address in ran(again) if not address.endswith("/two")]
 
 
 def test_a_step_that_asks_something_new_begins_anew(tmp_path: Path) -> None:

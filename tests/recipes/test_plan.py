@@ -966,6 +966,25 @@ def test_a_command_has_its_directory_its_variables_and_its_time_from_templates()
     assert work.tolerates
 
 
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (
+            "é" * 65_536,
+            "BIG in env has 131072 bytes, and a program's variable takes 131067 at most.",
+        ),
+        ("a\0b", "BIG in env holds a NUL, which no program can be given."),
+    ],
+)
+def test_a_variable_that_no_program_can_be_given_is_named(value: str, error: str) -> None:
+    step = bash("b", "env: {BIG: '{{big}}'}, retry: {max_attempts: 3}")
+    play = Play(recipe(steps(step)), context={"big": value}).run()
+    assert isinstance(play.ended, Failed)
+    assert play.ended.error.startswith(error)
+    most = Play(recipe(steps(step)), context={"big": "x" * 131_067}).run()
+    assert most.addresses == ["b"]
+
+
 def test_a_recipe_is_read_beside_the_one_that_calls_it() -> None:
     inner = recipe(steps(call("deep", "deep.yaml")))
     deep = recipe(steps(agent("a")))
@@ -1104,6 +1123,22 @@ def test_a_failure_that_was_allowed_stays_after_a_resume() -> None:
 
     assert again.addresses == ["b"]
     assert again.outputs == {"x": None}
+
+
+@pytest.mark.parametrize("before", ["foreach: '{{xs}}', collect: x", "output: x"])
+def test_a_step_that_was_a_loop_or_a_call_begins_anew_when_a_changed_recipe_has_a_command_there(
+    before: str,
+) -> None:
+    old = bash("a", before) if "foreach" in before else call("a", more=before)
+    sub = {"sub.yaml": recipe(steps(bash("t", "output: r")), "sub")}
+    play = Play(recipe(THREE + steps(old, bash("b"))), {"b": Fail()}, sub).run()
+    assert isinstance(play.ended, Failed)
+
+    changed = recipe(THREE + steps(bash("a", "output: x"), bash("b", command="see {{x}}")))
+    again = Play(changed, {"a": "new"}, sub, journal=play.journal).run()
+
+    assert again.addresses == ["a", "b"]
+    assert again.outputs == {"x": "new"}
 
 
 def test_an_iteration_that_failed_beside_others_is_tried_again_with_those_that_were_cut() -> None:

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import nb_agents
+from nb_agents import ApprovalConfig, RunOptions
 from nb_agents import events as ev
 from nb_agents.agents.terms import Hold, Terms, bind_terms
 from nb_agents.cancel import CancellationStatus, CancelToken
@@ -405,6 +406,45 @@ def test_the_time_in_which_only_a_person_is_waited_for_does_not_count(tmp_path: 
     run = finish(calling_for_real(tmp_path, ask, 1.2))
     assert (run.status, run.view.approvals[0].by) == ("completed", "timeout")
     assert run.view.approvals[0].approved
+
+
+@pytest.mark.parametrize("place", ["step", "recipe"])
+def test_the_time_in_which_a_person_is_asked_about_a_tool_does_not_count(
+    tmp_path: Path, place: str
+) -> None:
+    """Nobody's answer decides by itself after the step's and the recipe's time."""
+    model = ScriptedModel(Turn(calls=(Call("list_data"),)), Turn(text="listed"))
+    backend = {
+        "type": "python",
+        "instance": model,
+        "tool_policy": [{"match": "list_data", "action": "ask"}],
+    }
+    team = TeamSpec.model_validate({"agents": [{"id": "worker", "backend": backend}]})
+
+    def list_data() -> str:
+        """List it."""
+        return "data"
+
+    limits = ("timeout: 1.2", "") if place == "step" else ("", "timeout: 1.2, ")
+    write(
+        tmp_path,
+        f"steps: [{{id: talk, agent: worker, prompt: List, output: said, {limits[0]}}}]",
+        "sub",
+    )
+    body = f"steps: [{{id: sub, type: recipe, recipe: sub.yaml, {limits[1]}output: sub}}]"
+    waits = RunOptions(approval=ApprovalConfig(timeout=2.5, auto_approve_on_timeout=True))
+    run = finish(
+        nb_agents.start(
+            recipe=write(tmp_path, body),
+            agents=team,
+            session_root=tmp_path / "sessions",
+            tools=[list_data],
+            options=waits,
+        )
+    )
+    assert run.status == "completed", run.view.notices
+    assert run.result == {"sub": {"said": "listed"}}
+    assert [a.by for a in run.view.approvals] == ["timeout"]
 
 
 def test_a_recipe_that_is_being_stopped_has_no_more_time_than_before(tmp_path: Path) -> None:

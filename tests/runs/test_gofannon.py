@@ -98,8 +98,8 @@ async def everything(root: Path, policy: Any) -> AsyncIterator[list[Tool]]:
     )
     places = ToolPlaces(session=root, turn=root, readable=[], secrets=[])
     async with ToolKit(places, [function, coroutine], lambda text: None, ask) as kit:
-        others = await kit.open("a", root / "w", keys)
-        yield [*Workspace(root / "w", {}, []).tools(), *others]
+        opened = await kit.open("a", root / "w", keys)
+        yield opened.with_files(Workspace(root / "w", {}, []).tools())
 
 
 async def passing(tools: list[Tool], level: CancellationStatus) -> list[str]:

@@ -15,12 +15,13 @@ from nb_agents import TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
-from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import wait_until
 from tests.recipes.live import commands_alive, over, write
 from tests.team_kit import WAIT_S, events, finish, prompt
 
 SERVER = Path(__file__).parent.parent / "tools" / "mcp_server.py"
+FINE = Turn(text="fine")
 SLEEP = "touch begun; sleep 1000"
 
 
@@ -232,8 +233,12 @@ def test_two_functions_of_one_name_or_of_a_tools_name_are_refused(tmp_path: Path
     def run_command(command: str) -> str:
         return command
 
-    with pytest.raises(UserError, match="A tool named 'run_command' is there already"):
-        start(tmp_path, tools=[run_command])
+    def data_get(key: str) -> str:
+        return key
+
+    for taken in (run_command, data_get):
+        with pytest.raises(UserError, match=f"A tool named '{taken.__name__}' is there already"):
+            start(tmp_path, tools=[taken])
     assert not list(tmp_path.iterdir())
 
 
@@ -285,6 +290,33 @@ def test_a_key_of_the_team_is_not_in_the_events_of_tools(tmp_path: Path) -> None
     assert (first.summary, results(run)[0]) == ("it is [key]", "it is [key]")
     assert json.loads(second.args) == {"password": "[key]", "user": "ann"}
     assert "hunter2" not in f"{second.summary}{run.view.tools}"
+
+
+def test_a_key_of_the_team_is_not_in_what_is_asked_and_called(tmp_path: Path) -> None:
+    key = "sk-a-key-of-this-team"
+    helper = {"id": "helper", "backend": {"type": "python", "instance": ScriptedModel(FINE)}}
+    model = ScriptedModel(
+        calls(Call("repeat", {"text": key})),
+        calls(Call("log_in", {"password": "hunter2", "user": "ann"})),
+        calls(Call("call_agent", {"name": "helper", "input": f"use {key}"})),
+        Answer("done"),
+    )
+    backend = {"type": "python", "instance": model, "api_key": key, "can_call": "*"}
+    backend["tool_policy"] = [{"match": name, "action": "ask"} for name in ("repeat", "log_in")]
+    team = TeamSpec.model_validate(
+        {"agents": [{"id": "a", "backend": backend}], "callable_agents": [helper]}
+    )
+    run = nb_agents.start("the task", team, session_root=tmp_path, tools=[repeat, log_in])
+    for _ in ("repeat", "log_in"):
+        [gate] = asked(run)
+        run.decide(True, f"with {key}", gate=gate)
+        wait_until(lambda: gate not in run.view.gates, WAIT_S, "the decision")  # noqa: B023
+    finish(run)
+    first, second = events(run, ev.ApprovalAsked)
+    assert first.prompt == "May a call repeat: [key]?"
+    assert second.prompt == "May a call log_in: [key]?"
+    assert events(run, ev.ApprovalGiven)[0].message == "with [key]"
+    assert [each.input for each in events(run, ev.AgentCalled)] == ["use [key]"]
 
 
 def repeat(text: str) -> str:
@@ -354,6 +386,28 @@ def test_a_call_that_the_file_denies_is_never_asked_about(tmp_path: Path) -> Non
     assert run.view.approvals == ()
 
 
+def test_what_the_file_says_of_file_tools_holds_too(tmp_path: Path) -> None:
+    keys = {
+        "exclude_tools": ["edit_file"],
+        "tool_policy": [
+            {"match": "delete_file", "action": "deny"},
+            {"match": "write_file", "action": "ask"},
+        ],
+    }
+    write_it = Call("write_file", {"path": "made", "content": "x"})
+    edit = Call("edit_file", {"path": "made", "old": "x", "new": "y"})
+    turn = calls(write_it, edit, Call("delete_file", {"path": "made"}))
+    run, _ = start(tmp_path, turn, **keys)
+    [gate] = asked(run)
+    assert not (workspace(run) / "made").exists()
+    run.decide(True, gate=gate)
+    finish(run)
+    assert (workspace(run) / "made").exists()
+    wrote, edited, deleted = results(run)
+    assert "Error" not in wrote and "no tool 'edit_file'" in edited
+    assert deleted == "Error: the team's file denies delete_file."
+
+
 @pytest.mark.parametrize("now", [False, True])
 def test_a_stop_ends_the_waiting_and_nothing_is_called(tmp_path: Path, now: bool) -> None:
     run, _ = shell_run(tmp_path, calls(run_command("touch done")), tool_policy=ASK)
@@ -370,6 +424,23 @@ def test_a_stop_ends_the_waiting_and_nothing_is_called(tmp_path: Path, now: bool
     again.approve()
     assert over(again).result == "done"
     assert (workspace(again) / "done").exists()
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_of_one_agent_ends_the_waiting_of_its_call(tmp_path: Path, now: bool) -> None:
+    asking = ScriptedModel(calls(run_command("touch done")), Answer("A's"))
+    gate = Gate()
+    other = ScriptedModel(Answer("B's", gate=gate), Vote("agent1"))
+    team = team_of(asking, other, enable_mcp_command_line=True, tool_policy=ASK)
+    run = nb_agents.start("the task", team, session_root=tmp_path)
+    asked(run)
+    run.stop(now=now, agent="a")
+    wait_until(lambda: not run.view.gates, WAIT_S, "the end of the question", lambda: run.view)
+    gate.open()
+    finish(run)
+    assert (run.status, run.result) == ("completed", "B's")
+    assert [each.outcome for each in finished(run)] == ["cancelled"]
+    assert not (workspace(run) / "done").exists()
 
 
 def test_two_calls_at_once_are_two_gates_each_decided_by_its_name(tmp_path: Path) -> None:

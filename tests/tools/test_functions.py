@@ -392,6 +392,26 @@ async def test_async_functions_share_a_loop_between_calls() -> None:
     assert results == ["[1]"] * 5
 
 
+async def test_what_a_plain_function_leaves_to_be_awaited_is_awaited() -> None:
+    async def double(x: int) -> int:
+        await asyncio.sleep(0)
+        return x * 2
+
+    @functools.wraps(double)
+    def logged(*args: Any, **known: Any) -> Any:  # as many decorators do
+        return double(*args, **known)
+
+    async def fail() -> None:
+        raise KeyError("no such row")
+
+    def failing() -> Any:
+        return fail()
+
+    assert await function_tool(logged).call('{"x": 21}') == "42"
+    refused = await function_tool(failing).call("{}")
+    assert refused.is_error and "no such row" in refused
+
+
 async def test_functions_that_hang_leave_threads_to_other_tools(meeting: Meeting) -> None:
     waiting = threading.Semaphore(0)
 
@@ -687,4 +707,4 @@ async def test_no_argument_and_no_result_whatever_break_a_call(value: Any) -> No
 
     result = await function_tool(echo).call(json.dumps({"value": value}))
     assert isinstance(result, ToolResult)
-    assert result.encode()
+    assert result.encode().decode() == result  # an empty text, too, is a result

@@ -38,7 +38,7 @@ async def test_what_a_thread_tells_while_it_is_taken_comes_the_next_time(
 
     places = ToolPlaces(tmp_path, tmp_path, (), ())
     async with ToolKit(places, [speak], pytest.fail, never) as tools:
-        [tool] = await tools.open("a", tmp_path, ToolKeys())
+        [tool] = (await tools.open("a", tmp_path, ToolKeys())).others
         await tool.call({})
         assert tools.take_told() == {"a": "early"}
         assert tools.take_told() == {"a": "late"}

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -58,6 +59,14 @@ async def test_output_reaches_the_panel_while_the_command_runs(place: Place) -> 
         assert "end" not in place.heard
         (place.workspace / "go").touch()
     assert place.heard == "ready\nend\n"
+
+
+async def test_a_key_of_the_team_is_not_in_what_is_kept(place: Place) -> None:
+    context = replace(place.context, secrets=["sk-a-key-of-this-team", "x"])
+    said = await Shell(context).run_command("echo its sk-a-key-of-this-team, and xx")
+    assert said.startswith("its sk-a-key-of-this-team, and xx")  # only what is written down
+    (kept,) = place.kept()
+    assert kept.read_text() == "its [key], and xx\n"
 
 
 @both
