@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
@@ -109,27 +109,15 @@ def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
     )
     if not e.resumes:
         return fresh
-    went_on = _go_on_from(view, fresh)
+    went_on = _go_on_from(view, fresh, e.again)
     # Who takes part again may change what was chosen.
     return replace(went_on, phase="coordinating", winner="") if e.again else went_on
 
 
-def _go_on_from(past: RunView, fresh: RunView) -> RunView:
+def _go_on_from(past: RunView, fresh: RunView, again: Collection[str]) -> RunView:
     """Keep what a resumed turn brings along; what is spent and shown from now on starts at 0."""
     agents = {
-        k: replace(
-            a,
-            round=past.agents[k].round,
-            calls=past.agents[k].calls,
-            answers=past.agents[k].answers,
-            vote=past.agents[k].vote,
-            phase=_resting_phase(past.agents[k]),
-            heard=past.agents[k].heard,
-            error=past.agents[k].error,
-            outcome="failed" if past.agents[k].error else None,
-        )
-        if k in past.agents
-        else a
+        k: _brought_along(a, past.agents[k], again) if k in past.agents else a
         for k, a in fresh.agents.items()
     }
     return replace(
@@ -142,6 +130,30 @@ def _go_on_from(past: RunView, fresh: RunView) -> RunView:
         approvals=tuple(a for a in past.approvals if a.approved),
         outlines=past.outlines,
     )
+
+
+def _brought_along(fresh: AgentView, past: AgentView, again: Collection[str]) -> AgentView:
+    """Keep what an agent brings along; one that was stopped alone stays as it was left."""
+    kept = replace(
+        fresh,
+        round=past.round,
+        calls=past.calls,
+        answers=past.answers,
+        vote=past.vote,
+        phase=_resting_phase(past),
+        heard=past.heard,
+        error=past.error,
+        outcome="failed" if past.error else None,
+    )
+    is_out = past.stop and past.outcome in _STOPPED and past.id not in again
+    if not is_out:
+        return kept
+    return replace(
+        kept, phase="stopped", stop=past.stop, outcome=past.outcome, partial=past.partial
+    )
+
+
+_STOPPED = frozenset({"stopped", "killed", "never started"})
 
 
 def _stays(step: StepView) -> bool:
@@ -173,9 +185,10 @@ def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
         tool_summary="",
         partial="",
         partial_call="",
-        # An agent that had failed got another try when the turn was resumed.
+        # An agent that had failed or was stopped got another try when the turn was resumed.
         error="",
         outcome=None,
+        stop="" if view.agents[e.agent].outcome else view.agents[e.agent].stop,
     )
 
 

@@ -31,6 +31,9 @@ class Boundary:
     Args:
         token: The token of the work inside.
         patient: Whether a graceful stop lets the block come to its end: then only waits end at it.
+
+    Attributes:
+        asked_s: Seconds of the run's time in which the block waited for a person's answer.
     """
 
     def __init__(self, token: CancelToken, *, patient: bool = False) -> None:
@@ -43,6 +46,7 @@ class Boundary:
         self._clocks: list[anyio.CancelScope] = []
         self._stood: list[tuple[anyio.CancelScope, float]] = []
         self._holds = 0
+        self.asked_s = 0.0
 
     @property
     def stands_still(self) -> bool:
@@ -116,11 +120,13 @@ class Boundary:
             self._stood = [(clock, clock.deadline - now) for clock in self._clocks]
             for clock in self._clocks:
                 clock.deadline = math.inf
+            self._held_from = terms().hold.clock()  # which no pause lets go on
         try:
             yield
         finally:
             self._holds -= 1
             if not self._holds:
+                self.asked_s += terms().hold.clock() - self._held_from
                 for clock, left_s in self._stood:
                     clock.deadline = anyio.current_time() + left_s
 

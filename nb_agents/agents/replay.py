@@ -21,6 +21,7 @@ __all__ = [
     "Exchange",
     "OpenRound",
     "Past",
+    "another_try",
     "dump_messages",
     "load_messages",
     "load_round",
@@ -88,7 +89,7 @@ class Past:
     calls: dict[str, int] = field(default_factory=dict)
 
 
-def replay(order: Iterable[str], events: Iterable[ev.Event], again: Collection[str] = ()) -> Past:
+def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[str] = ()) -> Past:
     """Fold the events of a turn, or of a chain of turns that resumed one another.
 
     What agents that others called did is theirs alone: a call that was cut is made again, by a
@@ -108,8 +109,8 @@ def replay(order: Iterable[str], events: Iterable[ev.Event], again: Collection[s
     for event in events:
         if isinstance(event, ev.AgentCalled):
             called.add(event.agent)
-        if isinstance(event, ev.TurnStarted) and event.again:
-            told = _reopened(told, event.again)
+        if isinstance(event, ev.TurnStarted):
+            told = another_try(order, _reopened(told, event.again) if event.again else told)
         if getattr(event, "agent", "") not in called:
             told.append(event)
     if not again:
@@ -118,6 +119,33 @@ def replay(order: Iterable[str], events: Iterable[ev.Event], again: Collection[s
     whole = _fold(order, told)
     past = _fold(order, _reopened(told, again))
     return replace(past, round_numbers=whole.round_numbers, calls=whole.calls)
+
+
+def another_try(order: Sequence[str], events: Sequence[ev.Event]) -> list[ev.Event]:
+    """Give the events that a resume goes on from; of a turn that nobody is left of, all try again.
+
+    Args:
+        order: Agent ids in registration order; a recipe, whose steps try again, has none.
+        events: In journal order.
+
+    Returns:
+        The events; when nobody is left and nobody has answered, without what put agents out.
+    """
+    state = _fold(order, events).state
+    if not order or state.live or state.answers:
+        return list(events)
+    failed = {e.agent for e in events if isinstance(e, ev.AgentFailed | ev.RoundTimedOut)}
+    kept = [e for e in events if not _puts_out(e)]
+    rounds = _fold(order, kept).rounds
+    # A request that failed is sent again; a round that came to nothing is closed, to begin anew.
+    over = [a for a, r in rounds.items() if a in failed and not r.was_asking]
+    return [*kept, *(ev.VoteIgnored(agent=a, target="") for a in over)]
+
+
+def _puts_out(event: ev.Event) -> bool:
+    if isinstance(event, ev.StopRequested):
+        return bool(event.agent)
+    return isinstance(event, ev.AgentFailed | ev.RoundTimedOut)
 
 
 def _reopened(events: Sequence[ev.Event], again: Collection[str]) -> list[ev.Event]:

@@ -183,9 +183,9 @@ class Team:
 
     async def _work(self, agent: str) -> None:
         past = self._open_rounds.pop(agent, None)
-        seat = self._take_seat(agent, past)
-        limit_s, grace_s = seat.elapsed().round_limit_s, self._rules.round_grace_s
         boundary = Boundary(self._tokens[agent])
+        seat = self._take_seat(agent, past, boundary)
+        limit_s, grace_s = seat.elapsed().round_limit_s, self._rules.round_grace_s
         turn: AgentTurn | None = None
         with (
             boundary,
@@ -243,7 +243,7 @@ class Team:
         return True
 
     def _take_seat(
-        self, agent: str, past: OpenRound | None, *, is_presenting: bool = False
+        self, agent: str, past: OpenRound | None, boundary: Boundary, *, is_presenting: bool = False
     ) -> TeamSeat:
         number = past.number if past else self._rounds[agent] + 1
         limit_s = None if is_presenting else self._rules.round_limit_s(number)
@@ -252,8 +252,9 @@ class Team:
 
         def elapsed() -> Elapsed:
             now, rules = clock(), self._rules
+            round_s = now - began - boundary.asked_s
             return Elapsed(
-                now - self._began, rules.turn_limit_s, now - began, limit_s, rules.round_grace_s
+                now - self._began, rules.turn_limit_s, round_s, limit_s, rules.round_grace_s
             )
 
         return TeamSeat(
@@ -316,8 +317,9 @@ class Team:
         past = self._open_rounds.pop(winner, None)
         if self._state.presenter != winner:
             self._emit(ev.PresentationStarted(agent=winner, votes=votes))
-        seat = self._take_seat(winner, past, is_presenting=True)
-        with Boundary(self._tokens[winner]) as boundary:
+        boundary = Boundary(self._tokens[winner])
+        seat = self._take_seat(winner, past, boundary, is_presenting=True)
+        with boundary:
             try:
                 turn = self._make_turn(seat, boundary)
                 opening = self._briefing.presentation(self._state, winner, votes)

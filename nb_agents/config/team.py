@@ -8,6 +8,7 @@ Agents that can't run here are kept too, and listed in `TeamSpec.unsupported`.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,6 @@ class TeamSpec(Spec):
                 if name != "*" and name not in known:
                     names = ", ".join(sorted(known))
                     raise ValueError(f"{agent.id!r} can_call {name!r}; agents: {names}")
-        for agent in self.callable_agents:
-            if why := why_unsupported(agent.backend.type):
-                raise ValueError(f"callable agent {agent.id!r} can't run here: {why}")
         return self
 
     @property
@@ -164,7 +162,7 @@ class TeamSpec(Spec):
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
         """The agents that can't run here, as (agent, type, why)."""
-        return tuple(report.unsupported((a.id, a.backend.type) for a in self.agents))
+        return tuple(report.unsupported((a.id, a.backend.type) for a in self.everyone))
 
     @property
     def context_paths(self) -> tuple[Path, ...]:
@@ -185,12 +183,25 @@ class TeamSpec(Spec):
         gone = {each.agent for each in self.unsupported}
         if self.agents and not gone:
             return self
-        agents = tuple(agent for agent in self.agents if agent.id not in gone)
-        if not agents:
+        rest = self.without(gone)
+        if not rest.agents:
             named = ", ".join(f"{each.agent} ({each.type})" for each in self.unsupported)
             what = f"None of its agents can run here: {named}." if named else NO_AGENTS
             raise self.fault(what, "agents")
-        return self.model_copy(update={"agents": agents})
+        return rest
+
+    def without(self, gone: Collection[str]) -> TeamSpec:
+        """Give the team without some of its agents, and without what names them.
+
+        Args:
+            gone: Their ids.
+        """
+        standing = {k: v for k, v in self.recipe_agents.items() if v not in gone}
+        changes: dict[str, Any] = {"recipe_agents": standing}
+        for name in ("agents", "callable_agents"):
+            kept = (a for a in getattr(self, name) if a.id not in gone)
+            changes[name] = tuple(_calling_none_of(a, gone) for a in kept)
+        return self.model_copy(update=changes)
 
     def fault(self, what: str, *path: object) -> ConfigError:
         """Make an error that says where in the team's file its cause is.
@@ -307,6 +318,14 @@ def _with_id(agent: Any, number: int) -> Any:
     if isinstance(agent, dict) and agent.get("id") is None:
         return {**agent, "id": f"agent{number}"}
     return agent
+
+
+def _calling_none_of(agent: AgentSpec, gone: Collection[str]) -> AgentSpec:
+    names = tuple(name for name in agent.backend.can_call if name not in gone)
+    if names == agent.backend.can_call:
+        return agent
+    backend = agent.backend.model_copy(update={"can_call": names})
+    return agent.model_copy(update={"backend": backend})
 
 
 def _is_rate_table(data: dict[str, Any]) -> bool:

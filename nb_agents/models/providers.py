@@ -99,7 +99,8 @@ def check_team(team: TeamSpec) -> None:
             f"Agent {u.agent!r} has backend type {u.type!r}, which is not supported. {u.why}"
             for u in unsupported
         ]
-        if len(unsupported) < len(team.agents):
+        gone = {each.agent for each in unsupported}
+        if any(agent.id not in gone for agent in team.agents):
             said.append("--skip-unsupported (from Python: skip_unsupported=True) runs the others.")
         raise team.fault(" ".join(said), "agents", unsupported[0].agent, "backend", "type")
     for agent in team.everyone:

@@ -54,7 +54,7 @@ def report_on(team: TeamSpec) -> TeamReport:
         The report; never holds a key.
     """
     gone = {each.agent for each in team.unsupported}
-    agents = tuple(_agent(agent, agent.id not in gone) for agent in team.agents)
+    agents = tuple(_agent(agent, agent.id not in gone) for agent in team.everyone)
     lines = [_timeouts(team), *_context_paths(team)]
     if ignored := team.ignored:
         lines.append(f"Ignored here: {', '.join(ignored)}")
@@ -121,7 +121,7 @@ def _faults(rest: TeamSpec, team: TeamSpec) -> list[str]:
 
 
 def _refusals(team: TeamSpec) -> Iterator[UserError]:
-    for agent in team.agents:
+    for agent in team.everyone:
         try:
             check_agent(team, agent)
         except UserError as exc:

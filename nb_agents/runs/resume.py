@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nb_agents.agents.replay import OpenRound, Past, replay
+from pydantic import ValidationError
+
+from nb_agents.agents.replay import OpenRound, Past, another_try, replay
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, SessionBusyError, UserError
 from nb_agents.events import (
-    AgentFailed,
     Event,
     ModelFinished,
-    RoundTimedOut,
     StopRequested,
     TurnStarted,
 )
@@ -178,7 +178,7 @@ def resume(
     def make(paths: TurnPaths) -> Work:
         copy_workspaces(turn.paths.workspaces, paths.workspaces)
         if going is not None:
-            keep_recipe(paths, going.recipe)
+            keep_recipe(paths, going.recipe, turn.view.recipe)
         return Work(
             task=turn.view.task,
             spec=spec,
@@ -268,17 +268,7 @@ def _past(agents: Sequence[str], events: Sequence[Event], again: tuple[str, ...]
     past = replay(agents, events, again)
     if past.state.live or past.state.answers:
         return past
-    failed = {e.agent for e in events if isinstance(e, AgentFailed | RoundTimedOut)}
-    past = replay(agents, [e for e in events if not _puts_out(e)])
-    # A request that failed is sent again; a round that came to nothing begins anew.
-    rounds = {a: r for a, r in past.rounds.items() if r.was_asking or a not in failed}
-    return replace(past, rounds=rounds)
-
-
-def _puts_out(event: Event) -> bool:
-    if isinstance(event, StopRequested):
-        return bool(event.agent)
-    return isinstance(event, AgentFailed | RoundTimedOut)
+    return replay(agents, another_try(agents, events))
 
 
 class _Team(NamedTuple):
@@ -310,21 +300,37 @@ def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Eve
             "a base_url has a password. Give the team again: --config FILE, or config=."
         )
     changed = f"{started.config} is not that team any more; it goes on as the journal has it."
-    spec = _same_agents(TeamSpec.model_validate(started.team), started)
+    try:
+        spec = TeamSpec.model_validate(started.team)
+    except ValidationError:  # a newer nb_agents, or a damaged disk
+        raise UserError(
+            "The team of this turn can't be read from its journal. Give the team again: "
+            "--config FILE, or config=."
+        ) from None
+    spec = _same_agents(spec, started)
     return _Team(spec, started.config, (changed,) if is_there else ())
 
 
 def _same_agents(spec: TeamSpec, started: TurnStarted) -> TeamSpec:
+    spec = spec.without(_skipped(spec, started))
     if started.recipe:
         return spec
     wanted = [a.id for a in started.agents]
-    agents = tuple(a for a in spec.agents if a.id in wanted)
-    if [a.id for a in agents] != wanted:
+    same = spec.without({a.id for a in spec.agents} - {*wanted})
+    if [a.id for a in same.agents] != wanted:
         raise ConfigError(
             f"The turn's agents are {', '.join(wanted)}; the team has "
             f"{', '.join(a.id for a in spec.agents)}. Resume it with its own, or use --continue."
         )
-    return spec.model_copy(update={"agents": agents})
+    return same
+
+
+def _skipped(spec: TeamSpec, started: TurnStarted) -> set[str]:
+    """Name those of a team that can't run here, and that the turn was started without."""
+    stored = started.team or {}
+    everyone = [*stored.get("agents", ()), *stored.get("callable_agents", ())]
+    known = {a.id for a in started.agents} | {a.get("id") for a in everyone}
+    return {each.agent for each in spec.unsupported} - known
 
 
 def _preview(turn: PastTurn, past: Past, events: Sequence[Event], going: Going | None) -> Preview:

@@ -306,17 +306,37 @@ def incomplete_text(turn: PastTurn) -> str:
     if turn.view.recipe:
         return _incomplete_recipe(turn)
     view, spaces = turn.view, {p.name: p for p in _workspaces(turn)}
-    answered = {a.id for a in view.agents.values() if a.answers}
-    if not answered | spaces.keys():
+    called = _called(view, spaces)
+    names = {a.id for a in view.agents.values() if a.answers} | spaces.keys() - called.keys()
+    if not names | called.keys():
         return ""
     lines = [
         "[INCOMPLETE TURN - Session was cancelled before completion]",
         f"[Phase when cancelled: {view.phase}]",
         "",
     ]
-    for agent_id in sorted(answered | spaces.keys()):
+    for agent_id in sorted(names):
         lines += _agent_lines(view.agents.get(agent_id, AgentView(agent_id)), spaces.get(agent_id))
+    for name, agent in called.items():
+        lines += _called_lines(agent, spaces.get(name))
     return "\n".join(lines)
+
+
+def _called(view: RunView, spaces: Iterable[str]) -> dict[str, AgentView]:
+    """Give the agents that others called, by workspace: they are no members, and don't answer."""
+    called = {a.workspace: a for a in view.agents.values() if a.caller}
+    # Of those of a turn that this one resumed, the workspaces alone are left.
+    earlier = {n: AgentView(n) for n in spaces if "+" in n and n not in {*view.agents, *called}}
+    return {**earlier, **called}
+
+
+def _called_lines(agent: AgentView, workspace: Path | None) -> list[str]:
+    by = f" (called by {agent.caller})" if agent.caller else " (called by another agent)"
+    told = [_start(agent.returned)] if agent.returned else []
+    if agent.caller and not agent.returned:
+        told = [f"[It failed: {agent.error}]" if agent.error else "[It returned nothing]"]
+    where = [f"[Workspace available at: {workspace}]"] if workspace else []
+    return [f"## {agent.id}{by}:", *told, *where, ""]
 
 
 def _incomplete_recipe(turn: PastTurn) -> str:

@@ -84,3 +84,12 @@ def test_an_agent_that_can_not_run_here_is_told_with_the_reason() -> None:
 def test_a_team_of_none_but_such_agents_can_not_start() -> None:
     found = report(agent("coder", "codex"))
     assert found.verdict == "Can't start. None of its agents can run here: coder (codex)."
+
+
+def test_those_that_are_only_called_are_judged_like_the_others() -> None:
+    helper = {"callable_agents": [agent("helper", "openai")]}
+    found = report(agent("ada", "vllm"), **helper)
+    assert keys(found)["helper"] == "OPENAI_API_KEY is not set"
+    assert "OPENAI_API_KEY" in found.verdict
+    found = report(agent("ada", "vllm"), callable_agents=[agent("helper", "codex")])
+    assert found.verdict == "Can start with --skip-unsupported."

@@ -146,6 +146,44 @@ def test_when_all_had_failed_all_try_again(tmp_path: Path) -> None:
     assert (again.path / "workspaces/a/n.md").read_text() == "kept"
 
 
+@pytest.mark.parametrize("stopped_alone", [False, True])
+def test_that_all_tried_again_is_known_to_the_next_resume(
+    tmp_path: Path, stopped_alone: bool
+) -> None:
+    gates = {"a": Gate(), "b": Gate()}
+    gate = Gate()
+    a = ScriptedModel(
+        _first_try(stopped_alone, gates["a"]), Answer("A's"), Vote("agent1"), PRESENTED
+    )
+    b = ScriptedModel(
+        _first_try(stopped_alone, gates["b"]), Turn(text="so far ", gate=gate), Vote("agent1")
+    )
+    run = nb_agents.start("t", scripted_team(None, a=a, b=b), session_root=tmp_path)
+    if stopped_alone:
+        for agent, held in gates.items():
+            held.wait_reached()
+            run.stop(now=True, agent=agent)
+    run.wait_over(WAIT_S)
+    tried = run.resume()
+    gate.wait_reached()
+    wait_until(lambda: bool(tried.view.agents["a"].answers))
+    tried.stop(now=True)
+    tried.wait_over(WAIT_S)
+    gate.open()
+    again = tried.resume()
+    again.wait_over(WAIT_S)
+    # The cut request is sent again, and nobody is left out.
+    assert {a.id: a.vote.target for a in again.view.agents.values() if a.vote} == {
+        "a": "a",
+        "b": "a",
+    }
+    assert (again.status, again.result) == ("completed", "presented")
+
+
+def _first_try(stopped_alone: bool, gate: Gate) -> Turn:
+    return Turn(text="hm ", gate=gate) if stopped_alone else Turn(error=ModelHTTPError(401, "m"))
+
+
 def test_the_presenters_turn_is_resumed_where_it_was(tmp_path: Path) -> None:
     gate = Gate()
     presents = Turn(text="a file first", calls=(WRITE,))

@@ -8,6 +8,7 @@ import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, events, finish, outcomes
@@ -78,6 +79,30 @@ def test_a_turn_that_was_stopped_as_a_whole_later_lets_it_take_part_again(tmp_pa
     assert without.view.agents["b"].calls == 1 and without.view.winner == "a"
     again = ended(without.resume(agent="b"))
     assert again.view.agents["b"].answers == ("B's",)
+
+
+def test_a_turn_that_goes_on_without_it_says_so_and_keeps_its_words(tmp_path: Path) -> None:
+    gate, other = Gate(), Gate()
+    b = ScriptedModel(Turn(text="so far ", gate=gate))
+    a = ScriptedModel(Turn(text="hm ", gate=other), Turn(text="hm ", gate=other), Answer("A's"))
+    run = nb_agents.start("t", scripted_team(None, a=a, b=b), "s", session_root=tmp_path)
+    gate.wait_reached()
+    other.wait_reached()
+    run.stop(now=True, agent="b")
+    wait_until(lambda: run.view.agents["b"].outcome is not None)
+    run.stop(now=True)
+    finish(run)
+    without = run.resume()
+    other.wait_reached(2)
+    assert without.view.agents["b"].phase == "stopped"
+    without.stop(now=True)
+    ended(without)
+    assert outcomes(without) == {"a": "killed", "b": "killed"}
+    assert "b was writing:\nso far" in load_session(without.path.parent).messages[-1].content
+    again = without.resume()
+    assert again.view.agents["b"].phase == "stopped"
+    again.stop(now=True)
+    ended(again)
 
 
 def test_that_it_takes_part_again_is_known_to_the_next_resume(tmp_path: Path) -> None:

@@ -72,3 +72,66 @@ def test_a_model_without_provider_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'gpt-5-mini' is not type:model"):
         nb_agents.start("t", model="gpt-5-mini", session_root=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+CALLING = """\
+agents:
+  - {id: ada, backend: {type: demo, can_call: [coder, helper, critic]}}
+  - {id: coder, backend: {type: claude_code, model: opus}}
+callable_agents:
+  - {id: helper, backend: {type: codex}}
+  - {id: critic, backend: {type: demo}}
+recipe_agents: {"foundation:*": coder, "other:*": ada}
+"""
+RECIPE = """\
+name: two
+description: d
+version: "1.0.0"
+steps:
+  - {id: one, agent: ada, prompt: "hello", output: said}
+"""
+
+
+def test_those_that_are_only_called_are_skipped_too(tmp_path: Path) -> None:
+    path = tmp_path / "team.yaml"
+    path.write_text(CALLING)
+    with pytest.raises(ConfigError, match="'helper' has backend type 'codex'.*--skip-unsupported"):
+        nb_agents.start("t", path, session_root=tmp_path / "s")
+    run = nb_agents.start("t", path, session_root=tmp_path / "s", skip_unsupported=True)
+    run.stop(now=True)
+    assert finish(run).status == "cancelled"
+    assert "Skipped, not supported here: coder (claude_code), helper (codex)" in run.view.notices
+
+
+@pytest.mark.parametrize("recipe", [False, True])
+@pytest.mark.parametrize("file_is_gone", [False, True])
+def test_a_run_without_those_that_can_not_run_resumes_without_them(
+    tmp_path: Path, recipe: bool, file_is_gone: bool
+) -> None:
+    path, steps, root = tmp_path / "team.yaml", tmp_path / "two.yaml", tmp_path / "s"
+    path.write_text(CALLING)
+    steps.write_text(RECIPE)
+    what = {"recipe": steps} if recipe else {"task": "t"}
+    run = nb_agents.start(config=path, session_root=root, skip_unsupported=True, **what)  # type: ignore[arg-type]
+    run.stop(now=True)
+    assert finish(run).status == "cancelled"
+    if file_is_gone:
+        path.unlink()
+    again = nb_agents.resume(session_root=root)
+    again.stop(now=True)
+    assert finish(again).status == "cancelled"
+
+
+def test_an_agent_that_the_turn_had_is_not_skipped_by_its_resume(tmp_path: Path) -> None:
+    path, steps, root = tmp_path / "team.yaml", tmp_path / "two.yaml", tmp_path / "s"
+    path.write_text(
+        "agents:\n  - {id: bob, backend: {type: demo}}\n  - {id: ada, backend: {type: demo}}\n"
+    )
+    steps.write_text(RECIPE)
+    run = nb_agents.start(config=path, recipe=steps, session_root=root)
+    run.stop(now=True)
+    finish(run)
+    given = path.read_text().replace("ada, backend: {type: demo}", "ada, backend: {type: codex}")
+    path.write_text(given)
+    with pytest.raises(ConfigError, match="'ada' has backend type 'codex'"):
+        nb_agents.resume(config=path, session_root=root)

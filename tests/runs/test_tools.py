@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import ApprovalConfig, RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
@@ -406,6 +406,26 @@ def test_what_the_file_says_of_file_tools_holds_too(tmp_path: Path) -> None:
     wrote, edited, deleted = results(run)
     assert "Error" not in wrote and "no tool 'edit_file'" in edited
     assert deleted == "Error: the team's file denies delete_file."
+
+
+def test_the_time_in_which_a_person_is_asked_is_none_of_the_round(tmp_path: Path) -> None:
+    model = ScriptedModel(calls(Call("area", {"width": 6, "height": 7})), Answer("done"))
+    rule = {"match": "area", "action": "ask"}
+    backend = {"type": "python", "instance": model}
+    team = TeamSpec.model_validate(
+        {
+            "agents": [{"id": "a", "backend": {**backend, "tool_policy": [rule]}}],
+            "timeout_settings": {
+                "initial_round_timeout_seconds": 1,
+                "round_timeout_grace_seconds": 0,
+            },
+        }
+    )
+    waits = RunOptions(approval=ApprovalConfig(timeout=1.5, auto_approve_on_timeout=True))
+    run = nb_agents.start("t", team, session_root=tmp_path, tools=[area], options=waits)
+    finish(run)
+    assert (run.result, run.view.approvals[0].by) == ("done", "timeout")
+    assert "of this round: 0 s" not in prompt(model, 1)
 
 
 @pytest.mark.parametrize("now", [False, True])

@@ -138,6 +138,38 @@ def test_our_own_incomplete_turn_reads_the_same_way_in_order_of_ids(tmp_path: Pa
     )
 
 
+def test_agents_that_others_called_are_told_with_what_they_returned(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    for name in ("ada+critic-1", "ada+critic-2", "ada+critic-3"):
+        (paths.workspaces / name).mkdir()
+    calls = [
+        ev.AgentCalled(
+            agent=f"ada/critic#{n}",
+            caller="ada",
+            name="critic",
+            model="m",
+            workspace=f"ada+critic-{n}",
+            input="?",
+        )
+        for n in (2, 3)
+    ]
+    words = ev.TextStreamed(agent="ada/critic#2", call=1, channel="text", text="It is too long.")
+    ended = ev.AgentEnded(agent="ada/critic#2", outcome="finished")
+    write_turn(paths, started(), answer("ben", BEN), *calls, words, ended, STOP, CANCELLED)
+    text = session_of(tmp_path).messages[1].content
+    spaces = paths.workspaces
+    assert text.endswith(
+        f"## ben's answer:\n{BEN}\n[Workspace available at: {spaces / 'ben'}]\n\n"
+        f"## ada+critic-1 (called by another agent):\n"
+        f"[Workspace available at: {spaces / 'ada+critic-1'}]\n\n"
+        f"## ada/critic#2 (called by ada):\nIt is too long.\n"
+        f"[Workspace available at: {spaces / 'ada+critic-2'}]\n\n"
+        f"## ada/critic#3 (called by ada):\n[It returned nothing]\n"
+        f"[Workspace available at: {spaces / 'ada+critic-3'}]\n"
+    )
+    assert text.count("still working") == 1  # ada
+
+
 def test_words_never_submitted_are_told_apart_from_answers(tmp_path: Path) -> None:
     write_turn(turn_paths(tmp_path), started(), *writing("ada", "half a"), STOP, CANCELLED)
     _, document, unsubmitted = session_of(tmp_path).messages
