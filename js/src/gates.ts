@@ -1,13 +1,57 @@
-/** The questions of a recipe that a person must answer, each with a box for words and two buttons. */
+/** The questions that a person must answer, each with a box for words and two buttons. */
 
 import { make, setAttr, setHidden, setText } from "./dom";
 import { newId } from "./kernel";
 import { PATIENCE_MS, listen } from "./press";
-import type { Gate } from "./state";
+import type { Asked, Gate } from "./state";
 
 const MAX_LENGTH = 20_000;
 
-/** Tells Python what a person has decided, and the words for the steps that follow. */
+interface ButtonWords {
+  readonly label: string;
+  readonly sent: string;
+  readonly title: string;
+}
+
+interface Words {
+  readonly title: (name: string) => string;
+  readonly input: string;
+  readonly placeholder: string;
+  readonly approve: ButtonWords;
+  readonly deny: ButtonWords;
+}
+
+const DECIDE = {
+  title: (name: string) => `Approve “${name}”?`,
+  approve: { label: "Approve", sent: "Approving…" },
+  deny: { label: "Deny", sent: "Denying…" },
+};
+
+const WORDS: Record<Asked, Words> = {
+  stage: {
+    title: DECIDE.title,
+    input: "Message for the steps that follow",
+    placeholder: "Message for the steps that follow (optional)",
+    approve: { ...DECIDE.approve, title: "The recipe goes on." },
+    deny: { ...DECIDE.deny, title: "The recipe stops. A resume asks again." },
+  },
+  approval: {
+    title: DECIDE.title,
+    input: "Why",
+    placeholder: "Why (optional)",
+    approve: { ...DECIDE.approve, title: "It is done." },
+    deny: { ...DECIDE.deny, title: "It is not done, and who asked is told why." },
+  },
+  text: {
+    title: () => "A question for you",
+    input: "Your answer",
+    placeholder: "Your answer",
+    approve: { label: "Answer", sent: "Answering…", title: "Who asked gets this text." },
+    deny: { label: "Refuse", sent: "Refusing…", title: "Who asked is told that there is no answer." },
+  },
+};
+
+/** Tells Python what a person has decided, and the words for who asked or for the steps that follow. */
 export type Decide = (gate: string, approved: boolean, text: string) => void;
 
 interface Question {
@@ -35,7 +79,7 @@ export function makeGates(life: AbortSignal, decide: Decide): Gates {
         questions.delete(id);
       }
       for (const gate of gates) {
-        const question = questions.get(gate.id) ?? makeQuestion(gate.id, life, decide);
+        const question = questions.get(gate.id) ?? makeQuestion(gate, life, decide);
         questions.set(gate.id, question);
         if (!question.el.isConnected) el.append(question.el);
         question.draw(gate);
@@ -45,15 +89,16 @@ export function makeGates(life: AbortSignal, decide: Decide): Gates {
   };
 }
 
-function makeQuestion(id: string, life: AbortSignal, decide: Decide): Question {
+function makeQuestion({ id, asks }: Gate, life: AbortSignal, decide: Decide): Question {
+  const words = WORDS[asks];
   const title = make("strong");
   title.id = `nba-gate-${newId()}`;
   const countdown = make("small");
   const prompt = make("p", "prompt");
   prompt.dir = "auto";
-  const input = makeInput();
-  const approve = makeButton("approve", "The recipe goes on.");
-  const deny = makeButton("deny", "The recipe stops. A resume asks again.");
+  const input = makeInput(words);
+  const approve = makeButton("approve", words.approve.title);
+  const deny = makeButton("deny", words.deny.title);
   const box = make("div", "box", input, approve, deny);
   const el = make("section", "gate", make("div", "top", title, countdown), prompt, box);
   el.setAttribute("role", "group");
@@ -61,15 +106,20 @@ function makeQuestion(id: string, life: AbortSignal, decide: Decide): Question {
   let sent: boolean | null = null;
 
   const drawButtons = (): void => {
-    setText(approve, sent === true ? "Approving…" : "Approve");
-    setText(deny, sent === false ? "Denying…" : "Deny");
+    setText(approve, sent === true ? words.approve.sent : words.approve.label);
+    setText(deny, sent === false ? words.deny.sent : words.deny.label);
     // Not `disabled`, which would take the focus away.
     for (const button of [approve, deny]) setAttr(button, "aria-disabled", sent === null ? null : "true");
   };
   const press = (approved: boolean): void => {
     if (sent !== null) return;
+    const text = input.value.trim();
+    if (asks === "text" && approved && text === "") {
+      input.focus();
+      return;
+    }
     sent = approved;
-    decide(id, approved, input.value.trim());
+    decide(id, approved, text);
     drawButtons();
     const timer = setTimeout(() => {
       sent = null;
@@ -84,7 +134,7 @@ function makeQuestion(id: string, life: AbortSignal, decide: Decide): Question {
   return {
     el,
     draw(gate) {
-      setText(title, `Approve “${gate.name}”?`);
+      setText(title, words.title(gate.name));
       setText(countdown, gate.countdown);
       setText(prompt, gate.prompt);
       setHidden(prompt, gate.prompt === "");
@@ -100,14 +150,14 @@ function onKey(event: KeyboardEvent, approve: HTMLButtonElement): void {
   approve.focus();
 }
 
-function makeInput(): HTMLInputElement {
+function makeInput(words: Words): HTMLInputElement {
   const input = make("input");
   input.type = "text";
   input.dir = "auto";
   input.maxLength = MAX_LENGTH;
-  input.placeholder = "Message for the steps that follow (optional)";
+  input.placeholder = words.placeholder;
   input.autocomplete = "off";
-  input.setAttribute("aria-label", "Message for the steps that follow");
+  input.setAttribute("aria-label", words.input);
   return input;
 }
 

@@ -29,11 +29,15 @@ export interface AgentRow {
   readonly current?: boolean;
 }
 
-/** A question that stops a recipe until a person answers it. */
+/** Whether a recipe may go on, whether something else may be done, or a text. */
+export type Asked = "stage" | "approval" | "text";
+
+/** A question that waits until a person answers it. */
 export interface Gate {
   /** Unique in the run. */
   readonly id: string;
   readonly name: string;
+  readonly asks: Asked;
   readonly prompt: string;
   /** What becomes of it when nobody answers, such as "58 s, then denied". */
   readonly countdown: string;

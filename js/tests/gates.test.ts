@@ -5,7 +5,7 @@ import { MockKernel, RUNNING, STOPPING, agent, show } from "./mock";
 beforeEach(() => document.body.replaceChildren());
 afterEach(() => vi.restoreAllMocks());
 
-const GATE: Gate = { id: "gather", name: "gather", prompt: "Use it?\nReally?", countdown: "58 s, then denied" };
+const GATE: Gate = { id: "gather", name: "gather", asks: "stage", prompt: "Use it?\nReally?", countdown: "58 s, then denied" };
 const ASKING: PanelState = { ...RUNNING, chip: "awaiting approval", gates: [GATE] };
 
 function open(state: unknown = ASKING, manager?: { kernel?: unknown }) {
@@ -111,6 +111,38 @@ describe("a gate", () => {
     model.update({ ...ASKING, gates: [{ ...GATE, id: "late", name: "late" }] });
     expect(el.querySelectorAll(".gate")).toHaveLength(1);
     expect(el.querySelector(".gate .deny")?.textContent).toBe("Denying…");
+  });
+});
+
+describe("what a gate asks for is what its words say", () => {
+  const asking = (asks: Gate["asks"]): PanelState => ({ ...ASKING, gates: [{ ...GATE, asks }] });
+
+  test.each([
+    ["stage", "Approve “gather”?", "Message for the steps that follow", "Approve", "Deny", /The recipe stops/],
+    ["approval", "Approve “gather”?", "Why", "Approve", "Deny", /It is not done/],
+    ["text", "A question for you", "Your answer", "Answer", "Refuse", /no answer/],
+  ] as const)("%s", (asks, title, label, yes, no, refusal) => {
+    const { approve, deny, find, input } = open(asking(asks));
+    expect(find("strong").textContent).toBe(title);
+    expect(input.getAttribute("aria-label")).toBe(label);
+    expect([approve.textContent, deny.textContent]).toEqual([yes, no]);
+    expect(deny.title).toMatch(refusal);
+  });
+
+  test("a text that is empty is no answer, and a refusal needs none", () => {
+    const { approve, deny, input, model } = open(asking("text"));
+    input.value = "  ";
+    approve.click();
+    expect(model.sent("decide")).toEqual([]);
+    expect(document.activeElement).toBe(input);
+    input.value = "Lyon";
+    approve.click();
+    expect(model.sent("decide")).toMatchObject([{ approved: true, text: "Lyon" }]);
+    expect(approve.textContent).toBe("Answering…");
+    const other = open(asking("text"));
+    other.deny.click();
+    expect(other.model.sent("decide")).toMatchObject([{ approved: false, text: "" }]);
+    expect(deny.textContent).toBe("Refuse");
   });
 });
 

@@ -240,16 +240,22 @@ _LOAD = 'get_ipython().extension_manager.load_extension("nb_agents")'
 def _runs_again(view: RunView) -> str:
     if view.recipe:
         return recipe_card.runs_again(view)
-    # When all have failed, a resume is another try of each; beside others, the failed stay out.
+    # When none is left, a resume is another try of each; beside others, who failed or was stopped
+    # alone stays out. One that was called is called again by its caller's tool call, if by any.
     is_failure = text.state(view) == "failed"
+    team = {a.id: a for a in view.agents.values() if not a.caller}
+    is_retry = not any(a.answers or not (a.stop or a.outcome == "failed") for a in team.values())
+    back = {a.id: a for a in team.values() if is_retry or not a.stop}
     asked = [
         a.id
-        for a in view.agents.values()
+        for a in back.values()
         if a.was_cut or a.in_flight or (is_failure and a.outcome == "failed")
     ]
     calls = f"{_count(len(asked), 'model call')} ({', '.join(asked)})" if asked else ""
     unfinished = ("running", "cut", "cancelled")
-    tools = [f"{t.tool} ({t.agent})" for t in view.tools if t.outcome in unfinished]
+    tools = [
+        f"{t.tool} ({t.agent})" for t in view.tools if t.outcome in unfinished and t.agent in back
+    ]
     return text.clip(", ".join([calls] * bool(asked) + tools), 200) or "nothing"
 
 
@@ -344,7 +350,7 @@ def _environment() -> Environment:
 @cache
 def _markdown() -> MarkdownIt:
     made = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-    made.core.ruler.push("margins", _set_margins)
+    made.core.ruler.push("blocks", _set_blocks)
     return made
 
 
@@ -357,8 +363,12 @@ _MARGINS = {
 }
 
 
-def _set_margins(state: StateCore) -> None:
-    """Set blocks as close as the rest of the card; a page's own margins are made for documents."""
+def _set_blocks(state: StateCore) -> None:
+    """Set blocks as close as the rest of the card, and in the direction of their words.
+
+    A page's own margins are made for documents, and its direction is that of its menus.
+    """
     for token in state.tokens:
         if margin := _MARGINS.get(token.type):
-            token.attrSet("style", f"margin:{margin}")
+            token.attrSet("style", f"margin:{margin};text-align:start")
+            token.attrSet("dir", "auto")

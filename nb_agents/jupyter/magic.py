@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.errors import TaskError, UserError
@@ -43,11 +44,11 @@ class AgentsMagics(Magics):
 
     shell: InteractiveShell
 
-    @arguments("agents")
+    @arguments("%agents")
     @argument(
         "--config", "-c", "--agents-config", metavar="F", help="team file (MassGen's YAML or JSON)"
     )
-    @argument("--recipe", "-r", metavar="F", help="recipe to work through; see below")
+    @argument("--recipe", "-r", metavar="F", help="recipe to work through; see above")
     @argument(
         "--set",
         dest="settings",
@@ -114,18 +115,21 @@ class AgentsMagics(Magics):
         %agents continue [RUN]                   let a paused run go on
         %agents wait [RUN]                       stay in the cell until it is over
         %agents show [RUN | SESSION[/TURN]]      the live panel, or the card
-        %agents check FILE                       what would become of a team file or a recipe
-        %agents sessions [--session-root DIR]    what is on disk
-        %agents log [RUN]                        what happened, line by line
-        %agents resume [SESSION] [--preview]     go on with the incomplete turn
+        %agents log [RUN | SESSION[/TURN]]       what happened, line by line
+        %agents check FILE [--config F]          what would become of a team file or a recipe
+        %agents resume [SESSION] [--preview]     go on with the incomplete turn; also [--wait]
+               [--config F] [--recipe F] [--tools F,G] [--options NAME] [--orchestrator-timeout S]
         %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
         %agents plan RECIPE                      what a recipe would do, as a diagram
-        %agents approve RUN [MESSAGE]            let a recipe go on at its gate
+        %agents approve RUN [MESSAGE]            approve a tool's call, or a recipe's gate
+        %agents deny RUN [MESSAGE]               deny it; a recipe stops at its gate
         %agents answer RUN TEXT                  answer a question for a text
-        %agents deny RUN [MESSAGE]               stop a recipe at its gate
+        %agents sessions                         what is on disk
         %agents rename SESSION NAME              give a session another name
         %agents export SESSION [FILE]            put a session into a zip
-        %agents delete SESSION                   delete a session, after asking
+        %agents delete SESSION [--yes]           delete a session, after asking
+
+        What takes a SESSION, and `sessions`, takes --session-root DIR too.
         """
         verb, _, rest = line.strip().partition(" ")
         if verb.startswith("-"):
@@ -153,6 +157,8 @@ class AgentsMagics(Magics):
         names = self.shell.user_ns
         if args.settings and not args.recipe:
             raise TaskError("--set gives a value to a recipe: it goes with --recipe.")
+        if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
+            raise TaskError(f"--out {args.out}: that is no variable's name. Write, say, --out run.")
         run = registry.start(
             "" if args.recipe else fill_in(cell, names),
             config=args.config,

@@ -24,7 +24,7 @@ from nb_agents.jupyter.cards import card_bundle, card_text
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.kernel import decide_once, pin_comm, say_once, stop_as_asked
 from nb_agents.jupyter.rows import MAX_SAYS, agent_row
-from nb_agents.jupyter.units import UnitRow, name_of, units
+from nb_agents.jupyter.units import UnitRow, asked_for, name_of, units
 from nb_agents.receipt import total_cost
 from nb_agents.runs.run import Run
 from nb_agents.view import RunView
@@ -211,6 +211,7 @@ def _gates(view: RunView, now: float) -> list[dict[str, Any]]:
         {
             "id": gate.address,
             "name": name_of(gate.address),
+            "asks": asked_for(gate, view),
             "prompt": text.cut(gate.prompt, MAX_QUESTION),
             "countdown": text.countdown(gate, now),
         }

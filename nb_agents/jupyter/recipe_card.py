@@ -299,7 +299,10 @@ def _fatal(view: RunView) -> list[StepView]:
 
 
 def _denied(view: RunView) -> list[str]:
-    return [given.address for given in view.approvals if not given.approved]
+    """Find the gates that ended it: a tool's call that was denied may just have been told so."""
+    denied = [given.address for given in view.approvals if not given.approved]
+    why = view.stop.reason if view.stop else ""
+    return [gate for gate in denied if gate in view.steps or why == f"{gate} was denied"]
 
 
 def _holders(address: str) -> set[str]:

@@ -8,7 +8,9 @@ from typing import Any
 from nb_agents.config.faults import Finding
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
+from nb_agents.errors import UserError
 from nb_agents.jupyter.ipython import argument, arguments, display
+from nb_agents.jupyter.units import asked_for
 from nb_agents.recipes.check import check
 from nb_agents.recipes.diagram import mermaid
 from nb_agents.runs import registry
@@ -25,7 +27,7 @@ _message = argument(
 @_run
 @_message
 def approve(ip: Any, args: Any) -> None:
-    """Let a recipe go on at its gate; later steps are told the message."""
+    """Approve what a run waits with: a recipe goes on at its gate, and steps get the message."""
     _decide(args, True)
 
 
@@ -33,7 +35,7 @@ def approve(ip: Any, args: Any) -> None:
 @_run
 @_message
 def deny(ip: Any, args: Any) -> None:
-    """Stop a recipe at its gate; a resume asks again."""
+    """Deny what a run waits with: a recipe stops at its gate, and a resume asks again."""
     _decide(args, False)
 
 
@@ -48,9 +50,20 @@ def answer(ip: Any, args: Any) -> None:
 
 def _decide(args: Any, approved: bool) -> None:
     run = registry.find_run(args.run)
-    gate = next(iter(run.view.gates), "")
+    # A stopped run keeps its gates for a resume.
+    gates = () if run.is_over else run.view.gates.values()
+    asked = {gate.address: asked_for(gate, run.view) for gate in gates}
+    # A question for a text that has waited longer is no matter of yes or no.
+    gate = next((each for each, what in asked.items() if what != "text"), "")
+    if asked and not gate and approved:
+        raise UserError(f"Run {run.id} asks for a text. `%agents answer {run.id} TEXT` gives it.")
+    gate = gate or next(iter(asked), "")
     run.decide(approved, args.message, gate=gate)
-    said = "approved: the recipe goes on" if approved else "denied: the recipe stops"
+    said = "approved" if approved else "denied"
+    if asked[gate] == "stage":
+        said += ": the recipe goes on" if approved else ": the recipe stops"
+    if gate in run.view.gates:
+        said = "not decided yet: it waits for more approvals"
     _say(f"Gate {gate!r} of run {run.id} is {said}.")
 
 

@@ -109,7 +109,7 @@ def _outermost(view: RunView) -> list[str]:
 def countdown(gate: GateView, now: float) -> str:
     """What becomes of an open gate when nobody decides."""
     if not gate.timeout_s:
-        return "waits until it is decided"
+        return f"waits until it is {'answered' if gate.wants == 'input' else 'decided'}"
     left = max(0.0, gate.asked_at + gate.timeout_s - now)
     return f"{seconds(left)}, then {'approved' if gate.default == 'approve' else 'denied'}"
 

@@ -16,10 +16,19 @@ from typing import Literal
 from nb_agents.events import PlannedUnit
 from nb_agents.jupyter import text
 from nb_agents.jupyter.rows import MAX_SAYS, doing, numbers, says, stop_offer
-from nb_agents.steps import ApprovalView, StepView, parent_of
+from nb_agents.steps import ApprovalView, GateView, StepView, parent_of
 from nb_agents.view import AgentView, RunView
 
-__all__ = ["UnitRow", "called_by", "decided", "name_of", "standing_of", "to_do", "units"]
+__all__ = [
+    "UnitRow",
+    "asked_for",
+    "called_by",
+    "decided",
+    "name_of",
+    "standing_of",
+    "to_do",
+    "units",
+]
 
 Tone = Literal["run", "ok", "ing", "cut", "err"]
 MAX_ITERATIONS = 8
@@ -258,6 +267,14 @@ def standing_of(agent: AgentView, view: RunView) -> tuple[str, Tone]:
             return agent.outcome, "cut"
         case _:
             return "cut", "cut"
+
+
+def asked_for(gate: GateView, view: RunView) -> Literal["stage", "approval", "text"]:
+    """Say what an open gate asks for: whether the recipe goes on, something else, or a text."""
+    if gate.wants == "input":
+        return "text"
+    # Of a call of a tool, and of a question of code, the address is none of a unit's.
+    return "stage" if gate.address in view.steps else "approval"
 
 
 def decided(given: ApprovalView) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nb_agents.cancel import StopResult
 from nb_agents.config.recipe import is_recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UnknownRunError, UnknownSessionError, UserError
@@ -73,7 +74,11 @@ def table(ip: Any, args: Any) -> None:
 def stop(ip: Any, args: Any) -> None:
     """Stop a run."""
     run = registry.find_run(args.run)
-    result = run.request_stop(args.now, "magic", args.reason, args.agent)
+    agent = run.view.agents.get(args.agent)
+    if agent and agent.outcome and not run.is_over:
+        result = StopResult(False, "finished")
+    else:
+        result = run.request_stop(args.now, "magic", args.reason, args.agent)
     what = f"agent {args.agent} of run {run.id}" if args.agent else f"run {run.id}"
     said = {
         "finished": f"{what} is over already; nothing was changed.",

@@ -15,6 +15,7 @@ from typing import Any
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.text import clip
+from nb_agents.jupyter.units import asked_for
 from nb_agents.runs.interrupts import interrupt_calls
 from nb_agents.runs.run import Run
 from nb_agents.steps import GateView
@@ -47,10 +48,16 @@ def _until_asked(run: Run) -> str:
     if gate is None:
         run.wait_quietly()
         return ""
-    return (
-        f"{question(gate)} `%agents approve {run.id} [MESSAGE]` lets the recipe go on, "
-        f"`%agents deny {run.id} [MESSAGE]` stops it."
-    )
+    deny = f"`%agents deny {run.id} [MESSAGE]`"
+    match asked_for(gate, run.view):
+        case "text":
+            how = f"`%agents answer {run.id} TEXT` answers, {deny} refuses."
+        case "stage":
+            approve = f"`%agents approve {run.id} [MESSAGE]` lets the recipe go on"
+            how = f"{approve}, {deny} stops it."
+        case "approval":
+            how = f"`%agents approve {run.id} [MESSAGE]` allows it, {deny} does not."
+    return f"{question(gate)} {how}"
 
 
 def _stop_when_asked(run: Run) -> str:
@@ -71,7 +78,7 @@ def _tell_when_asked(run: Run) -> str:
     told: list[str] = []
     while gate := _wait_for_gate(run, told):
         told.append(gate.address)
-        how = "Answer on the panel. An interrupt stops the recipe here, and a resume asks again."
+        how = "Answer on the panel. An interrupt stops the run here, and a resume asks again."
         display({"text/plain": f"{question(gate)} {how}"}, raw=True)
     run.wait_quietly()
     return ""

@@ -98,14 +98,16 @@ class _Chart:
             before = self._tail
             first = self._group(step) if step.kind == "group" else self._single(step)
             if step.is_loop:
-                self._edge(self._tail, first, repeats(step))
+                # Of one node the label stands in it: beside it, the next node would cover it.
+                self._edge(self._tail, first, repeats(step) if step.kind == "group" else "")
             for id_ in step.depends_on:
                 if self._by_id[id_] != before:  # the arrow from the step before says it already
                     self._edge(self._by_id[id_], first, "", "-.->")
             self._by_id[step.id] = self._tail
 
     def _single(self, step: Step) -> str:
-        node = self._node(_SHAPES[step.kind], step.id, does(step))
+        lines = filter(None, [step.id, does(step), repeats(step)])
+        node = self._node(_SHAPES[step.kind], *lines)
         self._lead_to(node)
         return node
 

@@ -71,6 +71,9 @@ TICK_S = 0.1
 CLOSE_S = 2.0
 """What the HTTP client gets to close its connections."""
 
+MAX_WHY = 500
+"""Characters of what a person's hook raised that are noted."""
+
 MAX_NEXT = 20
 """Addresses of a stopped recipe's next steps that are kept: a loop may have thousands."""
 
@@ -381,7 +384,8 @@ class Execution:
                 made = await to_thread.run_sync(hook, *arguments, abandon_on_cancel=True)
                 result = await made if isawaitable(made) else made
             except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
-                self._notice(f"The hook {name} failed: {type(exc).__name__}: {exc}")
+                why = str(exc)[:MAX_WHY]
+                self._notice(f"The hook {name} failed: {type(exc).__name__}: {why}")
         if scope.cancelled_caught:
             self._notice(f"The hook {name} took longer than {self.policy.hook_timeout_s:g} s.")
         return result

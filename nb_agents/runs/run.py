@@ -260,16 +260,21 @@ class Run:
     # Gates ----------------------------------------------------------------------------------
 
     def approve(self, message: str = "", by: str = "") -> None:
-        """Let a recipe go on at the gate that has waited longest.
+        """Approve what has waited longest: a recipe goes on at its gate.
 
         Args:
             message: What later steps are told, as ``{{_approval_message}}``.
             by: Who says so, for the record.
 
         Raises:
-            UserError: No gate is waiting.
+            UserError: No gate is waiting; for a question for a text see `answer`.
         """
-        self.decide(True, message, by)
+        # A stopped run keeps its gates for a resume.
+        gates = () if self.is_over else self.view.gates.values()
+        gate = next((g.address for g in gates if g.wants == "approval"), "")
+        if gates and not gate:
+            raise UserError(f"Run {self.id} asks for a text: run.answer(text) gives it.")
+        self.decide(True, message, by, gate)
 
     def deny(self, message: str = "", by: str = "") -> None:
         """Stop a recipe at the gate that has waited longest; a resume asks again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from html.parser import HTMLParser
 from pathlib import Path
@@ -105,6 +106,13 @@ def test_an_answer_is_rendered_as_markdown() -> None:
     html = card_bundle(COMPLETE, "p")["text/html"]
     assert "<strong>mmap</strong>" in html
     assert "1 answer · 1 vote (ada 1) · presented by ada" in html
+
+
+def test_words_of_a_card_stand_in_their_own_direction() -> None:
+    answer = "# כותרת\n\nשלום.\n\n1. אחד\n\n| א |\n|---|\n| ב |"
+    shown = card_bundle(turn(ended("completed", answer, "a"), task="השווה"), "p")["text/html"]
+    directed = re.findall(r'<(\w+)(?= [^>]*dir="auto")', shown)
+    assert directed[:5] == ["span", "h1", "p", "ol", "table"]
 
 
 @pytest.mark.parametrize("place", ["task", "answer", "partial", "reason", "error", "notice", "id"])
@@ -336,3 +344,36 @@ def test_the_card_of_a_team_has_those_that_were_called_with_their_words_and_file
         assert (
             "#### ada/critic#1: done\nIt is too long.\nFiles: notes.md 3 B" in bundle["text/plain"]
         )
+
+
+def cut(agent: str, call: int = 1) -> list[ev.Event]:
+    """A model call that was cut."""
+    return [ev.ModelStarted(agent=agent, call=call), ev.ModelCut(agent=agent, call=call)]
+
+
+def alone(agent: str) -> ev.StopRequested:
+    return ev.StopRequested(level="immediate", source="widget", agent=agent)
+
+
+def called(agent: str, caller: str) -> list[ev.Event]:
+    tool = ev.ToolStarted(agent=caller, call_id="1.0", tool="call_agent", args="{}")
+    words = {"name": "critic", "model": "m", "workspace": "w", "input": "?"}
+    return [tool, ev.AgentCalled(agent=agent, caller=caller, **words), *cut(agent)]
+
+
+STOP = ev.StopRequested(level="immediate", source="widget")
+
+
+@pytest.mark.parametrize(
+    ("events", "again"),
+    [
+        ([STOP, *cut("ada"), *cut("ben")], "2 model calls (ada, ben)"),
+        ([alone("ada"), *cut("ada"), STOP, *cut("ben")], "1 model call (ben)"),
+        ([alone("ada"), *cut("ada"), alone("ben"), *cut("ben")], "2 model calls (ada, ben)"),
+        ([STOP, *called("ada/critic#1", "ada")], "call_agent (ada)"),
+        ([*called("ada/critic#1", "ada"), alone("ada"), STOP, *cut("ben")], "1 model call (ben)"),
+    ],
+)
+def test_a_card_says_what_a_resume_of_a_team_does_again(events: list[ev.Event], again: str) -> None:
+    view = turn(*events, ended("cancelled"))
+    assert f"runs again: {again}\n" in card_bundle(view, "p")["text/plain"]

@@ -182,6 +182,19 @@ def test_a_card_of_a_stop_at_a_gate_says_that_it_is_asked_again() -> None:
     assert "A resume asks again" in html(AT_GATE)
 
 
+def test_a_denied_call_of_a_tool_is_nothing_that_a_resume_asks_again() -> None:
+    call = "writer: drop #1"
+    denied = ev.ApprovalGiven(step=call, approved=False, message="", by="ada")
+    events = (began("gather", "stage"), *wrote("gather/draft", "x"), asked(call, "May it?"), denied)
+    text = plain(recipe(*events, STOP, over("cancelled")))
+    assert "A resume asks again" not in text
+    assert f"the gate of {call}" not in text
+    assert f"The gate of {call} was denied by ada" in text
+    stop = ev.StopRequested(level="requested", source="approval", reason=f"{call} was denied")
+    text = plain(recipe(*events, stop, over("cancelled")))
+    assert f"#### A resume asks again\n\n- {call}, which was denied" in text
+
+
 def test_a_card_of_a_denied_gate_says_so_and_that_it_is_asked_again() -> None:
     given = ev.ApprovalGiven(step="gather", approved=False, message="too short", by="ada")
     stop = ev.StopRequested(

@@ -281,6 +281,7 @@ def test_a_gate_shows_its_question_as_it_is_and_what_becomes_of_it() -> None:
         {
             "id": "gather",
             "name": "gather",
+            "asks": "stage",
             "prompt": "Use <b>this</b>?\nyes",
             "countdown": "58 s, then denied",
         }
@@ -296,6 +297,14 @@ def test_a_gate_without_a_time_waits_and_one_may_be_approved_by_time() -> None:
     assert panel_state(approved, "r1", 1012.0)["gates"][0]["countdown"] == (
         "9 min 58 s, then approved"
     )
+
+
+def test_a_gate_says_what_it_asks_for() -> None:
+    call, text = asked("ada: drop #1", "May it?"), asked("input #2", "Which?", wants="input")
+    view = recipe(began("gather", "stage"), asked("gather", "?"), call, text)
+    gates = panel_state(view, "r1", 1012.0)["gates"]
+    assert [gate["asks"] for gate in gates] == ["stage", "approval", "text"]
+    assert gates[2]["countdown"] == "waits until it is answered"
 
 
 def test_a_long_question_is_cut_and_says_by_how_much() -> None:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from nb_agents.jupyter.verbs import VERBS
 from tests.kernel.driver import Kernel, Result
 from tests.kernel.notebook import Notebook
 
@@ -48,6 +49,8 @@ CELLS = {
     "timeout below 0": ("%%agents --orchestrator-timeout -5\nCount.", r"-5"),
     "timeout nan": ("%%agents --orchestrator-timeout nan\nCount.", r"nan"),
     "timeout inf": ("%%agents --orchestrator-timeout inf\nCount.", r"inf"),
+    "out is no name": ("%%agents --out 1st\nCount.", r"--out 1st: that is no variable's name"),
+    "out is a keyword": ("%%agents --out class\nCount.", r"--out class"),
     "unknown run": ("%agents stop r999", r"No run named 'r999'"),
     "unknown run to wait for": ("%agents wait r999", r"No run named 'r999'"),
     "unknown session": ("%agents show nowhere", r"nowhere"),
@@ -168,8 +171,12 @@ def test_help_names_every_option_and_verb(notebook: Notebook) -> None:
 
     for option in ("--config", "--session", "--continue", "--orchestrator-timeout", "--wait"):
         assert option in page("%%agents?")
-    for verb in ("stop", "wait", "show", "sessions", "log"):
-        assert f"%agents {verb}" in page("%agents?")
+    assert "%%agents [--config F]" in page("%%agents?")
+    shown = page("%agents?")
+    for verb, action in VERBS.items():
+        assert f"%agents {verb}" in shown
+        for option in re.findall(r"--[a-z-]+", action.parser.format_usage()):
+            assert option in shown
 
 
 def test_a_defect_of_ours_shows_its_traceback(notebook: Notebook) -> None:

@@ -50,3 +50,72 @@ def test_a_line_answers_a_question(notebook: Notebook) -> None:
     assert "Lyon, don't ask again" in said(notebook, "thread.join(); print(box[0])")
     assert "asks for no text" in said(notebook, f"%agents answer {run} Paris")
     said(notebook, STOP)
+
+
+ASK_TWICE = """
+def ask(function, question):
+    asked = len(run.view.gates)
+    threading.Thread(target=lambda: box.append(function(question))).start()
+    while len(run.view.gates) == asked:
+        pass
+
+box = []
+ask(run.wait_for_input, "Which city?")
+ask(run.wait_for_approval, "Publish it?")
+"""
+LEFT = "while len(box) < %d: pass\nprint(box[-1], list(run.view.gates))"
+
+
+def test_an_approval_answers_no_question_for_a_text(notebook: Notebook) -> None:
+    run = begin(notebook)
+    said(notebook, ASK_TWICE)
+    told = said(notebook, f"%agents approve {run} Fine.")
+    assert told.strip() == f"Gate 'approval #2' of run {run} is approved."
+    assert "message='Fine.'" in said(notebook, LEFT % 1)
+    assert f"`%agents answer {run} TEXT` gives it" in said(notebook, f"%agents approve {run}")
+    assert "['input #1']" in said(notebook, LEFT % 1)
+    said(notebook, f"%agents answer {run} Lyon")
+    assert "Lyon []" in said(notebook, LEFT % 2)
+    said(notebook, STOP)
+
+
+def test_a_stopped_run_waits_for_no_approval(notebook: Notebook) -> None:
+    run = begin(notebook)
+    said(notebook, ASK)
+    said(notebook, STOP)
+    for verb in ("approve", "deny"):
+        assert "waits for no approval; it is cancelled" in said(notebook, f"%agents {verb} {run}")
+
+
+def test_a_question_for_a_text_can_be_refused_by_a_line(notebook: Notebook) -> None:
+    run = begin(notebook)
+    said(notebook, ASK)
+    assert "Gate 'input #1' of run" in said(notebook, f"%agents deny {run} No idea.")
+    assert "[]" in said(notebook, "thread.join(); print(box)")
+    said(notebook, STOP)
+
+
+def test_an_approval_that_is_not_enough_says_so(notebook: Notebook) -> None:
+    begin(notebook)
+    said(notebook, STOP)
+    both = "approval=nb_agents.ApprovalConfig(required_approvals=2)"
+    options = f"options=nb_agents.RunOptions({both})"
+    said(notebook, START.replace("team)\n", f"team, {options})\n"))
+    run = said(notebook, "print(run.id)").strip()
+    said(notebook, ASK_TWICE)
+    told = said(notebook, f"%agents approve {run}")
+    assert "is not decided yet: it waits for more approvals." in told
+    said(notebook, STOP)
+
+
+TWO = START.replace("hang=True)))", "hang=True)), b=ScriptedModel(Turn('I too ', hang=True)))")
+
+
+def test_an_agent_that_is_over_is_not_stopped_again(notebook: Notebook) -> None:
+    said(notebook, TWO)
+    run = said(notebook, "print(run.id)").strip()
+    stop = f"%agents stop {run} --agent a --now"
+    assert f"Agent a of run {run} is stopping now." in said(notebook, stop)
+    said(notebook, "while not run.view.agents['a'].outcome: pass")
+    assert f"Agent a of run {run} is over already; nothing was changed." in said(notebook, stop)
+    said(notebook, STOP)

@@ -83,7 +83,7 @@ steps:
     ) == [
         "flowchart TD",
         'n0(["r 1.0.0"])',
-        'n1("a<br/>agent x")',
+        'n1("a<br/>agent x<br/>for each f of #123;#123;l#125;#125;")',
         'subgraph b2["g"]',
         'n2("b<br/>agent x")',
         'n3("c<br/>agent x")',
@@ -91,7 +91,7 @@ steps:
         'n4("d<br/>agent x")',
         'n5(["done"])',
         "n0 --> n1",
-        'n1 -->|"for each f of #123;#123;l#125;#125;"| n1',
+        "n1 --> n1",
         "n1 --> n2",
         "n2 --> n3",
         "n1 -.-> n3",

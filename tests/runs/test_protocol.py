@@ -306,6 +306,8 @@ def test_wait_for_input_gives_what_the_person_writes(tmp_path: Path, gate: Gate)
     given = in_thread(run.wait_for_input, "Which city?")
     asked = wait_gate(run)
     assert (asked.prompt, asked.wants) == ("Which city?", "input")
+    with pytest.raises(UserError, match=r"asks for a text: run\.answer\(text\) gives it"):
+        run.approve()
     run.answer("Lyon")
     assert given() == "Lyon"
     assert run.view.approvals == ()
