@@ -264,7 +264,7 @@ def w11_timeouts_are_told_apart(root: Path, patch: pytest.MonkeyPatch) -> None:
         gate = Gate()
         turns = (Answer("A's"), Turn("more ", gate=gate)) if answered else (Turn(gate=gate),)
         models = {"a": ScriptedModel(*turns), "b": ScriptedModel(Turn(gate=gate))}
-        limits = {"orchestrator_timeout_seconds": 0.3}
+        limits = {"orchestrator_timeout_seconds": 1}
         run = start_by_rules(root, models, limits, CancelPolicy(grace_timeout_s=0.05))
         finish(run)
         known = metadata(run)
@@ -281,7 +281,7 @@ def w11_timeouts_are_told_apart(root: Path, patch: pytest.MonkeyPatch) -> None:
 def w12_round_limits_need_no_tools(root: Path, patch: pytest.MonkeyPatch) -> None:
     a = ScriptedModel(Turn("on and on ", hang=True))
     b = ScriptedModel(Answer("B's"), Vote("agent2"), Turn("presented"))
-    limits = {"initial_round_timeout_seconds": 0.3, "round_timeout_grace_seconds": 0.05}
+    limits = {"initial_round_timeout_seconds": 1.5, "round_timeout_grace_seconds": 0.05}
     run = finish(start_by_rules(root, {"a": a, "b": b}, limits))
     assert (run.status, run.view.winner, a.open_streams) == ("completed", "b", 0)
     assert [e.agent for e in events(run, ev.RoundTimedOut)] == ["a"]

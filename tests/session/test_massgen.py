@@ -90,7 +90,7 @@ def stopped(root: Path) -> Run:
 def timed_out(root: Path) -> Run:
     policy = CancelPolicy(grace_timeout_s=0.05)
     ada = ScriptedModel(Turn("Some words ", hang=True))
-    return finish(start(root, policy, timeout=0.2, ada=ada))
+    return finish(start(root, policy, timeout=0.7, ada=ada))
 
 
 # Ours, read by MassGen ----------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_a_timed_out_session_that_was_resumed_loads(
 ) -> None:
     policy = CancelPolicy(grace_timeout_s=0.05)
     ada = ScriptedModel(Turn("Some words ", hang=True), Answer("In time."))
-    run = finish(start(tmp_path, policy, timeout=0.2, ada=ada))
+    run = finish(start(tmp_path, policy, timeout=0.7, ada=ada))
     again = run.resume(timeout=60)
     assert over(again).result == "In time."
     state = restored(massgen, again.path.parent)
