@@ -57,6 +57,9 @@ from nb_agents.tools.process import clean_env, run_bash
 
 __all__ = ["Executor", "Models"]
 
+_MAX_STREAMED = 100_000
+"""Characters of one event of a command's output: views show its end, its result has the whole."""
+
 logger = logging.getLogger("nb_agents")
 
 
@@ -444,6 +447,8 @@ class Executor:
         written = self._written[address]
         text = "".join(written)
         written.clear()
+        if (left_out := len(text) - _MAX_STREAMED) > 0:
+            text = f"[… {left_out} characters left out]\n{text[left_out:]}"
         if text:
             self._emit(ev.OutputStreamed(step=address, text=text))
 

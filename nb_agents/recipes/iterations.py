@@ -37,7 +37,7 @@ def items_of(step: Step, scope: Scope, address: str) -> list[Any]:
         raise FailedError((address,), f"foreach needs a list, and {step.foreach} is {kind}.")
     most = values.number(ranges.ITERATIONS, step.max_iterations, scope, address)
     if len(items) > most:
-        said = f"{step.foreach} has {len(items)} items, and max_iterations is {most:g}."
+        said = f"{step.foreach} has {len(items)} items, and max_iterations is {most}."
         raise FailedError((address,), said)
     return items
 

@@ -93,7 +93,7 @@ class Limits:
         before = self._run.view
         self._run.recorder.emit(event)
         after = self._run.view
-        if after.round > before.round:
+        if isinstance(event, ev.RoundStarted) and after.round > before.round:
             self._log_round(before.round)
         if isinstance(event, ev.ModelFinished):
             self._count(after)

@@ -3,6 +3,7 @@
 Source: amplifier-bundle-recipes b6ee26d, modules/tool-recipes/tests.
 """
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,11 +17,15 @@ from nb_agents.errors import (
     RunFailed,
     UnknownSessionError,
 )
+from nb_agents.jupyter.panel import panel_state
+from nb_agents.jupyter.recipe_card import recipe_text
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import sessions_by_use
+from nb_agents.steps import MAX_TAIL
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
+from nb_agents.tools.process import MAX_KEPT_BYTES
 from tests.recipes.live import (
     answering,
     begin,
@@ -253,6 +258,70 @@ def test_a_failure_ends_the_recipe_and_a_resume_tries_again(tmp_path: Path) -> N
     assert dict(run.receipt.steps) == {"bad": "failed", "after": "never started"}
     assert "the command of bad (it failed)" in str(preview("s", tmp_path / "sessions"))
     assert ran(finish(resume(run))) == ["bad"]
+
+
+def test_a_variable_that_nothing_sets_is_named_with_its_place_and_those_that_are(
+    tmp_path: Path,
+) -> None:
+    body = """
+context: {topic: bees}
+steps:
+- {id: first, type: bash, command: "echo 1", output: count}
+- {id: look, type: bash, command: "echo {{topik}}"}
+"""
+    run = finish(begin(write(tmp_path, body)))
+    with pytest.raises(RunFailed) as caught:
+        run.wait(0)
+    said = str(caught.value)
+    assert "look" in said and "{{topik}} is not defined" in said
+    assert "Did you mean {{topic}}?" in said and "count" in said
+    assert dict(run.receipt.steps) == {"first": "finished", "look": "failed"}
+
+
+def test_recipes_that_call_each_other_end_at_the_depth_with_the_way_there(tmp_path: Path) -> None:
+    there = "steps:\n- {id: there, type: recipe, recipe: %s.yaml}\n"
+    write(tmp_path, there % "main", name="other")
+    run = finish(begin(write(tmp_path, there % "other")))
+    way = "main → other → main → other → main → other"
+    with pytest.raises(RunFailed, match=f"deeper than 5: {way}"):
+        run.wait(0)
+
+
+def test_a_loop_over_ten_thousand_items_is_stopped_after_the_first_few(tmp_path: Path) -> None:
+    body = f"""
+context: {{names: {list(range(10_000))}}}
+steps:
+- {{id: each, type: bash, foreach: "{{{{names}}}}", collect: all, max_iterations: 10000,
+   command: "if [ {{{{item}}}} = 2 ]; then {hold("third")}; fi"}}
+"""
+    run = begin(write(tmp_path, body))
+    wait_held(run, "third")
+    run.stop(now=True)
+    stopped(run)
+    assert ran(run) == ["each[0]", "each[1]", "each[2]"]
+    assert len(run.receipt.steps) < 10
+    assert "2 finished step(s)" in str(preview("s", tmp_path / "sessions"))
+
+
+def test_a_hundred_megabytes_of_output_are_kept_to_the_bound_and_the_recipe_goes_on(
+    tmp_path: Path,
+) -> None:
+    body = r"""
+steps:
+- {id: flood, type: bash, command: "head -c 100000000 /dev/zero | tr '\\0' x"}
+- {id: next, type: bash, command: "echo next", output: next}
+"""
+    run = finish(begin(write(tmp_path, body)))
+    assert (run.status, run.result) == ("completed", {"next": "next"})
+    kept = run.view.steps["flood"].output
+    note = f"\n[cut: 100000000 bytes in all; the first {MAX_KEPT_BYTES} are kept]\n"
+    assert kept == "x" * MAX_KEPT_BYTES + note
+    # Once whole, for a resume, and what was shown of it while it ran.
+    assert (run.path / "events.jsonl").stat().st_size < 1.5 * MAX_KEPT_BYTES
+    assert all(len(e.text) < 110_000 for e in events(run, ev.OutputStreamed))
+    assert len(run.view.steps["flood"].tail) <= MAX_TAIL
+    assert len(json.dumps(panel_state(run.view, run.id, 0.0))) < 100_000
+    assert len(recipe_text(run.view)) < 100_000
 
 
 def test_a_failed_command_that_is_passed_over_keeps_its_output(tmp_path: Path) -> None:

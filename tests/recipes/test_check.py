@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError
 from nb_agents.recipes.check import Report, check, find_recipe
 from nb_agents.recipes.outline import MAX_SHOWN
 
@@ -204,6 +205,33 @@ def test_all_faults_of_a_called_recipe_are_faults(tmp_path: Path) -> None:
     written(tmp_path, "b.yaml", "steps: [{id: a, agent: x}, {id: a, type: bash}]\n")
     report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "b.yaml")))
     assert [(Path(f.file or "").name, f.line) for f in report.faults] == [("b.yaml", 4)] * 3
+
+
+FAULTS = {
+    "not YAML": ("steps: [", 4),
+    "an unknown key": ("steps:\n- {id: a, agent: x, prompt: p, timout: 3}", 5),
+    "a missing key": ("steps: [{id: a, type: bash}]", 4),
+    "a key of another kind of step": ("steps:\n- {id: a, type: bash, command: ls, mode: m}", 5),
+    "a wrong type": ("steps: 3", 4),
+    "a wrong choice": ("steps:\n- {id: a, agent: x, prompt: p, on_error: contniue}", 5),
+    "a number out of range": (
+        "recursion: {max_depth: 99}\nsteps: [{id: a, agent: x, prompt: p}]",
+        4,
+    ),
+    "two of a name": ("steps:\n- &s {id: a, agent: x, prompt: p}\n- *s", 5),
+    "an unknown step": ("steps:\n- {id: a, agent: x, prompt: p, depends_on: [z]}", 5),
+    "no prompt at a gate": ("stages:\n- name: s\n  approval: {required: true}\n  steps: []", 5),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_every_kind_of_fault_names_its_file_and_line(tmp_path: Path, kind: str) -> None:
+    text, line = FAULTS[kind]
+    path = written(tmp_path, "a.yaml", text)
+    with pytest.raises(ConfigError) as caught:
+        Recipe.from_file(path)
+    assert (caught.value.file, caught.value.line) == (str(path), line)
+    assert str(caught.value).startswith(f"{path}:{line}:")
 
 
 def test_recipes_that_call_each_other_are_told_and_read_once(tmp_path: Path) -> None:

@@ -72,6 +72,33 @@ def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Pa
         assert again.view.steps["both[1]/work"].output == "worked\n"
 
 
+FAMILIES = {
+    "grandchildren": "bash -c 'sleep 999 & bash -c \"sleep 999 & sleep 999\"' &",
+    "a session of its own": "setsid bash -c 'sleep 999 & sleep 999' &",
+    "an orphan": "(setsid bash -c 'sleep 999 & sleep 999' &)",
+    "those that ignore the end": "bash -c 'trap : TERM; while true; do sleep 1; done' &",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_no_process_of_a_step_is_left_after_an_immediate_stop(tmp_path: Path, family: str) -> None:
+    body = f"""
+steps:
+- id: one
+  type: bash
+  command: |
+    {family}
+    {hold("held")}
+"""
+    run = begin(write(tmp_path, body))
+    wait_held(run, "held")
+    wait_until(lambda: len(commands_alive(tmp_path)) >= 3, WAIT_S, "the family")
+    run.stop(now=True)
+    finish(run)
+    assert commands_alive(tmp_path) == []
+    assert dict(run.receipt.steps) == {"one": "killed"}
+
+
 def test_a_graceful_stop_lets_the_work_in_hand_finish(tmp_path: Path) -> None:
     body = f"""
 steps:

@@ -16,6 +16,7 @@ from nb_agents.recipes.progress import fold
 from nb_agents.recipes.work import (
     AgentWork,
     CommandWork,
+    Completed,
     Denied,
     Failed,
     GateWork,
@@ -456,6 +457,27 @@ FOREACH = [
         THREE + steps(agent("a", "foreach: '{{xs}}', max_iterations: 2")),
         asked=[],
         fails="{{xs}} has 3 items, and max_iterations is 2.",
+    ),
+    Row(
+        "ten thousand items are refused where nothing allows them",
+        f"context: {{xs: {list(range(10_000))}}}\n" + steps(agent("a", "foreach: '{{xs}}'")),
+        asked=[],
+        fails="{{xs}} has 10000 items, and max_iterations is 100.",
+        at=("a",),
+    ),
+    Row(
+        "one item more than max_iterations is refused, however many they are",
+        f"context: {{xs: {list(range(10_001))}}}\n"
+        + steps(agent("a", "foreach: '{{xs}}', max_iterations: 10000")),
+        asked=[],
+        fails="{{xs}} has 10001 items, and max_iterations is 10000.",
+    ),
+    Row(
+        "a million is a number, too",
+        steps(agent("a", "foreach: '{{xs}}', max_iterations: 1000000")),
+        asked=[],
+        fails="{{xs}} has 1000001 items, and max_iterations is 1000000.",
+        context={"xs": [0] * 1_000_001},
     ),
     Row(
         "the loop variable is gone afterwards",
@@ -1273,3 +1295,35 @@ def test_a_walk_over_a_thousand_finished_steps_ends() -> None:
     now = plan(progress)
 
     assert now.ended is not None and now.events == ()
+
+
+def test_a_loop_over_ten_thousand_items_begins_goes_on_and_ends() -> None:
+    text = recipe(
+        f"context: {{xs: {list(range(10_000))}}}\n"
+        + steps(bash("a", "foreach: '{{xs}}', collect: r, max_iterations: 10000", "echo {{item}}"))
+    )
+    play = Play(text).run(cut=2)
+    now = plan(play.progress)
+    progress = fold(now.events, play.progress)
+    assert [e.total for e in now.events if isinstance(e, ev.StepStarted)] == [10_000]
+    ended: list[int] = []
+    for upto in (0, 1, 5_000, 9_999):
+        progress = fold(_echoed(range(len(ended), upto)), progress)
+        ended = list(range(upto))
+        assert [work.address for work in plan(progress).work] == [f"a[{upto}]"]
+
+    progress = fold(_echoed(range(9_999, 10_000)), progress)
+    progress = fold(plan(progress).events, progress)
+
+    end = plan(progress).ended
+    assert isinstance(end, Completed)
+    assert end.outputs == {"r": list(range(10_000))}
+
+
+def _echoed(numbers: range) -> list[ev.Event]:
+    found: list[ev.Event] = []
+    for n in numbers:
+        place = f"a[{n}]"
+        found.append(ev.StepStarted(step=place, unit="bash"))
+        found.append(ev.StepFinished(step=place, outcome="ok", output=f"{n}\n", exit_code=0))
+    return found

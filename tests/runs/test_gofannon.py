@@ -264,6 +264,27 @@ def test_an_agent_that_was_called_stops_with_its_caller(
     assert set(ended.values()) == {"killed" if now else "stopped"}, ended
 
 
+@pytest.mark.parametrize("now", [False, True])
+def test_no_agent_is_called_after_a_stop(tmp_path: Path, gate: Gate, now: bool) -> None:
+    """There, the call to an agent had no check at its entry."""
+    call = Call("call_agent", {"name": "b", "input": "go"})
+    caller = ScriptedModel(Turn(calls=(call,), gate=gate), Answer("never"))
+    called = ScriptedModel(Answer("never"))
+    backends: list[dict[str, Any]] = [
+        {"type": "python", "instance": caller, "can_call": ["b"]},
+        {"type": "python", "instance": called},
+    ]
+    agents = [{"id": name, "backend": b} for name, b in zip("ab", backends, strict=True)]
+    team = TeamSpec.model_validate({"agents": agents[:1], "callable_agents": agents[1:]})
+    run = nb_agents.start("the task", team, session_root=tmp_path)
+    gate.wait_reached()
+    run.stop(now=now)
+    wait_until(lambda: run.view.stop, WAIT_S, "the stop")
+    gate.open()
+    finish(run)
+    assert (run.status, called.requests) == ("cancelled", [])
+
+
 # "Cleanup runs (e.g., http_client.aclose() in finally) execute before exit"
 
 

@@ -31,6 +31,7 @@ from nb_agents.jupyter.verbs import VERBS
 from nb_agents.models.retry import retry_delay_s
 from nb_agents.runs.options import chosen_options
 from nb_agents.runs.run import Run
+from nb_agents.session.journal import read_journal
 from nb_agents.steps import GateView
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.view import RunStatus
@@ -594,6 +595,24 @@ def test_as_many_must_approve_as_are_required_and_only_approvers_may(
     assert (approval.approved, approval.message, approval.by) == (True, "fine", "ann, cyd")
     gate.open()
     finish(run)
+
+
+def test_a_request_and_its_answer_are_kept_with_their_times(tmp_path: Path, gate: Gate) -> None:
+    config = ApprovalConfig(timeout=60)
+    run = start(tmp_path, Answer("A's", gate=gate), approval=config)
+    gate.wait_reached()
+    given = in_thread(run.wait_for_approval, "Publish it?")
+    wait_gate(run)
+    run.deny("not yet", by="bob")
+    approval = given()
+    gate.open()
+    finish(run)
+    kept = read_journal(run.path / "events.jsonl").events
+    [asked] = [e for e in kept if isinstance(e, ev.ApprovalAsked)]
+    [answered] = [e for e in kept if isinstance(e, ev.ApprovalGiven)]
+    assert (asked.prompt, asked.timeout_s, asked.step) == ("Publish it?", 60, answered.step)
+    assert (answered.approved, answered.message, answered.by) == (False, "not yet", "bob")
+    assert approval.at == answered.at >= asked.at > 0
 
 
 def test_one_who_denies_is_enough(tmp_path: Path, gate: Gate) -> None:

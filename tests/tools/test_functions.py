@@ -297,6 +297,20 @@ async def test_a_long_result_is_cut_and_the_model_is_told() -> None:
     assert result.endswith("characters in all]")
 
 
+@pytest.mark.parametrize("kind", ["text", "bytes", "json"])
+async def test_a_hundred_megabytes_are_cut_too(kind: str) -> None:
+    size = 100_000_000
+    values = {"text": "x" * size, "bytes": b"x" * size, "json": ["x" * size]}
+
+    def give() -> object:
+        return values[kind]
+
+    result = await function_tool(give).call(None)
+    assert not result.is_error
+    assert len(result) < MAX_RESULT_CHARS + 100
+    assert result.endswith(f"[cut: {size + 4 * (kind == 'json')} characters in all]")
+
+
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")

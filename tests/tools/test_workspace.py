@@ -321,3 +321,77 @@ async def test_an_edit_that_was_cut_happens_once(
     with repeating(True):
         await place.ok("edit_file", path="a.txt", old=old, new=new)
     assert (place.own / "a.txt").read_text() == left
+
+
+LOOKALIKES = [
+    "\uff0e\uff0e/secret.txt",  # fullwidth dots
+    "..\uff0fsecret.txt",  # a fullwidth slash
+    "\u2025/secret.txt",  # two dots in one character
+    "..\u2215secret.txt",
+    "..\u2044secret.txt",
+    "%2e%2e/secret.txt",
+    "..%2fsecret.txt",
+    ".../secret.txt",
+    ".. /secret.txt",
+    "..\u200b/secret.txt",
+    "~/secret.txt",
+    "~root/secret.txt",
+    "$HOME/secret.txt",
+    "secret.txt.",
+    "secret.txt ",
+    "PEERS/agent1/draft.md",
+    "peers./agent1/draft.md",
+    "\uff50eers/agent1/draft.md",
+    "C:/secret.txt",
+    "file:/secret.txt",
+]
+
+
+@pytest.mark.parametrize("path", LOOKALIKES, ids=ascii)
+async def test_a_name_that_only_looks_like_a_way_out_is_an_ordinary_one(
+    place: Place, path: str
+) -> None:
+    before = place.everything()
+    await place.refused("read_file", path=path)
+    await place.ok("write_file", path=path, content="mine")
+    assert list_files(place.own) == [(path, 4)]
+    assert place.everything() == before
+    assert await place.ok("read_file", path=path) == "mine"
+    await place.ok("delete_file", path=path)
+    assert place.everything() == before
+
+
+def _beside(place: Place, name: str) -> Path:
+    """Make a directory beside the workspace, of a name that is nearly its own."""
+    folder = place.path / name
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        pytest.skip("this disk takes both names for one")
+    (folder / "a").write_text("secret")
+    return folder
+
+
+@pytest.mark.parametrize("tool", NAMES)
+@pytest.mark.parametrize("name", ["OWN", "Own", "own.", "own ", "\uff4fwn", "own\u200b"], ids=ascii)
+async def test_a_name_that_is_nearly_the_workspaces_own_is_another(
+    place: Place, tool: str, name: str
+) -> None:
+    other = _beside(place, name)
+    before = place.everything()
+    for path in (f"{other}/a", str(other), f"../{name}/a", f"{place.own}/../{name}/a"):
+        assert "secret" not in await place.refused(tool, **arguments(tool, path))
+    assert place.everything() == before
+
+
+async def test_a_name_in_two_spellings_of_unicode_stays_in_the_workspace(place: Place) -> None:
+    composed, decomposed = "caf\u00e9.txt", "cafe\u0301.txt"
+    before = place.everything()
+    await place.ok("write_file", path=composed, content="one")
+    await place.ok("write_file", path=decomposed, content="two")
+    # A disk that takes both for one name has one file, any other has two.
+    sizes = [size for _, size in list_files(place.own)]
+    assert sizes in ([3], [3, 3])
+    assert await place.ok("read_file", path=decomposed) == "two"
+    assert await place.ok("read_file", path=composed) == ("one" if len(sizes) == 2 else "two")
+    assert place.everything() == before
