@@ -13,6 +13,7 @@ PANEL := nb_agents/jupyter/static/panel.js
 JS_SOURCES := $(shell find js/src -type f 2>/dev/null) $(wildcard js/*.json js/*.js js/*.mjs js/*.ts)
 NODE_MODULES := js/node_modules/.installed
 MASSGEN := $(addprefix .venv/massgen-,$(addsuffix /.installed,0.1.22 0.1.97))
+MCP_FILESYSTEM := .venv/mcp-filesystem-2026.8.31/.installed
 QUICKSTART := notebooks/quickstart.ipynb
 TWO_AT_A_TIME := --numprocesses=2 --dist=loadfile
 
@@ -58,7 +59,7 @@ js-test: $(NODE_MODULES)
 
 # Two files at a time; kernels and pages apart, as the others would slow them beyond their limits.
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
-py-test: .venv/.test $(PANEL) $(MASSGEN) chromium
+py-test: .venv/.test $(PANEL) $(MASSGEN) $(MCP_FILESYSTEM) chromium
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
@@ -95,6 +96,13 @@ clean:
 # loaded by its path, so that none of MassGen's 240 dependencies is needed.
 .venv/massgen-%/.installed: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(@D) massgen==$*
+	touch $@
+
+# The server of another language that tests/tools/test_real_mcp.py starts. Apart from js/, whose
+# packages everyone installs who builds the panel.
+.venv/mcp-filesystem-%/.installed: | $(BIN)/node
+	npm install --silent --ignore-scripts --no-save --no-package-lock --prefix $(@D) \
+		@modelcontextprotocol/server-filesystem@$*
 	touch $@
 
 $(PANEL): $(JS_SOURCES) $(NODE_MODULES)

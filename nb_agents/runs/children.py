@@ -211,6 +211,8 @@ class Children:
         above = token or current_token() or CancelToken()
         names = self._names.get(caller) or (caller_name or caller,)
         self._check(name, asked, names)
+        # A function in a thread goes on when its agent has ended.
+        await _leave_with(above)
         self._count += 1
         with self.bound():
             child = await self._make(name, caller, names, above)
@@ -256,7 +258,9 @@ class Children:
         self, name: str, caller: str, names: tuple[str, ...], above: CancelToken
     ) -> _Child:
         child_id, workspace = await to_thread.run_sync(self._place, name, caller)
-        # A stop that came meanwhile is inherited; one that comes from now on is passed down.
+        # After a stop that came meanwhile the caller may have ended: nothing may begin under it.
+        await _leave_with(above)
+        # A stop that comes from now on is passed down.
         child = _Child(child_id, self._known[name], workspace, above.child(child_id))
         self._names[child_id] = (*names, name)
         self._home.admit(child_id, child.token)

@@ -276,9 +276,19 @@ def _failures_told(name: str) -> Iterator[None]:
     except asyncio.CancelledError as exc:
         raise ToolError("the function was cancelled") from exc
     except BaseException as exc:
+        if (stop := _stop_in(exc)) is not None:
+            raise stop from exc
         logger.warning("notebook function %s failed", name, exc_info=True)
         # As Python would print it; a message that can't be made does not make it fail.
         raise ToolError("".join(traceback.format_exception_only(exc)).strip()) from exc
+
+
+def _stop_in(exc: BaseException) -> AgentStopped | None:
+    """Find a stop in the group that a task group of the function's own has made."""
+    if isinstance(exc, AgentStopped):
+        return exc
+    inner = exc.exceptions if isinstance(exc, BaseExceptionGroup) else ()
+    return next(filter(None, map(_stop_in, inner)), None)
 
 
 def result_text(value: object) -> str:

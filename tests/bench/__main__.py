@@ -8,7 +8,17 @@ from importlib import import_module
 from tests.bench.server import BenchServer
 from tests.bench.table import print_machine
 
-BENCHMARKS = ("cell", "stop", "tokens", "round_trip", "disk")
+BENCHMARKS = (
+    "cell",
+    "stop",
+    "tokens",
+    "round_trip",
+    "disk",
+    "recipes",
+    "tools",
+    "scenario",
+    "tree",
+)
 
 
 def main(names: list[str]) -> int:

@@ -496,6 +496,21 @@ async def test_a_graceful_stop_lets_a_function_that_does_not_ask_finish(meeting:
             assert await function_tool(work).call(None) == "finished"
 
 
+async def test_a_stop_passes_through_a_task_group_of_the_functions_own() -> None:
+    token = CancelToken()
+
+    async def part() -> None:
+        token.request(CancellationStatus.REQUESTED, "api")
+        checkpoint()
+
+    async def work() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part())
+
+    with bind(token), pytest.raises(AgentStopped):
+        await function_tool(work).call(None)
+
+
 async def test_no_function_begins_after_a_stop() -> None:
     began: list[int] = []
 

@@ -1,0 +1,475 @@
+"""Whatever tree of agents, whenever a node of it is stopped: all under it ends, and nothing else.
+
+The agents are really called by one another, all branches at the same time: each inner one uses a
+function that calls those below it, each leaf holds until the test lets it go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.config.team import TeamSpec
+from nb_agents.runs import children
+from nb_agents.runs.children import Children
+from nb_agents.runs.loop import call
+from nb_agents.runs.recorder import Recorder
+from nb_agents.runs.run import Run
+from nb_agents.testing import Call, Gate, ScriptedModel, Turn
+from nb_agents.tools.base import ToolError
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
+from tests.recipes.live import commands_alive, hold
+from tests.team_kit import events, finish, outcomes
+
+WAIT_S = 15.0
+ROOT = "a"
+MAX_LEVELS = 8
+LEAF = "leaf"
+NOTE = Call("write_file", {"path": "note.md", "content": "begun"})
+LATE = Call("write_file", {"path": "late.md", "content": "went on"})
+BEGINNINGS = (ev.ModelStarted, ev.ToolStarted, ev.RoundStarted)
+
+
+# The tree ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Nodes are numbers, 0 is the root; ``parents[n]`` is the parent of ``n + 1``, a lower one."""
+
+    parents: tuple[int, ...]
+
+    @property
+    def nodes(self) -> range:
+        return range(len(self.parents) + 1)
+
+    @property
+    def leaves(self) -> list[int]:
+        return [node for node in self.nodes if not self.below(node)]
+
+    def below(self, node: int) -> list[int]:
+        return [child for child, parent in enumerate(self.parents, 1) if parent == node]
+
+    def under(self, node: int) -> set[int]:
+        """The node itself and all that are called in its calls."""
+        found = {node}
+        for child, parent in enumerate(self.parents, 1):
+            if parent in found:
+                found.add(child)
+        return found
+
+    def level(self, node: int) -> int:
+        return self.level(self.parents[node - 1]) + 1 if node else 0
+
+    def name(self, node: int) -> str:
+        """Who is called for it: no agent may be called again below itself."""
+        inner = f"d{self.level(node)}" if node else ROOT
+        return inner if self.below(node) or not node else LEAF
+
+
+def grown(size: int, seed: int) -> Tree:
+    """Make a tree of so many nodes, any shape from a bush to a stalk."""
+    random = Random(seed)
+    nearest = random.choice([1, 3, size])
+    parents: list[int] = []
+    levels = [0]
+    for node in range(1, size):
+        parent = random.randrange(max(0, node - nearest), node)
+        while levels[parent] >= MAX_LEVELS:
+            parent = parents[parent - 1]
+        parents.append(parent)
+        levels.append(levels[parent] + 1)
+    return Tree(tuple(parents))
+
+
+def even(fan: int, size: int) -> Tree:
+    """Make a tree in which each node has so many below it, as far as they go."""
+    return Tree(tuple((node - 1) // fan for node in range(1, size)))
+
+
+# The models ----------------------------------------------------------------------------------
+
+
+class Forest:
+    """The model of all agents of a tree; counts what each node asks."""
+
+    name = "forest"
+
+    def __init__(self, tree: Tree, leaf: Callable[[int], Turn] | None = None) -> None:
+        self.tree = tree
+        self.gates = {node: Gate() for node in tree.leaves}
+        self.began = Gate()
+        self.asked: list[int] = []
+        self.open: Counter[int] = Counter()
+        self._leaf = leaf or (lambda node: Turn("so far ", calls=(LATE,), gate=self.gates[node]))
+        self._model = ScriptedModel(self._turn)
+
+    @asynccontextmanager
+    async def stream(self, messages: Sequence[Any], tools: Sequence[Any]) -> AsyncIterator[Any]:
+        node = node_of(messages)
+        self.asked.append(node)
+        self.open[node] += 1
+        try:
+            async with self._model.stream(messages, tools) as stream:
+                yield stream
+        finally:
+            self.open[node] -= 1
+
+    def let_go(self, nodes: set[int]) -> None:
+        for node in nodes & self.gates.keys():
+            self.gates[node].open()
+
+    def _turn(self, messages: list[Any]) -> Turn:
+        node = node_of(messages)
+        step = sum(message.kind == "response" for message in messages)
+        if step == 0:
+            share = (Call("share", {"node": node}),) if self.tree.below(node) else ()
+            return Turn(calls=(NOTE, *share), gate=None if node else self.began)
+        if step == 1 and not self.tree.below(node):
+            return self._leaf(node)
+        return Turn(text=f"result {node}")
+
+
+def node_of(messages: Sequence[Any]) -> int:
+    """Whose request it is; the task and each input say so."""
+    parts = (str(getattr(part, "content", "")) for part in messages[0].parts)
+    return node_in("\n".join(parts))
+
+
+def node_in(text: str) -> int:
+    found = re.search(r"node (\d+)", text)
+    assert found is not None
+    return int(found[1])
+
+
+def sharing(tree: Tree) -> Callable[..., Any]:
+    """The function by which agents call all that are below them, at the same time."""
+
+    async def ask(node: int) -> str:
+        try:
+            return await nb_agents.call(tree.name(node), f"node {node}")
+        except ToolError as exc:
+            return str(exc)
+
+    async def share(node: int) -> str:
+        """Share a node's work."""
+        # All are waited for: one that is left behind would be cut as the run ends.
+        told = await asyncio.gather(*map(ask, tree.below(node)), return_exceptions=True)
+        for each in told:
+            if isinstance(each, BaseException):
+                raise each
+        return "; ".join(map(str, told))
+
+    return share
+
+
+# A stop --------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Sees each event as it is recorded, and stops a node after a certain one.
+
+    Args:
+        moment: After which event it stops; 0 is when the test says so.
+        pick: Which of the nodes that are called by then.
+        now: Whether at once.
+    """
+
+    def __init__(self, moment: int, pick: int, now: bool) -> None:
+        self.born = {0: ROOT}
+        self._places = {0: ROOT}
+        self.target: int | None = None
+        self.stopped_at = 0
+        self.now = now
+        self._moment, self._pick = moment, pick
+        self._seen = 0
+        self.run: Run | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        emit = Recorder.emit
+
+        def watched(recorder: Recorder, event: ev.Event) -> None:
+            emit(recorder, event)
+            self._see(event)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Recorder, "emit", watched)
+            patch.setattr(children, "MAX_DEPTH", MAX_LEVELS)
+            patch.setattr(children, "MAX_CHILDREN", 200)
+            yield
+
+    def _see(self, event: ev.Event) -> None:
+        if isinstance(event, ev.AgentCalled):
+            self.born[node_in(event.input)] = event.agent
+            self._places[node_in(event.input)] = event.workspace
+        # The first are the start of the run, which the test does not hold yet.
+        self._seen += self.run is not None
+        if self._seen and self._seen == self._moment:
+            self.strike()
+
+    def place(self, node: int) -> Path:
+        """The workspace of a node that was called."""
+        assert self.run is not None
+        return self.run.path / "workspaces" / self._places[node]
+
+    def strike(self) -> None:
+        """Stop the node, on the loop: between this state and the stop nothing happens."""
+        if self.target is None and self.run is not None:
+            self.target = list(self.born)[self._pick % len(self.born)]
+            self.stopped_at = self.run.view.seq
+            self.run.request_stop(self.now, "api", agent=self.born[self.target])
+
+
+def begin(root: Path, tree: Tree, backend: dict[str, Any], **models: str) -> Run:
+    """Start a run of a tree; ``models`` are those of names that have one of their own."""
+    names = sorted({tree.name(node) for node in tree.nodes} | {"none"})
+    agents = [
+        {"id": name, "backend": backend | ({"model": models[name]} if name in models else {})}
+        for name in names
+    ]
+    mine = [agent for agent in agents if agent["id"] == ROOT]
+    others = [agent for agent in agents if agent["id"] != ROOT]
+    team = TeamSpec.model_validate({"agents": mine, "callable_agents": others})
+    return nb_agents.start("node 0", team, "s", session_root=root, tools=[sharing(tree)])
+
+
+def wait_stopped(run: Run, tree: Tree, watch: Watch, are_held: Callable[[], bool]) -> set[int]:
+    """Wait until a node is stopped, at the latest when all leaves hold: all under it."""
+    wait_until(lambda: watch.target is not None or are_held(), WAIT_S, "the tree")
+    call(watch.strike)
+    assert watch.target is not None
+    return tree.under(watch.target)
+
+
+def wait_ended(run: Run, watch: Watch, under: set[int]) -> None:
+    def are_over() -> bool:
+        mine = [run.view.agents[watch.born[n]] for n in sorted(under) if n in watch.born]
+        return all(agent.outcome is not None for agent in mine)
+
+    wait_until(are_over, WAIT_S, "the end of all under the node", lambda: run.view.agents)
+
+
+def files(watch: Watch, nodes: set[int]) -> dict[Path, int]:
+    """When each file of these agents was last written."""
+    places = [watch.place(node) for node in nodes & set(watch.born)]
+    return {path: path.stat().st_mtime_ns for place in places for path in place.rglob("*")}
+
+
+def check(run: Run, tree: Tree, watch: Watch, under: set[int], silent_from: int) -> None:
+    """What the journal of a whole run must tell of its stop."""
+    mine = {watch.born[node] for node in under if node in watch.born}
+    told = [e for e in events(run) if getattr(e, "agent", "") in mine]
+    begun = [e for e in told if isinstance(e, BEGINNINGS) and e.seq > watch.stopped_at]
+    assert begun == [], "something began after the stop"
+    # What a command said before its end, and the stop itself, are recorded a moment later.
+    behind = (ev.StopRequested, ev.ToolTold)
+    late = [e for e in told if e.seq > silent_from and not isinstance(e, behind)]
+    assert late == [], "something happened after the end"
+
+    others = set(tree.nodes) - under
+    ended = outcomes(run)
+    assert ended.keys() == set(watch.born.values())
+    assert {ended[watch.born[node]] for node in others} <= {"finished"}
+    possible = {"finished", "stopped", "never started"} | ({"killed"} if watch.now else set())
+    assert {ended[agent] for agent in mine} <= possible
+    assert ended[watch.born[watch.target or 0]] != "finished"
+    assert run.status == ("completed" if others else "cancelled")
+    if watch.target:
+        parent = watch.born[tree.parents[watch.target - 1]]
+        results = [e.result for e in events(run, ev.ToolFinished) if e.agent == parent]
+        assert f"a person stopped {tree.name(watch.target)} at its work" in "\n".join(results)
+
+
+def stop_somewhere(root: Path, tree: Tree, moment: int, pick: int, now: bool) -> Run:
+    """Let a tree work, stop a node of it after some event, and check all that must hold."""
+    forest, watch = Forest(tree), Watch(moment, pick, now)
+    with watch.watching():
+        run = begin(root, tree, {"type": "python", "instance": forest, "can_call": "*"})
+        forest.began.wait_reached()
+        watch.run = run
+        forest.began.open()
+        under = wait_stopped(
+            run, tree, watch, lambda: all(gate.reached for gate in forest.gates.values())
+        )
+        if not now:
+            forest.let_go(under)
+        wait_ended(run, watch, under)
+
+        assert not any(forest.open[node] for node in under)
+        silent_from = run.view.seq
+        asked, written = Counter(forest.asked), files(watch, under)
+        forest.let_go(set(tree.nodes))
+        finish(run)
+    assert files(watch, under) == written
+    assert not [path for path in written if path.name == "late.md"]
+    assert [n for n in under if Counter(forest.asked)[n] != asked[n]] == []
+    check(run, tree, watch, under, silent_from)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("pick", "now"), [(0, True), (1, False)], ids=["the root at once", "a branch gracefully"]
+)
+def test_a_stop_in_a_tree_of_two_hundred_ends_what_is_under_it(
+    tmp_path: Path, pick: int, now: bool
+) -> None:
+    tree = even(3, 200)
+    run = stop_somewhere(tmp_path, tree, 0, pick, now)
+    assert len(run.view.agents) == 200
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(
+    size=st.integers(2, 40),
+    seed=st.integers(0, 1000),
+    moment=st.integers(0, 1000),
+    pick=st.integers(0, 200),
+    now=st.booleans(),
+)
+def test_a_stop_of_any_node_at_any_moment_ends_what_is_under_it_and_nothing_else(
+    size: int, seed: int, moment: int, pick: int, now: bool
+) -> None:
+    # About seven events are recorded for each node before all leaves hold.
+    moment %= 7 * size
+    with TemporaryDirectory() as root:
+        stop_somewhere(Path(root), grown(size, seed), moment, pick, now)
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["async", "plain"])
+def test_nobody_is_called_for_an_agent_that_has_ended_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_plain: bool
+) -> None:
+    async def ask() -> str:
+        """Ask."""
+        return await nb_agents.call("c", "node 1")
+
+    def ask_plainly() -> str:
+        """Ask."""
+        return asyncio.run(ask())
+
+    place, placed = Children._place, Event()
+
+    def placed_late(self: Children, name: str, caller: str) -> tuple[str, Path]:
+        made = place(self, name, caller)
+        run.stop(now=True, agent="a")
+        wait_until(lambda: run.view.agents["a"].outcome, WAIT_S, "the caller's end")
+        placed.set()
+        return made
+
+    monkeypatch.setattr(Children, "_place", placed_late)
+    function = ask_plainly if is_plain else ask
+    began, held = Gate(), Gate()
+    a = ScriptedModel(Turn(calls=(Call(function.__name__, {}),), gate=began))
+    models = {"a": a, "b": ScriptedModel(Turn(text="so far ", gate=held)), "c": ScriptedModel()}
+    agents = [
+        {"id": k, "backend": {"type": "python", "instance": model}} for k, model in models.items()
+    ]
+    team = TeamSpec.model_validate({"agents": agents[:2], "callable_agents": agents[2:]})
+    run = nb_agents.start("the task", team, "s", session_root=tmp_path, tools=[function])
+    held.wait_reached()
+    began.open()
+    assert placed.wait(WAIT_S)
+    run.stop()
+    held.open()
+    finish(run)
+    assert outcomes(run) == {"a": "killed", "b": "stopped"}
+    assert events(run, ev.AgentCalled) == []
+
+
+# Over HTTP -----------------------------------------------------------------------------------
+
+
+def test_the_connections_of_a_stopped_branch_are_closed_and_the_others_are_not(
+    tmp_path: Path,
+) -> None:
+    tree = even(3, 31)
+    watch = Watch(0, 1, now=True)
+
+    def reply(request: Request) -> Reply:
+        node = node_in(request.prompt)
+        is_first = not any(message["role"] == "assistant" for message in request.messages)
+        if is_first and tree.below(node):
+            return Reply(tool_calls=(ToolCall("share", {"node": node}),))
+        return Reply(text=f"result {node} and more")
+
+    with ModelServer(default=reply) as server, watch.watching():
+        server.hold(1, LEAF)
+        keys = {"type": "openai", "base_url": server.url, "api_key": "k", "can_call": "*"}
+        run = begin(tmp_path, tree, keys | {"model": "inner"}, leaf=LEAF)
+        watch.run = run
+        leaves = set(tree.leaves)
+        server.wait_until(lambda: server.open_count == len(leaves), WAIT_S, "all leaves")
+        under = wait_stopped(run, tree, watch, lambda: True)
+        wait_ended(run, watch, under)
+        server.wait_until(lambda: server.open_count == len(leaves - under), WAIT_S, "the cut")
+        assert closed_by(server) == {n: "client" if n in under else None for n in leaves}
+        silent_from, asked = run.view.seq, server.count()
+
+        server.release(LEAF)
+        finish(run)
+        assert closed_by(server) == {n: "client" if n in under else "server" for n in leaves}
+    later = [node_in(request.prompt) for request in server.requests[asked:]]
+    assert not under & set(later)
+    assert {n for n in tree.nodes if n not in leaves | under} == set(later)
+    check(run, tree, watch, under, silent_from)
+
+
+def closed_by(server: ModelServer) -> dict[int, str | None]:
+    """Who closed the stream of each leaf."""
+    return {node_in(r.prompt): r.closed_by for r in server.requests if r.model == LEAF}
+
+
+# With processes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["graceful", "immediate"])
+def test_the_commands_of_a_stopped_branch_end_and_the_others_do_not(
+    tmp_path: Path, now: bool
+) -> None:
+    tree = even(2, 7)
+    watch = Watch(0, 1, now)
+    command = Call("run_command", {"command": hold("held")})
+    forest = Forest(tree, lambda node: Turn(calls=(command, LATE)))
+    backend = {"type": "python", "instance": forest, "can_call": "*"}
+    with watch.watching():
+        run = begin(tmp_path, tree, backend | {"enable_mcp_command_line": True})
+        watch.run = run
+        forest.began.open()
+
+        def begun() -> bool:
+            return all(
+                n in watch.born and (watch.place(n) / "held.begun").exists() for n in tree.leaves
+            )
+
+        under = wait_stopped(run, tree, watch, begun)
+        mine = under & set(tree.leaves)
+        for node in mine if not now else ():
+            (watch.place(node) / "held.go").touch()
+        wait_ended(run, watch, under)
+        wait_until(
+            lambda: not any(commands_alive(watch.place(n)) for n in mine), WAIT_S, "their end"
+        )
+        silent_from, written = run.view.seq, files(watch, under)
+        others = set(tree.leaves) - under
+        assert all(commands_alive(watch.place(node)) for node in others)
+        for node in others:
+            (watch.place(node) / "held.go").touch()
+        finish(run)
+    assert files(watch, under) == written
+    check(run, tree, watch, under, silent_from)

@@ -1,0 +1,85 @@
+"""From an immediate stop of a tree of agents, at its root, until nothing of it is left to do."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import nb_agents
+from nb_agents.config.team import TeamSpec
+from nb_agents.runs import children
+from nb_agents.runs.run import Run
+from nb_agents.testing import Call, ScriptedModel, Turn
+from tests.agents.test_tree import LEAF, ROOT, Tree, even, node_of, sharing
+from tests.bench.server import BenchServer
+from tests.bench.table import print_table, spread
+
+AGENTS = 200
+FAN = 3
+REPEATS = 5
+WORDS_PER_SECOND = 20
+
+
+class Silent(NamedTuple):
+    """Seconds from the stop of a tree."""
+
+    to_closed: float
+    to_disk: float
+    to_over: float
+
+
+def main(server: BenchServer) -> None:
+    server.set_pace(WORDS_PER_SECOND)
+    tree = even(FAN, AGENTS)
+    silent = [_stop(server, tree) for _ in range(REPEATS)]
+    columns = (spread([getattr(s, name) for s in silent]) for name in Silent._fields)
+    print_table(
+        f"tree: seconds from an immediate stop of the root, {FAN} agents below each, leaves' "
+        f"streams of {WORDS_PER_SECOND} words/s, median of {REPEATS} (least-greatest)",
+        ("agents", "streams", "all closed", "on disk", "run over"),
+        [[str(AGENTS), str(len(tree.leaves)), *columns]],
+    )
+
+
+def _stop(server: BenchServer, tree: Tree) -> Silent:
+    with _live_tree(server.url, tree) as run:
+        server.wait_streaming(len(tree.leaves))
+        asked, asked_ns = time.monotonic(), time.time_ns()
+        run.stop(now=True, agent=ROOT)
+        run.wait_quietly()
+        over = time.monotonic() - asked
+        file = run.path / "metadata.json"
+        assert json.loads(file.read_text())["run_status"] == "cancelled"
+        assert [a.outcome for a in run.view.agents.values()] == ["killed"] * AGENTS
+        # A rename changes the ctime: that moment is when readers see the new file.
+        on_disk = (file.stat().st_ctime_ns - asked_ns) / 1e9
+        return Silent(server.last_close() - asked, on_disk, over)
+
+
+@contextmanager
+def _live_tree(url: str, tree: Tree) -> Iterator[Run]:
+    """Give a run in which each leaf streams from the server, and the others wait for theirs."""
+    with TemporaryDirectory() as root, patch.multiple(children, MAX_CHILDREN=AGENTS, MAX_DEPTH=9):
+        spec = TeamSpec.model_validate(_team(url, tree))
+        options: dict[str, Any] = {"session_root": Path(root), "tools": [sharing(tree)]}
+        run = nb_agents.start("node 0", spec, **options)
+        try:
+            yield run
+        finally:
+            run.stop(now=True)
+            run.wait_quietly()
+
+
+def _team(url: str, tree: Tree) -> dict[str, Any]:
+    caller = ScriptedModel(lambda said: Turn(calls=(Call("share", {"node": node_of(said)}),)))
+    inner = {"type": "python", "instance": caller}
+    leaf = {"type": "openai", "model": "bench", "base_url": url, "api_key": "k"}
+    names = sorted({tree.name(node) for node in tree.nodes} - {ROOT})
+    others = [{"id": name, "backend": leaf if name == LEAF else inner} for name in names]
+    return {"agents": [{"id": ROOT, "backend": inner}], "callable_agents": others}
