@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from nb_agents.config.secret_names import MIN_SECRET_CHARS
+from nb_agents.config.secret_names import MASK, without_secrets
 from nb_agents.events import (
     AgentCalled,
     ApprovalAsked,
@@ -17,9 +17,9 @@ from nb_agents.events import (
     ToolStarted,
     ToolTold,
 )
-from nb_agents.tools.base import MASK, is_secret_argument, summarize
+from nb_agents.tools.base import is_secret_argument, summarize
 
-__all__ = ["MASK", "Mask"]
+__all__ = ["Mask"]
 
 
 class Mask:
@@ -34,9 +34,7 @@ class Mask:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        # The longest first: one may be the beginning of another.
-        known = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
-        self._secrets = sorted(known, key=len, reverse=True)
+        self._secrets = tuple(secrets)
 
     def hide(self, event: Event) -> Event:
         """Give the event as it may be written down."""
@@ -81,6 +79,4 @@ class Mask:
         return value
 
     def _text(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return text
+        return without_secrets(text, self._secrets)

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import checkpoint
-from nb_agents.config.secret_names import is_secret_name
+from nb_agents.config.secret_names import MASK, is_secret_name
 
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
 __all__ = [
     "Attempt",
-    "MASK",
     "MAX_RESULT_CHARS",
     "Tool",
     "ToolError",
@@ -41,9 +40,6 @@ logger = logging.getLogger("nb_agents")
 
 MAX_RESULT_CHARS = 100_000
 """What one result may add to a conversation; the rest is cut, and the model is told."""
-
-MASK = "[key]"
-"""What stands for a key where it would be written down."""
 
 _ANY_MAPPING = TypeAdapter(dict[str, Any]).validator
 

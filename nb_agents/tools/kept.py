@@ -9,8 +9,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from nb_agents.config.secret_names import MIN_SECRET_CHARS
-from nb_agents.tools.base import MASK
+from nb_agents.config.secret_names import without_secrets
 
 __all__ = ["MAX_SHOWN_CHARS", "Transcript", "kept_folder"]
 
@@ -43,7 +42,7 @@ class Transcript:
     def __init__(self, tell: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
         # What an interpreter writes is read by a task that an earlier call began.
         self._tell = tell
-        self._secrets = sorted((s for s in secrets if len(s) >= MIN_SECRET_CHARS), key=len)
+        self._secrets = secrets
         self._context = copy_context()
         self._pieces: list[str] = []
         self.chars = 0
@@ -75,7 +74,9 @@ class Transcript:
         if not whole:
             return ""
         try:
-            place = await to_thread.run_sync(_write, folder, stem, self._without_secrets(whole))
+            place = await to_thread.run_sync(
+                _write, folder, stem, without_secrets(whole, self._secrets)
+            )
         except OSError as exc:
             where = f"the whole could not be kept: {exc.strerror}"
         else:
@@ -85,11 +86,6 @@ class Transcript:
             return whole
         half = MAX_SHOWN_CHARS // 2
         return f"{whole[:half]}\n[… {left_out} characters left out; {where}]\n{whole[-half:]}"
-
-    def _without_secrets(self, text: str) -> str:
-        for secret in reversed(self._secrets):  # a short one may be the beginning of a longer one
-            text = text.replace(secret, MASK)
-        return text
 
 
 def _write(folder: Path, stem: str, text: str) -> Path:
