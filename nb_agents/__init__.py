@@ -40,6 +40,7 @@ from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.session.cancellation import SessionStore
+from nb_agents.terminal import WithoutControls
 from nb_agents.tools.approval import ApprovalConfig
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.data_store import DataStore
@@ -48,8 +49,10 @@ from nb_agents.tools.functions import tool
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+_logger = logging.getLogger("nb_agents")
 # Without a handler, Python prints warnings from the loop thread into whatever cell runs.
-logging.getLogger("nb_agents").addHandler(logging.NullHandler())
+_logger.addHandler(logging.NullHandler())
+_logger.addFilter(WithoutControls())
 
 __version__ = "0.1.0"
 

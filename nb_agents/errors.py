@@ -9,8 +9,10 @@
     │   ├── UnknownRunError      no such run in this process
     │   ├── UnknownSessionError  no such session or turn on disk
     │   ├── SessionBusyError     another process (or run) is working in that session
+    │   ├── SessionUnreadableError   a session's directory can't be read
     │   └── StorageError         the session root can't be written
     ├── ModelCallError           a model server failed, after retries
+    ├── ReplyTooLongError        a model server sent more than a limit allows
     ├── RunFailed                a run ended without any answer
     └── RunCancelled             a run was stopped; carries all that was kept
         └── CancellationRequestedError   a recipe's, with the step that it was at
@@ -18,7 +20,9 @@
 `nb_agents.cancel.AgentStopped` is not here: it is a BaseException, so that a tool's
 ``except Exception`` can't swallow a stop.
 
-This module imports nothing of nb_agents.
+What they say may hold a server's or a model's words: it is said as a terminal may show it.
+
+This module imports nothing of nb_agents but `nb_agents.terminal`.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from nb_agents.terminal import without_controls
 
 if TYPE_CHECKING:
     from nb_agents.receipt import Receipt
@@ -37,9 +43,11 @@ __all__ = [
     "ModelCallError",
     "NbAgentsError",
     "RecipeError",
+    "ReplyTooLongError",
     "RunCancelled",
     "RunFailed",
     "SessionBusyError",
+    "SessionUnreadableError",
     "StorageError",
     "TaskError",
     "UnknownRunError",
@@ -57,7 +65,7 @@ class UserError(NbAgentsError):
 
     def _render_traceback_(self) -> list[str]:
         """Show the sentence alone; IPython calls this instead of drawing a traceback."""
-        return [f"{type(self).__name__}: {self}"]
+        return [without_controls(f"{type(self).__name__}: {self}")]
 
 
 class ConfigError(UserError):
@@ -183,6 +191,23 @@ class SessionBusyError(UserError):
         )
 
 
+class SessionUnreadableError(UserError):
+    """A session's directory, or the root of all, can't be read; the others can.
+
+    Attributes:
+        path: The directory.
+        why: What the system said.
+    """
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"Can't read {self.path!r}: {self.why}. Mend its permissions, or move it away."
+
+
 class StorageError(UserError):
     """The session directory can't be written.
 
@@ -217,7 +242,28 @@ class ModelCallError(NbAgentsError):
         self.message = message
 
     def __str__(self) -> str:
-        return f"{self.model}: {self.message}"
+        return without_controls(f"{self.model}: {self.message}")
+
+
+class ReplyTooLongError(NbAgentsError):
+    """A model's server sent more than a limit allows; the rest is not read.
+
+    Attributes:
+        what: What was too long, as a sentence begins.
+        limit: How much of it is allowed.
+        unit: Of what.
+        status_code: Of an HTTP error whose text was too long; else None.
+    """
+
+    def __init__(self, what: str, limit: int, unit: str, status_code: int | None = None) -> None:
+        super().__init__(what, limit, unit, status_code)
+        self.what = what
+        self.limit = limit
+        self.unit = unit
+        self.status_code = status_code
+
+    def __str__(self) -> str:
+        return f"{self.what} went over the limit of {self.limit} {self.unit} and was cut."
 
 
 class RunFailed(NbAgentsError):
@@ -237,7 +283,8 @@ class RunFailed(NbAgentsError):
 
     def __str__(self) -> str:
         why = "; ".join(f"{a}: {reason.rstrip('.')}" for a, reason in self.reasons.items())
-        return f"Run {self.run} failed: {why}. What it did is kept in {self.path}."
+        said = f"Run {self.run} failed: {why}. What it did is kept in {self.path}."
+        return without_controls(said)
 
     def _render_traceback_(self) -> list[str]:
         return [f"RunFailed: {self}"]

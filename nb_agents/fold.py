@@ -13,7 +13,17 @@ from typing import Any, TypeVar
 
 from nb_agents import events as ev
 from nb_agents.steps import MAX_TAIL, ApprovalView, StepView, apply_gate, apply_step
-from nb_agents.view import AgentPhase, AgentView, RunStatus, RunView, StopView, ToolView, VoteView
+from nb_agents.view import (
+    AgentPhase,
+    AgentView,
+    Draft,
+    RunStatus,
+    RunView,
+    StopView,
+    ToolView,
+    VoteView,
+    call_so_far,
+)
 
 __all__ = ["apply", "fold"]
 
@@ -52,7 +62,7 @@ def _joined(words: Iterable[Any]) -> Iterable[ev.TextStreamed]:
 _GROWS: dict[ev.Channel, str] = {
     "text": "partial",
     "answer": "partial",
-    "thinking": "",
+    "thinking": "thinking",
     "call": "partial_call",
 }
 """What of its agent's view grows by the words of a channel."""
@@ -169,11 +179,37 @@ def _resting_phase(agent: AgentView) -> AgentPhase:
     return "answered" if agent.answers else "waiting"
 
 
+def _drafts(agent: AgentView, answer: str = "") -> dict[str, Any]:
+    """Set the words of the last model call aside, and drop those that an answer now contains."""
+    answers = (*agent.answers, agent.returned, answer)
+    last = Draft(_rest(agent.partial, answers), agent.thinking)
+    if call := call_so_far(agent.partial_call):
+        last = replace(last, text=f"{last.text}\n[{agent.tool}] {call}".strip())
+    drafts = (replace(each, text=_rest(each.text, answers)) for each in (*agent.drafts, last))
+    kept = tuple(each for each in drafts if each.text or each.thinking)
+    return {"drafts": kept, "partial": "", "kept": "", "thinking": "", "partial_call": ""}
+
+
+def _rest(words: str, answers: Iterable[str]) -> str:
+    """Give what no answer contains of some words: around a whole answer that is among them too."""
+    words = words.strip()
+    for answer in filter(None, map(str.strip, answers)):
+        if words in answer:
+            return ""
+        words = words.replace(answer, "", 1).strip()
+    return words
+
+
 def _round_started(view: RunView, e: ev.RoundStarted) -> RunView:
-    return _with_agent(view, e.agent, round=e.number, phase="thinking", partial="", heard=e.heard)
+    drafts = _drafts(view.agents[e.agent])
+    return _with_agent(view, e.agent, round=e.number, phase="thinking", heard=e.heard, **drafts)
 
 
 def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
+    agent = view.agents[e.agent]
+    # What is kept of an answer that goes on is no draft, but where its words go on.
+    drafts = _drafts(replace(agent, partial=agent.partial.removeprefix(agent.kept)))
+    drafts |= {"partial": agent.kept, "kept": agent.kept}
     return _with_agent(
         view,
         e.agent,
@@ -183,12 +219,11 @@ def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
         phase="thinking",
         tool="",
         tool_summary="",
-        partial="",
-        partial_call="",
+        **drafts,
         # An agent that had failed or was stopped got another try when the turn was resumed.
         error="",
         outcome=None,
-        stop="" if view.agents[e.agent].outcome else view.agents[e.agent].stop,
+        stop="" if agent.outcome else agent.stop,
     )
 
 
@@ -199,19 +234,21 @@ def _text_streamed(view: RunView, e: ev.TextStreamed) -> RunView:
             view, e.agent, partial_call=agent.partial_call + e.text, phase="writing", tool=e.tool
         )
     if e.channel == "thinking":
-        return _with_agent(view, e.agent, phase="thinking")
+        return _with_agent(view, e.agent, thinking=agent.thinking + e.text, phase="thinking")
     return _with_agent(view, e.agent, partial=agent.partial + e.text, phase="writing")
 
 
 def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
     agent, usage = view.agents[e.agent], e.usage
     cost = None if agent.cost is None or usage.cost is None else agent.cost + usage.cost
+    # A vote is known once it is cast; any other call is told by the tool's own events.
+    is_vote = agent.tool == "vote"
     return _with_agent(
         view,
         e.agent,
         in_flight=False,
-        partial_call="",
-        tool="",
+        partial_call=agent.partial_call if is_vote else "",
+        tool=agent.tool if is_vote else "",
         input_tokens=agent.input_tokens + usage.input_tokens,
         output_tokens=agent.output_tokens + usage.output_tokens,
         cost=cost,
@@ -251,13 +288,18 @@ def _ended(tools: tuple[ToolView, ...], e: ev.ToolFinished) -> tuple[ToolView, .
     for place in range(len(tools) - 1, -1, -1):
         call = tools[place]
         if (call.agent, call.call_id) == (e.agent, e.call_id):
-            over = replace(call, outcome=e.outcome, size=e.size, seconds=e.seconds)
+            over = replace(call, outcome=e.outcome, size=e.size, seconds=e.seconds, thread=e.thread)
             return (*tools[:place], over, *tools[place + 1 :])
     return (*tools, ToolView(e.agent, e.call_id, e.tool, e.outcome, size=e.size))
 
 
 def _turn_rejected(view: RunView, e: ev.TurnRejected) -> RunView:
     return _with_agent(view, e.agent, phase="thinking")
+
+
+def _reply_cut(view: RunView, e: ev.ReplyCut) -> RunView:
+    drafts = _drafts(view.agents[e.agent], e.kept) | {"partial": e.kept, "kept": e.kept}
+    return _with_agent(view, e.agent, phase="thinking", **drafts)
 
 
 def _told(view: RunView, e: ev.Told) -> RunView:
@@ -275,7 +317,7 @@ def _answer_given(view: RunView, e: ev.AnswerGiven) -> RunView:
     agents = {k: _without_vote(a) for k, a in view.agents.items()}
     mine = agents[e.agent]
     agents[e.agent] = replace(
-        mine, answers=(*mine.answers, e.answer), phase="answered", partial="", partial_call=""
+        mine, answers=(*mine.answers, e.answer), phase="answered", **_drafts(mine, e.answer)
     )
     return replace(view, agents=MappingProxyType(agents))
 
@@ -286,11 +328,16 @@ def _without_vote(agent: AgentView) -> AgentView:
 
 def _vote_cast(view: RunView, e: ev.VoteCast) -> RunView:
     vote = VoteView(e.target, e.reason)
-    return _with_agent(view, e.agent, vote=vote, phase="voted", partial="")
+    drafts = _drafts(replace(view.agents[e.agent], partial_call=""))
+    return _with_agent(view, e.agent, vote=vote, phase="voted", tool="", **drafts)
 
 
 def _vote_ignored(view: RunView, e: ev.VoteIgnored) -> RunView:
-    return _with_agent(view, e.agent, phase="waiting", partial="")
+    return _with_agent(view, e.agent, phase="waiting", **_drafts(view.agents[e.agent]), tool="")
+
+
+def _abstained(view: RunView, e: ev.Abstained) -> RunView:
+    return _with_agent(view, e.agent, phase="answered", **_drafts(view.agents[e.agent]), tool="")
 
 
 def _agent_failed(view: RunView, e: ev.AgentFailed) -> RunView:
@@ -317,7 +364,7 @@ def _agent_ended(view: RunView, e: ev.AgentEnded) -> RunView:
     agent = view.agents[e.agent]
     if e.outcome == "finished":
         text = agent.partial.strip()
-        done: dict[str, Any] = {"phase": "answered", "returned": text, "partial": ""}
+        done = {"phase": "answered", "returned": text, **_drafts(agent, text)}
         return _with_agent(view, e.agent, outcome=e.outcome, **done)
     return _with_agent(view, e.agent, phase="stopped", outcome=e.outcome, in_flight=False, tool="")
 
@@ -350,8 +397,10 @@ def _step_finished(view: RunView, e: ev.StepFinished) -> RunView:
         return view
     if e.outcome == "failed":
         return _with_agent(view, e.step, phase="failed", error=e.why, outcome="failed")
-    answer = agent.partial if agent.partial.strip() else str(e.output)
-    return _with_agent(view, e.step, phase="answered", answers=(answer,), partial="")
+    told = e.output if isinstance(e.output, str) else agent.partial
+    answer = told if told.strip() else str(e.output)
+    drafts = _drafts(agent, answer)
+    return _with_agent(view, e.step, phase="answered", answers=(answer,), **drafts)
 
 
 def _approval_asked(view: RunView, e: ev.ApprovalAsked) -> RunView:
@@ -400,10 +449,14 @@ def _noticed(view: RunView, e: ev.Noticed) -> RunView:
     return replace(view, notices=(*view.notices, e.text))
 
 
+def _context_changed(view: RunView, e: ev.ContextChanged) -> RunView:
+    return replace(view, context_changes=(*view.context_changes, e))
+
+
 def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     if e.status == "completed" and e.winner in view.agents:
         # The presenter's words are the answer now, not something that was cut off.
-        view = _with_agent(view, e.winner, partial="", partial_call="")
+        view = _with_agent(view, e.winner, **_drafts(view.agents[e.winner], e.answer))
     if e.files:
         size = sum(f.size for f in e.files)
         view = _files_listed(view, ev.FilesListed(files=e.files, count=len(e.files), size=size))
@@ -436,11 +489,13 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "tool_told": _tool_told,
     "tool_finished": _tool_finished,
     "turn_rejected": _turn_rejected,
+    "reply_cut": _reply_cut,
     "told": _told,
     "round_timed_out": _round_timed_out,
     "answer_given": _answer_given,
     "vote_cast": _vote_cast,
     "vote_ignored": _vote_ignored,
+    "abstained": _abstained,
     "agent_failed": _agent_failed,
     "agent_ended": _agent_ended,
     "agent_called": _agent_called,
@@ -457,6 +512,7 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "continued": _continued,
     "said": _said,
     "noticed": _noticed,
+    "context_changed": _context_changed,
     "turn_ended": _turn_ended,
     "files_listed": _files_listed,
 }

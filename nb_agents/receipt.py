@@ -5,23 +5,33 @@ A pure function of the view.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nb_agents import events as ev
 from nb_agents.steps import StepView
-from nb_agents.view import AgentView, RunStatus, RunView
+from nb_agents.view import AgentView, RunStatus, RunView, ToolView
 
 __all__ = ["AgentReceipt", "Receipt", "receipt", "total_cost"]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentReceipt:
-    """What became of one agent."""
+    """What became of one agent.
+
+    Attributes:
+        outcome: How its work ended.
+        answers: How many it gave.
+        words_kept: Words that it wrote and that no answer contains.
+        words_thought: Words of its reasoning.
+        tokens: Tokens used.
+        cost: US dollars, or None when a model's price is unknown.
+    """
 
     outcome: ev.Outcome
     answers: int
     words_kept: int
+    words_thought: int
     tokens: int
     cost: float | None
 
@@ -39,6 +49,8 @@ class Receipt:
         tokens: Tokens used, all agents.
         cost: US dollars, or None when any model's price is unknown.
         path: The turn's directory.
+        context_changes: For each file outside the workspaces that agents made, changed or deleted,
+            its absolute name and which of these; the first hundred of each.
         source: The door of the stop, or "".
         reason: Its reason, or "".
     """
@@ -52,6 +64,7 @@ class Receipt:
     source: str = ""
     reason: str = ""
     steps: tuple[tuple[str, str], ...] = ()
+    context_changes: tuple[tuple[str, str], ...] = ()
 
 
 _TOOL_OUTCOMES = {
@@ -65,12 +78,14 @@ _TOOL_OUTCOMES = {
 _STEP_OUTCOMES = {"ok": "finished", "failed": "failed", "skipped": "skipped"}
 
 
-def receipt(view: RunView, path: str) -> Receipt:
+def receipt(view: RunView, path: str, still_runs: Callable[[int], bool] | None = None) -> Receipt:
     """Sum up a turn.
 
     Args:
         view: The turn.
         path: Where its files are.
+        still_runs: Tells by its number whether a call that a stop has left in a thread still runs
+            there; None where that can't be known.
 
     Returns:
         The receipt; `agents` without an outcome of their own count as finished when they had
@@ -78,11 +93,16 @@ def receipt(view: RunView, path: str) -> Receipt:
     """
     agents = {
         a.id: AgentReceipt(
-            _outcome(a, view), len(a.answers), len(a.partial.split()), a.tokens, a.cost
+            _outcome(a, view),
+            len(a.answers),
+            len(a.unsubmitted.split()),
+            len(a.thoughts.split()),
+            a.tokens,
+            a.cost,
         )
         for a in view.agents.values()
     }
-    tools = tuple((f"{t.agent}: {t.tool}", _TOOL_OUTCOMES[t.outcome]) for t in view.tools)
+    tools = tuple((f"{t.agent}: {t.tool}", _tool(t, still_runs)) for t in view.tools)
     stop = view.stop
     return Receipt(
         view.status,
@@ -94,7 +114,21 @@ def receipt(view: RunView, path: str) -> Receipt:
         stop.source if stop else "",
         stop.reason if stop else "",
         _steps(view),
+        tuple(
+            (name, what)
+            for each in view.context_changes
+            for what in ("made", "changed", "deleted")
+            for name in getattr(each, what)
+        ),
     )
+
+
+def _tool(tool: ToolView, still_runs: Callable[[int], bool] | None) -> str:
+    if tool.thread and still_runs is None:
+        return "still running in its thread when it was cut"
+    if tool.thread and still_runs is not None and still_runs(tool.thread):
+        return "still running in its thread"
+    return _TOOL_OUTCOMES[tool.outcome]
 
 
 def _steps(view: RunView) -> tuple[tuple[str, str], ...]:

@@ -228,7 +228,10 @@ class TimelineFold:
         self._close(key, outcome=e.outcome)
 
     def _turn_rejected(self, e: ev.TurnRejected) -> None:
-        self._mark("rejected", e.agent, str(e.attempt), text=e.why)
+        self._mark("rejected", e.agent, str(e.attempt), text=e.fault or e.why)
+
+    def _reply_cut(self, e: ev.ReplyCut) -> None:
+        self._mark("rejected", e.agent, text=f"its reply was cut off {e.by}")
 
     def _round_timed_out(self, e: ev.RoundTimedOut) -> None:
         self._close((e.agent, "model", ""), outcome="cut")
@@ -303,6 +306,7 @@ _TAKE: dict[str, Callable[[TimelineFold, Any], None]] = {
     "tool_started": TimelineFold._tool_started,
     "tool_finished": TimelineFold._tool_finished,
     "turn_rejected": TimelineFold._turn_rejected,
+    "reply_cut": TimelineFold._reply_cut,
     "round_timed_out": TimelineFold._round_timed_out,
     "answer_given": TimelineFold._answer_given,
     "vote_cast": TimelineFold._vote_cast,

@@ -10,12 +10,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pydantic_core import from_json
+
 from nb_agents import events as ev
 from nb_agents.steps import ApprovalView, GateView, StepView
 
 __all__ = [
     "AgentPhase",
     "AgentView",
+    "Draft",
+    "Ending",
     "RunStatus",
     "RunView",
     "SAVING_FAILED",
@@ -23,6 +27,7 @@ __all__ = [
     "StopView",
     "ToolView",
     "VoteView",
+    "call_so_far",
 ]
 
 AgentPhase = Literal[
@@ -30,6 +35,7 @@ AgentPhase = Literal[
 ]
 RunStatus = Literal["pending", "in-progress", "awaiting", "completed", "failed", "cancelled"]
 """Words of OS Protocol's handle; a cancelled run is shown as "stopped"."""
+Ending = Literal["", "completed", "failed", "stopped", "timed out", "killed", "cancelled"]
 
 
 SAVING_FAILED = "Saving failed: "
@@ -46,6 +52,7 @@ class ToolView:
         summary: What it is about, in a few words.
         size: Characters of what the model was told.
         seconds: How long it took.
+        thread: Number, in its process, of the thread that it was left running in; 0 for none.
     """
 
     agent: str
@@ -55,6 +62,7 @@ class ToolView:
     summary: str = ""
     size: int = 0
     seconds: float = 0.0
+    thread: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,28 @@ class VoteView:
 
     target: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a model call that is over wrote and no answer contains.
+
+    Attributes:
+        text: Its text, and the arguments of a tool call that never became one.
+        thinking: Its reasoning.
+    """
+
+    text: str = ""
+    thinking: str = ""
+
+
+def call_so_far(arguments: str) -> str:
+    """Return the values of a tool call's JSON arguments as far as they have come."""
+    try:
+        known = from_json(arguments, allow_partial="trailing-strings")
+    except ValueError:
+        return ""
+    return " · ".join(str(v) for v in known.values()) if isinstance(known, dict) else ""
 
 
 @dataclass(frozen=True)
@@ -79,7 +109,10 @@ class AgentView:
         answers: Its answers, oldest first.
         vote: Its vote, or None.
         partial: Words of the model call that is open, or that was cut: not yet an answer.
+        kept: The answer so far of a reply that was cut off; the next one goes on with it.
         partial_call: JSON of another tool's arguments as far as it had come.
+        thinking: Reasoning of that model call.
+        drafts: What earlier calls wrote and no answer contains, oldest first.
         heard: How many of the follow-up texts it has been told.
         calls: Model requests begun.
         in_flight: Whether a model request is open.
@@ -105,7 +138,10 @@ class AgentView:
     answers: tuple[str, ...] = ()
     vote: VoteView | None = None
     partial: str = ""
+    kept: str = ""
     partial_call: str = ""
+    thinking: str = ""
+    drafts: tuple[Draft, ...] = ()
     calls: int = 0
     in_flight: bool = False
     was_cut: bool = False
@@ -125,6 +161,24 @@ class AgentView:
     def answer(self) -> str:
         """The latest answer, or ""."""
         return self.answers[-1] if self.answers else ""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What each model call of this turn wrote and no answer contains, oldest first."""
+        last = (self.partial, call_so_far(self.partial_call))
+        texts = [*(draft.text for draft in self.drafts), *last]
+        return tuple(text for text in texts if text.strip())
+
+    @property
+    def unsubmitted(self) -> str:
+        """All words that it wrote in this turn and that no answer contains, oldest first."""
+        return "\n\n".join(self.texts)
+
+    @property
+    def thoughts(self) -> str:
+        """All of its reasoning in this turn, oldest first."""
+        thoughts = [*(draft.thinking for draft in self.drafts), self.thinking]
+        return "\n\n".join(filter(None, map(str.strip, thoughts)))
 
     @property
     def tokens(self) -> int:
@@ -160,6 +214,7 @@ class RunView:
         started_at, ended_at: Unix seconds; ended_at is None while it goes on.
         timeout_s: The orchestrator timeout, seconds.
         notices: One-line notes for a person.
+        context_changes: What agents changed outside their workspaces, in order.
         said: Follow-up texts that the person put into the turn, oldest first.
         files: The first files of each workspace, as they were at the end.
         file_count: How many files there are in all, or None before they are listed.
@@ -192,6 +247,7 @@ class RunView:
     last_at: float = 0.0
     timeout_s: float = 0.0
     notices: tuple[str, ...] = ()
+    context_changes: tuple[ev.ContextChanged, ...] = ()
     said: tuple[str, ...] = ()
     files: tuple[ev.FileInfo, ...] = ()
     file_count: int | None = None
@@ -273,3 +329,20 @@ class RunView:
     def is_over(self) -> bool:
         """Whether the turn has ended."""
         return self.ended_at is not None
+
+    @property
+    def ending(self) -> Ending:
+        """How it ended, as it is told to people; "" while it goes on.
+
+        A turn is killed when its process ended without a word, whatever it was doing; "cancelled"
+        is one of which no more is known: another program's.
+        """
+        if self.status in ("completed", "failed"):
+            return self.status
+        if self.status != "cancelled":
+            return ""
+        if self.ended_at is None:
+            return "killed"
+        if self.stop is None:
+            return "cancelled"
+        return "timed out" if self.stop.source == "timeout" else "stopped"

@@ -1,4 +1,4 @@
-"""Read every team file that a directory holds and count what became of them.
+"""Read every team file that a directory holds and count what became of them and of their keys.
 
 Meant for the 276 files of MassGen's wheel, which are not ours to keep in this repository:
 
@@ -13,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 from nb_agents import ConfigError, TeamSpec
+from nb_agents.config.massgen_keys import SECTIONS, Section, sort_of
+from nb_agents.config.team import SECTIONS as SPECS
 
 
 def main(folder: Path) -> int:
@@ -34,7 +36,26 @@ def main(folder: Path) -> int:
     print(f"{len(files)} files: " + ", ".join(f"{n} {kind}" for kind, n in counts.most_common()))
     _print_most("agents that can't run", types)
     _print_most("ignored keys", ignored)
+    _print_sorts()
     return 1 if counts["not loaded"] or not files else 0
+
+
+def _print_sorts() -> None:
+    """Print how many keys the table has of each sort, and name those that restrict."""
+    sorts: dict[str, list[str]] = {}
+    for section in dict.fromkeys([*SPECS, *SECTIONS]):
+        path = tuple(map(str, section))
+        if path[:1] == ("callable_agents",):
+            continue
+        table, fields = SECTIONS.get(path, Section()), frozenset[str]()
+        if section in SPECS:
+            fields = frozenset(SPECS[section].model_fields)
+        listed = (*table.harmless, *table.enforced, *table.withheld, *table.refused)
+        for key in sorted({*fields, *listed}):
+            sorts.setdefault(sort_of(path, key, fields), []).append(".".join((*path, key)))
+    print("keys: " + ", ".join(f"{len(keys)} {sort}" for sort, keys in sorts.items()))
+    for sort in ("enforced", "withheld", "refused"):
+        print(f"{sort}: " + ", ".join(sorts[sort]))
 
 
 def _print_most(what: str, counts: Counter[str]) -> None:

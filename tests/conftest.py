@@ -1,4 +1,4 @@
-"""What holds for every test: no network but this machine, no keys, and a browser or a reason.
+"""What holds for every test: no network but this machine, no key that gets out, a browser.
 
 Tests may talk to a model server of their own on loopback, so pydantic-ai's switch
 ALLOW_MODEL_REQUESTS is no guard; the sockets of this process are.
@@ -8,12 +8,14 @@ import ipaddress
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests import canaries
 
 # A busy machine is slow, not wrong; 50 examples keep each property under a second.
 settings.register_profile("nb_agents", deadline=None, max_examples=50)
@@ -43,6 +45,7 @@ def pytest_configure() -> None:
     # Fixtures wider than a test start kernels and servers, which inherit this environment.
     for name in filter(_is_personal, list(os.environ)):
         del os.environ[name]
+    canaries.plant(os.environ)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,6 +65,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if _BROWSER_REQUIRED:
         pytest.fail(_NO_BROWSER, pytrace=False)
     pytest.skip(_NO_BROWSER)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fail a test that has logged or printed a canary."""
+    report = yield
+    told = "".join(text for _, text in report.sections)  # of all of it, when it is taken down
+    if report.when == "teardown" and (found := canaries.found_in(told.encode())):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} has logged or printed {', '.join(found)}."
+    return report
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_canary_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail, at the end of all tests, when what their runs have left holds a canary."""
+    yield
+    found = [*canaries.found_on_disk(tmp_path_factory.getbasetemp())]
+    assert not found, "\n".join(["Secrets have reached the disk:", *found])
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -98,12 +98,16 @@ class Reply:
         first_token_delay_s: Seconds between the headers and the first chunk.
         status: Anything but 200 answers with an error body instead of a stream.
         headers: Added to the response, such as `{"Retry-After": "1"}`.
+        finish: The reason that is given for the end, such as "SAFETY"; default: the dialect's own.
+        stop_after: End after so many chunks as at a limit of tokens, also within a call.
+        refusal: OpenAI only: sent as the words of a refusal, in the place of a text.
         error: The error's message. With status 200 an error frame follows the chunks.
         drop_after: Close the connection, with the response unfinished, after so many chunks;
             0 = before the headers.
         hang_after: Go silent after so many chunks and hold the connection; 0 = headers never come.
         malformed: Send frames that are not JSON.
         endless: Repeat the text until the client goes away.
+        body: Sent instead of all frames, piece by piece and as it is; may be without end.
         input_tokens: Reported usage; default: the words of the prompt.
         output_tokens: Reported usage; default: the chunks sent.
     """
@@ -115,11 +119,15 @@ class Reply:
     first_token_delay_s: float = 0
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    finish: str = ""
+    stop_after: int | None = None
+    refusal: str = ""
     error: str = ""
     drop_after: int | None = None
     hang_after: int | None = None
     malformed: bool = False
     endless: bool = False
+    body: Callable[[], Iterable[bytes]] | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
 
@@ -215,6 +223,7 @@ class _Wire:
     """Words the frames of one response. Subclasses know one provider's dialect."""
 
     call_prefix = "call"
+    reasons = ("stop", "tool_calls", "length")
     malformed_frame = b"data: {not json\n\n"
 
     def __init__(self, request: Request, reply: Reply) -> None:
@@ -229,6 +238,16 @@ class _Wire:
     def output_tokens(self) -> int:
         given = self.reply.output_tokens
         return self.request.chunks_sent if given is None else given
+
+    @property
+    def reason(self) -> str:
+        """The reason that is given for the end."""
+        if self.reply.finish:
+            return self.reply.finish
+        stop, tools, limit = self.reasons
+        if self.reply.stop_after is not None:
+            return limit
+        return tools if self.reply.tool_calls else stop
 
     def call_id(self, index: int) -> str:
         return (
@@ -278,7 +297,8 @@ class _OpenAIWire(_Wire):
         return self._choice({**role, "tool_calls": [call]})
 
     def end(self) -> bytes:
-        frames = self._choice({}, "tool_calls" if self.reply.tool_calls else "stop")
+        frames = self._choice({"refusal": self.reply.refusal}) if self.reply.refusal else b""
+        frames += self._choice({}, self.reason)
         if (self.request.body.get("stream_options") or {}).get("include_usage"):
             given = {"prompt_tokens": self.input_tokens, "completion_tokens": self.output_tokens}
             total = (self.input_tokens or 0) + self.output_tokens
@@ -292,6 +312,7 @@ class _OpenAIWire(_Wire):
 
 class _AnthropicWire(_Wire):
     call_prefix = "toolu"
+    reasons = ("end_turn", "tool_use", "max_tokens")
     malformed_frame = (
         b"event: content_block_delta\n" + _Wire.malformed_frame
     )  # unnamed ones are ignored
@@ -340,8 +361,7 @@ class _AnthropicWire(_Wire):
 
     def end(self) -> bytes:
         frames = self._start() if self._block < 0 else self._close_block()
-        reason = "tool_use" if self.reply.tool_calls else "end_turn"
-        delta = {"stop_reason": reason, "stop_sequence": None}
+        delta = {"stop_reason": self.reason, "stop_sequence": None}
         frames += self._event(
             "message_delta", delta=delta, usage={"output_tokens": self.output_tokens}
         )
@@ -361,6 +381,8 @@ class _AnthropicWire(_Wire):
 
 
 class _GoogleWire(_Wire):
+    reasons = ("STOP", "STOP", "MAX_TOKENS")
+
     def _frame(self, parts: list[dict[str, Any]], finish: str | None = None) -> bytes:
         candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
         if finish:
@@ -382,7 +404,7 @@ class _GoogleWire(_Wire):
         return self._frame([{"functionCall": worded}])
 
     def end(self) -> bytes:
-        return self._frame([], "STOP")
+        return self._frame([], self.reason)
 
     @staticmethod
     def error_body(status: int, message: str) -> dict[str, Any]:
@@ -448,6 +470,17 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[_Head, bytes] | N
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     return _Head(method, target, headers), body
+
+
+def _with_key(reply: Reply, request: Request) -> Reply:
+    """Repeat the key that was given, as careless servers do: in a header, and in what is wrong."""
+    names = ("authorization", "api-key", "x-api-key", "x-goog-api-key")
+    key = next((request.headers[name] for name in names if name in request.headers), "")
+    error = reply.error
+    if error or reply.status != 200:
+        told = error or f"The model server was told to answer {reply.status}."
+        error = f"{told} Your key is {key}."
+    return dataclasses.replace(reply, headers={"X-Your-Key": key, **reply.headers}, error=error)
 
 
 def _response_head(status: int, headers: Mapping[str, str]) -> bytes:
@@ -719,7 +752,7 @@ class ModelServer:
         gone = asyncio.ensure_future(reader.peer_is_gone.wait())
         try:
             await asyncio.wait({response, gone}, return_when=asyncio.FIRST_COMPLETED)
-            is_client = not response.done()
+            is_client = not response.done() or isinstance(response.exception(), ConnectionError)
         finally:
             response.cancel()
             gone.cancel()
@@ -767,17 +800,29 @@ class ModelServer:
             return Reply(status=500, error=f"The reply function failed: {exc!r}")
 
     async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> None:
-        reply = self._choose(request)
+        reply = _with_key(self._choose(request), request)
         wire = _WIRES[request.protocol](request, reply)
         await asyncio.sleep(reply.delay_s)
         await self._fault_at(reply, 0)
-        if reply.status != 200:
-            message = reply.error or f"The model server was told to answer {reply.status}."
-            error = wire.error_body(reply.status, message)
+        if reply.body is not None:
+            await self._send_body(reply, reply.body(), writer)
+        elif reply.status != 200:
+            error = wire.error_body(reply.status, reply.error)
             writer.write(_json_response(reply.status, error, reply.headers))
         else:
             await self._stream(request, reply, wire, writer)
         await writer.drain()
+
+    async def _send_body(
+        self, reply: Reply, pieces: Iterable[bytes], writer: asyncio.StreamWriter
+    ) -> None:
+        kind = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
+        writer.write(_response_head(reply.status, {**kind, **reply.headers}))
+        for piece in pieces:
+            writer.write(_http_chunk(piece))
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.write(b"0\r\n\r\n")
 
     async def _fault_at(self, reply: Reply, chunks: int) -> None:
         if reply.hang_after == chunks:
@@ -794,6 +839,8 @@ class ModelServer:
         await asyncio.sleep(reply.first_token_delay_s)
         started = time.monotonic()
         for data in filter(None, map(wire.chunk, _pieces(reply))):
+            if request.chunks_sent == reply.stop_after:
+                break
             await self._until_free(request)
             await self._pace(reply, started, request.chunks_sent)
             writer.write(_http_chunk(wire.malformed_frame if reply.malformed else data))

@@ -2,18 +2,28 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 
+_DROP = """
+import ctypes, os, sys
+if os.getuid() == 0:
+    for right in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, right, 0, 0, 0)  # PR_CAPBSET_DROP
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+BOUND_BY_PERMISSIONS = (sys.executable, "-c", _DROP)
+"""Put before a command: root does not pass over the permissions of files then; nobody else does."""
+
 
 @contextmanager
-def python(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
+def python(code: str, *args: object, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """Run code with arguments; whatever is left of it at the end is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, args)],
+        [*before, sys.executable, "-c", code, *map(str, args)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -26,9 +36,9 @@ def python(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def output(code: str, *args: object) -> str:
+def output(code: str, *args: object, before: Sequence[str] = ()) -> str:
     """Run code to its end and give what it printed."""
-    with python(code, *args) as process:
+    with python(code, *args, before=before) as process:
         out, _ = process.communicate()
         assert process.returncode == 0, out
         return out

@@ -10,7 +10,7 @@ from nb_agents import events as ev
 EVENT_CLASSES: tuple[type[Any], ...] = get_args(ev.Event)
 
 AGENTS = st.sampled_from(["ada", "ben", "stranger"])
-STEPS = st.sampled_from(["ada", "b", "b[0]", "b[0]/c", "stranger"])
+STEPS = st.sampled_from(["ada", "b", "b[0]", "b[0]/c", "stranger", "", "/", "[0]"])
 TEXT = st.text(max_size=12)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | TEXT,
@@ -18,6 +18,7 @@ JSON = st.recursive(
     max_leaves=5,
 )
 _NUMBERS = st.floats(0, 1e9, allow_nan=False)
+_COUNTS = st.integers(0, 2**53)
 _ANY_NUMBERED = {"response": JSON, "args": JSON, "request": st.lists(JSON, max_size=2)}
 
 
@@ -36,6 +37,7 @@ def of_class(cls: type[Any]) -> st.SearchStrategy[Any]:
 
 
 st.register_type_strategy(float, _NUMBERS)
+st.register_type_strategy(int, _COUNTS)
 st.register_type_strategy(str, TEXT)
 
 EVENTS = st.one_of([of_class(cls) for cls in EVENT_CLASSES])

@@ -1,6 +1,7 @@
 """Errors: sentences for people, whole after a pickle."""
 
 import pickle
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.UnknownRunError("r9", ("r1",)),
     errors.UnknownSessionError("sesion_1", "/root", "session_1"),
     errors.SessionBusyError("session_1", "pid 7"),
+    errors.SessionUnreadableError("/s", "Permission denied"),
     errors.StorageError("/s", "No space left on device"),
     errors.ModelCallError("gpt", "503"),
+    errors.ReplyTooLongError("The reply", 10, "bytes"),
     errors.CancellationRequestedError("r1", {}, RECEIPT, Path("/s/turn_1"), "s", True, "a/b[2]"),
     errors.RunFailed("r1", {"ada": "503"}, Path("/s/turn_1")),
     errors.RunCancelled("r1", {"ada": "words"}, RECEIPT, Path("/s/turn_1")),
@@ -53,6 +56,21 @@ def test_a_stop_survives_a_pickle() -> None:
 def test_a_config_error_begins_with_its_place() -> None:
     assert str(ERRORS[0]) == "team.yaml:3:7: Wrong."
     assert str(errors.ConfigError("Wrong.")) == "Wrong."
+
+
+CONTROL = "\x1b]52;c;cm0=\x07\x1b[2J\x9b2J"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        str(errors.ModelCallError("gpt", f"503 {CONTROL}")),
+        str(errors.RunFailed("r1", {"ada": f"503 {CONTROL}"}, Path("/s"))),
+        *errors.UserError(f"No {CONTROL}.")._render_traceback_(),
+    ],
+)
+def test_what_a_server_or_a_file_said_drives_no_terminal(said: str) -> None:
+    assert not any(unicodedata.category(char) == "Cc" for char in said)
 
 
 @pytest.mark.parametrize(

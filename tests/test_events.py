@@ -2,6 +2,9 @@
 
 import dataclasses
 import inspect
+import json
+import math
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -34,6 +37,62 @@ def test_the_union_has_every_event_class() -> None:
         if "kind" in {f.name for f in dataclasses.fields(c)}
     }
     assert with_kind == set(EVENT_CLASSES)
+
+
+UNTYPED = {"response", "args", "request", "team", "context", "output", "outputs"}
+"""Fields that may hold any JSON."""
+
+NUMBERS = [1e308, -1e308, math.nan, math.inf, -math.inf, -1, -0.5, 2**53 + 1, 10**400]
+
+
+def with_numbers(value: Any, number: float) -> Any:
+    """Give an event's JSON with another number in the place of each."""
+    match value:
+        case dict():
+            kept = {k: v for k, v in value.items() if k in UNTYPED}
+            return {k: with_numbers(v, number) for k, v in value.items()} | kept
+        case list() | tuple():
+            return [with_numbers(v, number) for v in value]
+        case bool():
+            return value
+        case int() | float():
+            return number
+    return value
+
+
+def numbers_of(value: Any) -> list[float]:
+    match value:
+        case dict():
+            inner = (numbers_of(v) for k, v in value.items() if k not in UNTYPED)
+            return [number for each in inner for number in each]
+        case list() | tuple():
+            return [number for each in value for number in numbers_of(each)]
+        case int() | float() if not isinstance(value, bool):
+            return [value]
+    return []
+
+
+@pytest.mark.parametrize("cls", EVENT_CLASSES, ids=lambda c: c.__name__)
+@given(data=st.data(), number=st.sampled_from(NUMBERS))
+def test_no_number_that_is_read_is_beyond_what_can_be(
+    cls: type[Any], data: st.DataObject, number: float
+) -> None:
+    event = with_numbers(ev.EVENT.dump_python(data.draw(of_class(cls))), number)
+    try:
+        read = ev.EVENT.validate_json(json.dumps(event))
+    except ValidationError:
+        assert not isinstance(number, int) or abs(number) > 2**53  # 1e308 is no count at all
+        return
+    assert all(-(2**31) <= each <= 2**53 for each in numbers_of(ev.EVENT.dump_python(read)))
+    datetime.fromtimestamp(read.at)
+
+
+@pytest.mark.parametrize("at", ["1e308", "NaN", "-Infinity", "-1", "253402300800", "1e999"])
+def test_an_event_with_a_time_that_can_not_be_keeps_its_words(at: str) -> None:
+    mended: list[str] = []
+    line = f'{{"kind": "said", "text": "hello", "at": {at}}}'
+    assert ev.EVENT.validate_json(line, context=mended) == ev.Said(text="hello", at=0.0)
+    assert mended == ["at"]
 
 
 @pytest.mark.parametrize("kind", ["from_the_future", "", None, 7])

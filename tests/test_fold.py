@@ -1,6 +1,7 @@
 """The fold: what panel, card and disk show after each event."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +37,10 @@ FINISHED = ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE)
 OVERDUE = ev.RoundTimedOut(agent="ada", limit_s=60, grace_s=10)
 NOTES = ev.FileInfo(agent="ada", path="notes.md", size=5)
 TOOL = ev.ToolStarted(agent="ada", call_id="1.0", tool="read_file", summary="notes.md")
+
+
+def cut(kept: str) -> ev.ReplyCut:
+    return ev.ReplyCut(agent="ada", call=1, by="at its token limit", told="Go on.", kept=kept)
 
 
 def done(outcome: str = "ok") -> ev.ToolFinished:
@@ -78,6 +83,20 @@ CHANGES_OF_ADA = [
     ([TOOL], {"phase": "tool", "tool": "read_file", "tool_summary": "notes.md"}),
     ([TOOL, done()], {"phase": "thinking", "tool": "", "tool_summary": ""}),
     ([ev.TurnRejected(agent="ada", why="neither", attempt=1)], {"phase": "thinking"}),
+    (
+        [ASKED, said("so far"), FINISHED, cut("so far"), ASKED, said(" and on")],
+        {"partial": "so far and on", "unsubmitted": "so far and on"},
+    ),
+    (
+        [ASKED, said("so far"), FINISHED, cut("so far"), ASKED, said(" and on")]
+        + [answer("ada", "so far and on")],
+        {"answer": "so far and on", "unsubmitted": ""},
+    ),
+    (
+        [ASKED, said("hm: so far"), FINISHED, cut("so far"), ASKED],
+        {"partial": "so far", "unsubmitted": "hm:\n\nso far"},
+    ),
+    ([answer("ada", "x"), ASKED, ev.Abstained(agent="ada")], {"answer": "x", "phase": "answered"}),
     (
         [ASKED, said("x"), answer("ada", "x")],
         {"answers": ("x",), "answer": "x", "partial": "", "phase": "answered"},
@@ -271,6 +290,106 @@ def test_partial_text_survives_a_cut_until_the_agent_asks_again() -> None:
     assert receipt(view, "").agents["ada"].words_kept == 3
     again = fold([STARTED, *cut, replace(ASKED, call=2)])
     assert again.agents["ada"].partial == ""
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from(["text", "answer", "thinking", "call"]), max_size=4),
+        st.sampled_from(
+            [
+                "dropped",
+                "rejected",
+                "cut",
+                "answered",
+                "voted",
+                "stale",
+                "abstained",
+                "round",
+                "ran",
+            ]
+        ),
+    ),
+    max_size=6,
+)
+"""Model calls: the channels of their pieces, and what comes of each."""
+
+
+def _story(calls: list[tuple[list[Any], str]]) -> tuple[list[ev.Event], dict[str, str]]:
+    """The events of some calls, and each piece of words with its channel; no piece is like another.
+
+    Of calls of tools only those that were dropped count: others are told by the tool's own events.
+    """
+    events: list[ev.Event] = [STARTED]
+    words: dict[str, str] = {}
+    for number, (channels, end) in enumerate(calls, 1):
+        events.append(replace(ASKED, call=number))
+        # An answer's words come together, whatever comes before them.
+        channels = sorted(channels, key="answer".__eq__)
+        pieces = {f"w{number}-{place} ": channel for place, channel in enumerate(channels)}
+        arguments = iter(['{"content": "'])
+        for piece, channel in pieces.items():
+            said = next(arguments, "") + piece if channel == "call" else piece
+            events.append(
+                ev.TextStreamed(agent="ada", call=number, channel=channel, text=said, tool="x")
+            )
+        kept = {p: c for p, c in pieces.items() if c != "call" or end == "dropped"}
+        words |= {piece.strip(): channel for piece, channel in kept.items()}
+        if end == "dropped":
+            events.append(ev.ModelFailed(agent="ada", call=number, error="e", retry_in_s=1))
+            continue
+        events.append(
+            ev.ModelFinished(agent="ada", call=number, response={}, usage=ev.Usage(cost=0.0))
+        )
+        answered = "".join(p for p, c in pieces.items() if c == "answer").strip() or "nothing"
+        events += {
+            "rejected": [ev.TurnRejected(agent="ada", why="no", attempt=1)],
+            "cut": [cut("".join(p for p, c in pieces.items() if c == "answer"))],
+            "abstained": [ev.Abstained(agent="ada")],
+            "answered": [answer("ada", answered)],
+            "voted": [vote("ada", "ben")],
+            "stale": [ev.VoteIgnored(agent="ada", target="ben")],
+            "round": [ev.RoundStarted(agent="ada", number=number)],
+            "ran": [],
+        }[end]
+    return events, words
+
+
+@given(CALLS)
+def test_every_word_of_every_call_is_in_an_answer_or_kept_beside_it(
+    calls: list[tuple[list[Any], str]],
+) -> None:
+    events, words = _story(calls)
+    ada = fold(events).agents["ada"]
+    answers = " ".join(ada.answers)
+    for word, channel in words.items():
+        kept = ada.thoughts if channel == "thinking" else ada.unsubmitted
+        assert (word in kept.split()) != (word in answers.split())
+    # Nor is anything told twice.
+    told = [*ada.unsubmitted.split(), *ada.thoughts.split()]
+    assert len(told) == len(set(told) - {"[x]"}) + told.count("[x]")
+
+
+def test_words_that_a_later_answer_repeats_are_kept_once() -> None:
+    dropped = [ASKED, said("half a thought"), ev.ModelFailed(agent="ada", call=1, error="e")]
+    whole = [replace(ASKED, attempt=2), said("half a thought, and the rest")]
+    view = fold([STARTED, *dropped, *whole, answer("ada", "half a thought, and the rest")])
+    assert view.agents["ada"].unsubmitted == ""
+
+
+def test_words_beside_an_answer_are_kept_apart_from_it() -> None:
+    view = fold([STARTED, ASKED, said("I thought of 41. "), said("42"), answer("ada", "42")])
+    assert view.agents["ada"].unsubmitted == "I thought of 41."
+    assert receipt(view, "").agents["ada"].words_kept == 4
+
+
+def test_the_reason_of_a_vote_that_came_too_late_is_kept() -> None:
+    arguments = '{"agent_id": "ben", "reason": "clearer"}'
+    call = ev.TextStreamed(agent="ada", call=1, channel="call", text=arguments, tool="vote")
+    done = ev.ModelFinished(agent="ada", call=1, response={}, usage=ev.Usage())
+    view = fold([STARTED, ASKED, call, done, ev.VoteIgnored(agent="ada", target="ben")])
+    assert view.agents["ada"].unsubmitted == "[vote] ben · clearer"
+    counted = fold([STARTED, ASKED, call, done, vote("ada", "ben")])
+    assert counted.agents["ada"].unsubmitted == ""
 
 
 def test_the_presenters_words_are_the_answer_not_a_partial() -> None:

@@ -15,10 +15,14 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nb_agents"
 
 FLOORS = {
+    "disk": 0,
     "errors": 0,
+    "terminal": 0,
+    "unicode": 0,
     "cancel": 1,
     "config": 1,
     "events": 2,
+    "masking": 2,
     "models": 2,
     "view": 3,
     "fold": 3,
@@ -38,6 +42,7 @@ FLOORS = {
 """Each part of the package and its floor; "" is the package's own names."""
 
 NEIGHBOURS = {
+    ("errors", "terminal"),
     ("view", "steps"),
     ("fold", "steps"),
     ("fold", "view"),

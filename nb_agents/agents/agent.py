@@ -20,24 +20,25 @@ from nb_agents import events as ev
 from nb_agents.agents import prompts
 from nb_agents.agents.boundary import Boundary
 from nb_agents.agents.caller import calling
-from nb_agents.agents.coordination import MAX_REJECTED_TURNS
+from nb_agents.agents.cuts import Cut, told
 from nb_agents.agents.decisions import (
     Decision,
     Offer,
-    Reading,
     Seat,
     decision_tools,
     has_refused_answer,
-    read_response,
 )
-from nb_agents.agents.draft import Draft, ReplyTooLongError
+from nb_agents.agents.draft import Draft
 from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
+from nb_agents.agents.replies import Replies
 from nb_agents.agents.terms import terms
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, usage_of
+from nb_agents.models.ending import BrokenReplyError, ending_of
 from nb_agents.models.retry import describe
 from nb_agents.tools.base import Toolbox, ToolResult, attempting, repeating, summarize
+from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -49,6 +50,10 @@ logger = logging.getLogger("nb_agents")
 MAX_MODEL_CALLS = 100
 """Model requests in one round: a model that only ever calls tools must end somewhere."""
 
+LEFT_IN_THREAD = (
+    "{agent}: {tool} was still running in its thread when it was cut. Nothing can end a plain "
+    "function: what it returns is dropped, and it is not called again here before its end."
+)
 CANCELLED_RETURN = "Cancelled: the run was stopped before this call began."
 
 
@@ -89,7 +94,7 @@ class AgentTurn:
         self._offer = Offer()
         self._calls = calls
         self.decision: Decision | None = None
-        self._rejected = 0
+        self._replies = Replies(agent, backend.name, seat, emit)
         self._draft: Draft | None = None
 
     def flush(self) -> None:
@@ -133,48 +138,30 @@ class AgentTurn:
 
     def _recall(self, messages: list[ModelMessage], exchange: Exchange) -> None:
         """Put a finished exchange of the past into the conversation."""
-        response = exchange.response
+        self._replies.recall(exchange)
         results = _results(exchange)
-        self._rejected += bool(exchange.complaint)
-        messages.append(response)
-        replies = self._replies(response, results, exchange.complaint, exchange.notes)
-        messages.append(_request(replies))
+        self._reply(messages, exchange.response, results, exchange.complaint, exchange.notes)
 
     async def _settle(self, messages: list[ModelMessage], exchange: Exchange) -> bool:
         """Do what a response asks for, as far as it is not done: whether it decided the turn."""
-        response = exchange.response
-        messages.append(response)
-        self.decision = self._read(exchange).decision
-        results = await self._run_tools(exchange)
+        response, read = exchange.response, self._replies.read
+        self._replies.refuse(response)
+        reading = read(exchange, self._offer)
+        self.decision = reading.decision
+        results = await self._run_tools(exchange, reading.cut)
         # Read again: others may have answered while its tools ran.
-        self.decision, complaint = self._read(exchange)
+        reading = read(exchange, self._offer)
+        self.decision, complaint = reading.decision, reading.complaint
+        self._replies.settle(exchange, reading, self._offer)
         if self.decision is not None:
             return True
-        if complaint:
-            self._reject(complaint, is_known=bool(exchange.complaint))
         # A stop is felt first: what time is left is told anew when the round is resumed.
         self._boundary.checkpoint()
-        was_refused = has_refused_answer(response, complaint)
+        was_cut = reading.cut is not None or exchange.kept is not None
+        was_refused = has_refused_answer(response, complaint) and not was_cut
         notes = exchange.notes or (self._seat.note(was_refused=was_refused),)
-        messages.append(_request(self._replies(response, results, complaint, notes)))
+        self._reply(messages, response, results, complaint, notes)
         return False
-
-    def _read(self, exchange: Exchange) -> Reading:
-        """Read what a response decides; one that was rejected before stays so."""
-        if exchange.complaint:
-            return Reading(None, exchange.complaint)
-        return read_response(exchange.response, self._seat, self._offer)
-
-    def _reject(self, complaint: str, *, is_known: bool) -> None:
-        self._rejected += 1
-        if not is_known:
-            self._emit(ev.TurnRejected(agent=self._agent, why=complaint, attempt=self._rejected))
-        if self._rejected >= MAX_REJECTED_TURNS:
-            raise ModelCallError(
-                self._backend.name,
-                f"{self._rejected} turns ended in neither a valid answer nor a valid vote. "
-                f"Last: {complaint}",
-            )
 
     async def _ask(self, messages: list[ModelMessage]) -> ModelResponse:
         """Make one model request, tried again as `retry` says."""
@@ -189,7 +176,7 @@ class AgentTurn:
             except Exception as exc:
                 logger.debug("%s: model call failed", self._agent, exc_info=True)
                 delay_s = await terms().retry_delay_s(exc, attempt)
-                error = str(exc) if isinstance(exc, ReplyTooLongError) else describe(exc)
+                error = describe(exc)
                 self._emit(
                     ev.ModelFailed(
                         agent=self._agent, call=self._calls, error=error, retry_in_s=delay_s
@@ -210,7 +197,7 @@ class AgentTurn:
             async with self._backend.stream(messages, tools) as stream:
                 async for event in stream:
                     add(event)
-                response = stream.get()
+                response = well_formed(stream.get())
         except anyio.get_cancelled_exc_class():
             # First all agents' streams close, then the cuts are recorded.
             await anyio.lowlevel.cancel_shielded_checkpoint()
@@ -220,10 +207,11 @@ class AgentTurn:
         finally:
             self.flush()
             self._draft = None
-        if not response.parts:
-            from pydantic_ai.exceptions import UnexpectedModelBehavior
-
-            raise UnexpectedModelBehavior("empty response")
+        end = ending_of(response)
+        if end.kind == "broken":
+            raise BrokenReplyError(f"The reply broke off ({end.reason}).")
+        if not response.parts and end.kind == "whole":
+            raise BrokenReplyError("The reply was empty.")
         self._emit(
             ev.ModelFinished(
                 agent=self._agent,
@@ -234,8 +222,10 @@ class AgentTurn:
         )
         return response
 
-    async def _run_tools(self, exchange: Exchange) -> dict[int, ToolResult]:
+    async def _run_tools(self, exchange: Exchange, cut: Cut | None) -> dict[int, ToolResult]:
         """Run the response's other tool calls in order, those not yet done: results by position.
+
+        One that was cut off is not run, and told so.
 
         Once a stop is felt, the rest is answered as cancelled, so that any provider takes the
         history; a graceful stop itself passes on unless the response has decided the turn.
@@ -246,6 +236,10 @@ class AgentTurn:
             for number, call in enumerate(exchange.response.tool_calls)
             if call.tool_name not in ("new_answer", "vote") and number not in results
         ]
+        if cut is not None and cut.call >= 0 and cut.call not in results:
+            number, call = calls.pop()
+            result = results[number] = ToolResult(told(cut, "", ""), is_error=True)
+            self._finish_tool(call, f"{exchange.call}.{number}", "error", result)
         try:
             while calls:
                 await self._boundary.ready()
@@ -271,13 +265,16 @@ class AgentTurn:
                 summary=summarize(call.tool_name, args),
             )
         )
-        with attempting() as attempt:
+        with attempting(self._agent) as attempt:
             try:
                 result = await self._call(call)
             except (anyio.get_cancelled_exc_class(), AgentStopped):
                 # One that still waited for a person's leave has not happened in part.
                 outcome = "cut" if attempt.began else "cancelled"
-                self._finish_tool(call, call_id, outcome, "", began)
+                self._finish_tool(call, call_id, outcome, "", began, attempt.thread)
+                if attempt.thread:
+                    told = LEFT_IN_THREAD.format(agent=self._agent, tool=call.tool_name)
+                    self._emit(ev.Noticed(text=told))
                 raise
             except (SystemExit, KeyboardInterrupt) as exc:
                 # Out of a task, these would end the loop of all runs.
@@ -298,8 +295,9 @@ class AgentTurn:
         outcome: Any,
         result: str,
         began: float | None = None,
+        thread: int = 0,
     ) -> None:
-        """Tell that a call is over, which began then, or never."""
+        """Tell that a call is over, which began then, or never; or that it is left in a thread."""
         took = 0.0 if began is None else anyio.current_time() - began
         self._emit(
             ev.ToolFinished(
@@ -310,23 +308,25 @@ class AgentTurn:
                 result=str(result),
                 size=len(result),
                 seconds=round(took, 3),
+                thread=thread,
             )
         )
 
-    def _replies(
+    def _reply(
         self,
+        messages: list[ModelMessage],
         response: ModelResponse,
         results: dict[int, ToolResult],
         complaint: str,
         told: Sequence[str],
-    ) -> list[Any]:
-        """Answer every tool call of a response, or plain text with the reminder; then the notes."""
+    ) -> None:
+        """Put a response and its replies into the conversation.
+
+        Every tool call is answered, plain text with the reminder; then come the notes.
+        """
         from pydantic_ai.messages import ToolReturnPart, UserPromptPart
 
-        notes = [UserPromptPart(content=note) for note in told if note]
-        if not response.tool_calls:
-            return [UserPromptPart(content=complaint), *notes]
-        returns = [
+        replies: list[Any] = [
             ToolReturnPart(
                 tool_name=call.tool_name,
                 content=str(results.get(number, f"Error: {complaint}")),
@@ -334,7 +334,12 @@ class AgentTurn:
             )
             for number, call in enumerate(response.tool_calls)
         ]
-        return [*returns, *notes]
+        notes = [*([] if replies else [complaint]), *told]
+        replies += [UserPromptPart(content=note) for note in notes if note]
+        if response.parts:
+            messages += [response, _request(replies)]
+        else:  # no provider takes an empty one
+            messages[-1] = _request([*messages[-1].parts, *replies])
 
 
 def _results(exchange: Exchange) -> dict[int, ToolResult]:

@@ -11,12 +11,13 @@ from nb_agents.agents import coordination as co
 from nb_agents.agents import prompts
 from nb_agents.agents.rules import Rules
 from nb_agents.config.team import TeamSpec
-from nb_agents.session.history import Message
+from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.kept import kept_folder
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.workspace import Workspace
+from nb_agents.tools.writable import WritablePath
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -37,7 +38,7 @@ class Briefing:
         paths: The turn's files.
         task: What was asked.
         history: The conversation before.
-        context: Read-only files and directories.
+        context: Files and directories that may be read.
         tools: For each agent id, what it has besides the tools of its workspace.
     """
 
@@ -78,20 +79,30 @@ class Briefing:
 
     def toolbox(self, state: co.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
         """Give an agent its tools; while the team plans, only those that change nothing."""
-        peers = {
-            label: self.paths.workspaces / a for label, a in co.labels(state).items() if a != agent
-        }
+        spaces = self.paths.live_workspaces
+        peers = {label: spaces / a for label, a in co.labels(state).items() if a != agent}
         readable = [*self.context, kept_folder(self.paths.tools, agent)]
-        files = Workspace(self.paths.workspaces / agent, peers, readable).tools()
-        tools = self.tools.get(agent, AgentTools()).with_files(files)
+        given = self.tools.get(agent, AgentTools())
+        given.access.is_open = self._may_write(is_presenting)
+        files = Workspace(spaces / agent, peers, readable, given.access.now).tools()
+        tools = given.with_files(files)
         only_plans = self.rules.plans_first and not is_presenting
         return Toolbox(tool for tool in tools if not only_plans or tool.name in HARMLESS)
+
+    def writable(self, agent: str) -> Sequence[WritablePath]:
+        """Give the context paths that an agent may write once it presents, or when it is alone."""
+        return self.tools[agent].access.paths if agent in self.tools else ()
+
+    def _may_write(self, is_presenting: bool) -> bool:
+        return is_presenting or len(self.spec.agents) == 1
 
     def _messages(self, agent: str, role: prompts.Role, prompt: str) -> list[ModelMessage]:
         from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 
         own = next(a.system_message for a in self.spec.agents if a.id == agent)
-        system = prompts.system_prompt(own, role, self.rules, self.context)
+        places = self.writable(agent) if self._may_write(role == "presenter") else ()
+        writable = [place.path for place in places]
+        system = prompts.system_prompt(own, role, self.rules, self.context, writable)
         return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(prompt)])]
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "Step",
     "Work",
     "apply",
+    "awaited",
     "begin",
     "is_alone",
     "judge_answer",
@@ -69,8 +70,8 @@ class Coordination:
         answers: For each agent that answered, its answers, oldest first.
         votes: For each voter, whom it voted for; only votes that count.
         out: Agents that failed or were stopped.
-        resting: Agents whose time was up after they had answered: their answers stand, and they
-            are asked for no more.
+        resting: Agents whose time was up after they had answered, or who do not vote: their answers
+            stand, and they are asked for no more.
         said: Follow-up texts of the person, oldest first.
         heard: For each agent, how many of them it has been told.
         replies: For each agent, how many answers it gave after it had heard all that is said.
@@ -156,7 +157,7 @@ def apply(state: Coordination, event: ev.Event) -> Coordination:
             return replace(state, heard={**state.heard, agent: heard})
         case ev.PresentationStarted(agent=agent) if agent in state.answers:
             return replace(state, presenter=agent)
-        case ev.RoundTimedOut(agent=agent) if agent in state.answers:
+        case ev.RoundTimedOut(agent=agent) | ev.Abstained(agent=agent) if agent in state.answers:
             if state.unheard(agent):
                 return state
             return replace(state, resting=state.resting | {agent})
@@ -188,18 +189,31 @@ def next_step(state: Coordination, rules: Rules) -> Step:
     """Say what is to be done now."""
     if not state.live:
         return Finish(_winner(state)) if state.answers else NoAnswer()
-    agents = () if state.presenter else _at_work(state, rules)
+    agents = _at_work(state, rules)
     return Work(agents) if agents else _conclusion(state, rules)
 
 
-def _at_work(state: Coordination, rules: Rules) -> tuple[str, ...]:
+def awaited(state: Coordination, rules: Rules) -> tuple[str, ...]:
+    """Name the agents that are asked, now or later, before the team comes to its conclusion."""
+    if state.presenter:
+        return ()
     waiting = tuple(a for a in state.live if a not in state.votes and a not in state.resting)
+    if is_alone(state) or rules.skips_voting:
+        return _yet_to_answer(state, rules, waiting)
+    return waiting
+
+
+def _at_work(state: Coordination, rules: Rules) -> tuple[str, ...]:
+    waiting = awaited(state, rules)
     if is_alone(state) or rules.skips_voting or not voting_is_open(state, rules):
-        due = (a for a in waiting if not state.replies.get(a))
-        return tuple(a for a in due if may_answer(state, rules, a))
+        return _yet_to_answer(state, rules, waiting)
     slowest = min((_count(state, a) for a in waiting), default=0)
     cap = rules.lead_cap
     return tuple(a for a in waiting if cap is None or _count(state, a) - slowest <= cap)
+
+
+def _yet_to_answer(state: Coordination, rules: Rules, agents: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(a for a in agents if not state.replies.get(a) and may_answer(state, rules, a))
 
 
 def _conclusion(state: Coordination, rules: Rules) -> Present | Finish:

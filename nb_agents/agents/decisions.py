@@ -6,10 +6,11 @@ Pure but for the judges that it asks: `Seat` says what is allowed now.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from nb_agents.agents import prompts
 from nb_agents.agents.coordination import STALE
+from nb_agents.agents.cuts import Cut, join
 from nb_agents.agents.draft import read_arguments
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
 __all__ = [
+    "Abstained",
     "Answered",
     "Decision",
     "Offer",
@@ -47,13 +49,18 @@ class Voted:
 
 
 @dataclass(frozen=True)
+class Abstained:
+    """The turn ended without a vote, by a model that calls no tools; its answer stands."""
+
+
+@dataclass(frozen=True)
 class Stale:
     """The turn ended in a vote over answers that have since been outdone."""
 
     target: str
 
 
-Decision = Answered | Voted | Stale
+Decision = Answered | Voted | Stale | Abstained
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,15 @@ class Offer:
         answers: Whether it may answer.
         voters: Names that it may vote for; none leaves only answering.
         text_counts: Whether plain text is an answer (presenting, or a team of one).
+        text_stands_for: What plain text stands for once it was refused twice, as there are models
+            that never call a tool: an answer, or, of an agent whose answer stands, no vote.
         must_decide: Whether its time is over, so that no other tool is left.
     """
 
     answers: bool = True
     voters: tuple[str, ...] = ()
     text_counts: bool = False
+    text_stands_for: Literal["", "answer", "no vote"] = ""
     must_decide: bool = False
 
     @property
@@ -110,19 +120,31 @@ class Seat(Protocol):
 
 
 class Reading(NamedTuple):
-    """What a response says: how it ends the turn, or why it does not ("" while it works on)."""
+    """What a response says.
+
+    Attributes:
+        decision: How it ends the turn, or None.
+        complaint: What the agent is told when it does not; "" while it works on.
+        fault: The same for a person, as a part of a sentence.
+        cut: How the reply was cut off, or None.
+        kept: With a cut, the answer so far.
+    """
 
     decision: Decision | None
-    complaint: str
+    complaint: str = ""
+    fault: str = ""
+    cut: Cut | None = None
+    kept: str = ""
 
 
-def read_response(response: ModelResponse, seat: Seat, offer: Offer) -> Reading:
+def read_response(response: ModelResponse, seat: Seat, offer: Offer, kept: str = "") -> Reading:
     """Read the answer or vote out of a response.
 
     Args:
         response: The model's message; of several answers or votes the last one counts.
         seat: Judges it.
         offer: What the model was offered.
+        kept: The answer so far, of replies that were cut off.
 
     Returns:
         The decision, or why there is none.
@@ -130,38 +152,57 @@ def read_response(response: ModelResponse, seat: Seat, offer: Offer) -> Reading:
     answers = [c for c in response.tool_calls if c.tool_name == "new_answer"]
     votes = [c for c in response.tool_calls if c.tool_name == "vote"]
     if answers and votes:
-        return Reading(None, prompts.BOTH)
+        return Reading(None, prompts.BOTH, "it answered and voted at once")
     if answers:
-        return _read_answer(answers[-1], seat)
+        return _read_answer(answers[-1], seat, kept)
     if votes:
         return _read_vote(votes[-1], seat)
     if response.tool_calls:
-        return Reading(None, "")
-    text = (response.text or "").strip()
-    if offer.text_counts and text:
-        return Reading(Answered(text), "")
-    return Reading(None, prompts.REMINDER.format(tools=offer.names))
+        return Reading(None)
+    text = response.text or ""
+    if offer.text_counts and text.strip():
+        return _judged(join(kept, text).strip(), seat)
+    return _read_plain(text, offer)
 
 
-def _read_answer(call: ToolCallPart, seat: Seat) -> Reading:
+def _read_plain(text: str, offer: Offer) -> Reading:
+    if not text.strip():
+        complaint = prompts.REMINDER.format(tools=offer.names) if offer.names else prompts.NO_TEXT
+        return Reading(None, complaint, "it said nothing")
+    complaint = prompts.REMINDER.format(tools=offer.names)
+    return Reading(None, complaint, "it wrote plain text and called no tool")
+
+
+def _read_answer(call: ToolCallPart, seat: Seat, kept: str) -> Reading:
     args = read_arguments(call.args)
     if args is None:
-        return Reading(None, prompts.UNREADABLE)
-    content = str(args.get("content") or "").strip()
-    refusal = seat.judge_answer(content) if content else prompts.EMPTY
-    return Reading(None, refusal) if refusal else Reading(Answered(content), "")
+        return Reading(None, prompts.UNREADABLE, _UNREADABLE)
+    return _judged(join(kept, str(args.get("content") or "")).strip(), seat)
+
+
+def _judged(answer: str, seat: Seat) -> Reading:
+    if not answer:
+        return Reading(None, prompts.EMPTY, "its answer was empty")
+    if refusal := seat.judge_answer(answer):
+        return Reading(None, refusal, "its answer was one too many, or too like one that is there")
+    return Reading(Answered(answer))
 
 
 def _read_vote(call: ToolCallPart, seat: Seat) -> Reading:
     args = read_arguments(call.args)
     if args is None:
-        return Reading(None, prompts.UNREADABLE)
+        return Reading(None, prompts.UNREADABLE, _UNREADABLE)
     target, refusal = seat.judge_vote(str(args.get("agent_id") or ""))
     if refusal == STALE:
-        return Reading(Stale(target), "")
+        return Reading(Stale(target))
     if refusal:
-        return Reading(None, refusal)
-    return Reading(Voted(target, str(args.get("reason") or "")), "")
+        return Reading(
+            None, refusal, "its vote was for nobody who has an answer, or came too early"
+        )
+    return Reading(Voted(target, str(args.get("reason") or "")))
+
+
+_UNREADABLE = "the arguments of its call could not be read"
 
 
 def has_refused_answer(response: ModelResponse, complaint: str) -> bool:

@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
+from nb_agents.errors import ReplyTooLongError
 from nb_agents.events import Channel, TextStreamed
+from nb_agents.unicode import half_at_end, well_formed
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponseStreamEvent
 
-__all__ = ["Draft", "ReplyTooLongError", "read_arguments"]
+__all__ = ["ANSWER_TOOL", "Draft", "answer_so_far", "read_arguments"]
 
-MAX_REPLY_CHARS = 2_000_000
-"""No model answers so much; a server that streams on for ever is cut here."""
+MAX_REPLY_CHARS = 500_000
+"""Words and thoughts of one reply, about 125,000 tokens; who streams on for ever is cut here."""
+MAX_TOOL_CALLS = 256
+"""Calls of one reply; OpenAI's models make 128 at most."""
+MAX_PARTS = 1000
+"""Stretches of text, thoughts and calls in one reply."""
 
 ANSWER_TOOL = "new_answer"
-
-
-class ReplyTooLongError(Exception):
-    """A model streamed more than `MAX_REPLY_CHARS`."""
 
 
 @dataclass
@@ -49,8 +52,11 @@ class _Part:
             return ""
         self.is_new = False
         whole = "".join(self.chunks)
-        self.chunks = [whole]
-        text = _answer_so_far(whole) if self.channel == "answer" else whole
+        # The other half of a character may be in the next piece.
+        half = half_at_end(whole)
+        whole = well_formed(whole.removesuffix(half))
+        self.chunks = [whole, half]
+        text = answer_so_far(whole) if self.channel == "answer" else whole
         new, self.given = text[self.given :], max(self.given, len(text))
         return new
 
@@ -69,12 +75,13 @@ class Draft:
         self._parts: list[_Part] = []
         self._open: dict[int, _Part] = {}
         self._size = 0
+        self._kinds: Counter[str] = Counter()
 
     def add(self, event: ModelResponseStreamEvent) -> None:
         """Take one event of the stream.
 
         Raises:
-            ReplyTooLongError: The call has streamed too much.
+            ReplyTooLongError: It has streamed too much, or calls too many tools.
         """
         if event.event_kind == "part_delta":
             delta = event.delta
@@ -85,6 +92,7 @@ class Draft:
             part = self._open.get(event.index)
         elif event.event_kind == "part_start":
             part, text = _start(event.part)
+            self._count(event.part.part_kind)
             if part is not None:
                 # An index may start anew; what came under it before is kept.
                 self._parts.append(part)
@@ -92,11 +100,17 @@ class Draft:
         else:
             return
         if part is not None and text:
-            self._size += part.add(text)
-            if self._size > MAX_REPLY_CHARS:
-                raise ReplyTooLongError(
-                    f"The reply was cut: it went over {MAX_REPLY_CHARS} characters."
-                )
+            room = MAX_REPLY_CHARS - self._size
+            self._size += part.add(text[:room])
+            if len(text) > room:
+                raise ReplyTooLongError("The reply", MAX_REPLY_CHARS, "characters")
+
+    def _count(self, kind: str) -> None:
+        self._kinds[kind] += 1
+        if self._kinds["tool-call"] > MAX_TOOL_CALLS:
+            raise ReplyTooLongError("The reply", MAX_TOOL_CALLS, "tool calls")
+        if self._kinds.total() > MAX_PARTS:
+            raise ReplyTooLongError("The reply", MAX_PARTS, "parts")
 
     def take(self) -> list[TextStreamed]:
         """Give what arrived since the last time, as events."""
@@ -145,7 +159,8 @@ def read_arguments(args: str | dict[str, Any] | None) -> dict[str, Any] | None:
     return known if isinstance(known, dict) else None
 
 
-def _answer_so_far(arguments: str) -> str:
+def answer_so_far(arguments: str) -> str:
+    """Read the answer out of a call of `new_answer` whose JSON may be unfinished."""
     try:
         known = from_json(arguments, allow_partial="trailing-strings")
     except ValueError:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from nb_agents.agents.rules import Rules
 from nb_agents.config.orchestrator import Sensitivity
-from nb_agents.session.history import Message
+from nb_agents.session.conversation import Message
 
 __all__ = [
     "REMINDER",
@@ -36,6 +36,25 @@ BOTH = "Call either new_answer or vote in one turn, not both."
 UNREADABLE = (
     "The arguments of your call are not valid JSON; they may have been cut off. Call it again, "
     "with a shorter text if need be."
+)
+TAKEN_AS_TEXT = (
+    "Or write your complete answer now as plain text: it will be taken as it is, with nothing "
+    "around it."
+)
+NO_TEXT = "Your reply held no text. Write the result as plain text."
+CUT_ANSWER = (
+    "Your reply was cut off {by}. What you wrote so far is kept; it ends in: {tail}\n"
+    "{how}, going on exactly where it stopped and without repeating anything. If nothing is "
+    "missing, write only {end}."
+)
+REST_AS_TEXT = "Write the rest alone"
+REST_BY_CALL = "Call new_answer again with the rest alone"
+CUT_SILENT = (
+    "Your reply was cut off {by} before anything that counts. Be brief, and come sooner to {how}."
+)
+CUT_CALL = (
+    "This call was cut off {by}; nothing of it was done. Make it smaller: write a large file in "
+    "several calls."
 )
 EMPTY = "The answer was empty. Call new_answer with the full text of your answer."
 
@@ -106,6 +125,9 @@ edit_file and delete_file with relative paths. Workspaces of the others can be r
 _READING = """You can read files with the tools list_files and read_file: your workspace by relative
 paths, those of the others below `peers/`."""
 
+_READ_ONLY = "You may read, but not change, what is below these paths:"
+_WRITABLE = "You may read and change, by absolute paths, what is below these paths:"
+
 _NEWS = """While you worked, others have submitted new answers:
 {answers}
 Take them into account in what you decide."""
@@ -115,24 +137,32 @@ _FOLLOW_UP = """While you worked, the person who gave the task has added to it:
 Where it differs from what was asked before, this holds."""
 
 
-def system_prompt(own: str, role: Role, rules: Rules, context: Sequence[Path]) -> str:
+def system_prompt(
+    own: str, role: Role, rules: Rules, context: Sequence[Path], writable: Sequence[Path] = ()
+) -> str:
     """Make an agent's system prompt.
 
     Args:
         own: The agent's own system message, or "".
         role: Who it is in this round.
         rules: How the team works.
-        context: Read-only files and directories.
+        context: Files and directories that may be read.
+        writable: Those of them that may be written now.
 
     Returns:
         The prompt.
     """
     is_planning = rules.plans_first and role in ("member", "voter")
     parts = [own, *_role(role, rules), _READING if is_planning else _FILES]
-    if context:
-        paths = "\n".join(f"- {path}" for path in context)
-        parts.append(f"You may read, but not change, what is below these paths:\n{paths}")
+    if read_only := [path for path in context if path not in writable]:
+        parts.append(f"{_READ_ONLY}\n{_listed(read_only)}")
+    if writable:
+        parts.append(f"{_WRITABLE}\n{_listed(writable)}")
     return "\n\n".join(part for part in parts if part)
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return "\n".join(f"- {path}" for path in paths)
 
 
 def _role(role: Role, rules: Rules) -> list[str]:

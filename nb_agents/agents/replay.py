@@ -7,7 +7,8 @@ was cut runs now. The driver goes on from there as if nothing had been.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,10 @@ __all__ = [
     "Exchange",
     "OpenRound",
     "Past",
-    "another_try",
     "dump_messages",
     "load_messages",
     "load_round",
+    "readable",
     "replay",
 ]
 
@@ -38,7 +39,8 @@ class Exchange:
         response: The model's message: pydantic-ai's JSON in a `Past`, a ModelResponse at work.
         results: By position of the tool call: (what the model is told, whether it is an error).
         begun: Positions of calls that were cut or whose end is unknown: they may have happened.
-        complaint: Why the turn was rejected, or "".
+        complaint: Why the turn was rejected, or what was told of its cut; else "".
+        kept: Of a reply that was cut off, the answer so far; else None.
         notes: What the agent was told besides, before its next request.
     """
 
@@ -47,7 +49,13 @@ class Exchange:
     results: dict[int, tuple[str, bool]] = field(default_factory=dict)
     begun: frozenset[int] = frozenset()
     complaint: str = ""
+    kept: str | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known that the response decided nothing."""
+        return bool(self.complaint) or self.kept is not None
 
 
 @dataclass(frozen=True)
@@ -80,87 +88,105 @@ class Past:
     Attributes:
         state: The coordination machine's state.
         rounds: For each agent with an open round, that round.
+        failed: For each agent that failed and has not been asked since, the event of its failure.
         round_numbers, calls: For each agent, how many rounds and requests it had begun.
+        unread: Agents whose open round holds what is no message, in a damaged journal: they begin
+            a new one.
     """
 
     state: co.Coordination
     rounds: dict[str, OpenRound] = field(default_factory=dict)
+    failed: dict[str, ev.Event] = field(default_factory=dict)
     round_numbers: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
 def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[str] = ()) -> Past:
     """Fold the events of a turn, or of a chain of turns that resumed one another.
 
-    What agents that others called did is theirs alone: a call that was cut is made again, by a
-    new one.
-
-    Args:
-        order: Agent ids in registration order.
-        events: In journal order; the endings that a run's stop made are passed over, those of
-            agents that were stopped alone count.
-        again: Agents that take part again though they had been stopped alone.
-
-    Returns:
-        Where to go on.
-    """
-    called: set[str] = set()
-    told: list[ev.Event] = []
-    for event in events:
-        if isinstance(event, ev.AgentCalled):
-            called.add(event.agent)
-        if isinstance(event, ev.TurnStarted):
-            told = another_try(order, _reopened(told, event.again) if event.again else told)
-        if getattr(event, "agent", "") not in called:
-            told.append(event)
-    if not again:
-        return _fold(order, told)
-    # Rounds and requests are counted on, also where what they came to is dropped.
-    whole = _fold(order, told)
-    past = _fold(order, _reopened(told, again))
-    return replace(past, round_numbers=whole.round_numbers, calls=whole.calls)
-
-
-def another_try(order: Sequence[str], events: Sequence[ev.Event]) -> list[ev.Event]:
-    """Give the events that a resume goes on from; of a turn that nobody is left of, all try again.
+    Agents that failed are asked again; those that a person stopped alone are when they are named,
+    or when nobody is left and none has answered. What agents that others called did is theirs
+    alone: a call that was cut is made again, by a new one.
 
     Args:
         order: Agent ids in registration order; a recipe, whose steps try again, has none.
-        events: In journal order.
+        events: In journal order; the endings that a run's stop made are passed over.
+        again: Agents that a person names: they take part again, and may change what was chosen.
 
     Returns:
-        The events; when nobody is left and nobody has answered, without what put agents out.
+        Where a resume goes on.
     """
-    state = _fold(order, events).state
-    if not order or state.live or state.answers:
-        return list(events)
-    failed = {e.agent for e in events if isinstance(e, ev.AgentFailed | ev.RoundTimedOut)}
-    kept = [e for e in events if not _puts_out(e)]
-    rounds = _fold(order, kept).rounds
-    # A request that failed is sent again; a round that came to nothing is closed, to begin anew.
-    over = [a for a, r in rounds.items() if a in failed and not r.was_asking]
-    return [*kept, *(ev.VoteIgnored(agent=a, target="") for a in over)]
+    called: set[str] = set()
+    told: list[ev.Event] = []
+    failed: dict[str, ev.Event] = {}
+    for event in events:
+        agent = getattr(event, "agent", "")
+        if isinstance(event, ev.AgentCalled):
+            called.add(agent)
+        if isinstance(event, ev.TurnStarted):
+            failed |= _fold(order, told).failed
+            told = _reopened(order, told, event.again)
+        if isinstance(event, ev.RoundStarted | ev.ModelStarted):
+            failed.pop(agent, None)
+        if agent not in called:
+            told.append(event)
+    whole = _fold(order, told)
+    past = _fold(order, _reopened(order, told, again))
+    # Rounds and requests are counted on, also where what they came to is dropped.
+    numbers, calls = whole.round_numbers, whole.calls
+    return replace(past, failed=failed | whole.failed, round_numbers=numbers, calls=calls)
 
 
-def _puts_out(event: ev.Event) -> bool:
-    if isinstance(event, ev.StopRequested):
-        return bool(event.agent)
-    return isinstance(event, ev.AgentFailed | ev.RoundTimedOut)
+def readable(past: Past) -> Past:
+    """Drop the rounds that can't be gone on with, because what they hold is no message."""
+    unread = tuple(agent for agent, each in past.rounds.items() if not _is_readable(each))
+    rounds = {agent: each for agent, each in past.rounds.items() if agent not in unread}
+    return replace(past, rounds=rounds, unread=unread)
 
 
-def _reopened(events: Sequence[ev.Event], again: Collection[str]) -> list[ev.Event]:
-    """Drop what put these agents out, and the presentation that their part may now change."""
+def _is_readable(past: OpenRound) -> bool:
+    try:
+        load_messages(past.request)
+        load_round(past)
+    except ValueError:
+        return False
+    return True
+
+
+def _reopened(
+    order: Sequence[str], events: list[ev.Event], again: Collection[str]
+) -> list[ev.Event]:
+    """Drop what put agents out that are asked again; for named ones the presentation, too."""
+    if not order:
+        return events
+    past = _fold(order, events)
+    is_nobody_left = not (past.state.live or past.state.answers or again)
+    stopped = set(order) if is_nobody_left else set(again)
     kept: list[ev.Event] = []
     presenter = ""
     for event in events:
         agent = getattr(event, "agent", "")
-        if isinstance(event, ev.PresentationStarted):
+        if again and isinstance(event, ev.PresentationStarted):
             presenter = agent
-        # Without the stop of its own, an agent's ending is one of the run's.
-        is_stop = isinstance(event, ev.StopRequested) and agent in again
-        if not is_stop and not (presenter and agent == presenter):
+        is_ending = event is past.failed.get(agent) or (agent in stopped and _puts_out(event))
+        if not is_ending and not (presenter and agent == presenter):
             kept.append(event)
-    return kept
+    return [*kept, *_closings(past.failed, _fold(order, kept).rounds)]
+
+
+def _puts_out(event: ev.Event) -> bool:
+    # Without the stop of its own, an agent's ending is one of the run's.
+    return isinstance(event, ev.StopRequested | ev.AgentFailed | ev.RoundTimedOut)
+
+
+def _closings(
+    failed: Mapping[str, ev.Event], rounds: Mapping[str, OpenRound]
+) -> Iterator[ev.Event]:
+    """Close the rounds that came to nothing, to begin anew; a request that failed is sent again."""
+    for agent, event in failed.items():
+        if isinstance(event, ev.AgentFailed) and agent in rounds and not rounds[agent].was_asking:
+            yield ev.VoteIgnored(agent=agent, target="")
 
 
 def _turns(events: Iterable[ev.Event]) -> Iterator[list[ev.Event]]:
@@ -178,9 +204,16 @@ def _fold(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
     for turn in _turns(events):
         # An agent may feel its stop before the stop is noted, which comes from another thread.
         alone = {e.agent for e in turn if isinstance(e, ev.StopRequested)}
+        asked: set[str] = set()
         for event in turn:
-            if not isinstance(event, ev.AgentEnded) or event.agent in alone:
+            agent, was_out = getattr(event, "agent", ""), past.state.out
+            if isinstance(event, ev.StopRequested):
+                asked.add(agent)
+            if not isinstance(event, ev.AgentEnded) or agent in alone:
                 past = _apply(past, event)
+            if agent in past.state.out - was_out and agent in past.state.order:
+                has_failed = _puts_out(event) and agent not in asked
+                past = replace(past, failed=past.failed | ({agent: event} if has_failed else {}))
     return past
 
 
@@ -206,12 +239,15 @@ def _apply(past: Past, event: ev.Event) -> Past:
             return _change_last(past, agent, call_id, (result, event.outcome == "error"))
         case ev.TurnRejected(agent=agent, why=why):
             return _change_exchange(past, agent, complaint=why)
+        case ev.ReplyCut(agent=agent, told=told, kept=kept):
+            return _change_exchange(past, agent, complaint=told, kept=kept)
         case ev.Told(agent=agent, text=text, seen=seen):
             return _note_told(past, agent, text, seen)
         case (
             ev.AnswerGiven(agent=agent)
             | ev.VoteCast(agent=agent)
             | ev.VoteIgnored(agent=agent)
+            | ev.Abstained(agent=agent)
             | ev.RoundTimedOut(agent=agent)
             | ev.AgentFailed(agent=agent)
             | ev.AgentEnded(agent=agent)
@@ -231,6 +267,9 @@ def _change(past: Past, agent: str, **changes: Any) -> Past:
     return _with_round(past, agent, replace(open_round, **changes)) if open_round else past
 
 
+_POSITION = re.compile("[0-9]{1,9}")
+
+
 def _change_last(
     past: Past,
     agent: str,
@@ -243,7 +282,7 @@ def _change_last(
     open_round = past.rounds.get(agent)
     call, _, position = call_id.partition(".")
     last = open_round.exchanges[-1] if open_round and open_round.exchanges else None
-    if last is None or str(last.call) != call or not position.isdigit():
+    if last is None or str(last.call) != call or not _POSITION.fullmatch(position):
         return past
     number = int(position)
     if result is None:

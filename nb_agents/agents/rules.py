@@ -78,6 +78,9 @@ def rules_of(spec: TeamSpec, turn_limit_s: float) -> Rules:
     team, times = spec.orchestrator, spec.timeout_settings
     reuse_or_present = "winner_reuse" if team.skip_final_presentation else "winner_present"
     final: FinalAnswerStrategy = team.final_answer_strategy or reuse_or_present  # type: ignore[assignment]
+    if final == "winner_reuse" and team.writes_context_paths:
+        # Source: MassGen; only who presents may write there.
+        final = "winner_present"
     return Rules(
         max_answers_each=team.max_new_answers_per_agent,
         max_answers_all=team.max_new_answers_global,

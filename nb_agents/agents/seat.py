@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from nb_agents import events as ev
 from nb_agents.agents import coordination as co
@@ -49,14 +50,29 @@ class TeamSeat:
     def offer(self) -> Offer:
         """Say what it may do with its next request."""
         late = timing.round_is_over(self.elapsed())
-        if not self._can_vote():
-            return Offer(text_counts=self.is_presenting or self._is_alone(), must_decide=late)
         state = self.state()
+        if not self._can_vote():
+            counts = self.is_presenting or self._is_alone()
+            return Offer(
+                text_counts=counts, text_stands_for="" if counts else "answer", must_decide=late
+            )
         is_open = co.voting_is_open(state, self.rules)
         voters = [label for label, a in co.labels(state).items() if is_open and a in self.known]
         answers = co.may_answer(state, self.rules, self.agent)
         # Who could do neither answers, is refused, and is shown what there is to vote on.
-        return Offer(answers or not voters, tuple(voters), must_decide=late)
+        return Offer(
+            answers or not voters,
+            tuple(voters),
+            text_stands_for=self._text_stands_for(answers),
+            must_decide=late,
+        )
+
+    def _text_stands_for(self, may_answer: bool) -> Literal["", "answer", "no vote"]:
+        """Say what the text of a model is that calls no tool: once it has answered, no vote."""
+        state = self.state()
+        if state.replies.get(self.agent) and not state.unheard(self.agent):
+            return "no vote"
+        return "answer" if may_answer else ""
 
     def judge_answer(self, answer: str) -> str:
         """Judge an answer; the presenter's is always taken."""

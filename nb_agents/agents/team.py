@@ -19,7 +19,8 @@ from nb_agents.agents import coordination as co
 from nb_agents.agents.agent import AgentTurn
 from nb_agents.agents.boundary import Boundary
 from nb_agents.agents.briefing import Briefing
-from nb_agents.agents.decisions import Answered, Decision, Stale, Voted
+from nb_agents.agents.context_changes import telling_changes
+from nb_agents.agents.decisions import Abstained, Answered, Decision, Stale, Voted
 from nb_agents.agents.replay import OpenRound, Past, dump_messages, load_messages, load_round
 from nb_agents.agents.rules import rules_of
 from nb_agents.agents.seat import TeamSeat
@@ -29,7 +30,7 @@ from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend
-from nb_agents.session.history import Message
+from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.policy import AgentTools
 
@@ -133,13 +134,21 @@ class Team:
         Raises:
             AgentStopped: The run was stopped; every round has ended by then.
         """
+        alone = self._agents[0] if len(self._agents) == 1 else ""
+        places = self._briefing.writable(alone) if alone else ()
+        async with telling_changes(alone, places, self._emit):
+            return await self._work_through()
+
+    async def _work_through(self) -> Result:
         step = await self._coordinate()
         # A text may have been said while the last of them left.
         while isinstance(step, co.Work) and not self._token.is_stopping:
             step = await self._coordinate()
         match step:
             case co.Present(winner=winner):
-                return await self._present(winner)
+                places = self._briefing.writable(winner) if len(self._agents) > 1 else ()
+                async with telling_changes(winner, places, self._emit):
+                    return await self._present(winner)
             case co.Finish(winner=winner) if not self._was_cut_short:
                 return Result(winner, self._state.answers[winner][-1])
             case co.NoAnswer() if not self._token.is_stopping:
@@ -240,6 +249,8 @@ class Team:
                 self._emit(ev.VoteCast(agent=agent, target=target, reason=reason, seen=dict(known)))
             case Voted(target=target) | Stale(target=target):
                 self._emit(ev.VoteIgnored(agent=agent, target=target))
+            case Abstained():
+                self._emit(ev.Abstained(agent=agent))
         return True
 
     def _take_seat(

@@ -39,7 +39,8 @@ class BackendSpec(ToolKeys):
 
     type: str
     model: str = ""
-    base_url: str | None = None
+    # An address may hold a password.
+    base_url: str | None = Field(default=None, repr=False)
     api_key: SecretStr | None = None
     api_version: str | None = None
     temperature: float | None = None
@@ -90,7 +91,7 @@ class BackendType:
 
 
 BACKEND_TYPES: dict[str, BackendType] = {
-    "openai": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
+    "openai": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",), ("openai.com",)),
     "chatcompletion": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
     "claude": BackendType(None, ("ANTHROPIC_API_KEY",)),
     "gemini": BackendType(None, ("GEMINI_API_KEY", "GOOGLE_API_KEY")),

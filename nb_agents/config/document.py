@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from nb_agents.errors import ConfigError
+from nb_agents.unicode import well_formed
 
 MAX_FILE_BYTES = 2_000_000
 """A file of ours is read by a person; anything larger is not one."""
@@ -35,8 +36,11 @@ __all__ = [
     "unset_variable",
 ]
 
-MAX_NODES = 100_000
-"""Values in a file, aliases counted each time: a few lines of them can stand for billions."""
+MAX_NODES = 40_000
+"""Keys and values in a file, aliases counted each time: a few lines of them can stand for billions.
+
+PyYAML reads about 20,000 of them a second: 5,000 steps of a recipe.
+"""
 
 # The names are left out of messages: a password may begin with * or !.
 _QUOTED = re.compile(r"(alias|anchor|tag|tag handle) '[^']*'")
@@ -148,6 +152,9 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
         raise ConfigError(f"Not valid YAML: {exc}", file=file) from None
     except RecursionError:
         raise ConfigError(f"Nested too deeply: not a {kind.noun}.", file=file) from None
+    except _TooManyNodes:
+        what = f"More than {MAX_NODES} keys and values in one file. Split it."
+        raise ConfigError(what, file=file) from None
     except (ValueError, TypeError, AttributeError, LookupError):
         # PyYAML's constructors let these out for a scalar that only looks like a date or a number.
         raise ConfigError(
@@ -157,7 +164,7 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
 
 def _parse(text: str, file: str, kind: FileKind) -> Document:
     data = _from_json(text)
-    loader = yaml.SafeLoader(text if data is None else _as_yaml(text))
+    loader = _Loader(text if data is None else _as_yaml(text))
     try:
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
@@ -165,10 +172,26 @@ def _parse(text: str, file: str, kind: FileKind) -> Document:
         keys: dict[tuple[object, ...], Place] = {}
         values: dict[tuple[object, ...], Place] = {(): Place(1, 1)}
         _walk(node, (), keys, values, file)
-        data = loader.construct_document(node) if data is None else data
+        data = well_formed(loader.construct_document(node) if data is None else data)
         return Document(expand(data) if kind.expands else data, file, keys, values)
     finally:
         loader.dispose()
+
+
+class _Loader(yaml.SafeLoader):
+    """Gives a file up before it has read more of it than is allowed."""
+
+    nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise _TooManyNodes
+        return super().compose_node(parent, index)
+
+
+class _TooManyNodes(Exception):
+    """A file has more than `MAX_NODES`."""
 
 
 def _from_json(text: str) -> dict[str, Any] | None:
@@ -247,8 +270,8 @@ def _walk(
     values: dict[tuple[object, ...], Place],
     file: str,
 ) -> None:
-    if len(values) > MAX_NODES:
-        raise ConfigError(f"More than {MAX_NODES} values in one file. Split it.", file=file)
+    if len(keys) + len(values) > MAX_NODES:
+        raise _TooManyNodes
     values[path] = _place(node)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):

@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -31,6 +33,11 @@ Sections = Mapping[tuple[object, ...], type[BaseModel]]
 
 MAX_FAULTS = 10
 """Faults told of one file; who has more begins with these."""
+MAX_FOUND = 100
+"""Faults looked for in one file: a hint and a place for each take their time."""
+
+MAX_WORDS = 200
+"""Words that a wrong one is compared with: each costs some microseconds, for each wrong one."""
 
 _NO_SLIPS = {"agent", "instance_id"}
 """Keys of MassGen's that only look like slips of ours."""
@@ -98,8 +105,9 @@ def as_error(faults: Iterable[Fault], file: str) -> ConfigError:
         ConfigError(f.what, file=file, **f.place._asdict() if f.place else {})
         for f in kept[:MAX_FAULTS]
     ]
-    if len(kept) > MAX_FAULTS:
-        errors.append(ConfigError(f"{len(kept) - MAX_FAULTS} more faults.", file=file))
+    if more := kept[MAX_FAULTS:]:
+        least = " at least" if len(kept) >= MAX_FOUND else ""
+        errors.append(ConfigError(f"{len(more)} more faults{least}.", file=file))
     errors[0].others = tuple(errors[1:])
     return errors[0]
 
@@ -127,7 +135,7 @@ def slips(document: Document, sections: Sections) -> list[Fault]:
 
 def invalid(exc: ValidationError, document: Document) -> list[Fault]:
     """Turn pydantic's faults into sentences with their places."""
-    errors = exc.errors(include_url=False)
+    errors = exc.errors(include_url=False)[:MAX_FOUND]
     inside = {error["loc"][:1] for error in errors if len(error["loc"]) > 1}
     # Of a list whose items are all faulty pydantic says besides that it is empty.
     real = (e for e in errors if e["type"] != "too_short" or e["loc"] not in inside)
@@ -161,6 +169,7 @@ def keys_of(section: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
+@lru_cache(1000)
 def meant_by(key: str, section: type[BaseModel]) -> str:
     """Name the key of a section that ``key`` is a slip of, or ""."""
     keys = keys_of(section)
@@ -180,12 +189,21 @@ def _without_doubles(faults: Iterable[Fault]) -> list[Fault]:
 
 
 def _beside(document: Document, path: tuple[object, ...]) -> list[str]:
-    return [str(k[-1]) for k in document.keys if k[:-1] == path[:-1]]
+    section: Any = document.data
+    try:
+        for part in path[:-1]:
+            section = section[part]
+    except (LookupError, TypeError):  # a part that names no key, such as the kind of a value
+        return []
+    return [str(key) for key in section] if isinstance(section, dict) else []
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Name the word that is most like another, or ""."""
-    return next(iter(difflib.get_close_matches(word, list(words), n=1)), "")
+    """Name the word that is most like another, or ""; of many, one that begins with its letter."""
+    known = list(words)
+    if len(known) > MAX_WORDS:
+        known = [each for each in known if each[:1] == word[:1]][:MAX_WORDS]
+    return next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
 def _as_written(path: tuple[object, ...], document: Document) -> tuple[object, ...]:

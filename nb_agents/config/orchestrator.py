@@ -9,7 +9,8 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, StrictInt, model_validator
 
-from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec
+from nb_agents.config.foreign_keys import foreign_keys
+from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts
 
 __all__ = [
     "ApprovalSpec",
@@ -82,12 +83,15 @@ class ContextPath(Spec):
 
     Attributes:
         path: Where it is, absolute or from the working directory.
-        permission: MassGen's word; agents only read context paths here, whatever it says.
+        permission: With "write", the agent that presents may change it, too.
+        protected_paths: What of it nobody may change: absolute or relative to it, or to the
+            directory of a file.
         description: What it is, told to the agents.
     """
 
     path: str
     permission: Literal["read", "write"] = "read"
+    protected_paths: Texts = ()
     description: str = ""
 
     @model_validator(mode="before")
@@ -111,7 +115,7 @@ class OrchestratorSpec(Spec):
     """How the team works together.
 
     Attributes:
-        context_paths: What all agents may read.
+        context_paths: What all agents may read, and the presenter may write where they say so.
         max_new_answers_per_agent: Answers after which an agent can only vote; None has no limit.
         max_new_answers_global: Answers of all agents after which all can only vote; None has no
             limit.
@@ -144,6 +148,19 @@ class OrchestratorSpec(Spec):
     max_cost: Dollars | None = None
     max_tokens: Count | None = None
     coordination: CoordinationSpec = CoordinationSpec()
+
+    @property
+    def writes_context_paths(self) -> bool:
+        """Whether any may be changed; not where changes are to be kept apart for a review."""
+        found = foreign_keys(self.coordination, section=("orchestrator", "coordination"))
+        return any(c.permission == "write" for c in self.context_paths) and not any(
+            each.sort == "withheld" for each in found
+        )
+
+    @property
+    def protects_paths(self) -> bool:
+        """Whether there are files that no agent may change."""
+        return any(each.protected_paths for each in self.context_paths)
 
     @property
     def voting_criteria(self) -> Sensitivity:

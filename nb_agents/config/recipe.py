@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +20,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 
 from nb_agents.config import recipe_rules as rules
 from nb_agents.config.document import Document, FileKind, parse_document, read_source
-from nb_agents.config.faults import Fault, Finding, Origin, as_error, invalid
+from nb_agents.config.faults import MAX_FOUND, Fault, Finding, Origin, as_error, invalid
 from nb_agents.config.recipe_limits import Backoff, Orchestrator, RateLimiting, Recursion, Retry
 from nb_agents.config.recipe_rules import Breach, Keys
 from nb_agents.config.recipe_stage import Approval, Stage
@@ -237,9 +238,10 @@ class Recipe(Spec):
 
     @classmethod
     def _checked(cls, document: Document, text: str, path: Path | None) -> Recipe:
-        slips = rules.slipped_keys(cls, document.data)
+        slips = islice(rules.slipped_keys(cls, document.data), MAX_FOUND)
         found = [_fault(b, document, is_slip=True) for b in slips]
-        found += [_fault(b, document) for b in rules.breaches(document.data)]
+        broken = islice(rules.breaches(document.data), MAX_FOUND)
+        found += [_fault(b, document) for b in broken]
         try:
             recipe = cls.model_validate(document.data)
         except ValidationError as exc:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple, get_args
 
 from nb_agents.config.faults import keys_of, meant_by, nearest
@@ -75,10 +76,7 @@ class _Located(NamedTuple):
 def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iterator[Section]:
     """Give a mapping and those inside it that become specs."""
     yield Section(spec, path, data)
-    for name, field in spec.model_fields.items():
-        key, inner = field.alias or name, _spec_in(field.annotation)
-        if inner is None:
-            continue
+    for key, inner in _specs_in(spec):
         value = data.get(key)
         items = enumerate(value) if isinstance(value, list) else [(None, value)]
         for number, item in items:
@@ -140,7 +138,7 @@ def breaches(data: Mapping[str, Any]) -> Iterator[Breach]:
         if isinstance(name, str) and name in names:
             yield Breach(f"Two stages are named {name!r}. Rename one.", (*path, "name"))
         names.add(name if isinstance(name, str) else None)
-    ids = {each.step.get("id") for each in _steps(data) if isinstance(each.step.get("id"), str)}
+    ids = {id_ for each in _steps(data) if isinstance(id_ := each.step.get("id"), str)}
     told: set[str] = set()
     for each in _steps(data):
         id_ = each.step.get("id")
@@ -149,7 +147,7 @@ def breaches(data: Mapping[str, Any]) -> Iterator[Breach]:
                 yield Breach(f"Two steps are named {id_!r}. Rename one.", (*each.path, "id"))
             told.add(id_)
         yield from _in_step(each)
-        yield from _dependencies(each, {str(i) for i in ids})
+        yield from _dependencies(each, ids)
 
 
 def _shape(data: Mapping[str, Any]) -> Iterator[Breach]:
@@ -322,6 +320,13 @@ def _listed(steps: object, path: Keys, earlier: dict[str, None]) -> Iterator[_Lo
 def _slips(step: Mapping[str, Any]) -> set[str]:
     """Name the keys that others are slips of; these are told of already."""
     return {meant_by(str(key), Step) for key in step}
+
+
+@cache
+def _specs_in(spec: type[Spec]) -> tuple[tuple[str, type[Spec]], ...]:
+    """Name the keys of a spec whose values become specs too, each with its own."""
+    found = ((f.alias or name, _spec_in(f.annotation)) for name, f in spec.model_fields.items())
+    return tuple((key, inner) for key, inner in found if inner is not None)
 
 
 def _spec_in(annotation: Any) -> type[Spec] | None:

@@ -17,6 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from nb_agents.unicode import well_formed
+
 __all__ = [
     "APPROVAL_TIMEOUT",
     "ATTEMPTS",
@@ -168,7 +170,8 @@ def _as_name(name: str) -> str:
 def _as_plain(value: Any) -> Any:
     """Copy a value as the JSON that a turn keeps; YAML's dates become text."""
     try:
-        return json.loads(json.dumps(value, default=_date_as_text, allow_nan=False))
+        plain = json.loads(json.dumps(value, default=_date_as_text, allow_nan=False))
+        return well_formed(plain)
     except (TypeError, ValueError):
         raise ValueError("it is not plain data: use text, numbers, lists and mappings") from None
 

@@ -1,22 +1,32 @@
-"""Which names say that a value is a secret, and how secrets are kept out of texts."""
+"""Which names say that a value is a secret, and which values can be told from ordinary text."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
 
-__all__ = ["MASK", "MIN_SECRET_CHARS", "is_secret_name", "without_secrets"]
+__all__ = ["MASK", "MIN_SECRET_CHARS", "is_distinctive", "is_place", "is_secret_name"]
 
 MASK = "[key]"
 """What stands for a key where it would be written down."""
 
-MIN_SECRET_CHARS = 8
-"""A shorter value is a placeholder, such as the "none" that local servers take."""
+MIN_SECRET_CHARS = 12
+"""A shorter value may be part of any word: "none", "test" and "lm-studio" are keys somewhere."""
+
+_MIN_DIFFERENT = 6
+"""A value of fewer different characters, such as a row of stars, may be part of any drawing."""
 
 _SECRET_NAME = re.compile(
-    r"(KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)(_|$)|_(PAT|PWD)$",
+    r"(KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)(_|$)|_(PAT|PWD)$"
+    r"|(^|_)(JWT|PASS)(_|$)",
     re.IGNORECASE,
 )
+
+# Words of at most 15 letters: in one case, or humped; with a number behind. Or a number.
+_HUMPS = r"[A-Z]?[a-z]{1,15}(?:[A-Z][a-z]{2,15})*"
+_ORDINARY = re.compile(rf"(?:{_HUMPS}|[A-Z]{{1,15}})?[0-9]{{0,5}}")
+_MARKS = re.compile(r"[^A-Za-z0-9]+")
+_LETTERS = re.compile(r"[A-Za-z]{3,}")
 
 
 def is_secret_name(name: str) -> bool:
@@ -24,7 +34,8 @@ def is_secret_name(name: str) -> bool:
 
     Those with a name, or a word of it before an underscore, that ends in KEY, TOKEN, SECRET,
     PASSWORD, PASSWD, PASSPHRASE, CREDENTIAL or AUTHORIZATION (KEYS, SECRETS and CREDENTIALS too);
-    those that end in _PAT or _PWD; in any case of letters. All that hold a model's key are.
+    those with the word JWT or PASS; those that end in _PAT or _PWD; in any case of letters. All
+    that hold a model's key are.
 
     Args:
         name: The name.
@@ -36,19 +47,31 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Take secrets out of a text.
+def is_distinctive(value: str) -> bool:
+    """Whether a value can be told from ordinary text: it stands in none by chance.
+
+    It has at least `MIN_SECRET_CHARS` characters, six of them different, and is not made of words
+    alone. Words have one to fifteen letters and up to five digits behind them, and are joined by
+    anything but letters and digits, or humped; those of three letters and more are half of it.
 
     Args:
-        text: What somebody wrote.
-        secrets: Values that must not leak; those below `MIN_SECRET_CHARS` stay.
+        value: A key, or what stands for one.
 
     Example:
-        >>> without_secrets("key=sk-12345678!", ["sk-12345678"])
-        'key=[key]!'
+        >>> [is_distinctive(v) for v in ("sk-1f9Qz7LmX02p", "no-key-needed", "password12345", "x")]
+        [True, False, False, False]
     """
-    known = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
-    # The longest first: one may be the beginning of another.
-    for secret in sorted(known, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return text
+    if len(value) < MIN_SECRET_CHARS or len(set(value)) < _MIN_DIFFERENT:
+        return False
+    is_words = all(_ORDINARY.fullmatch(piece) for piece in _MARKS.split(value))
+    # Else each random password with marks in it would be words of one or two letters.
+    return not is_words or 2 * sum(map(len, _LETTERS.findall(value))) < len(value)
+
+
+def is_place(value: str) -> bool:
+    """Whether a value is the path of something that is there: it says where a secret is kept.
+
+    Args:
+        value: A variable's value.
+    """
+    return os.path.isabs(value) and "\0" not in value and os.path.lexists(value)

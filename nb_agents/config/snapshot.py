@@ -7,8 +7,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
+from nb_agents.config.foreign_keys import foreign_keys
+from nb_agents.config.mcp_servers import is_storable
+from nb_agents.config.secrets import has_secret_argument
 from nb_agents.config.team import TeamSpec
-from nb_agents.config.tools import is_storable
 
 __all__ = ["snapshot"]
 
@@ -18,8 +20,9 @@ _LEFT_OUT = {"api_key", "instance"}
 def snapshot(team: TeamSpec) -> dict[str, Any] | None:
     """Give a team as plain data that `TeamSpec.model_validate` takes back.
 
-    Only fields that we know go in: a foreign key may hold a token. Keys are left out; the
-    provider's environment variable must give them again.
+    Only fields that we know go in: a foreign key may hold a token. Of one that withholds a tool it
+    is kept that it does. Keys are left out; the provider's environment variable must give them
+    again.
 
     Args:
         team: The team.
@@ -32,21 +35,32 @@ def snapshot(team: TeamSpec) -> dict[str, Any] | None:
         url = urlsplit(agent.backend.base_url or "")
         if agent.backend.type == "python" or url.username or url.password:
             return None
-        if not all(map(is_storable, agent.backend.mcp_servers)):
-            return None
+        for server in agent.backend.mcp_servers:
+            if has_secret_argument(server) or not is_storable(server):
+                return None
     data: dict[str, Any] = _plain(team)
     return data
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, section: tuple[str, ...] = ()) -> Any:
     if isinstance(value, BaseModel):
         return {
-            name: _plain(field)
+            name: _plain(field, (*section, "agents" if name == "callable_agents" else name))
             for name in type(value).model_fields
             if name not in _LEFT_OUT and (field := getattr(value, name)) is not None
-        }
+        } | _restrictions(value, section)
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, SecretStr):  # of a storable tool server; `_LEFT_OUT` has the others
         return value.get_secret_value()
-    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+    items = value if isinstance(value, tuple | list) else None
+    return value if items is None else [_plain(v, (*section, "*")) for v in items]
+
+
+def _restrictions(spec: BaseModel, section: tuple[str, ...]) -> dict[str, bool]:
+    """Keep that a tool is withheld, and not by which words."""
+    return {
+        found.key: found.value is not False
+        for found in foreign_keys(spec, section=section)
+        if found.sort == "withheld" and len(found.path) == 1
+    }

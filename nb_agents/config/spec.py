@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictFloat,
@@ -17,7 +18,17 @@ from pydantic import (
     model_validator,
 )
 
-__all__ = ["Count", "Dollars", "Grace", "SafeName", "Seconds", "Spec", "safe_name"]
+__all__ = [
+    "Count",
+    "Dollars",
+    "Grace",
+    "SafeName",
+    "Seconds",
+    "Spec",
+    "Texts",
+    "as_tuple",
+    "safe_name",
+]
 
 _SAFE_NAME = re.compile(r"[\w][\w .\-]{0,63}", re.ASCII)
 _RESERVED = {"con", "prn", "aux", "nul"} | {f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10)}
@@ -63,12 +74,19 @@ def _price(value: float) -> float:
     return value
 
 
+def as_tuple(value: Any) -> Any:
+    """Take one text for a list of one; for a field's validation."""
+    return (value,) if isinstance(value, str) else value
+
+
 SafeName = Annotated[str, AfterValidator(safe_name)]
 # Strict takes an int for a float, and neither a bool nor text.
 Seconds = Annotated[StrictFloat, AfterValidator(_above_zero)]
 Grace = Annotated[StrictFloat, AfterValidator(_not_negative)]
 Dollars = Annotated[StrictFloat, AfterValidator(_price)]
 Count = Annotated[StrictInt, Field(ge=1)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
+"""One text or a list of them."""
 
 
 class Spec(BaseModel):

@@ -1,7 +1,9 @@
 """A team, from a MassGen file or from Python, as frozen validated specs.
 
-Keys that MassGen knows and that mean nothing here are kept and listed in `TeamSpec.ignored`; a
-key that is nearly one of ours is taken for a slip of the pen and refused with the right name.
+Keys that MassGen knows and that are harmless to ignore are kept and listed in `TeamSpec.ignored`;
+one that restricts and can't be enforced is in `TeamSpec.refusals` (`nb_agents.config.massgen_keys`
+sorts them). A key that is nearly one of ours is taken for a slip of the pen and refused with the
+right name.
 Agents that can't run here are kept too, and listed in `TeamSpec.unsupported`.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
@@ -18,6 +20,10 @@ from nb_agents.config import report
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, why_unsupported
 from nb_agents.config.document import load_document
 from nb_agents.config.faults import Origin, Sections, as_error, invalid, slips
+from nb_agents.config.foreign_keys import foreign_keys, refusal
+from nb_agents.config.limits import CommandLimits
+from nb_agents.config.mcp_security import McpEnvSecurity, McpSecurity
+from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.orchestrator import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ApprovalSpec,
@@ -28,9 +34,10 @@ from nb_agents.config.orchestrator import (
     RetrySpec,
     TimeoutSpec,
 )
+from nb_agents.config.permissions import PermissionRules, PermissionSpec
 from nb_agents.config.report import Unsupported
 from nb_agents.config.spec import SafeName, Spec, safe_name
-from nb_agents.config.tools import CustomToolSpec, McpServerSpec, ToolRule
+from nb_agents.config.tools import CustomToolSpec, ToolRule
 from nb_agents.errors import ConfigError
 
 __all__ = [
@@ -42,11 +49,25 @@ __all__ = [
     "NO_AGENTS",
     "OrchestratorSpec",
     "RetrySpec",
+    "SECTIONS",
     "TeamSpec",
     "TimeoutSpec",
     "Unsupported",
+    "WritableSpec",
     "safe_name",
 ]
+
+
+class WritableSpec(NamedTuple):
+    """A file or directory that an agent may change.
+
+    Attributes:
+        path: It, absolute.
+        protected: What of it stays as it is; absolute, or relative to it or to a file's directory.
+    """
+
+    path: Path
+    protected: tuple[Path, ...]
 
 
 NO_AGENTS = "It has no agents: this is MassGen's table of rate limits, not a team."
@@ -156,8 +177,26 @@ class TeamSpec(Spec):
         A key is a dotted path; a value of MassGen's that stands for another here is the path, the
         value and the one that is used.
         """
-        keys = report.foreign_keys(self)
+        keys = report.ignored(self)
         return tuple(dict.fromkeys([*keys, *report.foreign_values(self.orchestrator)]))
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The keys of which nothing is known, as dotted paths, each once."""
+        return tuple(dict.fromkeys(report.unknown(self)))
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a person should know of its keys, in lines; a start and a check both say it."""
+        told = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
+        lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
+        return (*lines, *report.read_only(self.orchestrator))
+
+    @property
+    def refusals(self) -> tuple[ConfigError, ...]:
+        """The keys for which it can't start: they restrict, and can't be enforced here."""
+        found = (each for each in foreign_keys(self) if each.sort == "refused")
+        return tuple(self.fault(refusal(each), *each.path) for each in found)
 
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
@@ -173,6 +212,21 @@ class TeamSpec(Spec):
         """
         given = enumerate(self.orchestrator.context_paths)
         return tuple(self._existing(c.path, number) for number, c in given)
+
+    @property
+    def writable_paths(self) -> tuple[WritableSpec, ...]:
+        """Those of the context paths that the agent may change which presents.
+
+        Raises:
+            ConfigError: One does not exist.
+        """
+        if not self.orchestrator.writes_context_paths:
+            return ()
+        return tuple(
+            WritableSpec(path, tuple(Path(each) for each in given.protected_paths))
+            for path, given in zip(self.context_paths, self.orchestrator.context_paths, strict=True)
+            if given.permission == "write"
+        )
 
     def without_unsupported(self) -> TeamSpec:
         """Give the team of the agents that can run here: itself when all can.
@@ -232,7 +286,7 @@ class TeamSpec(Spec):
         document = load_document(path)
         if _is_rate_table(document.data):
             return cls.model_construct(agents=(), **document.data)
-        found = slips(document, _SECTIONS)
+        found = slips(document, SECTIONS)
         try:
             context = {"folder": Path(path).absolute().parent}
             team = cls.model_validate(document.data, context=context)
@@ -292,18 +346,23 @@ class TeamSpec(Spec):
         return ("agents", ids.index(path[1]), *path[2:]) if path[1] in ids else ("callable_agents",)
 
 
-_SECTIONS: Sections = {
+_SERVER = ("backend", "mcp_servers", "*")
+_OF_AN_AGENT: Sections = {
+    (): AgentSpec,
+    ("backend",): BackendSpec,
+    ("backend", "custom_tools", "*"): CustomToolSpec,
+    ("backend", "limits"): CommandLimits,
+    _SERVER: McpServerSpec,
+    (*_SERVER, "security"): McpSecurity,
+    (*_SERVER, "security", "env"): McpEnvSecurity,
+    ("backend", "permissions"): PermissionSpec,
+    ("backend", "permissions", "rules"): PermissionRules,
+    ("backend", "tool_policy", "*"): ToolRule,
+}
+SECTIONS: Sections = {
     (): TeamSpec,
-    ("agents", "*"): AgentSpec,
-    ("agents", "*", "backend"): BackendSpec,
-    ("agents", "*", "backend", "custom_tools", "*"): CustomToolSpec,
-    ("agents", "*", "backend", "mcp_servers", "*"): McpServerSpec,
-    ("agents", "*", "backend", "tool_policy", "*"): ToolRule,
-    ("callable_agents", "*"): AgentSpec,
-    ("callable_agents", "*", "backend"): BackendSpec,
-    ("callable_agents", "*", "backend", "custom_tools", "*"): CustomToolSpec,
-    ("callable_agents", "*", "backend", "mcp_servers", "*"): McpServerSpec,
-    ("callable_agents", "*", "backend", "tool_policy", "*"): ToolRule,
+    **{("agents", "*", *path): spec for path, spec in _OF_AN_AGENT.items()},
+    **{("callable_agents", "*", *path): spec for path, spec in _OF_AN_AGENT.items()},
     ("orchestrator",): OrchestratorSpec,
     ("orchestrator", "context_paths", "*"): ContextPath,
     ("orchestrator", "coordination"): CoordinationSpec,
@@ -312,6 +371,7 @@ _SECTIONS: Sections = {
     ("cancel",): CancelSpec,
     ("approval",): ApprovalSpec,
 }
+"""The sections of a team file, each with the spec that it becomes."""
 
 
 def _with_id(agent: Any, number: int) -> Any:

@@ -1,147 +1,89 @@
 """Which tools an agent has, and which of its calls a person decides on: MassGen's keys and ours.
 
-``${VAR}`` in a server's spec is expanded when the server is started, not when the file is read:
-so a journal can keep the spec and never holds a token.
-
-Source: MassGen 0.1.97, `mcp_tools/client.py` (servers, filters, `timeout`),
-`mcp_tools/security.py` (names), `backend/codex.py` (`tool_timeout_sec`),
-`backend/base_with_custom_tool_and_mcp.py` (`_register_custom_tools`).
+Source: MassGen 0.1.97, `backend/base_with_custom_tool_and_mcp.py` (`_register_custom_tools`),
+`mcp_tools/client.py` (which lists of tools count).
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     JsonValue,
-    SecretStr,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from nb_agents.config.secret_names import MIN_SECRET_CHARS, is_secret_name
-from nb_agents.config.spec import Seconds, Spec
+from nb_agents.config.command_rules import as_pattern
+from nb_agents.config.limits import CommandLimits
+from nb_agents.config.mcp_servers import McpServerSpec
+from nb_agents.config.permissions import PermissionSpec
+from nb_agents.config.secret_names import is_distinctive, is_secret_name
+from nb_agents.config.spec import Spec, Texts, as_tuple
 
 __all__ = [
     "CustomFunction",
     "CustomToolSpec",
-    "McpServerSpec",
     "ToolAction",
     "ToolKeys",
     "ToolRule",
-    "is_storable",
     "rule_for",
+    "takes_all",
 ]
 
 ToolAction = Literal["ask", "allow", "deny"]
 
-_REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}")
-_HARMLESS = re.compile(r"(true|false|yes|no|on|off|\d{1,5})?", re.IGNORECASE)
+_VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_MIN_PRESET_CHARS = 8
+"""A shorter preset is a placeholder, whatever it is called."""
 _WORDS = re.compile(r"[a-z]+([ _][a-z]+)*")
 
 T = TypeVar("T")
 
-
-def _as_text(value: Any) -> Any:
-    """Write a variable's value as the shell would have it: YAML makes a number of ``PORT: 80``."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+_MASSGENS_NAMES: Mapping[str, tuple[str, ...]] = {
+    "list_files": ("list_directory", "list_directory_with_sizes", "directory_tree"),
+    "read_file": ("read_text_file", "read_multiple_files"),
+    "write_file": ("mcp__filesystem__write_file",),
+    "edit_file": ("mcp__filesystem__edit_file",),
+    "delete_file": ("delete_files_batch", "mcp__workspace_tools__delete_file"),
+    "run_command": ("execute_command", "mcp__command_line__execute_command"),
+    "run_python": ("execute_command", "mcp__command_line__execute_command"),
+}
+"""What MassGen calls the tools that do what ours do."""
+_NOT_WRITING = frozenset({"list_files", "read_file", "delete_file"})
 
 
 def _as_mappings(value: Any) -> Any:
     return (value,) if isinstance(value, dict) else value
 
 
-def _as_words(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return tuple(shlex.split(value))
-    except ValueError:
-        raise ValueError("a quote is open") from None
+def _pattern_text(text: str) -> str:
+    as_pattern(text)
+    return text
 
 
-_Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+def _variable_name(value: str) -> str:
+    if not _VARIABLE_NAME.fullmatch(value):
+        # What was written may be NAME=secret.
+        raise ValueError("it must be a variable's name; its value comes from the environment")
+    return value
+
+
+_VariableName = Annotated[str, AfterValidator(_variable_name)]
+_VariableNames = Annotated[tuple[_VariableName, ...], BeforeValidator(as_tuple)]
+_Pattern = Annotated[str, AfterValidator(_pattern_text)]
+_Patterns = Annotated[tuple[_Pattern, ...], BeforeValidator(as_tuple)]
 _Presets = Annotated[tuple[dict[str, JsonValue], ...], BeforeValidator(_as_mappings)]
-_Command = Annotated[tuple[str, ...], BeforeValidator(_as_words)]
-_Argument = Annotated[str, BeforeValidator(_as_text)]
-_Value = Annotated[SecretStr, BeforeValidator(_as_text)]
-
-
-class McpServerSpec(Spec):
-    """An MCP server whose tools an agent gets.
-
-    Attributes:
-        name: Stands in the tools' names: ``mcp__name__tool``.
-        type: How it is talked to.
-        command: The program of a stdio server, with arguments or without; a text is split as a
-            shell would.
-        args: Further arguments. ``${cwd}`` stands for the agent's workspace, here and in all that
-            follows; agents with equal servers share one.
-        env: Variables that it gets besides the ordinary ones.
-        cwd: Its working directory; by default this process's.
-        url: Where a streamable-http server lives.
-        headers: Sent with each request.
-        authorization: Sent as that header; a bare token as a bearer's.
-        allowed_tools: The tools that are taken, by their own or their full names; None means all.
-        exclude_tools: The tools that are left out.
-        tool_timeout_sec: Seconds that a call of a tool may take; None leaves it to us.
-        timeout: The same in fewer letters; the other one goes before.
-    """
-
-    name: str = Field(min_length=1, max_length=200)
-    type: Literal["stdio", "streamable-http"] = "stdio"
-    command: _Command = ()
-    args: tuple[_Argument, ...] = ()
-    env: dict[str, _Value] = Field(default_factory=dict)
-    cwd: str | None = None
-    url: str = ""
-    headers: dict[str, _Value] = Field(default_factory=dict)
-    authorization: SecretStr | None = None
-    allowed_tools: _Names | None = None
-    exclude_tools: _Names = ()
-    tool_timeout_sec: Seconds | None = None
-    timeout: Seconds | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _url_is_http(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "type" not in value and "url" in value:
-            return {**value, "type": "streamable-http"}
-        return value
-
-    @model_validator(mode="after")
-    def _reachable(self) -> McpServerSpec:
-        needed = "command" if self.type == "stdio" else "url"
-        if not getattr(self, needed):
-            raise ValueError(f"MCP server {self.name!r} of type {self.type!r} needs a `{needed}`")
-        return self
-
-    @property
-    def call_timeout_s(self) -> float | None:
-        """Seconds that a call of a tool may take; None leaves it to us."""
-        return self.tool_timeout_sec or self.timeout
-
-    def takes(self, *names: str) -> bool:
-        """Whether a tool is taken, by any of its names."""
-        wanted = self.allowed_tools is None or any(n in self.allowed_tools for n in names)
-        return wanted and not any(n in self.exclude_tools for n in names)
 
 
 class CustomFunction(NamedTuple):
@@ -174,9 +116,9 @@ class CustomToolSpec(Spec):
     """
 
     path: str = ""
-    function: _Names = Field(min_length=1)
-    name: _Names = ()
-    description: _Names = ()
+    function: Texts = Field(min_length=1)
+    name: Texts = ()
+    description: Texts = ()
     preset_args: _Presets = ()
 
     @field_validator("preset_args")
@@ -241,9 +183,20 @@ class ToolKeys(Spec):
         custom_tools: Functions of Python files.
         enable_mcp_command_line: Whether it may run commands.
         command_line_execution_mode: Where: only "local" is to be had here.
+        command_line_allowed_commands: Regular expressions, one of which must fit the beginning of
+            each command; none allows all.
+        command_line_blocked_commands: Regular expressions for the beginnings of commands that it
+            may not run.
+        allowed_tools: The tools that it gets, by name; None means all that it is given.
+        sandbox: Whether its commands are confined where bubblewrap is installed. ``off`` is a
+            person's word that they may do what the user may.
+        limits: What its commands may use of the machine.
+        pass_env: Names of variables that its commands get besides the ordinary ones.
         exclude_tools: Tools that it does not get, by name.
+        exclude_file_operation_mcps: Whether, of the tools for files, it only gets those that write.
         data_store: Whether it shares the session's data store.
         tool_policy: Which of its calls need a person; the first rule that fits counts.
+        permissions: MassGen's rules for its calls; they hold besides `tool_policy`.
         can_call: Agents that it may call as a tool: names, or "*" for all others. Each call is
             worked on by a fresh one of that name, never by the one that is a member of the team.
     """
@@ -252,10 +205,18 @@ class ToolKeys(Spec):
     custom_tools: tuple[CustomToolSpec, ...] = ()
     enable_mcp_command_line: bool = False
     command_line_execution_mode: str = "local"
-    exclude_tools: _Names = ()
+    command_line_allowed_commands: _Patterns = ()
+    command_line_blocked_commands: _Patterns = ()
+    allowed_tools: Texts | None = None
+    sandbox: bool = True
+    limits: CommandLimits = CommandLimits()
+    pass_env: _VariableNames = ()
+    exclude_tools: Texts = ()
+    exclude_file_operation_mcps: bool = False
     data_store: bool = False
     tool_policy: tuple[ToolRule, ...] = ()
-    can_call: _Names = ()
+    permissions: PermissionSpec | None = None
+    can_call: Texts = ()
 
     @field_validator("mcp_servers", mode="before")
     @classmethod
@@ -265,21 +226,35 @@ class ToolKeys(Spec):
         named = isinstance(value.get("name"), str)  # one server, without a list around it
         return [value] if named else [_with_name(spec, name) for name, spec in value.items()]
 
-    @property
-    def runs_commands(self) -> bool:
-        """Whether its agent may run commands here; never instead of a container asked for."""
-        return self.enable_mcp_command_line and self.command_line_execution_mode == "local"
+    @field_validator("permissions", mode="before")
+    @classmethod
+    def _switched(cls, value: Any) -> Any:
+        return ({} if value else None) if isinstance(value, bool) else value
 
     @property
-    def tool_notices(self) -> tuple[str, ...]:
-        """What was asked for and is not to be had here, in sentences."""
-        if not self.enable_mcp_command_line or self.runs_commands:
-            return ()
-        mode = self.command_line_execution_mode
-        return (
-            f"Commands can't run in {mode!r} here, so there is no command line. Use "
-            f"`command_line_execution_mode: local` to run them on this machine.",
-        )
+    def rules(self) -> PermissionSpec | None:
+        """`permissions`, where they are in force."""
+        return self.permissions if self.permissions and self.permissions.enabled else None
+
+    def takes(self, *names: str, server: McpServerSpec | None = None) -> bool:
+        """Whether its agent gets a tool.
+
+        Args:
+            names: The tool's names: its own and its full one.
+            server: The MCP server that it is of; a list of the server's goes before the agent's.
+        """
+        known = {*names, *(other for name in names for other in _MASSGENS_NAMES.get(name, ()))}
+        lists = [self.allowed_tools]
+        excluded = {*self.exclude_tools, *(server.exclude_tools if server else ())}
+        if server and server.allowed_tools is not None:
+            lists = [server.allowed_tools]
+        elif self.exclude_file_operation_mcps and known & _NOT_WRITING:
+            return False
+        return not known & excluded and all(each is None or known & {*each} for each in lists)
+
+
+takes_all = ToolKeys().takes
+"""`ToolKeys.takes` of an agent of whose tools nothing is said."""
 
 
 def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
@@ -294,27 +269,6 @@ def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
         'ask'
     """
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
-
-
-def is_storable(server: McpServerSpec) -> bool:
-    """Whether a server can be written down: what may be a secret in it is a ``${VAR}``."""
-    values = [*server.env.values(), *server.headers.values(), server.authorization]
-    return _is_open_url(server.url) and all(
-        _is_reference_or_harmless(value.get_secret_value()) for value in values if value
-    )
-
-
-def _is_reference_or_harmless(text: str) -> bool:
-    # With a reference in it, the rest is what goes around a secret: "Bearer ${TOKEN}".
-    return bool(_REFERENCE.search(text) or _HARMLESS.fullmatch(text))
-
-
-def _is_open_url(text: str) -> bool:
-    try:
-        url = urlsplit(text)
-        return not url.password and not url.username and _is_reference_or_harmless(url.query)
-    except ValueError:  # half an IPv6 address
-        return False
 
 
 def _is_there(file: Path) -> bool:
@@ -333,7 +287,7 @@ def _one_each(values: tuple[T, ...], count: int, other: T) -> tuple[T, ...]:
 def _secret_names(value: Any, name: str = "") -> Iterator[str]:
     """Give the names of texts within a value that may be secrets."""
     match value:
-        case str() if len(value) >= MIN_SECRET_CHARS:
+        case str() if len(value) >= _MIN_PRESET_CHARS:
             if _may_be_secret(name, value):
                 yield name
         case dict():
@@ -353,7 +307,7 @@ def _may_be_secret(name: str, text: str) -> bool:
 def _known_secrets() -> Iterator[str]:
     """Give the environment's: a ``${VAR}`` of a file's other places is expanded by now."""
     for name, value in os.environ.items():
-        if len(value) >= MIN_SECRET_CHARS and is_secret_name(name):
+        if is_secret_name(name) and is_distinctive(value):
             yield value
 
 

@@ -16,12 +16,15 @@ from typing import Annotated
 from pydantic import Discriminator, TypeAdapter
 
 from nb_agents.events.agent import (
+    Abstained,
     AgentCalled,
     AgentEnded,
     AgentFailed,
     AnswerGiven,
+    ContextChanged,
     Outcome,
     PresentationStarted,
+    ReplyCut,
     RoundStarted,
     RoundTimedOut,
     Told,
@@ -70,6 +73,7 @@ from nb_agents.events.turn import (
 )
 
 __all__ = [
+    "Abstained",
     "AgentCalled",
     "AgentEnded",
     "AgentFailed",
@@ -78,6 +82,7 @@ __all__ = [
     "ApprovalAsked",
     "ApprovalGiven",
     "Channel",
+    "ContextChanged",
     "Continued",
     "EVENT",
     "Event",
@@ -95,6 +100,7 @@ __all__ = [
     "PlannedUnit",
     "PresentationStarted",
     "RecipeLoaded",
+    "ReplyCut",
     "RoundStarted",
     "RoundTimedOut",
     "SCHEMA_VERSION",
@@ -129,15 +135,18 @@ Event = (
     | ToolTold
     | ToolFinished
     | TurnRejected
+    | ReplyCut
     | Told
     | RoundTimedOut
     | AnswerGiven
     | VoteCast
     | VoteIgnored
+    | Abstained
     | AgentFailed
     | AgentEnded
     | AgentCalled
     | PresentationStarted
+    | ContextChanged
     | RecipeLoaded
     | StepStarted
     | OutputStreamed

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nb_agents.events.base import BaseEvent
+from nb_agents.events.base import BaseEvent, Count, Seconds
 
 __all__ = [
+    "Abstained",
     "AgentCalled",
     "AgentEnded",
     "AgentFailed",
     "AnswerGiven",
+    "ContextChanged",
     "Outcome",
     "PresentationStarted",
+    "ReplyCut",
     "RoundStarted",
     "RoundTimedOut",
     "Told",
@@ -38,21 +41,47 @@ class RoundStarted(BaseEvent):
     """
 
     agent: str
-    number: int
-    seen: dict[str, int] = field(default_factory=dict)
+    number: Count
+    seen: dict[str, Count] = field(default_factory=dict)
     request: list[Any] = field(default_factory=list)
-    heard: int = 0
+    heard: Count = 0
     kind: Literal["round_started"] = "round_started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRejected(BaseEvent):
-    """A model turn ended in neither a valid answer nor a valid vote; the agent is told why."""
+    """A model turn ended in neither a valid answer nor a valid vote.
+
+    Attributes:
+        why: What the agent is told of it.
+        attempt: How many of its turns did so in this round.
+        fault: The same for a person, as a part of a sentence.
+    """
 
     agent: str
     why: str
-    attempt: int
+    attempt: Count
+    fault: str = ""
     kind: Literal["turn_rejected"] = "turn_rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyCut(BaseEvent):
+    """A reply broke off, at a limit of tokens or by its server; the agent goes on.
+
+    Attributes:
+        agent, call: Whose, and which of its requests.
+        by: What cut it, in words.
+        told: What the agent is told of it; "" when a tool's result does.
+        kept: The answer so far, which its next reply goes on with.
+    """
+
+    agent: str
+    call: Count
+    by: str
+    told: str = ""
+    kept: str = ""
+    kind: Literal["reply_cut"] = "reply_cut"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +96,8 @@ class Told(BaseEvent):
 
     agent: str
     text: str
-    seen: dict[str, int] | None = None
-    heard: int | None = None
+    seen: dict[str, Count] | None = None
+    heard: Count | None = None
     kind: Literal["told"] = "told"
 
 
@@ -84,8 +113,8 @@ class RoundTimedOut(BaseEvent):
     """
 
     agent: str
-    limit_s: float
-    grace_s: float
+    limit_s: Seconds
+    grace_s: Seconds
     kind: Literal["round_timed_out"] = "round_timed_out"
 
 
@@ -112,7 +141,7 @@ class VoteCast(BaseEvent):
     agent: str
     target: str
     reason: str
-    seen: dict[str, int] = field(default_factory=dict)
+    seen: dict[str, Count] = field(default_factory=dict)
     kind: Literal["vote_cast"] = "vote_cast"
 
 
@@ -123,6 +152,14 @@ class VoteIgnored(BaseEvent):
     agent: str
     target: str
     kind: Literal["vote_ignored"] = "vote_ignored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abstained(BaseEvent):
+    """An agent whose answer stands was asked for a vote and calls no tool; it is asked no more."""
+
+    agent: str
+    kind: Literal["abstained"] = "abstained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,5 +207,23 @@ class PresentationStarted(BaseEvent):
     """All have voted; the winner presents."""
 
     agent: str
-    votes: dict[str, int] = field(default_factory=dict)
+    votes: dict[str, Count] = field(default_factory=dict)
     kind: Literal["presentation_started"] = "presentation_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextChanged(BaseEvent):
+    """Files outside the workspaces changed while an agent might change them.
+
+    Attributes:
+        agent: Who might.
+        made, changed, deleted: Absolute names, the first of each.
+        count: How many there are in all.
+    """
+
+    agent: str
+    made: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    count: Count
+    kind: Literal["context_changed"] = "context_changed"

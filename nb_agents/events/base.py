@@ -1,10 +1,51 @@
-"""What all events have."""
+"""What all events have, and the numbers in them.
+
+Writers make events as they like; a number is held to what it can be where an event is read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, TypeVar
 
-__all__ = ["BaseEvent"]
+from pydantic import AfterValidator, ValidationInfo
+
+__all__ = ["BaseEvent", "Count", "Dollars", "ExitCode", "LAST_MOMENT", "Moment", "Seconds"]
+
+_Number = TypeVar("_Number", int, float)
+LAST_MOMENT = 253_402_128_000.0
+"""The day before the last one that `datetime` knows, whatever the time zone."""
+
+
+def _between(least: _Number, most: _Number) -> Callable[[_Number, ValidationInfo], _Number]:
+    """Make a validator that takes the nearest number that can be, and notes the field's name.
+
+    A line with a number that can't be (a time of 1e308, NaN dollars) holds words, too: they count.
+    """
+
+    def hold(number: _Number, info: ValidationInfo) -> _Number:
+        if least <= number <= most:
+            return number
+        if isinstance(info.context, list):
+            info.context.append(info.field_name)
+        return most if number > most else least  # NaN is neither
+
+    return hold
+
+
+def _in_calendar(at: float, info: ValidationInfo) -> float:
+    held = _between(0.0, LAST_MOMENT)(at, info)
+    return held if held == at else 0.0  # unknown: the nearest time would be as wrong
+
+
+Moment = Annotated[float, AfterValidator(_in_calendar)]
+"""Unix seconds; 0 when it is not known."""
+Seconds = Annotated[float, AfterValidator(_between(0.0, 1e11))]
+Dollars = Annotated[float, AfterValidator(_between(0.0, 1e11))]
+Count = Annotated[int, AfterValidator(_between(0, 2**53))]
+"""What JSON of any language holds."""
+ExitCode = Annotated[int, AfterValidator(_between(-(2**31), 2**32))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,5 +57,5 @@ class BaseEvent:
         at: Unix time in seconds; stamped on emission.
     """
 
-    seq: int = 0
-    at: float = 0.0
+    seq: Count = 0
+    at: Moment = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nb_agents.events.base import BaseEvent
+from nb_agents.events.base import BaseEvent, Count, Dollars, Seconds
 
 __all__ = [
     "Channel",
@@ -31,9 +31,9 @@ class Usage:
         cost: US dollars, or None when no price is known for the model.
     """
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float | None = None
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cost: Dollars | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,8 @@ class ModelStarted(BaseEvent):
     """A model request is about to be sent; ``call`` counts the agent's requests from 1."""
 
     agent: str
-    call: int
-    attempt: int = 1
+    call: Count
+    attempt: Count = 1
     kind: Literal["model_started"] = "model_started"
 
 
@@ -51,7 +51,7 @@ class TextStreamed(BaseEvent):
     """Words that arrived since the last such event of this call and channel."""
 
     agent: str
-    call: int
+    call: Count
     channel: Channel
     text: str
     tool: str = ""
@@ -63,7 +63,7 @@ class ModelFinished(BaseEvent):
     """A model request ended well; ``response`` is pydantic-ai's JSON of the whole message."""
 
     agent: str
-    call: int
+    call: Count
     response: Any
     usage: Usage
     kind: Literal["model_finished"] = "model_finished"
@@ -74,9 +74,9 @@ class ModelFailed(BaseEvent):
     """An attempt failed; ``retry_in_s`` is None when it was the last."""
 
     agent: str
-    call: int
+    call: Count
     error: str
-    retry_in_s: float | None = None
+    retry_in_s: Seconds | None = None
     kind: Literal["model_failed"] = "model_failed"
 
 
@@ -85,5 +85,5 @@ class ModelCut(BaseEvent):
     """A model request was cut by an immediate stop; its words so far are kept."""
 
     agent: str
-    call: int
+    call: Count
     kind: Literal["model_cut"] = "model_cut"

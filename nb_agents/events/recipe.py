@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from nb_agents.events.base import BaseEvent
+from nb_agents.events.base import BaseEvent, Count, ExitCode, Seconds
 
 __all__ = [
     "ApprovalAsked",
@@ -72,8 +72,8 @@ class StepStarted(BaseEvent):
 
     step: str
     unit: StepKind
-    attempt: int = 1
-    total: int | None = None
+    attempt: Count = 1
+    total: Count | None = None
     worker: str = ""
     model: str = ""
     asks: str = ""
@@ -102,10 +102,10 @@ class StepFailed(BaseEvent):
     """
 
     step: str
-    attempt: int
+    attempt: Count
     error: str
-    attempts: int = 1
-    retry_in_s: float | None = None
+    attempts: Count = 1
+    retry_in_s: Seconds | None = None
     kind: Literal["step_failed"] = "step_failed"
 
 
@@ -125,7 +125,7 @@ class StepFinished(BaseEvent):
     step: str
     outcome: Literal["ok", "failed", "skipped"]
     output: Any = None
-    exit_code: int | None = None
+    exit_code: ExitCode | None = None
     why: str = ""
     kind: Literal["step_finished"] = "step_finished"
 
@@ -144,7 +144,7 @@ class ApprovalAsked(BaseEvent):
 
     step: str
     prompt: str
-    timeout_s: float = 0.0
+    timeout_s: Seconds = 0.0
     default: Literal["approve", "deny"] = "deny"
     wants: Literal["approval", "input"] = "approval"
     kind: Literal["approval_asked"] = "approval_asked"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nb_agents.events.base import BaseEvent
+from nb_agents.events.base import BaseEvent, Count, Seconds
 
 __all__ = [
     "ToolFinished",
@@ -51,6 +51,8 @@ class ToolFinished(BaseEvent):
         result: What the model is told.
         size: Characters of it.
         seconds: How long the call took, what it waited for a person included.
+        thread: Number, in its process, of the thread that a cut call was left running in: a plain
+            function can't be ended; 0 for none.
     """
 
     agent: str
@@ -58,6 +60,7 @@ class ToolFinished(BaseEvent):
     tool: str
     outcome: Literal["ok", "error", "cut", "cancelled"]
     result: str = ""
-    size: int = 0
-    seconds: float = 0.0
+    size: Count = 0
+    seconds: Seconds = 0.0
+    thread: Count = 0
     kind: Literal["tool_finished"] = "tool_finished"

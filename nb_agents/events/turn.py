@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nb_agents.events.base import BaseEvent
+from nb_agents.events.base import BaseEvent, Count, Seconds
 
 __all__ = [
     "AgentInfo",
@@ -55,7 +55,7 @@ class FileInfo:
 
     agent: str
     path: str
-    size: int
+    size: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +73,18 @@ class TurnStarted(BaseEvent):
     """
 
     session: str
-    turn: int
+    turn: Count
     task: str
     agents: tuple[AgentInfo, ...]
-    timeout_s: float
+    timeout_s: Seconds
     notices: tuple[str, ...] = ()
-    resumes: int = 0
+    resumes: Count = 0
     team: dict[str, Any] | None = None
     config: str = ""
     recipe: str = ""
     context: dict[str, Any] = field(default_factory=dict)
     again: tuple[str, ...] = ()
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Count = SCHEMA_VERSION
     kind: Literal["turn_started"] = "turn_started"
 
 
@@ -102,7 +102,7 @@ class StopRequested(BaseEvent):
     source: str
     reason: str = ""
     agent: str = ""
-    grace_s: float | None = None
+    grace_s: Seconds | None = None
     kind: Literal["stop_requested"] = "stop_requested"
 
 
@@ -169,9 +169,11 @@ class FilesListed(BaseEvent):
         files: The first files of each workspace: it may hold more than a line can.
         count: How many files there are in all.
         size: Bytes in all.
+        left_out: What is no file and no link there, the first of it, in words.
     """
 
     files: tuple[FileInfo, ...]
-    count: int
-    size: int
+    count: Count
+    size: Count
+    left_out: str = ""
     kind: Literal["files_listed"] = "files_listed"

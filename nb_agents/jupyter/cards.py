@@ -2,7 +2,7 @@
 
 Inline styles only, because a notebook's sanitiser drops style sheets and classes of notebooks that
 are not trusted. Everything that a model or a tool wrote is escaped by Jinja2, or rendered from
-Markdown with raw HTML and images off (an image is a request to somebody's server).
+Markdown by `nb_agents.jupyter.markdown`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markdown_it import MarkdownIt
-from markdown_it.rules_core import StateCore
-from markupsafe import Markup
 
-from nb_agents.events import FileInfo
+from nb_agents.events import ContextChanged, FileInfo
 from nb_agents.jupyter import recipe_card, text, what_happened
-from nb_agents.jupyter.ipython import display
+from nb_agents.jupyter.ipython import display, harmless
+from nb_agents.jupyter.markdown import as_html
 from nb_agents.jupyter.plots import plots_of
+from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
 from nb_agents.timeline import Timeline, fold_timeline
@@ -36,59 +35,67 @@ MAX_SHOWN = 20_000
 MAX_FILES = 50
 
 
-def card_bundle(view: RunView, path: str, timeline: Timeline | None = None) -> dict[str, Any]:
+def card_bundle(
+    view: RunView, path: str, timeline: Timeline | None = None, again: Preview | None = None
+) -> dict[str, Any]:
     """Make a card.
 
     Args:
         view: The turn.
         path: Its directory, as shown to the person.
         timeline: What happened when, or None when that is not known.
+        again: What a resume would do; None when it is not known, or there is nothing to resume.
 
     Returns:
         A mime bundle: text/html, text/markdown, text/plain and `TURN_MIME`.
     """
-    return {
-        "text/html": _html(view, path, timeline or Timeline()),
-        "text/markdown": card_text(view, path),
-        "text/plain": card_text(view, path),
-        TURN_MIME: _data(view, path),
-    }
+    told = card_text(view, path, again)
+    return harmless(
+        {
+            "text/html": _html(view, path, timeline or Timeline(), again),
+            "text/markdown": told,
+            "text/plain": told,
+            TURN_MIME: _data(view, path),
+        }
+    )
 
 
 def show_turn(turn: PastTurn) -> None:
     """Display the card of a turn on disk, and what of it could not be read."""
     timeline = fold_timeline(past_events(turn.paths), is_live=turn.is_live)
-    display(card_bundle(turn.view, str(turn.paths.path), timeline), raw=True)
+    display(
+        card_bundle(turn.view, str(turn.paths.path), timeline, preview_of(turn.view, turn.paths))
+    )
     for warning in turn.warnings:
-        display({"text/plain": f"Not read: {warning}"}, raw=True)
+        display({"text/plain": f"Not read: {warning}"})
 
 
-def card_text(view: RunView, path: str) -> str:
-    """Make the card as Markdown that reads well as plain text too."""
+def card_text(view: RunView, path: str, again: Preview | None = None) -> str:
+    """Make the card as Markdown that reads well as plain text too; see `card_bundle`."""
     match text.state(view):
         case "complete" if view.recipe:
-            body = [recipe_card.recipe_text(view)]
+            body = [recipe_card.recipe_text(view, again)]
         case "stopped" | "failed" if view.recipe:
-            body = _recipe_text(view, path)
+            body = _recipe_text(view, path, again)
         case "complete":
             body = [view.answer, "", f"— {_how(view)}"]
         case "failed" if view.stop is None:
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
-            cells = [f"    {line}" for line in _resume(view, path)]
+            cells = [f"    {line}" for line in _resume(view, path, again)]
             body = ["**Failed: no agent gave an answer.**", *errors, "", *cells]
         case "stopped" | "failed":
-            body = _incomplete_text(view, path)
+            body = _incomplete_text(view, path, again)
         case _:
             body = [f"A run is live. `%agents show {_address(view)}` shows it again."]
     lines = [f"### {text.clip(view.task, 200)} [{text.state(view)}]", "", *body]
     lines += ["", *(f"> {note}" for note in _notes(view))]
-    lines += ["", f"{_address(view)} · {text.spent(view)} · {path}"]
+    lines += ["", " · ".join(filter(None, [_address(view), text.spent(view), path]))]
     return "\n".join(lines)
 
 
-def _recipe_text(view: RunView, path: str) -> list[str]:
-    cell = [f"    {line}" for line in _resume(view, path)]
-    told = [f"**{_incomplete(view)}** {_summary(view)}", "", recipe_card.recipe_text(view)]
+def _recipe_text(view: RunView, path: str, again: Preview | None) -> list[str]:
+    cell = [f"    {line}" for line in _resume(view, path, again)]
+    told = [f"**{_incomplete(view)}** {_summary(view)}", "", recipe_card.recipe_text(view, again)]
     return [*told, f"{_go_on(view)}:", "", *cell]
 
 
@@ -102,7 +109,7 @@ def _go_on(view: RunView) -> str:
     return "Go on in any later cell, also after a restart"
 
 
-def _incomplete_text(view: RunView, path: str) -> list[str]:
+def _incomplete_text(view: RunView, path: str, again: Preview | None) -> list[str]:
     lines, of = [f"**Incomplete turn.** {_summary(view)}", ""], _files(view)
     for agent in view.agents.values():
         best = " · best answer so far" if agent.id == view.best_agent else ""
@@ -112,20 +119,23 @@ def _incomplete_text(view: RunView, path: str) -> list[str]:
         files = [f"{f.path} {text.size(f.size)}" for f in of[agent.id]]
         lines += [f"Files: {', '.join(files)}"] if files else []
         lines.append("")
-    cells = [f"    {line}" for line in [*_resume(view, path), _continue(view, path)]]
+    cells = [f"    {line}" for line in [*_resume(view, path, again), _continue(view, path)]]
     return [*lines, f"{_go_on(view)}:", "", *cells]
 
 
 def _summary(view: RunView) -> str:
     """The card's first sentences: who stopped it, when, what is kept, what it cost."""
-    return f"{_ended(view)} {_kept(view)} Spent {text.spent(view)}."
+    spent = text.spent(view)
+    return f"{_ended(view)} {_kept(view)}" + (f" Spent {spent}." if spent else "")
 
 
 def _ended(view: RunView) -> str:
     where = recipe_card.where(view) if view.recipe else f", while {view.phase}"
+    took = text.duration(view)
+    after = f" after {took}" if took else ""
     if view.status == "failed" and view.stop is None:
-        return f"It ended after {text.duration(view)}."
-    return f"{text.stopped_by(view)} after {text.duration(view)}{where}."
+        return f"It ended{after}."
+    return f"{text.stopped_by(view)}{after}{where}."
 
 
 def _kept(view: RunView) -> str:
@@ -146,19 +156,27 @@ def _kept_work(view: RunView) -> list[str]:
     if view.recipe:
         return recipe_card.kept(view)
     answers = sum(1 for a in view.agents.values() if a.answers)
-    partials = sum(1 for a in view.agents.values() if a.partial.strip())
+    partials = sum(1 for a in view.agents.values() if a.unsubmitted)
     return [_count(answers, "answer"), _count(partials, "partial text")]
 
 
 def _notes(view: RunView) -> list[str]:
     """The notices, and the follow-up texts that came too late to be read."""
-    late = view.unheard if view.is_over else ()
+    late = view.unheard if view.ending else ()
     reader = "No step" if view.recipe else "No agent"
     unread = (
         f"{reader} had read this yet; the next turn has it: “{text.clip(each, 200)}”"
         for each in late
     )
-    return [*(notice for notice in view.notices if notice.strip()), *unread]
+    notices = (notice for notice in view.notices if notice.strip())
+    return [*notices, *map(_changes, view.context_changes), *unread]
+
+
+def _changes(event: ContextChanged) -> str:
+    """Say what an agent did to files outside its workspace."""
+    kinds = {"made": event.made, "changed": event.changed, "deleted": event.deleted}
+    told = (f"{what} {text.clip(', '.join(names), 300)}" for what, names in kinds.items() if names)
+    return f"{_count(event.count, 'file')} changed in context paths: {'; '.join(told)}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -182,12 +200,12 @@ def _continue(view: RunView, path: str) -> str:
     return f"%%agents --continue --session {_line(_words(view, path))}"
 
 
-def _resume(view: RunView, path: str) -> list[str]:
+def _resume(view: RunView, path: str, again: Preview | None) -> list[str]:
     """The cell that resumes the turn: two lines, or none when it has no journal."""
     if not view.seq:
         return []
-    again = f"# same task, from here; runs again: {_runs_again(view)}"
-    return [again, f"%agents resume {_line(_words(view, path))}"]
+    told = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
+    return [f"# same task, from here{told}", f"%agents resume {_line(_words(view, path))}"]
 
 
 def _words(view: RunView, path: str) -> list[str]:
@@ -229,7 +247,7 @@ def _resume_button(view: RunView, path: str) -> _Button | None:
         return None
     commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:run-cell"]
     # One object for all of them: JupyterLab 4.6 looks for a list of arguments in the wrong place.
-    args = {"commands": commands, "args": {"text": f"{_LOAD}\n{_resume(view, path)[-1]}"}}
+    args = {"commands": commands, "args": {"text": f"{_LOAD}\n{_resume(view, path, None)[-1]}"}}
     return _Button("apputils:run-all-enabled", json.dumps(args))
 
 
@@ -237,34 +255,12 @@ _LOAD = 'get_ipython().extension_manager.load_extension("nb_agents")'
 """As ``%load_ext nb_agents``, which says so when it was loaded before."""
 
 
-def _runs_again(view: RunView) -> str:
-    if view.recipe:
-        return recipe_card.runs_again(view)
-    # When none is left, a resume is another try of each; beside others, who failed or was stopped
-    # alone stays out. One that was called is called again by its caller's tool call, if by any.
-    is_failure = text.state(view) == "failed"
-    team = {a.id: a for a in view.agents.values() if not a.caller}
-    is_retry = not any(a.answers or not (a.stop or a.outcome == "failed") for a in team.values())
-    back = {a.id: a for a in team.values() if is_retry or not a.stop}
-    asked = [
-        a.id
-        for a in back.values()
-        if a.was_cut or a.in_flight or (is_failure and a.outcome == "failed")
-    ]
-    calls = f"{_count(len(asked), 'model call')} ({', '.join(asked)})" if asked else ""
-    unfinished = ("running", "cut", "cancelled")
-    tools = [
-        f"{t.tool} ({t.agent})" for t in view.tools if t.outcome in unfinished and t.agent in back
-    ]
-    return text.clip(", ".join([calls] * bool(asked) + tools), 200) or "nothing"
-
-
 def _cut(words: str) -> str:
     return words if len(words) <= MAX_SHOWN else words[:MAX_SHOWN] + "\n\n[… the file has it all]"
 
 
 def _partial(agent: AgentView) -> str:
-    return f"[partial text] {_cut(agent.partial)} …" if agent.partial.strip() else ""
+    return f"[partial text] {_cut(agent.unsubmitted)} …" if agent.unsubmitted else ""
 
 
 def _data(view: RunView, path: str) -> dict[str, Any]:
@@ -291,7 +287,7 @@ def _team_data(view: RunView) -> dict[str, Any]:
                 "model": a.model,
                 "answer": _cut(a.answer),
                 "vote": a.vote.target if a.vote else None,
-                "partial": _cut(a.partial),
+                "partial": _cut(a.unsubmitted),
                 "tokens": a.tokens,
                 "cost": a.cost,
                 "error": a.error,
@@ -301,7 +297,7 @@ def _team_data(view: RunView) -> dict[str, Any]:
     }
 
 
-def _html(view: RunView, path: str, timeline: Timeline) -> str:
+def _html(view: RunView, path: str, timeline: Timeline, again: Preview | None) -> str:
     template = _environment().get_template("card.html.j2")
     return template.render(
         view=view,
@@ -309,7 +305,7 @@ def _html(view: RunView, path: str, timeline: Timeline) -> str:
         state=text.state(view),
         incomplete=_incomplete(view),
         summary=_summary(view),
-        card=recipe_card.recipe_card(view) if view.recipe else None,
+        card=recipe_card.recipe_card(view, again) if view.recipe else None,
         go_on=_go_on(view),
         heading=what_happened.heading(view),
         picture=what_happened.picture(timeline),
@@ -318,13 +314,13 @@ def _html(view: RunView, path: str, timeline: Timeline) -> str:
         limit=MAX_SHOWN if text.state(view) == "complete" else MAX_SHOWN // 5,
         address=_address(view),
         notices=_notes(view),
-        resume_cell="\n".join(_resume(view, path)),
+        resume_cell="\n".join(_resume(view, path, again)),
         resume_button=_resume_button(view, path),
         continue_cell=f"{_continue(view, path)}\nWhat should the agents do now?",
         files=_files(view),
-        markdown=lambda words: Markup(_markdown().render(_cut(words))),
+        markdown=lambda words: as_html(_cut(words)),
         took=recipe_card.took,
-        plots=plots_of(view, path) if view.is_over else (),
+        plots=plots_of(view, path) if view.ending else (),
         text=text,
     )
 
@@ -345,30 +341,3 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-@cache
-def _markdown() -> MarkdownIt:
-    made = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-    made.core.ruler.push("blocks", _set_blocks)
-    return made
-
-
-_MARGINS = {
-    "paragraph_open": "6px 0",
-    "bullet_list_open": "6px 0",
-    "ordered_list_open": "6px 0",
-    "table_open": "8px 0",
-    "heading_open": "10px 0 4px",
-}
-
-
-def _set_blocks(state: StateCore) -> None:
-    """Set blocks as close as the rest of the card, and in the direction of their words.
-
-    A page's own margins are made for documents, and its direction is that of its menus.
-    """
-    for token in state.tokens:
-        if margin := _MARGINS.get(token.type):
-            token.attrSet("style", f"margin:{margin};text-align:start")
-            token.attrSet("dir", "auto")

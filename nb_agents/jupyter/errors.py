@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.errors import RunCancelled, UserError
 from nb_agents.jupyter.cards import show_turn
 from nb_agents.jupyter.ipython import UsageError
+from nb_agents.masking import Mask
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
+from nb_agents.terminal import without_controls
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -41,5 +44,5 @@ def show_cancelled_as_cards(ip: Any) -> None:
 
 
 def as_usage_error(exc: UserError) -> UsageError:
-    """Give a mistake in a magic the form that IPython prints as one line."""
-    return UsageError(str(exc))
+    """Give a mistake in a magic the form that IPython prints as one line, without secrets."""
+    return UsageError(without_controls(Mask(secrets_of_environment()).text(str(exc))))

@@ -1,14 +1,23 @@
-"""The names that we use of IPython, typed once: its magics and its display carry no types."""
+"""The names that we use of IPython, typed once: its magics and its display carry no types.
+
+`display` is the one way out: what strangers wrote is shown as a terminal and a Markdown page may,
+and what was written without us (a person's recipe, an old session) without this process's secrets.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from IPython.core import magic, magic_arguments
 from IPython.core.error import UsageError
-from IPython.display import display as _display
+from IPython.display import display as untyped_display
+
+from nb_agents.config.secrets import secrets_of_environment
+from nb_agents.jupyter.markdown import without_html
+from nb_agents.masking import Mask
+from nb_agents.terminal import without_controls
 
 __all__ = [
     "Magics",
@@ -17,6 +26,7 @@ __all__ = [
     "arguments",
     "cell_magic",
     "display",
+    "harmless",
     "line_magic",
     "magics_class",
     "parse_line",
@@ -30,9 +40,32 @@ Magics = magic.Magics
 magics_class: Callable[[C], C] = magic.magics_class
 cell_magic = cast("Callable[[str], Callable[[F], F]]", magic.cell_magic)
 line_magic = cast("Callable[[str], Callable[[F], F]]", magic.line_magic)
+_display: Callable[..., Any] = untyped_display
 arguments: Callable[[str], Callable[[F], F]] = magic_arguments.magic_arguments
 argument: Callable[..., Callable[[F], F]] = magic_arguments.argument
-display: Callable[..., Any] = _display
+
+
+def display(bundle: Mapping[str, Any], *, display_id: bool | None = None) -> Any:
+    """Display a mime bundle in the current cell.
+
+    Args:
+        bundle: It is made `harmless`.
+        display_id: Whether it can be updated later.
+
+    Returns:
+        The handle of a display that can be updated, else None.
+    """
+    return _display(harmless(bundle), raw=True, display_id=display_id)
+
+
+def harmless(bundle: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mime bundle without secrets, terminal's controls, and raw HTML in its Markdown."""
+    made = Mask(secrets_of_environment()).value(dict(bundle))
+    for mime in made.keys() & {"text/plain", "text/markdown"}:
+        made[mime] = without_controls(made[mime])
+    if "text/markdown" in made:
+        made["text/markdown"] = without_html(made["text/markdown"])
+    return made
 
 
 def parse_line(function: Any, line: str) -> Any:

@@ -25,7 +25,7 @@ from nb_agents.jupyter.ipython import (
     parse_message,
 )
 from nb_agents.jupyter.recipe_cell import context_of
-from nb_agents.jupyter.session_verbs import options_option, tools_option
+from nb_agents.jupyter.session_verbs import options_option, tell_of_dead_turns, tools_option
 from nb_agents.runs import registry
 from nb_agents.runs.options import find_options
 from nb_agents.tools.functions import find_functions
@@ -144,7 +144,7 @@ class AgentsMagics(Magics):
 
     def tell_of_dead_turns(self) -> None:
         """Say which turns on disk were cut off when their kernel died, and mend their files."""
-        self._guarded(verbs.tell_of_dead_turns)
+        self._guarded(tell_of_dead_turns)
 
     def _start_by_line(self, line: str) -> None:
         """Start a recipe without a cell of values: IPython refuses a cell magic without a body."""

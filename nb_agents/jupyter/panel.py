@@ -49,12 +49,12 @@ def show_run(run: Run) -> None:
                 panel = _panels[run.id] = Panel(run)
             panel.show()
             return
-    display(card_bundle(run.view, _shown_path(run), run.timeline), raw=True)
+    display(card_bundle(run.view, _shown_path(run), run.timeline, run.preview))
 
 
 def show_text(run: Run) -> None:
     """Show a run where there are no widgets: a terminal."""
-    display({"text/plain": card_text(run.view, _shown_path(run))}, raw=True)
+    display({"text/plain": card_text(run.view, _shown_path(run), run.preview)})
 
 
 class PanelWidget(anywidget.AnyWidget):
@@ -87,17 +87,21 @@ class Panel:
 
     def show(self) -> None:
         """Display the panel in the current cell."""
-        bundle = card_bundle(self._run.view, _shown_path(self._run), self._run.timeline)
+        bundle = self._card(self._run.view)
         bundle[_WIDGET_VIEW] = {
             "version_major": 2,
             "version_minor": 0,
             "model_id": self._widget.model_id,
         }
-        handle = display(bundle, raw=True, display_id=True)
+        handle = display(bundle, display_id=True)
         # The context holds the cell that an update belongs to.
         self._outputs.append((handle, contextvars.copy_context()))
         if self._run.view.is_over:
             self._freeze(self._run.view)
+
+    def _card(self, view: RunView) -> dict[str, Any]:
+        run = self._run
+        return card_bundle(view, _shown_path(run), run.timeline, run.preview)
 
     def _on_news(self, view: RunView) -> None:
         self._widget.state = panel_state(view, self._run.id, time.time())
@@ -106,7 +110,7 @@ class Panel:
                 self._freeze(view)
 
     def _freeze(self, view: RunView) -> None:
-        bundle = card_bundle(view, _shown_path(self._run), self._run.timeline)
+        bundle = self._card(view)
         for handle, context in self._outputs:
             context.run(handle.update, bundle, raw=True)
         if len(self._pages) > 1:

@@ -1,19 +1,18 @@
 """The plots of a turn as images for its card, inside of it: a card asks no server for anything.
 
-An agent may have put any file there, and a link or a pipe by that name: none is followed, nothing
-but a PNG is shown.
+An agent may have put any file there, and a link or a pipe by that name: none leads out of its
+workspace, nothing but a PNG is shown.
 """
 
 from __future__ import annotations
 
 import base64
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nb_agents.disk.directory import Directory
 from nb_agents.tools.plots import FOLDER
 from nb_agents.view import RunView
 
@@ -54,7 +53,7 @@ def _images(view: RunView, turn: Path) -> Iterator[PlotImage]:
         folder, _, name = file.path.rpartition("/")
         if folder != FOLDER or not name.endswith(".png") or file.size > MAX_BYTES:
             continue
-        data = _read(turn / "workspaces" / file.agent, name)
+        data = _read(turn / "workspaces" / file.agent, f"{FOLDER}/{name}")
         if data is None:
             continue
         src = f"data:image/png;base64,{base64.b64encode(data).decode()}"
@@ -65,18 +64,8 @@ def _images(view: RunView, turn: Path) -> Iterator[PlotImage]:
 
 
 def _read(workspace: Path, name: str) -> bytes | None:
-    """Give a PNG of a workspace's folder of plots, or None."""
-    with suppress(OSError, ValueError):
-        folder = os.open(workspace / FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            # Without waiting: a pipe would wait for a writer.
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-        finally:
-            os.close(folder)
-        with open(file, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                return None
-            data = opened.read(MAX_BYTES + 1)
-        if data.startswith(_PNG) and len(data) <= MAX_BYTES:
-            return data
+    """Give a PNG of a workspace, or None."""
+    with suppress(OSError, ValueError), Directory.at(workspace) as directory:
+        data = directory.read(name, MAX_BYTES)
+        return data if data.startswith(_PNG) else None
     return None

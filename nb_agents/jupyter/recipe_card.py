@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from nb_agents.jupyter import text
 from nb_agents.jupyter.units import UnitRow, called_by, decided, standing_of, to_do, units
+from nb_agents.runs.resumption import Preview
 from nb_agents.steps import StepView, parent_of
 from nb_agents.view import AgentView, RunView
 
@@ -23,7 +24,6 @@ __all__ = [
     "recipe_card",
     "recipe_data",
     "recipe_text",
-    "runs_again",
     "took",
     "where",
 ]
@@ -73,6 +73,7 @@ class RecipeCard:
         asked: The gates that a resume asks again, a sentence each.
         done: What the latest of the finished steps gave.
         done_count: How many have finished.
+        aside: What agents wrote beside their steps' outputs, and their reasoning.
         heading: What there is to say of the steps before one looks at them.
         rows: All units.
     """
@@ -86,21 +87,22 @@ class RecipeCard:
     asked: tuple[str, ...]
     done: tuple[Value, ...]
     done_count: int
+    aside: tuple[Value, ...]
     heading: str
     rows: tuple[UnitRow, ...]
 
 
-def recipe_card(view: RunView) -> RecipeCard:
+def recipe_card(view: RunView, again: Preview | None = None) -> RecipeCard:
     """Say what became of a recipe.
 
     Args:
         view: The turn.
+        again: What a resume would do; None when it is not known, or there is nothing to resume.
 
     Returns:
         The card's content.
     """
-    cut = _cut_steps(view)
-    next_, later = _next(view, cut)
+    next_, later = _next(view, again)
     return RecipeCard(
         outputs=tuple(islice(_outputs(view), MAX_VALUES)),
         gates=tuple(
@@ -110,12 +112,10 @@ def recipe_card(view: RunView) -> RecipeCard:
         cut=tuple(islice(_left(view), MAX_VALUES)),
         next=next_,
         later=later,
-        asked=(
-            *(f"{g.address}: {text.clip(g.prompt, 400)}" for g in view.gates.values()),
-            *(f"{address}, which was denied" for address in _denied(view)),
-        ),
+        asked=tuple(_asked(view, again)),
         done=tuple(_given(step) for step in _done(view)[-MAX_VALUES:]),
         done_count=len(_done(view)),
+        aside=tuple(islice(_aside(view), MAX_VALUES)),
         heading=f"What happened · {_counted(view)}",
         rows=tuple(units(view, view.last_at, MAX_ROWS)),
     )
@@ -124,7 +124,7 @@ def recipe_card(view: RunView) -> RecipeCard:
 def kept(view: RunView) -> list[str]:
     """Say what of an incomplete turn is kept: its steps and words, in numbers."""
     words = sum(bool(_left_of(step, view).text) for step in _cut_steps(view))
-    words += sum(bool(agent.partial.strip()) for agent in view.agents.values() if agent.caller)
+    words += sum(bool(agent.unsubmitted) for agent in view.agents.values() if agent.caller)
     return [_number(len(_done(view)), "finished step"), _number(words, "partial text")]
 
 
@@ -135,17 +135,6 @@ def where(view: RunView) -> str:
     cut = [step.address for step in _cut_steps(view)]
     more = f" and {len(cut) - 3} more" if len(cut) > 3 else ""
     return f", during {', '.join(cut[:3])}{more}" if cut else ""
-
-
-def runs_again(view: RunView) -> str:
-    """Say what of a recipe a resume does again."""
-    cut = _cut_steps(view)
-    calls = [s.address for s in cut if s.unit == "agent" and _was_asking(view, s.address)]
-    asked_for = [f"the call of {agent.id}" for agent in _called_again(view, cut)]
-    commands = [f"the command of {s.address}" for s in cut if _may_have_happened(s)]
-    tried = [f"{s.address} (it failed)" for s in _fatal(view)]
-    asked = [f"{_number(len(calls), 'model call')} ({', '.join(calls)})"] if calls else []
-    return text.clip(", ".join([*asked, *asked_for, *commands, *tried]), 200) or "nothing"
 
 
 def recipe_data(view: RunView) -> dict[str, Any]:
@@ -164,9 +153,9 @@ def recipe_data(view: RunView) -> dict[str, Any]:
     }
 
 
-def recipe_text(view: RunView) -> str:
-    """Give a recipe's card as Markdown that reads well as plain text too."""
-    card = recipe_card(view)
+def recipe_text(view: RunView, again: Preview | None = None) -> str:
+    """Give a recipe's card as Markdown that reads well as plain text too; see `recipe_card`."""
+    card = recipe_card(view, again)
     if view.status == "completed":
         body = _listed("", card.outputs)
     else:
@@ -175,6 +164,7 @@ def recipe_text(view: RunView) -> str:
         body += _bullets("A resume asks again", card.asked)
         left = card.done_count - len(card.done)
         body += _listed(f"Done (the last {len(card.done)})" if left else "Done", card.done)
+    body += _listed("Also written", [each for each in card.aside if each.note != "thinking"])
     body += _bullets("Gates", card.gates)
     return "\n".join([*body, f"{card.heading}:", "", *map(_row_line, card.rows), ""])
 
@@ -248,10 +238,20 @@ def _left(view: RunView) -> Iterator[Value]:
             yield _left_of(step, view)
         for agent in _below(step.address, called):
             # What a step that is over was given is in what it gave itself.
-            words = agent.partial.strip() or ("" if step.is_over else agent.returned)
+            words = agent.unsubmitted or ("" if step.is_over else agent.returned)
             if words:
                 note = f"{agent.model} · {standing_of(agent, view)[0]}"
                 yield Value(agent.id, text.cut(words, MAX_VALUE), "markdown", note)
+
+
+def _aside(view: RunView) -> Iterator[Value]:
+    """Give what agents wrote beside the outputs of their steps, and their reasoning."""
+    for agent in view.agents.values():
+        step = view.steps.get(agent.id)
+        if step is not None and step.is_over and agent.unsubmitted:
+            yield Value(agent.id, text.cut(agent.unsubmitted, MAX_VALUE), "markdown", "not used")
+        if agent.thoughts:
+            yield Value(agent.id, text.cut(agent.thoughts, MAX_VALUE), "markdown", "thinking")
 
 
 def _below(caller: str, called: Mapping[str, Sequence[AgentView]]) -> Iterator[AgentView]:
@@ -266,7 +266,7 @@ def _left_of(step: StepView, view: RunView) -> Value:
     agent = view.agents.get(step.address)
     if agent is None:
         return Value(step.address, text.cut(step.tail.strip("\n"), MAX_VALUE), "code", "command")
-    words = agent.partial.strip() or text.call_so_far(agent.partial_call)
+    words = agent.unsubmitted
     note = " · ".join(filter(None, [step.worker, step.model]))
     return Value(step.address, text.cut(words, MAX_VALUE), "markdown", note)
 
@@ -310,37 +310,33 @@ def _holders(address: str) -> set[str]:
     return {parent, *_holders(parent)} if parent else set()
 
 
-def _next(view: RunView, cut: Sequence[StepView]) -> tuple[tuple[str, ...], int]:
+def _next(view: RunView, again: Preview | None) -> tuple[tuple[str, ...], int]:
     """Give what a resume begins with, and how many of the units that are known come after."""
     if view.status == "completed":
         return (), 0
-    again = {step.address: f"{step.address} again" for step in (*cut, *_fatal(view))}
-    again |= {address: f"the gate of {address}" for address in (*view.gates, *_denied(view))}
     to_come = {u.address: f"{u.address} ({to_do(u)})" for u in view.pending if u.unit != "stage"}
-    # A kernel that died has not said it, nor does a recipe that has failed.
-    first = view.next or list(again) or list(to_come)[:1]
-    lines = tuple(again.get(address) or to_come.get(address) or address for address in first)
+    first = again.recipe.next[:MAX_VALUES] if again and again.recipe else view.next
+    lines = tuple(to_come.get(address) or _begun(view, address) for address in first)
     return lines, len(set(to_come) - set(first))
 
 
-def _was_asking(view: RunView, address: str) -> bool:
-    agent = view.agents.get(address)
-    return agent is not None and (agent.was_cut or agent.in_flight)
+def _begun(view: RunView, address: str) -> str:
+    """Say what a resume does with a unit that had begun."""
+    step = view.steps.get(address)
+    if step is not None and step.unit == "stage":
+        return f"the gate of {address}"
+    return f"{address} again" if step is not None and step.unit in ("agent", "bash") else address
 
 
-def _called_again(view: RunView, cut: Sequence[StepView]) -> list[AgentView]:
-    """Find the calls that a resume makes again: those that ended with their callers' steps."""
-    called = called_by(view)
-    return [
-        agent
-        for step in cut
-        for agent in called.get(step.address, ())
-        if agent.outcome not in ("finished", "failed") and not agent.stop
-    ]
-
-
-def _may_have_happened(step: StepView) -> bool:
-    return step.unit == "bash" and step.status == "running"
+def _asked(view: RunView, again: Preview | None) -> Iterator[str]:
+    """Say which gates a resume asks again: those of stages, and of calls that waited for leave."""
+    stages = again.recipe.gates if again and again.recipe else None
+    said = {g.address: f"{g.address}: {text.clip(g.prompt, 400)}" for g in view.gates.values()}
+    said |= {address: f"{address}, which was denied" for address in _denied(view)}
+    for address, line in said.items():
+        if stages is None or address in stages or address not in view.steps:
+            yield line
+    yield from (address for address in stages or () if address not in said)
 
 
 def _counted(view: RunView) -> str:

@@ -74,7 +74,7 @@ def plan(ip: Any, args: Any) -> None:
     recipe = Recipe.from_file(args.file)
     drawn = f"```mermaid\n{mermaid(recipe)}\n```"
     text = "\n".join(check(recipe).plan)
-    display({"text/markdown": drawn, "text/plain": text}, raw=True)
+    display({"text/markdown": drawn, "text/plain": text})
 
 
 def check_recipe(file: str, team: TeamSpec | None) -> None:
@@ -103,7 +103,7 @@ def _said(kind: str, finding: Finding) -> str:
 
 
 def _say(text: str) -> None:
-    display({"text/plain": text}, raw=True)
+    display({"text/plain": text})
 
 
 WITH_MESSAGE = frozenset({"answer", "approve", "deny"})

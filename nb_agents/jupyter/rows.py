@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nb_agents.jupyter import text
-from nb_agents.view import AgentView, RunView
+from nb_agents.view import AgentView, RunView, call_so_far
 
 __all__ = ["MAX_SAYS", "agent_row", "doing", "numbers", "says", "stop_offer"]
 
@@ -40,7 +40,7 @@ def _place(agent: AgentView, view: RunView) -> dict[str, Any]:
 def stop_offer(agent: AgentView, view: RunView) -> dict[str, bool] | None:
     """Say what its own button asks for; None where it would stop nothing, or everything."""
     is_live = agent.outcome is None and agent.phase not in ("voted", "failed", "stopped")
-    if view.is_over or view.stop or len(view.agents) == 1 or not is_live:
+    if view.ending or view.stop or len(view.agents) == 1 or not is_live:
         return None
     return None if agent.stop == "immediate" else {"now": agent.stop == "requested"}
 
@@ -74,7 +74,7 @@ def says(agent: AgentView) -> str:
     if agent.phase == "tool":
         return text.clip(agent.tool_tail, MAX_SAYS, tail=True) or agent.tool_summary
     if agent.phase == "writing" and agent.partial_call:
-        return text.clip(text.call_so_far(agent.partial_call), MAX_SAYS, tail=True)
+        return text.clip(call_so_far(agent.partial_call), MAX_SAYS, tail=True)
     if agent.partial:
         return text.clip(agent.partial, MAX_SAYS, tail=True)
     if agent.vote:

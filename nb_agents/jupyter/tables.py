@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from markupsafe import escape
 
 from nb_agents.jupyter.ipython import display
+from nb_agents.terminal import without_controls
 
 __all__ = ["show_table"]
+
+_LINE_END = re.compile(r"\s*\n\s*")
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
     """Display rows under their heads, or a sentence when there are none."""
     if not rows:
-        display({"text/plain": empty}, raw=True)
+        display({"text/plain": empty})
         return
-    display({"text/html": _html(heads, rows), "text/plain": _text(heads, rows)}, raw=True)
+    rows = [[_LINE_END.sub(" ", without_controls(cell)) for cell in row] for row in rows]
+    display({"text/html": _html(heads, rows), "text/plain": _text(heads, rows)})
 
 
 def _html(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic_core import from_json
+from datetime import datetime
 
 from nb_agents.receipt import total_cost
 from nb_agents.steps import GateView
@@ -24,6 +24,7 @@ __all__ = [
     "stopped_by",
     "tokens",
     "votes",
+    "when",
 ]
 
 _SOURCES = {
@@ -115,7 +116,9 @@ def countdown(gate: GateView, now: float) -> str:
 
 
 def duration(view: RunView) -> str:
-    """How long the turn took, in words."""
+    """How long the turn took, in words; "" when it is not known."""
+    if not view.started_at:
+        return ""
     return seconds(max(0.0, (view.ended_at or view.last_at) - view.started_at))
 
 
@@ -123,6 +126,14 @@ def seconds(count: float) -> str:
     """A time in words."""
     minutes, rest = divmod(round(count), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def when(at: float) -> str:
+    """A moment in local time; "" when it is not known, or beyond what calendars know."""
+    try:
+        return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}" if at else ""
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def tokens(count: int) -> str:
@@ -138,7 +149,9 @@ def cost(dollars: float | None) -> str:
 
 
 def spent(view: RunView) -> str:
-    """Tokens and price of a whole turn."""
+    """Tokens and price of a whole turn; "" when they are not known: it has no journal."""
+    if not view.seq:
+        return ""
     used = sum(a.tokens for a in view.agents.values())
     price = cost(total_cost(view)) if used else ""
     cut = any(a.outcome == "killed" for a in view.agents.values())
@@ -175,22 +188,15 @@ def votes(view: RunView) -> str:
 
 def stopped_by(view: RunView) -> str:
     """Who stopped the turn, for the card's first sentence."""
-    if view.stop is None:
+    if view.ending == "killed":
         return "Cut off when the kernel died"
+    if view.stop is None:
+        return "Cancelled"
     reason = view.stop.reason
     known = ("", "interrupted", "stopped in the panel")
     return f"Stopped by {_SOURCES.get(view.stop.source, view.stop.source)}" + (
         f" ({clip(reason, 120)})" if reason not in known else ""
     )
-
-
-def call_so_far(arguments: str) -> str:
-    """The values of a tool call's arguments as far as they have come."""
-    try:
-        known = from_json(arguments, allow_partial="trailing-strings")
-    except ValueError:
-        return ""
-    return " · ".join(str(v) for v in known.values()) if isinstance(known, dict) else ""
 
 
 def agent_state(agent: AgentView, view: RunView) -> str:
@@ -211,6 +217,6 @@ def agent_state(agent: AgentView, view: RunView) -> str:
         parts.append(f"voted for {agent.vote.target}")
     elif agent.answers:
         parts.append("no vote yet")
-    if words := len(agent.partial.split()):
+    if words := len(agent.unsubmitted.split()):
         parts.append(f"was writing ({words} word{'' if words == 1 else 's'} kept)")
     return " · ".join(parts)

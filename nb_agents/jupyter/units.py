@@ -33,10 +33,12 @@ __all__ = [
 Tone = Literal["run", "ok", "ing", "cut", "err"]
 MAX_ITERATIONS = 8
 """Iterations of one loop that have a row."""
+MAX_DEPTH = 100
+"""Units within each other that have a row."""
 MAX_ASKS = 300
 """Characters of a prompt or a command."""
 
-_INDEX = re.compile(r"\[(\d+)\]$")
+_INDEX = re.compile(r"\[([0-9]{1,9})\]$")
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,9 @@ class _Tree:
 
     def rows(self, address: str = "", depth: int = 0) -> Iterator[UnitRow]:
         """Give the rows below an address."""
+        if depth > MAX_DEPTH and self._children.get(address):
+            yield _more(address, depth, "what is in here is not shown")
+            return
         children, left = self._children.get(address, []), 0
         within = self._view.steps.get(address)
         if within is not None and within.unit in ("foreach", "while"):
@@ -157,7 +162,8 @@ class _Tree:
                 numbers=numbers(*self._spent.get(agent.id, (0, 0.0))),
                 stop=stop_offer(agent, self._view),
             )
-            yield from self._called_rows(agent.id, depth + 1)
+            if depth < MAX_DEPTH:
+                yield from self._called_rows(agent.id, depth + 1)
 
     def _open_or_failed(self, iterations: list[str]) -> list[str]:
         steps = self._view.steps
@@ -181,7 +187,9 @@ class _Tree:
             is_writing=self._is_writing(step),
             numbers=numbers(tokens, cost),
             asks=text.clip(step.asks, MAX_ASKS),
-            seconds=step.ended_at - step.started_at if step.ended_at and step.started_at else None,
+            seconds=max(0.0, step.ended_at - step.started_at)
+            if step.ended_at and step.started_at
+            else None,
         )
 
     def _standing(self, step: StepView) -> tuple[str, Tone]:
@@ -192,7 +200,7 @@ class _Tree:
             return "failed", "err"
         if step.status == "skipped":
             return "skipped", "cut"
-        if self._view.is_over:
+        if self._view.ending:
             return self._cut(step), "cut"
         if step.address in self._view.gates:
             return "awaiting approval", "ing"
@@ -257,7 +265,7 @@ def called_by(view: RunView) -> Mapping[str, Sequence[AgentView]]:
 def standing_of(agent: AgentView, view: RunView) -> tuple[str, Tone]:
     """Give a chip's words and tone for an agent that another one called."""
     match agent.outcome:
-        case None if not view.is_over:
+        case None if not view.ending:
             return doing(agent, view), "run"
         case "finished":
             return "done", "ok"
@@ -288,7 +296,7 @@ def decided(given: ApprovalView) -> str:
 def _children(addresses: list[str]) -> Mapping[str, list[str]]:
     """Order all addresses by what they are in; what is planned keeps the recipe's order."""
     children: dict[str, list[str]] = {}
-    for address in dict.fromkeys(addresses):
+    for address in dict.fromkeys(filter(None, addresses)):
         children.setdefault(parent_of(address), []).append(address)
     return children
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ from nb_agents.jupyter.session_verbs import (
     tools_option,
 )
 from nb_agents.jupyter.tables import show_table
-from nb_agents.jupyter.waiting import question, stay
+from nb_agents.jupyter.waiting import stay
 from nb_agents.models.report import report_on
 from nb_agents.runs import registry
 from nb_agents.runs.log import log_lines
@@ -38,12 +38,12 @@ from nb_agents.session.layout import (
     TurnPaths,
     find_session,
     session_root,
-    sessions_by_use,
     turns_of,
 )
+from nb_agents.tools.announcements import announcements
 from nb_agents.tools.functions import find_functions
 
-__all__ = ["VERBS", "WITH_MESSAGE", "follow", "tell_of_dead_turns"]
+__all__ = ["VERBS", "WITH_MESSAGE", "follow"]
 
 _run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such as r1; the latest")
 
@@ -87,7 +87,7 @@ def stop(ip: Any, args: Any) -> None:
         "stopping-now": f"{what} is stopping now.",
     }
     sentence = said.get(result.status, result.status)
-    display({"text/plain": sentence[:1].upper() + sentence[1:]}, raw=True)
+    display({"text/plain": sentence[:1].upper() + sentence[1:]})
 
 
 @arguments("agents pause")
@@ -97,7 +97,7 @@ def pause(ip: Any, args: Any) -> None:
     run = registry.find_run(args.run)
     run.pause()
     said = f"Run {run.id} is paused: calls in flight finish, none begins."
-    display({"text/plain": f"{said} `%agents continue {run.id}` goes on."}, raw=True)
+    display({"text/plain": f"{said} `%agents continue {run.id}` goes on."})
 
 
 @arguments("agents continue")
@@ -108,7 +108,7 @@ def continue_(ip: Any, args: Any) -> None:
     if not run.view.is_paused:
         raise UserError(f"Run {run.id} is not paused; it is {run.status}.")
     run.resume()
-    display({"text/plain": f"Run {run.id} goes on."}, raw=True)
+    display({"text/plain": f"Run {run.id} goes on."})
 
 
 @arguments("agents wait")
@@ -139,11 +139,15 @@ def check(ip: Any, args: Any) -> None:
     if is_recipe(args.file):
         check_recipe(args.file, TeamSpec.from_file(args.config) if args.config else None)
         return
-    report = report_on(TeamSpec.from_file(args.file))
+    team = TeamSpec.from_file(args.file)
+    report = report_on(team)
+    gone = {each.agent for each in team.unsupported}
+    able = [(a.id, a.backend) for a in team.everyone if a.id not in gone]
+    tools = announcements(able, has_protected_paths=team.orchestrator.protects_paths)
     if report.agents:
         show_table(("agent", "type", "model", "key"), report.agents, "")
-    said = "\n".join([*report.lines, report.verdict])
-    display({"text/plain": f"{args.file}\n{said}"}, raw=True)
+    said = "\n".join([*report.lines, *tools, report.verdict])
+    display({"text/plain": f"{args.file}\n{said}"})
 
 
 @arguments("agents log")
@@ -158,9 +162,9 @@ def log(ip: Any, args: Any) -> None:
     recovered = read_journal(paths.journal)
     lines = log_lines(recovered.events)
     debug = paths.path / "debug.log"
-    if debug.exists():
+    if os.path.exists(debug):
         lines.append(f"(more in {shown_path(debug)})")
-    display({"text/plain": "\n".join([*lines, *recovered.warnings])}, raw=True)
+    display({"text/plain": "\n".join([*lines, *recovered.warnings])})
 
 
 def follow(ip: Any, run: Run, *, wait: bool) -> None:
@@ -178,7 +182,7 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
         said = stay(ip, run) if wait else ""
         show_text(run)
     if said:
-        display({"text/plain": said}, raw=True)
+        display({"text/plain": said})
 
 
 @arguments("agents resume")
@@ -194,7 +198,8 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
 def resume(ip: Any, args: Any) -> None:
     """Go on with an incomplete turn: same task, nothing that finished runs again."""
     if args.preview:
-        display({"text/plain": str(preview(args.session, args.session_root))}, raw=True)
+        told = preview(args.session, args.session_root, args.config, recipe=args.recipe)
+        display({"text/plain": str(told)})
         return
     run = resume_turn(
         args.session,
@@ -221,44 +226,6 @@ VERBS: dict[str, Callable[[Any, Any], None]] = {
     **RECIPE_VERBS,
     **SESSION_VERBS,
 }
-
-
-def tell_of_dead_turns() -> None:
-    """Say which turns were cut off when their kernel died; reading them mends their files."""
-    for path in sessions_by_use(session_root()):
-        last = turns_of(path)[-1]
-        if not _never_ended(last) or last.is_live():
-            continue
-        turn = load_turn(last)
-        go_on = f"%agents resume {path.name}" if turn.view.recipe else "%%agents --continue"
-        said = (
-            f"Incomplete turn {path.name}/{last.number}: its kernel died. Kept: {_kept(turn)}. "
-            f"`%agents show {path.name}` shows it, `{go_on}` goes on."
-        )
-        asked = map(question, turn.view.gates.values())
-        display({"text/plain": " ".join([said, *asked])}, raw=True)
-
-
-def _never_ended(paths: TurnPaths) -> bool:
-    try:
-        data = json.loads(paths.metadata.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return paths.journal.exists()
-    return isinstance(data, dict) and data.get("run_status") in (
-        "pending",
-        "in-progress",
-        "awaiting",
-    )
-
-
-def _kept(turn: PastTurn) -> str:
-    if turn.view.recipe:
-        steps = [s for s in turn.view.steps.values() if s.unit in ("agent", "bash")]
-        done = sum(s.status == "ok" for s in steps)
-        return f"{done} step(s), {turn.view.file_count or 0} file(s)"
-    agents = turn.view.agents.values()
-    answers, partial = sum(1 for a in agents if a.answers), sum(1 for a in agents if a.partial)
-    return f"{answers} answer(s), {partial} partial text(s), {turn.view.file_count or 0} file(s)"
 
 
 def _turn(name: str, root: Path) -> PastTurn:

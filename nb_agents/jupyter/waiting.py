@@ -79,7 +79,7 @@ def _tell_when_asked(run: Run) -> str:
     while gate := _wait_for_gate(run, told):
         told.append(gate.address)
         how = "Answer on the panel. An interrupt stops the run here, and a resume asks again."
-        display({"text/plain": f"{question(gate)} {how}"}, raw=True)
+        display({"text/plain": f"{question(gate)} {how}"})
     run.wait_quietly()
     return ""
 

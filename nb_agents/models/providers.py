@@ -11,8 +11,9 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nb_agents.config.backends import BACKEND_TYPES, type_at, why_unsupported
@@ -24,6 +25,7 @@ from nb_agents.models.backend import Backend, PydanticBackend
 if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.models import Model
+    from pydantic_ai.profiles import ModelProfile
 
 __all__ = [
     "FoundKey",
@@ -35,9 +37,14 @@ __all__ = [
     "http_client",
     "is_usable",
     "load",
+    "refusals",
 ]
 
-_BASE = ("pydantic_ai.direct", "pydantic_ai.models.function", "httpx2")
+_BASE = (
+    "pydantic_ai.direct",
+    "pydantic_ai.models.function",
+    "nb_agents.models.response_limits",
+)
 _loading = threading.Lock()
 
 CONNECT_TIMEOUT_S = 10.0
@@ -74,10 +81,13 @@ def http_client() -> httpx2.AsyncClient:
     """Make the one HTTP client of a run, with explicit limits and timeouts; the run closes it."""
     import httpx2
 
+    from nb_agents.models.response_limits import limit
+
     return httpx2.AsyncClient(
         timeout=httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=None),
         limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
         follow_redirects=True,
+        event_hooks={"response": [limit]},
     )
 
 
@@ -88,10 +98,34 @@ def check_team(team: TeamSpec) -> None:
         team: The team.
 
     Raises:
-        ConfigError: Agents whose backend type can't run here, each by name, or one whose model is
-            not named; with its place in the file.
+        ConfigError: Agents whose backend type can't run here, each by name; a key that restricts
+            and can't be enforced; an agent whose model is not named; with the place in the file.
         MissingKeyError: A key that is not set, named by its variable.
     """
+    for refusal in refusals(team):
+        raise refusal
+
+
+def refusals(team: TeamSpec) -> Iterator[UserError]:
+    """Give every reason for which a team can't start.
+
+    Args:
+        team: The team.
+    """
+    try:
+        _check_agents(team)
+    except ConfigError as exc:
+        yield exc
+        return
+    yield from team.refusals
+    for agent in team.everyone:
+        try:
+            check_agent(team, agent)
+        except UserError as exc:
+            yield exc
+
+
+def _check_agents(team: TeamSpec) -> None:
     if not team.agents:
         raise ConfigError(NO_AGENTS)
     if unsupported := team.unsupported:
@@ -103,8 +137,6 @@ def check_team(team: TeamSpec) -> None:
         if any(agent.id not in gone for agent in team.agents):
             said.append("--skip-unsupported (from Python: skip_unsupported=True) runs the others.")
         raise team.fault(" ".join(said), "agents", unsupported[0].agent, "backend", "type")
-    for agent in team.everyone:
-        check_agent(team, agent)
 
 
 def check_agent(team: TeamSpec, agent: AgentSpec) -> None:
@@ -218,7 +250,27 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     from pydantic_ai.providers.openai import OpenAIProvider
 
     provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
-    return OpenAIChatModel(spec.model, provider=provider)
+    is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)
+    return OpenAIChatModel(spec.model, provider=provider, profile=partial(_profile, is_openai))
+
+
+def _profile(is_openai: bool, default: ModelProfile) -> ModelProfile:
+    """Say how a model takes `max_tokens`: by this name, as all servers know it, except OpenAI's.
+
+    OpenAI's reasoning models refuse it, also behind a proxy. Elsewhere `max_completion_tokens` may
+    be ignored without a word, and the reply has no end.
+
+    Source: https://github.com/ggml-org/llama.cpp/issues/13700 and
+    https://github.com/abetlen/llama-cpp-python/issues/1907; the default is pydantic-ai's by the
+    model's name.
+    """
+    from pydantic_ai.profiles import merge_profile
+    from pydantic_ai.profiles.openai import OpenAIModelProfile
+
+    by_new_name = is_openai or default.get("supports_thinking", False)
+    return merge_profile(
+        default, OpenAIModelProfile(openai_chat_supports_max_completion_tokens=by_new_name)
+    )
 
 
 def _azure(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> Model:

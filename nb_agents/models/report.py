@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from nb_agents.config.team import AgentSpec, TeamSpec
-from nb_agents.errors import ConfigError, MissingKeyError, UserError
-from nb_agents.models.providers import check_agent, find_key
+from nb_agents.errors import ConfigError, MissingKeyError
+from nb_agents.models.providers import find_key, refusals
 
 __all__ = ["AgentReport", "TeamReport", "report_on"]
 
@@ -56,8 +55,7 @@ def report_on(team: TeamSpec) -> TeamReport:
     gone = {each.agent for each in team.unsupported}
     agents = tuple(_agent(agent, agent.id not in gone) for agent in team.everyone)
     lines = [_timeouts(team), *_context_paths(team)]
-    if ignored := team.ignored:
-        lines.append(f"Ignored here: {', '.join(ignored)}")
+    lines += team.notices
     lines += [f"Not supported: {u.agent} ({u.type}). {u.why}" for u in team.unsupported]
     return TeamReport(agents, tuple(lines), _verdict(team))
 
@@ -89,8 +87,13 @@ def _seconds(limit: float | None) -> str:
 
 
 def _context_paths(team: TeamSpec) -> list[str]:
-    paths = [each.path for each in team.orchestrator.context_paths]
-    return [f"Context paths: {', '.join(paths)}"] if paths else []
+    given = team.orchestrator
+    paths = [each.path for each in given.context_paths]
+    writable = [each.path for each in given.context_paths if each.permission == "write"]
+    lines = [f"Context paths: {', '.join(paths)}"] if paths else []
+    if given.writes_context_paths:
+        lines.append(f"Written by the agent that presents: {', '.join(writable)}")
+    return lines
 
 
 def _verdict(team: TeamSpec) -> str:
@@ -99,7 +102,7 @@ def _verdict(team: TeamSpec) -> str:
         rest = team.without_unsupported()
     except ConfigError as exc:
         return f"Can't start. {exc.message}"
-    reasons = [*_missing(rest), *_faults(rest, team)]
+    reasons = [*_missing(rest), *_faults(rest)]
     if reasons:
         return "\n".join(["Can't start.", *reasons])
     return "Can start." if rest is team else "Can start with --skip-unsupported."
@@ -107,22 +110,14 @@ def _verdict(team: TeamSpec) -> str:
 
 def _missing(team: TeamSpec) -> list[str]:
     """Name the variables to set, each once however many agents want it."""
-    names = [exc.variable for exc in _refusals(team) if isinstance(exc, MissingKeyError)]
+    names = [exc.variable for exc in refusals(team) if isinstance(exc, MissingKeyError)]
     return [f"Set in the environment first: {', '.join(dict.fromkeys(names))}."] if names else []
 
 
-def _faults(rest: TeamSpec, team: TeamSpec) -> list[str]:
-    faults = [str(exc) for exc in _refusals(rest) if not isinstance(exc, MissingKeyError)]
+def _faults(rest: TeamSpec) -> list[str]:
+    faults = [str(exc) for exc in refusals(rest) if not isinstance(exc, MissingKeyError)]
     try:
-        _ = team.context_paths
+        _ = rest.context_paths
     except ConfigError as exc:
         faults.append(str(exc))
     return faults
-
-
-def _refusals(team: TeamSpec) -> Iterator[UserError]:
-    for agent in team.everyone:
-        try:
-            check_agent(team, agent)
-        except UserError as exc:
-            yield exc

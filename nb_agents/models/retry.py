@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from nb_agents.errors import UserError
+from nb_agents.errors import ReplyTooLongError, UserError
+from nb_agents.models.ending import BrokenReplyError
 
 __all__ = ["Backoff", "DEFAULT_RETRY", "Retry", "describe", "is_transient", "retry_delay_s"]
 
@@ -26,6 +27,9 @@ _TRANSIENT_STATUS = {408, 409, 425, 429, *range(500, 600)}
 """Statuses that pass; those of errors that pydantic-ai has put into no category."""
 
 MAX_MESSAGE = 300
+
+MAX_CAUSES = 20
+"""Causes of an error that are looked at; a chain of them may be a circle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +134,14 @@ def is_transient(error: Exception) -> bool:
     import httpx2
     from pydantic_ai import exceptions as px
 
+    error = _limit_in(error) or error
     transient = (
         px.ModelRateLimitError,
         px.ModelUnavailableError,
         px.ModelServerError,
         px.ModelConnectionError,
         px.UnexpectedModelBehavior,
+        BrokenReplyError,
         httpx2.TransportError,
         json.JSONDecodeError,
     )
@@ -145,6 +151,16 @@ def is_transient(error: Exception) -> bool:
     # An error whose kind the provider did not tell, such as one sent inside an open stream.
     is_untold = type(error) is px.ModelAPIError
     return is_untold or isinstance(error, transient) or _status(error) in _TRANSIENT_STATUS
+
+
+def _limit_in(error: BaseException) -> ReplyTooLongError | None:
+    """Find the limit that a call went over, whatever an SDK made of it."""
+    cause: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if cause is None or isinstance(cause, ReplyTooLongError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _status(error: Exception) -> int | None:
@@ -161,10 +177,14 @@ def describe(error: Exception) -> str:
     Returns:
         A sentence of at most `MAX_MESSAGE` characters.
     """
-    status = _status(error)
+    too_long = _limit_in(error)
+    status = _status(too_long or error)
     if status is not None:
         text = _STATUS.get(status, "The server refused the request")
-        return f"{text} (HTTP {status})."
+        said = f"{text} (HTTP {status})."
+        return f"{said} {too_long}" if too_long else said
+    if too_long or isinstance(error, BrokenReplyError):
+        return str(too_long or error)
     import httpx2
     from pydantic_ai import exceptions as px
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeGuard
 
 from nb_agents import events as ev
 from nb_agents.agents.decisions import Offer, Verdict
 from nb_agents.agents.prompts import follow_up
+from nb_agents.agents.replay import OpenRound
+from nb_agents.recipes.work import AgentWork
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.workspace import Workspace
@@ -16,7 +18,7 @@ from nb_agents.tools.workspace import Workspace
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
-__all__ = ["StepSeat", "is_about", "opening", "toolbox"]
+__all__ = ["StepSeat", "goes_on", "opening", "toolbox"]
 
 _SYSTEM = """You do one step of a workflow. Your last message, as plain text, is the step's result:
 the next steps get it as it is, so write the result alone, without asking back. You have a workspace
@@ -89,16 +91,18 @@ def opening(
     return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(asked)])]
 
 
-def is_about(request: Sequence[Any], prompt: str) -> bool:
-    """Tell whether a step's conversation was opened with this prompt; a changed recipe has another.
+def goes_on(past: OpenRound | None, work: AgentWork) -> TypeGuard[OpenRound]:
+    """Tell whether a step goes on with the conversation that a stop cut.
 
     Args:
-        request: Its first messages, as pydantic-ai's JSON.
-        prompt: What the step asks now.
+        past: The conversation; None when there is none.
+        work: The step as it is now; a changed recipe may ask something else.
     """
-    parts = [part for message in request for part in message.get("parts", ())]
+    if past is None:
+        return False
+    parts = [part for message in past.request for part in message.get("parts", ())]
     asked = [str(p.get("content")) for p in parts if p.get("part_kind") == "user-prompt"]
-    return any(text == prompt or text.startswith(f"{prompt}\n\n") for text in asked)
+    return any(text == work.prompt or text.startswith(f"{work.prompt}\n\n") for text in asked)
 
 
 def toolbox(workspace: Path, context: Sequence[Path], others: AgentTools) -> Toolbox:

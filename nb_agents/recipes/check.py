@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from nb_agents.config.backends import why_unsupported
 from nb_agents.config.faults import Finding, nearest
@@ -24,6 +25,7 @@ from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.recipes.crew import worker_for
 from nb_agents.recipes.expression import parse
 from nb_agents.recipes.outline import Outline, one_line
+from nb_agents.recipes.shell import misplaced
 from nb_agents.recipes.template import variables
 
 __all__ = ["Report", "check", "find_recipe"]
@@ -119,6 +121,7 @@ class _Checker:
     warnings: list[Finding] = field(default_factory=list)
     outline: Outline = field(default_factory=Outline)
     seen: set[Path] = field(default_factory=set)
+    settled: dict[str, Any] = field(default_factory=dict)
 
     def recipe(self, recipe: Recipe, given: set[str], callers: tuple[Path, ...]) -> None:
         """Check a recipe.
@@ -135,9 +138,11 @@ class _Checker:
             self.seen.add(path)
             callers = (*callers, path)
         known = {*recipe.context, *recipe.required, *given}
+        outer, self.settled = self.settled, _settled(recipe, given)
         with self.outline.inside():
             for placed in recipe.placed_stages:
                 self._stage(recipe, placed, known, callers)
+        self.settled = outer
 
     def _stage(
         self, recipe: Recipe, placed: PlacedStage, known: set[str], callers: tuple[Path, ...]
@@ -240,6 +245,19 @@ class _Checker:
             else:
                 for text in _texts(value):
                     self._text(recipe, text, (*path, alias), who, known)
+                    if key == "command":
+                        self._command(recipe, text, (*path, alias), who, known)
+
+    def _command(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
+        """Check that values stand where they stay data."""
+        try:
+            found = misplaced(text, lambda name: _is_known(name, known), self.settled)
+        except RecipeError:  # it is no template, which was told
+            return
+        for each in found:
+            line = text.split("\n")[each.line - 1].strip()
+            findings = self.faults if each.is_fault else self.warnings
+            findings.append(_placed(recipe, f"{who}: {each.what}", path, line))
 
     def _condition(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
         if not text:
@@ -273,6 +291,27 @@ class _Checker:
                 hint = f" Did you mean {{{{{near}}}}}?" if near and near not in name else ""
                 what = f"{who} uses {{{{{name}}}}}, which nothing sets before it.{hint}"
                 self.warnings.append(_placed(recipe, what, path, name))
+
+
+def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
+    """Return the values that stay what the recipe says, by name.
+
+    An empty one is there to be given; an index is a number.
+    """
+    changed: set[str | None] = {*given}
+    waiting = [step for placed in recipe.placed_stages for step in placed.stage.steps]
+    while waiting:
+        step = waiting.pop()
+        waiting += step.steps
+        changed |= {step.output, step.output_exit_code, step.collect, step.as_}
+        changed |= step.update_context.keys()
+    index = {"index": 0}
+    settled = {
+        name: value
+        for name, value in recipe.context.items()
+        if name not in changed and value not in (None, "")
+    }
+    return {**settled, "step": index, "stage": index, "_loop_index": 0, "_loop_iteration": 1}
 
 
 def _unreadable(who: str, path: Keys, exc: RecipeError) -> str:

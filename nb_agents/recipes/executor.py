@@ -51,14 +51,18 @@ from nb_agents.recipes.work import (
     Work,
 )
 from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
-from nb_agents.tools.kept import kept_folder
+from nb_agents.tools.environment import persons_env
+from nb_agents.tools.kept import kept_folder, last_chars
 from nb_agents.tools.policy import AgentTools
-from nb_agents.tools.process import clean_env, run_bash
+from nb_agents.tools.process import run_bash
 
 __all__ = ["Executor", "Models"]
 
 _MAX_STREAMED = 100_000
 """Characters of one event of a command's output: views show its end, its result has the whole."""
+
+_MAX_ERRORS = 2000
+"""Characters of what a command wrote as errors that are told."""
 
 logger = logging.getLogger("nb_agents")
 
@@ -376,10 +380,11 @@ class Executor:
             )
         )
         past = self._open_rounds.pop(address, None)
-        if past is not None and not agent_step.is_about(past.request, work.prompt):
-            past = None
-        if past is None:
-            heard = len(self._said)
+        if agent_step.goes_on(past, work):
+            heard = self._heard.get(address, 0)
+            messages, past = load_messages(past.request), load_round(past)
+        else:
+            heard, past = len(self._said), None
             messages = agent_step.opening(
                 spec.system_message, work.prompt, self._context, self._said
             )
@@ -387,9 +392,6 @@ class Executor:
             self._emit(
                 ev.RoundStarted(agent=address, number=work.attempt, request=request, heard=heard)
             )
-        else:
-            heard = self._heard.get(address, 0)
-            messages, past = load_messages(past.request), load_round(past)
         kept = kept_folder(self._models.kept, spec.id)
         tools = await self._models.tools(spec.id, self._workspace, spec.backend)
         turn = self._active[address] = AgentTurn(
@@ -423,7 +425,7 @@ class Executor:
                 work.command,
                 cwd=_directory(self._workspace, work.cwd),
                 # By this name recipes find a Python.
-                env=clean_env(
+                env=persons_env(
                     {"AMPLIFIER_PYTHON": sys.executable, **work.env}, self._models.secrets
                 ),
                 timeout_s=work.timeout_s,
@@ -435,7 +437,8 @@ class Executor:
         if done.exit_code is None:
             raise TimeoutError(f"The command took longer than {work.timeout_s:g} s.")
         if done.exit_code and not work.tolerates:
-            said = f": {done.errors.strip()[-2000:]}" if done.errors.strip() else "."
+            errors = last_chars(done.errors.strip(), _MAX_ERRORS)
+            said = f": {errors}" if errors else "."
             raise OSError(f"The command ended with exit code {done.exit_code}{said}")
         self._emit(
             ev.StepFinished(
@@ -447,8 +450,9 @@ class Executor:
         written = self._written[address]
         text = "".join(written)
         written.clear()
-        if (left_out := len(text) - _MAX_STREAMED) > 0:
-            text = f"[… {left_out} characters left out]\n{text[left_out:]}"
+        end = last_chars(text, _MAX_STREAMED)
+        if left_out := len(text) - len(end):
+            text = f"[… {left_out} characters left out]\n{end}"
         if text:
             self._emit(ev.OutputStreamed(step=address, text=text))
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from nb_agents.unicode import well_formed
+
 __all__ = ["JSON_RIDER", "Output", "final_text", "value_of"]
 
 JSON_RIDER = """
@@ -147,11 +149,7 @@ def _first_in(text: str) -> Any:
 def _plain(value: Any, room: int = _DEPTH) -> Any:
     """Give a value without halves of characters; refuse one that is nested too deeply."""
     if isinstance(value, str):
-        return (
-            value
-            if value.isascii()
-            else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        )
+        return well_formed(value)
     if isinstance(value, dict | list) and not room:
         raise ValueError("nested too deeply")
     if isinstance(value, dict):

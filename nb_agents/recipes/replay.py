@@ -33,7 +33,7 @@ def past(events: Iterable[ev.Event]) -> Progress:
 
 def resumed(progress: Progress) -> Progress:
     """Give the progress that a resume goes on with: what ended it is tried and asked again."""
-    if not progress.recipes:
+    if "" not in progress.recipes:
         return progress
     # What ended it may hide what else had failed, as in a recipe that then took too long.
     while (again := forget(progress, fatal(progress))) != progress:

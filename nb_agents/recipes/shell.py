@@ -2,20 +2,23 @@ r"""Values in bash commands: what a model wrote becomes data there, never a comm
 
 A value's text stands in one place only, before the command: ``nb_value_0=$'…'; ``. Where the
 recipe has ``{{x}}`` stands ``"${nb_value_0}"``, with the quotes that the place needs, and bash
-doesn't read as code what an expansion gives. Escaping each value where it stands would have to be
-right about every place; this has to be right only about the places where bash does look again at
-what an expansion gave: arithmetic, subscripts, ``eval`` and its kin, the name of a program. There
-a value must be a number, or is refused. Bash's own grammar (tree-sitter's) tells the places apart;
-a command that it can't read is refused.
+doesn't read as code what an expansion gives.
+
+Bash looks again at some texts, and programs run some of theirs. So a value may be anything only
+where it is known to stay data: in the arguments of a command that doesn't run them, in what is
+assigned, in a here-document or a redirection, in ``for``, ``case`` and ``[[ == ]]``. Everywhere
+else its characters must be harmless, in arithmetic those of a number; so they must be in all of a
+command that runs text to which a value could get by way of a variable, a file or a pipe. Bash's
+grammar (tree-sitter's) tells the places apart; a command that it can't read takes no values.
 
 What this can't do:
 
-- A program may take its input as code: ``python3 -c "…{{x}}…"``, ``python3 <<'EOF'``, ``awk``,
-  ``sed``, ``jq``. To bash these are texts, and the program gets exactly the value. Give such a
-  program the value in the step's ``env``, and let it read that variable.
-- A value may begin with ``-``, which a program may take for an option. Write ``--`` before it.
-- A value isn't followed through a program (``$(echo {{x}})``), a function's argument, or a second
-  variable.
+- A program or script that isn't known here may run its arguments: ``./run.sh {{x}}`` is data for
+  bash, and for ``run.sh`` what it makes of it. So may code in other languages, and what reads
+  variables of the step's ``env``.
+- A file that the command writes and then runs is followed by its name alone, and not when a
+  program writes it that isn't known to.
+- A value may name a file that isn't meant, with ``/`` or ``..`` in it.
 
 ``{{x | raw}}`` inserts the text as it is, as a part of the command: for text that the recipe's
 author wrote.
@@ -24,23 +27,22 @@ author wrote.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Node
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes import shell_rules
-from nb_agents.recipes.shell_rules import Rule
-from nb_agents.recipes.template import Insertion, fill
+from nb_agents.recipes.expression import as_text, lookup
+from nb_agents.recipes.shell_places import Script
+from nb_agents.recipes.shell_rules import Rule, nowhere
+from nb_agents.recipes.shell_tree import Tree, is_quoted, source
+from nb_agents.recipes.template import Insertion, fill, shapes
 
-__all__ = ["render_command"]
+__all__ = ["Misplaced", "misplaced", "render_command"]
 
 _PREFIX = "nb_value_"
-_JINJA = re.compile(rb"(?<!\S)\{%(?=\s)")
 
 
 def render_command(command: str, context: Mapping[str, Any]) -> str:
@@ -62,7 +64,57 @@ def render_command(command: str, context: Mapping[str, Any]) -> str:
     ]
     if not any(isinstance(piece, Insertion) for piece in pieces):
         return "".join(map(str, pieces))
-    return _Script(pieces).rendered()
+    return _Command(pieces).rendered()
+
+
+class Misplaced(NamedTuple):
+    """A value in a command at a place where not any text is data.
+
+    Attributes:
+        line: Its line in the command, from 1.
+        path: The variable.
+        what: What is wrong, in a sentence.
+        is_fault: Whether it doesn't belong there; else it is refused when it isn't harmless.
+    """
+
+    line: int
+    path: str
+    what: str
+    is_fault: bool
+
+
+def misplaced(
+    command: str, is_set: Callable[[str], bool], known: Mapping[str, Any]
+) -> list[Misplaced]:
+    """Find the values of a command that may be refused, before they are there.
+
+    Args:
+        command: The template.
+        is_set: Tells whether something sets a variable.
+        known: The values that are known, by name.
+
+    Returns:
+        One for each value and line, the worst.
+    """
+    found: dict[tuple[int, str], Misplaced] = {}
+    for pieces in shapes(command, is_set):
+        values = [piece for piece in pieces if isinstance(piece, Insertion)]
+        if not values or any(value.is_raw for value in values):
+            continue  # what is raw can't be read before
+        for value, rule in _Command(pieces).rules():
+            at, before = (value.line, value.path), found.get((value.line, value.path))
+            is_worse = before is None or (rule.is_fault and not before.is_fault)
+            if is_worse and not rule.is_silent and not _is_known_as(value.path, rule, known):
+                found[at] = Misplaced(*at, rule.refusal(value.path), rule.is_fault)
+    return list(found.values())
+
+
+def _is_known_as(path: str, rule: Rule, known: Mapping[str, Any]) -> bool:
+    try:
+        text = as_text(lookup(known, path))
+    except RecipeError:
+        return False
+    return rule.allows(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +123,10 @@ class _Slot:
 
     value: Insertion
     name: str
-    start: int
-    end: int
+    at: range
 
 
-class _Script:
+class _Command:
     """A command, in bytes because tree-sitter counts them."""
 
     def __init__(self, pieces: list[str | Insertion]) -> None:
@@ -86,16 +137,21 @@ class _Script:
             start = len(self._source)
             if isinstance(piece, Insertion):
                 name = names[piece.path]
-                self._slots.append(_Slot(piece, name, start, start + len(name)))
+                self._slots.append(_Slot(piece, name, range(start, start + len(name))))
                 piece = name
             self._source += piece.encode("utf-8", "surrogatepass")
-        self._root = _parsed(self._source)
+        self._tree = Tree(self._source)
 
     def rendered(self) -> str:
-        self._check_grammar()
+        """Return the script, or raise what is wrong with it."""
+        for value, rule in self.rules():
+            if not rule.allows(value.text):
+                raise RecipeError(f"Line {value.line}: {rule.refusal(value.path)}")
         edits: dict[tuple[int, int], str] = {}
         for slot in self._slots:
-            edits |= self._edits(slot)
+            around = list(self._tree.around(self._tree.leaf(slot.at)))
+            edits |= _without_quotes(around)
+            edits[slot.at.start, slot.at.stop] = _reference(around) % slot.name
         script, at = "", 0
         for (start, end), text in sorted(edits.items()):
             script += self._text(at, start) + text
@@ -104,54 +160,18 @@ class _Script:
         head = "".join(f"{name}={_quoted(value)}; " for name, value in values.items())
         return head + script + self._text(at, len(self._source))
 
+    def rules(self) -> Iterator[tuple[Insertion, Rule]]:
+        """Yield what each value must be like."""
+        if self._tree.error_line:
+            where = f"in a command whose line {self._tree.error_line} can't be read as bash"
+            yield from ((slot.value, nowhere(where)) for slot in self._slots)
+            return
+        script = Script(self._tree, [slot.at for slot in self._slots])
+        for slot in self._slots:
+            yield from ((slot.value, rule) for rule in script.rules(slot.at))
+
     def _text(self, start: int, end: int) -> str:
         return self._source[start:end].decode("utf-8", "surrogatepass")
-
-    def _check_grammar(self) -> None:
-        if not self._root.has_error:
-            return
-        line = _first_error(self._root).start_point.row + 1
-        names = ", ".join(dict.fromkeys(f"{{{{{slot.value.path}}}}}" for slot in self._slots))
-        raise RecipeError(
-            f"Line {line} of the command can't be read as bash, so {names} can't be inserted "
-            f"safely. Give the value in the step's env, or write {{{{name | raw}}}} to insert it "
-            f"as a part of the command."
-        )
-
-    def _edits(self, slot: _Slot) -> dict[tuple[int, int], str]:
-        leaf = self._root.descendant_for_byte_range(slot.start, slot.end)
-        assert leaf is not None
-        for rule in self._rules(slot, leaf):
-            if not (rule.allowed and rule.allowed.fullmatch(slot.value.text)):
-                raise _refused(slot.value, rule)
-        edits = _without_quotes(leaf, self._source)
-        return edits | {(slot.start, slot.end): _reference(leaf) % slot.name}
-
-    def _rules(self, slot: _Slot, leaf: Node) -> Iterator[Rule]:
-        place = shell_rules.Place(leaf, slot.start, slot.end, self._names)
-        yield from shell_rules.rules(place)
-        for name in shell_rules.assigned(leaf):
-            yield from self._evaluated.get(name, [])
-
-    @cached_property
-    def _names(self) -> frozenset[bytes]:
-        return frozenset(slot.name.encode() for slot in self._slots)
-
-    @cached_property
-    def _evaluated(self) -> dict[bytes, list[Rule]]:
-        return shell_rules.evaluated(self._root)
-
-
-@lru_cache(maxsize=1)
-def _language() -> Language:
-    return Language(tree_sitter_bash.language())
-
-
-def _parsed(source: bytes) -> Node:
-    """Parse a command. To bash Jinja's ``{%`` is a word like any, to the grammar it isn't."""
-    parser = Parser(_language())
-    root = parser.parse(source).root_node
-    return parser.parse(_JINJA.sub(b"xx", source)).root_node if root.has_error else root
 
 
 def _names(pieces: list[str | Insertion]) -> dict[str, str]:
@@ -178,9 +198,9 @@ def _quoted(value: Insertion) -> str:
     return "$'" + re.sub(rb"[^ -&(-\[\]-~]", lambda m: b"\\%03o" % m[0][0], data).decode() + "'"
 
 
-def _reference(leaf: Node) -> str:
+def _reference(around: Sequence[Node]) -> str:
     """Give how to write the variable, with ``%s`` for its name, so that it is one word or part."""
-    for node in shell_rules.upward(leaf):
+    for node in around:
         match node.type:
             case "string" | "heredoc_body" | "comment" | "variable_name":
                 return "${%s}"
@@ -193,36 +213,21 @@ def _reference(leaf: Node) -> str:
     return '"${%s}"'
 
 
-def _without_quotes(leaf: Node, source: bytes) -> dict[tuple[int, int], str]:
+def _without_quotes(around: Sequence[Node]) -> dict[tuple[int, int], str]:
     """Make the here-document around a place expand its variables, its own text unchanged.
 
     With a quoted tag nothing in it is expanded. A value inserted as text could hold a line that
     ends it, and then go on as commands.
     """
-    body = next((n for n in shell_rules.upward(leaf) if n.type == "heredoc_body"), None)
-    if body is None or body.parent is None:
+    kinds = [node.type for node in around]
+    if "heredoc_body" not in kinds:
         return {}
-    tag = next(child for child in body.parent.children if child.type == "heredoc_start")
-    if not shell_rules.is_quoted(tag):
+    body, redirect = around[kinds.index("heredoc_body") :][:2]
+    if not is_quoted(redirect):
         return {}
-    edits = {(tag.start_byte, tag.end_byte): shell_rules.bare(tag).decode()}
-    for match in re.finditer(rb"[\\$`]", source[body.start_byte : body.end_byte]):
+    tag = next(child for child in redirect.children if child.type == "heredoc_start")
+    edits = {(tag.start_byte, tag.end_byte): re.sub(r"[\\'\"]", "", source(tag))}
+    for match in re.finditer(rb"[\\$`]", body.text or b""):
         at = body.start_byte + match.start()
         edits[at, at + 1] = "\\" + match[0].decode()
     return edits
-
-
-def _first_error(root: Node) -> Node:
-    node = root
-    while not (node.is_error or node.is_missing):
-        node = next(child for child in node.children if child.has_error)
-    return node
-
-
-def _refused(value: Insertion, rule: Rule) -> RecipeError:
-    must = f"where only {rule.what} can stand safely" if rule.allowed else "and bash would run it"
-    return RecipeError(
-        f"Line {value.line}: {{{{{value.path}}}}} stands {rule.where}, {must}. Give the value in "
-        f"the step's env, or write {{{{{value.path} | raw}}}} to insert it as a part of the "
-        f"command."
-    )

@@ -16,7 +16,7 @@ Source: https://github.com/microsoft/amplifier-bundle-recipes, whose ``{{name}}`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,7 +25,7 @@ from nb_agents.errors import RecipeError
 from nb_agents.recipes import expression
 from nb_agents.recipes.expression import Expression, as_text, lookup
 
-__all__ = ["Insertion", "fill", "render", "render_value", "variables"]
+__all__ = ["Insertion", "fill", "render", "render_value", "shapes", "variables"]
 
 _TAG = re.compile(
     r"""(?P<escape>\\?)(?:
@@ -147,6 +147,39 @@ def fill(text: str, context: Mapping[str, Any]) -> list[str | Insertion]:
         RecipeError: A variable is not defined, or a block is not closed.
     """
     return list(_fill(_parse(text), context))
+
+
+def shapes(text: str, is_set: Callable[[str], bool]) -> list[list[str | Insertion]]:
+    """Take a template apart before its values are there.
+
+    Args:
+        text: The template.
+        is_set: Tells whether something sets a variable; ``{{ name }}`` of others stays as it is.
+
+    Returns:
+        The pieces with empty values: once with the first branch of each block, and, if it has
+        blocks, once with the second.
+
+    Raises:
+        RecipeError: A block is not closed, or its condition can't be parsed.
+    """
+    nodes = _parse(text)
+    takes = (True, False) if any(isinstance(node, _If) for node in nodes) else (True,)
+    return [list(_shape(nodes, is_set, first)) for first in takes]
+
+
+def _shape(
+    nodes: tuple[_Node, ...], is_set: Callable[[str], bool], first: bool
+) -> Iterator[str | Insertion]:
+    for node in nodes:
+        if isinstance(node, _If):
+            yield from _shape(node.then if first else node.otherwise, is_set, first)
+        elif isinstance(node, str):
+            yield node
+        elif node.instead and not is_set(node.path):
+            yield node.instead
+        else:
+            yield Insertion(node.path, "", node.line, node.is_raw)
 
 
 def _fill(nodes: tuple[_Node, ...], context: Mapping[str, Any]) -> Iterator[str | Insertion]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,14 +15,15 @@ from nb_agents import events as ev
 from nb_agents.agents.caller import current_caller
 from nb_agents.agents.team import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
-from nb_agents.config.team import AgentSpec
+from nb_agents.config.backends import BACKEND_TYPES
+from nb_agents.config.secrets import secrets_of_environment
+from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.recipes.executor import Executor, Models
 from nb_agents.recipes.progress import fold
 from nb_agents.runs.children import Children, Home
-from nb_agents.runs.debug import secrets_of
 from nb_agents.session.cancellation import read_stop
 from nb_agents.tools.kit import ToolKit, ToolPlaces
 from nb_agents.tools.policy import AgentTools
@@ -80,9 +81,9 @@ def children_for(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Ch
     children = Children(
         Home(
             work.spec,
-            partial(backend_for, client=client),
+            _maker(run, client),
             kit.open,
-            work.paths.workspaces,
+            work.paths.live_workspaces,
             work.context,
             run.limits.emit,
             admit,
@@ -96,7 +97,13 @@ def kit_for(run: Execution) -> ToolKit:
     """Make the tools of a run; they start when it does."""
     work = run.work
     places = ToolPlaces(
-        work.paths.path.parent, work.paths.path, work.context, secrets_of(work.spec)
+        work.paths.path.parent,
+        work.paths.tools,
+        work.context,
+        _uninherited(work.spec),
+        work.mask,
+        work.writable,
+        work.spec.orchestrator.protects_paths,
     )
     return ToolKit(places, work.functions, run.recorder.note, run.approvals.ask, current_caller)
 
@@ -108,7 +115,7 @@ async def _team(
     tools: dict[str, AgentTools] = {}
 
     async def open_tools(agent: AgentSpec) -> None:
-        space = work.paths.workspaces / agent.id
+        space = work.paths.live_workspaces / agent.id
         others = children.tools(agent.id, agent.backend)
         tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
@@ -116,8 +123,10 @@ async def _team(
         for agent in spec.agents:
             group.start_soon(open_tools, agent)
 
+    make = _maker(run, client)
+
     def backends() -> dict[str, Backend]:
-        return {a.id: backend_for(a, client) for a in spec.agents}
+        return {a.id: make(a) for a in spec.agents}
 
     return Team(
         spec,
@@ -143,14 +152,14 @@ async def _executor(
 
     work = run.work
     assert work.recipe is not None
-    resumed, make = work.resumed, partial(backend_for, client=client)
+    resumed, make = work.resumed, _maker(run, client)
     loaded = ev.RecipeLoaded(step="", path=str(work.recipe.path or ""), text=work.recipe.text)
     started = replace(work.started(), at=run.view.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
     return Executor(
         fold([loaded], progress),
-        Models(work.spec, make, is_usable, open_tools, work.paths.tools, secrets_of(work.spec)),
-        work.paths.workspaces / work.recipe.name,
+        Models(work.spec, make, is_usable, open_tools, work.paths.tools, _uninherited(work.spec)),
+        work.paths.live_workspaces / work.recipe.name,
         work.context,
         run.token,
         run.limits.emit,
@@ -161,6 +170,22 @@ async def _executor(
         resumed.past if resumed else None,
         work.options.approval,
     )
+
+
+def _maker(run: Execution, client: httpx2.AsyncClient) -> Callable[[AgentSpec], Backend]:
+    def make(agent: AgentSpec) -> Backend:
+        # It takes the key that is set now, which may be another than when the run began.
+        run.work.mask.add(secrets_of_environment())
+        return backend_for(agent, client)
+
+    return make
+
+
+def _uninherited(spec: TeamSpec) -> list[str]:
+    """Give the values that no process of an agent or a command inherits."""
+    own = [a.backend.api_key.get_secret_value() for a in spec.everyone if a.backend.api_key]
+    variables = {name for row in BACKEND_TYPES.values() for name in row.variables}
+    return [*own, *(os.environ.get(name, "") for name in variables)]
 
 
 def _denier(run: Execution) -> Callable[[str], None]:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar
@@ -42,13 +43,13 @@ from nb_agents.runs.approvals import Approvals, text_of
 from nb_agents.runs.asking import bind_asker
 from nb_agents.runs.callbacks import Callbacks, Retrying
 from nb_agents.runs.children import Children
-from nb_agents.runs.debug import secrets_of
+from nb_agents.runs.debug import hidden_in_logs
 from nb_agents.runs.drivers import Driver, children_for, driver_for, kit_for
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.loop import portal
-from nb_agents.runs.masking import Mask
 from nb_agents.runs.outcome import failure_of, result_of
 from nb_agents.runs.recorder import Recorder
+from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.runs.saving import Saving
 from nb_agents.runs.stops import Stops
 from nb_agents.runs.work import Resumed, Work
@@ -57,6 +58,7 @@ from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.kit import ToolKit
+from nb_agents.tools.threads import still_runs
 from nb_agents.view import RunView
 
 __all__ = ["Execution", "Resumed", "Work"]
@@ -70,6 +72,9 @@ TICK_S = 0.1
 
 CLOSE_S = 2.0
 """What the HTTP client gets to close its connections."""
+
+PREVIEW_S = 5.0
+"""What finding out what a resume would do gets, for the card; the resume tells it, too."""
 
 MAX_WHY = 500
 """Characters of what a person's hook raised that are noted."""
@@ -99,6 +104,7 @@ class Execution:
         approvals: What waits for a person, besides a recipe's gates.
         callbacks: Tells the person's functions how it stands.
         hold: Its pause.
+        preview: Of a run that is over: what a resume would do; None when there is nothing to do.
 
     Raises:
         OSError: The turn's first files can't be written.
@@ -117,6 +123,7 @@ class Execution:
         self.callbacks = Callbacks(work.options, self.call_hook)
         self.recorder.on_status = self.callbacks.note
         self.hold = Hold()
+        self.preview: Preview | None = None
         self.done: Future[None] = Future()
         # As one that runs it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
@@ -148,6 +155,10 @@ class Execution:
 
     async def run(self) -> None:
         """Do the work and finish it. Runs once; never raises."""
+        with hidden_in_logs(self.work.mask):
+            await self._run()
+
+    async def _run(self) -> None:
         result: Result | None = None
         try:
             result = await self._run_driver()
@@ -165,8 +176,8 @@ class Execution:
             exc = exc.exceptions[0]
         logger.error("run %s crashed", self.id, exc_info=exc)
         if isinstance(exc, Exception):
-            self.crash = self.crash or exc
             self.recorder.note(f"A defect of nb_agents ended this run: {type(exc).__name__}: {exc}")
+            self.crash = self.crash or self.work.mask.error(exc)
 
     # The work ------------------------------------------------------------------------------
 
@@ -192,11 +203,15 @@ class Execution:
 
     async def _start(self, client: Any, kit: ToolKit, children: Children) -> Team | Executor:
         """Make the driver; tools that take their time to start are given up at a stop."""
+        everyone = [(agent.id, agent.backend) for agent in self.work.spec.everyone]
         if self.work.recipe is not None:  # its agents' tools start with their steps
+            with Boundary(self.token) as boundary, suppress(AgentStopped):
+                await boundary.until(partial(kit.announce, everyone))
             return await driver_for(self, client, kit, children)
         made: list[Team | Executor] = []
 
         async def make() -> None:
+            await kit.announce(everyone)
             made.append(await driver_for(self, client, kit, children))
 
         with Boundary(self.token) as boundary:
@@ -401,6 +416,7 @@ class Execution:
         try:
             self._end_turn(result)
             await self.saving.list_files()
+            await self._look_ahead()
             self.recorder.publish()
             self.recorder.close()
         except Exception as exc:
@@ -411,13 +427,25 @@ class Execution:
             hook = self.policy.after_cancel
             notices = len(self.view.notices)
             if self._was_stopped() and hook is not None:
-                await self.call_hook(hook, receipt(self.view, str(self.work.paths.path)))
+                await self.call_hook(
+                    hook, receipt(self.view, str(self.work.paths.path), still_runs)
+                )
             error = self.crash or failure_of(self.id, self.view, self.work.paths.path)
             await self.callbacks.finish(self.view.status, result_of(self.view), error)
             if len(self.view.notices) > notices:
                 self.recorder.publish()
         finally:
             self.done.set_result(None)
+
+    async def _look_ahead(self) -> None:
+        """Find what a resume would do; off the loop, as planning a long recipe takes its time."""
+        with anyio.move_on_after(PREVIEW_S):
+            try:
+                self.preview = await to_thread.run_sync(
+                    preview_of, self.view, self.work.paths, abandon_on_cancel=True
+                )
+            except Exception as exc:  # a defect in that must not cost the turn
+                logger.error("run %s: what a resume does is not known", self.id, exc_info=exc)
 
     def _end_turn(self, result: Result | None) -> None:
         self.stops.close()
@@ -484,8 +512,7 @@ def _tokens(work: Work, token: CancelToken) -> dict[str, CancelToken]:
 
 
 def _recorder(journal: Journal, work: Work) -> Recorder:
-    mask = Mask(secrets_of(work.spec))
     if work.resumed is None:
-        return Recorder(journal, mask=mask)
+        return Recorder(journal, mask=work.mask)
     old = TurnPaths(work.paths.path.with_name(f"turn_{work.resumed.turn}"))
-    return Recorder(journal, work.resumed.view, past_events(old), mask)
+    return Recorder(journal, work.resumed.view, past_events(old), work.mask)

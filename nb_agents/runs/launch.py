@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -17,12 +15,13 @@ from filelock import FileLock
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, StorageError
-from nb_agents.runs.debug import open_debug_log, secrets_of
+from nb_agents.runs.debug import open_debug_log
 from nb_agents.runs.execution import Work
 from nb_agents.runs.loop import portal
 from nb_agents.runs.run import Run
 from nb_agents.session import layout
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.turn import read_json
 
 __all__ = [
     "config_path",
@@ -45,6 +44,7 @@ def launch(
     policy: CancelPolicy,
     debug: bool,
     resume: Callable[..., Run],
+    task: Path | None = None,
 ) -> Run:
     """Take the next turn of a session and let a run go in it.
 
@@ -54,6 +54,7 @@ def launch(
         policy: How the run stops.
         debug: Whether to write debug.log.
         resume: What the run's own `resume` calls; handed in, as it lies above this module.
+        task: Directory of the task that it goes on with; by default it gets a new one.
 
     Returns:
         The run.
@@ -63,7 +64,7 @@ def launch(
         StorageError: The directory can't be written.
     """
     with _lock:
-        paths, lock = layout.claim_turn(session, owner_of(session))
+        paths, lock = layout.claim_turn(session, owner_of(session), task)
         begin = partial(Run, f"r{len(_runs) + 1}", lock=lock, policy=policy, resume=resume)
         run = _begin(begin, paths, make, lock, debug)
         _runs[run.id] = run
@@ -81,15 +82,15 @@ def _begin(
     try:
         work = make(paths)
         for name in work.workspaces:
-            (paths.workspaces / name).mkdir(exist_ok=True)
+            (paths.live_workspaces / name).mkdir(exist_ok=True)
         run = begin(work=work)
         if debug:
-            close_log = open_debug_log(paths.path / "debug.log", secrets_of(work.spec))
+            close_log = open_debug_log(paths.path / "debug.log")
             run.subscribe(lambda view: close_log() if view.is_over else None)
         portal().start_task_soon(run.execute, name=f"run {run.id}")
     except BaseException as exc:
         lock.release()
-        shutil.rmtree(paths.path, ignore_errors=True)
+        layout.give_back(paths)
         if isinstance(exc, OSError):
             raise StorageError(str(paths.path), exc.strerror or str(exc)) from None
         raise
@@ -116,8 +117,8 @@ def owner_of(session: Path) -> str:
     if here := [r for r in live_runs() if r.path.parent == session]:
         return f"run {here[0].id} in this kernel"
     try:
-        owner = json.loads(layout.turns_of(session)[-1].metadata.read_bytes())["owner"]
-    except (OSError, ValueError, LookupError, TypeError):
+        owner = read_json(layout.turns_of(session)[-1].metadata)["owner"]
+    except LookupError:
         owner = ""
     return f"another process, {owner}" if owner else "another process"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from nb_agents.events import Event, TextStreamed
+from nb_agents.terminal import without_controls
 
 __all__ = ["log_lines"]
 
@@ -30,5 +31,5 @@ def _line(event: Event) -> str:
     shown = [f"{name}={value!r}" for name in fields if (value := getattr(event, name))]
     what = event.kind.replace("_", " ")
     text = f"{clock}  {getattr(event, 'agent', '') or '-':<12} {what}  " + " ".join(shown)
-    line = " ".join(text[: 2 * MAX_LINE].split())
+    line = " ".join(without_controls(text[: 2 * MAX_LINE]).split())
     return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…"

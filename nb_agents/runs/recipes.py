@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +12,16 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents import events as ev
-from nb_agents.agents.replay import Past, replay
+from nb_agents.agents.replay import Past, readable, replay
 from nb_agents.config.document import read_source
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
 from nb_agents.config.recipe_step import Step
 from nb_agents.config.recipe_values import Plain
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import ConfigError, RecipeError
+from nb_agents.errors import ConfigError, RecipeError, UserError
+from nb_agents.masking import Mask
 from nb_agents.recipes.addresses import is_within, join
+from nb_agents.recipes.agent_step import goes_on
 from nb_agents.recipes.check import check
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import Progress, Unit
@@ -33,6 +36,7 @@ from nb_agents.session.layout import TurnPaths
 __all__ = [
     "Again",
     "Going",
+    "given_to",
     "given_values",
     "going_on",
     "keep_recipe",
@@ -96,21 +100,24 @@ def title(recipe: Recipe) -> str:
     return f"{recipe.name}: {' '.join(recipe.description.split())}"
 
 
-def keep_recipe(paths: TurnPaths, recipe: Recipe, was: str = "") -> None:
+def keep_recipe(paths: TurnPaths, recipe: Recipe, mask: Mask, was: str = "") -> None:
     """Put a recipe's text beside the journal that has it too, for people.
 
     Args:
         paths: The turn's.
         recipe: The recipe.
+        mask: Takes secrets out of it.
         was: The name that it had in the turn that this one resumes: the workspace has it, too.
 
     Raises:
         OSError: The turn's directory can't be written.
     """
-    old, new = paths.workspaces / was, paths.workspaces / recipe.name
+    old, new = paths.live_workspaces / was, paths.live_workspaces / recipe.name
     if was and old.is_dir() and not new.exists():
         old.rename(new)
-    (paths.path / "recipe.yaml").write_text(recipe.text, encoding="utf-8")
+        with suppress(OSError, NotImplementedError):  # for values that hold its path
+            old.symlink_to(new.name, target_is_directory=True)
+    (paths.path / "recipe.yaml").write_text(mask.text(recipe.text), encoding="utf-8")
 
 
 class Going(NamedTuple):
@@ -138,20 +145,35 @@ def going_on(events: Sequence[ev.Event], changed: Recipe | None) -> Going:
 
     Returns:
         Where.
+
+    Raises:
+        UserError: The turn has kept none, and none is given.
+        ConfigError: It can't be read.
     """
     progress = recipe_past(events)
-    recipe = changed or progress.recipes[""]
-    notices = () if changed else _notice(progress.recipes[""])
-    progress = replace(progress, recipes=_still_called(progress, recipe))
+    kept = progress.recipes.get("")
+    recipe = changed or kept
+    if recipe is None:
+        raise UserError(
+            "The turn's journal does not hold the recipe that it ran. Give it again: "
+            "--recipe FILE, or recipe=."
+        )
+    notices = () if changed else _notice(recipe)
+    progress = replace(progress, recipes=_still_called(progress, kept, recipe))
     for called in {r.path: r for step, r in progress.recipes.items() if step}.values():
         notices += _notice_called(called)
     progress = replace(progress, recipes={**progress.recipes, "": recipe})
-    return Going(recipe, progress, replay((), events), notices)
+    return Going(recipe, progress, readable(replay((), events)), notices)
 
 
-def _still_called(progress: Progress, recipe: Recipe) -> Mapping[str, Recipe]:
+def given_to(events: Sequence[ev.Event]) -> Mapping[str, Any]:
+    """Return the values that a recipe's turn was started with."""
+    return recipe_past(events).context
+
+
+def _still_called(progress: Progress, kept: Recipe | None, recipe: Recipe) -> Mapping[str, Recipe]:
     """Give the recipes that were loaded, without what steps began that call another file now."""
-    before, now = _calls(progress.recipes[""]), _calls(recipe)
+    before, now = _calls(kept) if kept else {}, _calls(recipe)
     others = [
         address
         for address, step in _called_by_itself(progress.recipes)
@@ -217,26 +239,28 @@ class Again(NamedTuple):
 
     Attributes:
         finished: How many agents' and commands' steps are kept.
-        open: Addresses of the steps that go on where they were, or begin.
+        open: Addresses of the agents' steps that go on where they were.
         failed: Addresses of the agents' steps that had failed: they begin anew.
         cut: Addresses of the commands that were cut: they may have happened in part.
         tried: Addresses of the commands that had failed: they run anew.
         gates: Addresses of the gates that nobody has approved.
+        next: Addresses of all that it begins with, in order.
     """
 
     finished: int
-    open: frozenset[str]
+    open: tuple[str, ...]
     failed: tuple[str, ...]
     cut: tuple[str, ...]
     tried: tuple[str, ...]
     gates: tuple[str, ...]
+    next: tuple[str, ...]
 
 
-def what_runs_again(progress: Progress, events: Sequence[ev.Event]) -> Again:
+def what_runs_again(going: Going, events: Sequence[ev.Event]) -> Again:
     """Say what of a stopped recipe runs again.
 
     Args:
-        progress: Where it goes on.
+        going: Where it goes on.
         events: Of its turns.
 
     Returns:
@@ -245,17 +269,18 @@ def what_runs_again(progress: Progress, events: Sequence[ev.Event]) -> Again:
     known = (ev.StepStarted, ev.StepFailed, ev.StepFinished)
     last = {e.step: e for e in events if isinstance(e, known)}
     asked = {e.step for e in events if isinstance(e, ev.ApprovalAsked)}
-    work = plan(progress).work
-    agents = [w.address for w in work if isinstance(w, AgentWork)]
+    work = plan(going.progress).work
+    agents = [w for w in work if isinstance(w, AgentWork)]
     commands = [w.address for w in work if isinstance(w, CommandWork)]
-    units = [u for u in progress.units.values() if u.kind in ("agent", "bash")]
+    units = [u for u in going.progress.units.values() if u.kind in ("agent", "bash")]
     return Again(
         finished=sum(1 for unit in units if unit.outcome == "ok"),
-        open=frozenset(agents),
-        failed=tuple(a for a in agents if _has_failed(last.get(a))),
+        open=tuple(w.address for w in agents if goes_on(going.past.rounds.get(w.address), w)),
+        failed=tuple(w.address for w in agents if _has_failed(last.get(w.address))),
         cut=tuple(c for c in commands if isinstance(last.get(c), ev.StepStarted)),
         tried=tuple(c for c in commands if _has_failed(last.get(c))),
         gates=tuple(w.address for w in work if isinstance(w, GateWork) and w.address in asked),
+        next=tuple(w.address for w in work),
     )
 
 

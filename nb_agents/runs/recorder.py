@@ -9,9 +9,11 @@ from dataclasses import replace
 
 from nb_agents.events import Event, Noticed
 from nb_agents.fold import apply
-from nb_agents.runs.masking import Mask
+from nb_agents.masking import Mask
+from nb_agents.runs.hiding import EventMask
 from nb_agents.session.journal import Journal
 from nb_agents.timeline import Timeline, TimelineFold
+from nb_agents.unicode import well_formed
 from nb_agents.view import SAVING_FAILED, SAVING_WORKS, RunView
 
 __all__ = ["Recorder"]
@@ -26,7 +28,7 @@ class Recorder:
         journal: Where they are written.
         past: The view of the turn that this one resumes.
         before: The events that led to it.
-        mask: Hides keys in what tools were given and said.
+        mask: Takes secrets out of all that is written and shown.
 
     Attributes:
         view: The fold of all events so far.
@@ -43,6 +45,7 @@ class Recorder:
     ) -> None:
         self._journal = journal
         self._mask = mask or Mask()
+        self._hiding = EventMask(self._mask)
         self._failing = False
         self.view = replace(past, seq=0) if past else RunView()
         self.subscribers: list[Callable[[RunView], None]] = []
@@ -62,8 +65,15 @@ class Recorder:
         return self._journal.error
 
     def emit(self, event: Event) -> None:
-        """Stamp an event, write it, fold it. A failed write is told once and tried again later."""
-        event = replace(self._mask.hide(event), seq=self.view.seq + 1, at=time.time())
+        """Take secrets out of an event, stamp it, write it, fold it.
+
+        A failed write is told once and tried again later.
+        """
+        for each in self._hiding.hide(well_formed(event)):
+            self._record(each)
+
+    def _record(self, event: Event) -> None:
+        event = replace(event, seq=self.view.seq + 1, at=time.time())
         logger.debug("%s", event)
         self._journal.append(event)
         before = self.view.status
@@ -82,7 +92,8 @@ class Recorder:
     def note(self, text: str) -> None:
         """Tell a person something, also when the turn's last line is written already."""
         if self.view.is_over:
-            self.view = replace(self.view, notices=(*self.view.notices, text))
+            hidden = self._mask.text(text)
+            self.view = replace(self.view, notices=(*self.view.notices, hidden))
         else:
             self.emit(Noticed(text=text))
 

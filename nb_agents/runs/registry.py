@@ -19,6 +19,7 @@ from nb_agents.errors import (
     UnknownRunError,
     UserError,
 )
+from nb_agents.masking import safe_errors
 from nb_agents.models.providers import check_team, load
 from nb_agents.runs.launch import (
     config_path,
@@ -34,11 +35,13 @@ from nb_agents.runs.options import RunOptions, chosen_options
 from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run, Work
-from nb_agents.runs.work import checked_functions
+from nb_agents.runs.work import checked_functions, mask_for, writable_places
 from nb_agents.session import layout
+from nb_agents.session.copying import not_copied
 from nb_agents.session.history import Session, load_session
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.manage import fork_session
+from nb_agents.unicode import well_formed
 
 __all__ = [
     "find_run",
@@ -52,12 +55,15 @@ __all__ = [
 SHUTDOWN_S = 2.0
 """ipykernel gets SIGTERM 2.5 s after a shutdown request. Source: jupyter_client manager.py."""
 
+READ_ONLY_IN_A_RECIPE = "Context paths are only read in a recipe: none of its agents presents."
+
 DEMO_NOTICE = (
     "Demo model: offline, free, nobody's key is used. For real models: "
     "%%agents --config team.yaml (see the README)."
 )
 
 
+@safe_errors
 def start(
     task: str = "",
     config: str | os.PathLike[str] | TeamSpec | None = None,
@@ -126,28 +132,33 @@ def start(
     given = given_values(context or {}) if recipe is not None else {}
     read = None if recipe is None else read_recipe(recipe, given, spec)
     readable = spec.context_paths
+    if read is not None and spec.writable_paths:
+        notices += (READ_ONLY_IN_A_RECIPE,)
     chosen = chosen_options(options, timeout, policy, spec)
     timeout_s = timeout_of(chosen.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
-    past = _open_session(session_root, session, continue_, from_turn)
+    past, left_out = _open_session(session_root, session, continue_, from_turn)
+    mask = mask_for(spec)
 
     def make(paths: TurnPaths) -> Work:
         if read is not None:
-            keep_recipe(paths, read)
+            keep_recipe(paths, read, mask)
         return Work(
             task=title(read) if read else task,
             spec=spec,
             paths=paths,
             history=past.messages,
             context=(*readable, *past.context_paths),
+            writable=() if read else writable_places(spec, paths.path.parents[1]),
             timeout_s=timeout_s,
-            notices=(*notices, *past.restored()),
+            notices=(*notices, *past.restored(), *left_out),
             owner=owner(),
             config=config_path(config),
             recipe=read,
             given=given,
             functions=functions,
             options=chosen.options,
+            mask=mask,
         )
 
     return launch(past.path, make, chosen.policy, debug, resume)
@@ -212,7 +223,7 @@ def _chosen(
 
 
 def _task(task: str, recipe: object) -> str:
-    task = task.strip()
+    task = well_formed(task.strip())
     if task and recipe is not None:
         raise TaskError("A task and a recipe are both given. A recipe asks for itself.")
     if not task and recipe is None:
@@ -248,27 +259,28 @@ def _demo_team() -> tuple[TeamSpec, tuple[str, ...]]:
 
 def _own_team(config: str | os.PathLike[str] | TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
     spec = config if isinstance(config, TeamSpec) else TeamSpec.from_file(config)
-    ignored = spec.ignored
-    return spec, (f"Ignored here: {', '.join(ignored)}",) if ignored else ()
+    return spec, spec.notices
 
 
 def _open_session(
     root: str | os.PathLike[str] | None, session: str | None, continue_: bool, turn: int | None
-) -> Session:
+) -> tuple[Session, tuple[str, ...]]:
+    """Find or make the session that a run goes into; say what could not be taken along."""
     where, now = layout.session_root(root), datetime.now()
     if turn is not None and not continue_:
         raise UserError("--from names a turn to go on from: it goes with --continue.")
     if continue_:
         path = layout.find_session(where, session or "")
         if turn is not None:
-            return load_session(fork_session(path, turn, now))
+            fork = fork_session(path, turn, now)
+            return load_session(fork.path), not_copied(fork.left_out)
     elif session:
         path = layout.named_session(where, session)
     else:
         path = layout.new_session(where, now)
     if any(turn.is_live() for turn in layout.turns_of(path)[-1:]):
         raise SessionBusyError(path.name, owner_of(path))
-    return load_session(path)
+    return load_session(path), ()
 
 
 def stop_all() -> None:

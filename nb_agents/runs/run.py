@@ -42,10 +42,13 @@ from nb_agents.runs.log import log_lines
 from nb_agents.runs.loop import call, portal, post
 from nb_agents.runs.outcome import failure_of, result_of
 from nb_agents.runs.progress import Progress, progress_of
+from nb_agents.runs.resumption import Preview
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
 from nb_agents.steps import ApprovalView
 from nb_agents.timeline import COLUMNS, Timeline
+from nb_agents.tools.threads import still_runs
+from nb_agents.unicode import well_formed
 from nb_agents.view import RunStatus, RunView
 
 __all__ = ["Run", "Work"]
@@ -142,7 +145,12 @@ class Run:
     @property
     def receipt(self) -> Receipt:
         """What finished, what was stopped, what it cost; complete once the run is over."""
-        return receipt(self.view, str(self.path))
+        return receipt(self.view, str(self.path), still_runs)
+
+    @property
+    def preview(self) -> Preview | None:
+        """Of a run that is over: what `resume` would do; None when there is nothing to resume."""
+        return self._execution.preview
 
     @property
     def timeline(self) -> Timeline:
@@ -243,7 +251,7 @@ class Run:
         Example:
             run.say("Leave out the appendix, and write in British English")
         """
-        text = text.strip()
+        text = well_formed(text.strip())
         if not text:
             raise UserError("The text is empty. Write what the agents are to know.")
         if len(text) > MAX_SAID:
@@ -301,7 +309,8 @@ class Run:
             UserError: The gate is not waiting, or none is.
         """
         who = by or getuser()
-        if self.is_over or not call(self._execution.decide, approved, message, who, gate):
+        said = well_formed(message)
+        if self.is_over or not call(self._execution.decide, approved, said, who, gate):
             what = f"at no gate {gate!r}" if gate else "for no approval"
             raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
 
@@ -548,6 +557,6 @@ class Run:
 
 
 def _words(view: RunView) -> dict[str, str]:
-    """For each agent with words to show: its latest answer, else its partial text."""
-    texts = {a.id: a.answer or a.partial for a in view.agents.values()}
+    """For each agent with words to show: its latest answer, else all that it wrote."""
+    texts = {a.id: a.answer or a.unsubmitted for a in view.agents.values()}
     return {agent: text for agent, text in texts.items() if text}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from contextlib import suppress
 
 import anyio
 from anyio import to_thread
 
+from nb_agents.events import FilesListed
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.work import Work
 from nb_agents.session.history import workspace_files
+from nb_agents.session.layout import TurnPaths
+from nb_agents.session.task import settle
 from nb_agents.session.turn import write_views
 from nb_agents.view import SAVING_FAILED, SAVING_WORKS
 
@@ -42,7 +47,9 @@ class Saving:
             What the disk said when it refused, else None.
         """
         try:
-            write_views(self._recorder.view, self._work.paths, self._work.owner)
+            for told in write_views(self._recorder.view, self._work.paths, self._work.owner):
+                if told not in self._recorder.view.notices:
+                    self._recorder.note(told)
         except OSError as exc:
             logger.warning("run %s: saving failed: %s", self._id, exc)
             if self._recorder.view.is_over:
@@ -81,7 +88,7 @@ class Saving:
         with anyio.move_on_after(LISTING_S):
             try:
                 listed = await to_thread.run_sync(
-                    workspace_files,
+                    _settle_and_list,
                     self._work.paths,
                     self._recorder.view.workspaces,
                     abandon_on_cancel=True,
@@ -92,5 +99,14 @@ class Saving:
         if listed is None:
             self._recorder.note(f"The workspaces can't be listed within {LISTING_S:g} s.")
             return
+        if listed.left_out:
+            self._recorder.note(f"Left out of lists, copies and exports: {listed.left_out}.")
         self._recorder.emit(listed)
         self.save()
+
+
+def _settle_and_list(paths: TurnPaths, workspaces: Iterable[str]) -> FilesListed:
+    if paths.task is not None:
+        with suppress(OSError):  # the turn still leads to them
+            settle(paths, paths.task)
+    return workspace_files(paths, workspaces)

@@ -10,17 +10,27 @@ from typing import Any
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past
 from nb_agents.config.recipe import Recipe
+from nb_agents.config.secrets import secrets_of_environment, secrets_of_team
 from nb_agents.config.snapshot import snapshot
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, AgentSpec, TeamSpec
 from nb_agents.errors import UserError
+from nb_agents.masking import Mask
 from nb_agents.recipes.progress import Progress
 from nb_agents.runs.options import RunOptions
-from nb_agents.session.history import Message
+from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import function_tool
+from nb_agents.tools.writable import WritablePath
 from nb_agents.view import RunView
 
-__all__ = ["RESERVED_NAMES", "Resumed", "Work", "checked_functions"]
+__all__ = [
+    "RESERVED_NAMES",
+    "Resumed",
+    "Work",
+    "checked_functions",
+    "mask_for",
+    "writable_places",
+]
 
 RESERVED_NAMES = frozenset(
     {"new_answer", "vote", "list_files", "read_file", "write_file", "edit_file", "delete_file"}
@@ -59,7 +69,8 @@ class Work:
         spec: The team.
         paths: The turn's files.
         history: The conversation before.
-        context: Read-only files and directories.
+        context: Files and directories that may be read.
+        writable: What of those the agent may write that presents.
         timeout_s: The orchestrator timeout, seconds.
         notices: One-line notes for the panel.
         owner: Who runs it, in words.
@@ -69,6 +80,7 @@ class Work:
         given: The values that the recipe was started with.
         functions: Functions of the notebook that all agents may call.
         options: How it goes, besides its time and its stop.
+        mask: Takes secrets out of all that is written and shown.
     """
 
     task: str
@@ -76,6 +88,7 @@ class Work:
     paths: TurnPaths
     history: Sequence[Message] = ()
     context: Sequence[Path] = ()
+    writable: Sequence[WritablePath] = ()
     timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S
     notices: tuple[str, ...] = ()
     owner: str = ""
@@ -85,6 +98,7 @@ class Work:
     given: Mapping[str, Any] = field(default_factory=dict)
     functions: Sequence[Callable[..., Any]] = ()
     options: RunOptions = RunOptions()
+    mask: Mask = field(default_factory=Mask)
 
     @property
     def workspaces(self) -> tuple[str, ...]:
@@ -109,6 +123,26 @@ class Work:
         )
 
 
+def writable_places(spec: TeamSpec, sessions: Path) -> tuple[WritablePath, ...]:
+    """Give the context paths that the agent may write which presents; looks at the disk.
+
+    Args:
+        spec: The team.
+        sessions: Where sessions are: no agent writes another's files, nor a journal.
+
+    Raises:
+        ConfigError: One does not exist.
+    """
+    given = spec.writable_paths
+    read_only = {*spec.context_paths} - {each.path for each in given}
+    made = []
+    for path, protected in given:
+        folder = path if path.is_dir() else path.parent  # of a file, those beside it may be meant
+        inside = (each for each in (*read_only, sessions.resolve()) if each.is_relative_to(path))
+        made.append(WritablePath(path, [*(folder / each for each in protected), *inside]))
+    return tuple(made)
+
+
 def checked_functions(functions: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
     """Refuse functions that agents can't be given.
 
@@ -125,6 +159,15 @@ def checked_functions(functions: Sequence[Callable[..., Any]]) -> tuple[Callable
             raise UserError(f"A tool named {name!r} is there already; give the function another.")
         names.add(name)
     return tuple(functions)
+
+
+def mask_for(team: TeamSpec) -> Mask:
+    """Make what takes secrets out of all that a run writes and shows.
+
+    Args:
+        team: Whose keys and servers it knows besides this process's variables.
+    """
+    return Mask([*secrets_of_environment(), *secrets_of_team(team)])
 
 
 def _info(agent: AgentSpec) -> ev.AgentInfo:

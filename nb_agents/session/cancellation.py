@@ -19,7 +19,7 @@ from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.errors import StorageError, UnknownSessionError, UserError
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, find_session, session_root, turns_of
-from nb_agents.session.turn import write_atomic
+from nb_agents.session.turn import read_json, write_atomic
 
 __all__ = ["Requested", "SessionStore", "read_stop"]
 
@@ -113,7 +113,7 @@ class SessionStore:
             paths = self._turn(session_id, project_path)
         except UnknownSessionError:
             return _NONE
-        asked = _level(_read(paths).get("level"))
+        asked = _level(read_json(paths.stop).get("level"))
         turn = load_turn(paths)
         wanted = asked if asked and asked is not _CANCELLED else _NONE
         stop = turn.view.stop
@@ -169,7 +169,7 @@ def read_stop(paths: TurnPaths) -> StopRequest | None:
     Args:
         paths: A live turn.
     """
-    data = _read(paths)
+    data = read_json(paths.stop)
     level = _level(data.get("level"))
     if level not in _WANTED:
         return None
@@ -180,14 +180,6 @@ def read_stop(paths: TurnPaths) -> StopRequest | None:
 
 def _level(name: object) -> CancellationStatus | None:
     return CancellationStatus.__members__.get(name.upper()) if isinstance(name, str) else None
-
-
-def _read(paths: TurnPaths) -> dict[str, Any]:
-    try:
-        data = json.loads(paths.stop.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _write(paths: TurnPaths, data: dict[str, Any]) -> None:

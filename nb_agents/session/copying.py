@@ -1,58 +1,115 @@
-"""Copying a workspace to where a resumed turn works: by reflink where the filesystem has it."""
+"""Copying directories that agents have worked in: by reflink where the filesystem has it.
+
+Links are copied as links and never followed. What is neither file, directory nor link is left out
+and named, as is what can't be read.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
+import stat
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
-__all__ = ["copy_workspaces"]
+from nb_agents.disk.directory import Directory
+from nb_agents.disk.entry import Entry, RefusedError, in_words, shown
 
+__all__ = ["copy_file", "copy_tree", "copy_workspaces", "not_copied"]
+
+_PIECE_BYTES = 1_000_000
 _FICLONE = 0x40049409
 """Linux's ioctl that shares a file's blocks. Source: ioctl_ficlone(2)."""
 
 
-def copy_workspaces(source: Path, target: Path) -> None:
+def copy_workspaces(source: Path, target: Path) -> tuple[str, ...]:
     """Copy the workspaces of one turn into another's.
 
     Args:
         source: The old turn's ``workspaces``; one that is missing has nothing to copy.
-        target: The new turn's; its files are replaced. Symlinks stay symlinks; what is neither
-            file, directory nor symlink (a pipe, a socket) can't be copied and is left out.
+        target: The new turn's. A link in the place of a workspace is not copied.
+
+    Returns:
+        What was left out, in words.
 
     Raises:
         OSError: The disk refused; the first refusal ends it, as a full disk stays full.
     """
     if not source.is_dir():
-        return
+        return ()
+    return copy_tree(source, target, lambda entry: entry.depth > 0 or entry.kind != "link")
+
+
+def copy_tree(
+    source: Path, target: Path, is_wanted: Callable[[Entry], bool] = lambda entry: True
+) -> tuple[str, ...]:
+    """Copy what a directory holds.
+
+    Args:
+        source: The directory, itself no link.
+        target: Where to; made if it is missing. Nothing there is replaced.
+        is_wanted: Tells what is copied.
+
+    Returns:
+        What was left out, in words.
+
+    Raises:
+        OSError: There is no such directory, or the disk refused.
+    """
+    left_out: list[str] = []
     target.mkdir(parents=True, exist_ok=True)
-    with os.scandir(source) as entries:
-        for entry in entries:
-            place = target / entry.name
-            if entry.is_symlink():
-                place.symlink_to(os.readlink(entry.path))
-            elif entry.is_dir():
-                copy_workspaces(Path(entry.path), place)
-            elif entry.is_file():
-                _copy(entry.path, str(place))
+    with Directory.at(source) as old, Directory.at(target) as new:
+        for entry in old.walk():
+            if is_wanted(entry):
+                _copy(entry, new, left_out)
+    return tuple(left_out)
 
 
-def _copy(source: str, target: str) -> None:
-    if _reflink(source, target):
-        shutil.copystat(source, target)
-    else:
-        shutil.copy2(source, target)
+def not_copied(left_out: Sequence[str]) -> tuple[str, ...]:
+    """Say what a copy lacks, for a run's notices."""
+    return (f"Not copied: {in_words(left_out)}.",) if left_out else ()
 
 
-def _reflink(source: str, target: str) -> bool:
+def copy_file(old: IO[bytes], new: IO[bytes], size: int) -> None:
+    """Copy the first bytes of a file: one that grows for ever has an end, too."""
+    while size > 0 and (data := old.read(min(size, _PIECE_BYTES))):
+        new.write(data)
+        size -= len(data)
+
+
+def _copy(entry: Entry, new: Directory, left_out: list[str]) -> None:
+    try:
+        if entry.kind == "folder":
+            new.make(entry.path)
+        elif entry.kind == "link":
+            new.link(entry.path, entry.target())
+        elif entry.kind == "file":
+            with entry.open() as opened, new.create(entry.path) as made:
+                _fill(opened, made)
+        else:
+            left_out.append(entry.about)
+    except RefusedError as exc:
+        left_out.append(f"{shown(entry.path)} ({exc.strerror})")
+
+
+def _fill(old: IO[bytes], new: IO[bytes]) -> None:
+    found = os.fstat(old.fileno())
+    if not _reflink(old, new):
+        copy_file(old, new, found.st_size)
+        new.flush()
+    # Neither owner nor set-user-id: it is a copy, made by whoever resumes.
+    os.fchmod(new.fileno(), stat.S_IMODE(found.st_mode) & 0o777)
+    os.utime(new.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _reflink(old: IO[bytes], new: IO[bytes]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     import fcntl
 
     try:
-        with open(source, "rb") as old, open(target, "wb") as new:
-            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
     except OSError:
         return False
     return True

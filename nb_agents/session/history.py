@@ -1,30 +1,30 @@
-"""Reading sessions back: what is on disk, and what the next turn sees of it.
+"""Reading sessions back: what is on disk, and what the next turn may read of it.
 
 A turn that has a journal is what its journal says; one without (MassGen's) is what its files say.
 Nothing that can't be read stops the rest from being read: it becomes a warning.
-
-Source: MassGen's "Graceful Cancellation" document (the texts), `session/_state.py` (the keys).
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import stat
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
+from nb_agents.disk.directory import Directory, real_above
+from nb_agents.disk.entry import in_words, shown
 from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
 from nb_agents.fold import apply, fold
+from nb_agents.session.conversation import Message, messages_of, restored_lines
+from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
-from nb_agents.session.turn import answer_text, partial_answers, write_views
-from nb_agents.tools.workspace import list_files
-from nb_agents.view import AgentView, RunView, VoteView
+from nb_agents.session.task import settle_dead
+from nb_agents.session.turn import answer_text, partial_answers, read_json, write_views
+from nb_agents.view import RunView
 
 __all__ = [
-    "Message",
     "PastTurn",
     "Session",
     "load_session",
@@ -36,24 +36,8 @@ __all__ = [
 LISTED = 500
 """Files of a workspace that are named; the others are counted. One journal line holds them all."""
 
-_LEAVES = ("agent", "bash")
-TOLD_STEPS = 20
-"""Finished steps of an incomplete recipe that the next turn is told: the last ones."""
-TOLD_CHARS = 2_000
-"""Characters of what each of them gave."""
-
-_PARTIAL_HEADER = "[PARTIAL TEXT - written by agents before the stop, never submitted as an answer]"
-
-
-_BEST_ANSWER = re.compile(r"\[PARTIAL ANSWER - [^\n]*\]\n\[Best answer from: ([^\n]+)\]\n=+\n\n")
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message of the conversation so far; ``role`` is "user" or "assistant"."""
-
-    role: str
-    content: str
+TOLD_UNREAD = 10
+"""Files or lines of a session that can't be read and are named."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +70,8 @@ class PastTurn:
             return "running"
         if self.view.status == "failed":
             return "failed"
-        if self.view.stop is None:
-            return "incomplete (the kernel died)" if not self.view.is_over else "incomplete"
-        return (
-            "incomplete (timeout)" if self.view.stop.source == "timeout" else "incomplete (stopped)"
-        )
+        ending = self.view.ending
+        return "incomplete" if ending == "cancelled" else f"incomplete ({ending})"
 
 
 @dataclass(frozen=True)
@@ -114,7 +95,19 @@ class Session:
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation that the next turn sees."""
-        return tuple(m for turn in self.told for m in _messages(turn))
+        return tuple(m for turn in self.told for m in self._told_of(turn))
+
+    def _told_of(self, turn: PastTurn) -> list[Message]:
+        return messages_of(turn.view, _workspaces(turn), self._resumed_by(turn))
+
+    def _resumed_by(self, turn: PastTurn) -> list[RunView]:
+        """Give the turns that a turn went on with, the first one first."""
+        known = {each.paths.number: each for each in self.turns}
+        past: list[RunView] = []
+        while (number := turn.view.resumes) in known and number < turn.paths.number:
+            turn = known[number]
+            past.insert(0, turn.view)
+        return past
 
     def before(self, number: int) -> Session:
         """The session as it was when a turn began; for a resumed one, when the first of them did.
@@ -125,9 +118,9 @@ class Session:
         Returns:
             The turns before it.
         """
-        turn = next((t for t in self.turns if t.paths.number == number), None)
-        if turn is not None and 0 < turn.view.resumes < number:
-            return self.before(turn.view.resumes)
+        resumes = {turn.paths.number: turn.view.resumes for turn in self.turns}
+        while 0 < resumes.get(number, 0) < number:
+            number = resumes[number]
         return Session(self.path, tuple(t for t in self.turns if t.paths.number < number))
 
     @property
@@ -136,7 +129,7 @@ class Session:
         paths: list[Path] = []
         for turn in self.told:
             if turn.is_complete:
-                paths += [turn.paths.workspace] if turn.paths.workspace.exists() else []
+                paths += _winners(turn)
             else:
                 paths += _workspaces(turn)
         return tuple(paths)
@@ -152,24 +145,10 @@ class Session:
         ]
         last = self.turns[-1]
         if not last.is_complete:
-            lines += ["", *_incomplete_lines(last.view)]
-        warnings = [w for turn in self.turns for w in turn.warnings]
-        return (*lines, *(f"   Not read: {w}" for w in warnings))
-
-
-def _incomplete_lines(view: RunView) -> list[str]:
-    if view.recipe:
-        where, kept = f"at {view.current_step or 'no step'}", "Finished steps saved"
-        saved = [s.address for s in view.steps.values() if s.status == "ok"]
-    else:
-        where, kept = f"during {view.phase} phase", "Partial answers saved from"
-        saved = [a.id for a in view.agents.values() if a.answers]
-    return [
-        f"⚠️  Previous turn was incomplete (cancelled {where})",
-        f"   Task: {view.task}",
-        f"   {kept}: {', '.join(saved[:20]) or 'none'}",
-        "   The incomplete turn's partial progress is saved in the session directory.",
-    ]
+            lines += ["", *restored_lines(last.view)]
+        unread = [f"   Not read: {w}" for turn in self.turns for w in turn.warnings]
+        more = [f"   … and {len(unread) - TOLD_UNREAD} more"] if len(unread) > TOLD_UNREAD else []
+        return (*lines, *unread[:TOLD_UNREAD], *more)
 
 
 def load_session(path: Path) -> Session:
@@ -194,17 +173,31 @@ def load_turn(paths: TurnPaths) -> PastTurn:
         The turn. A view that could not be mended (a read-only disk) is a warning.
     """
     live = paths.is_live()
-    recovered = read_journal(paths.journal) if paths.journal.exists() else None
-    unread = recovered.warnings if recovered else ()
-    if recovered is None or not any(isinstance(e, TurnStarted) for e in recovered.events):
-        view, warnings = _from_files(paths)
-        return PastTurn(paths, view, live, unread + warnings)
-    # A renamed or forked session is called what its directory is called.
-    view = replace(fold(_with_past(paths, recovered.events)), session=paths.session)
+    try:
+        os.listdir(paths.path)
+    except OSError as exc:
+        view = RunView(paths.session, paths.number, status="cancelled", ended_at=0.0)
+        return PastTurn(paths, view, live, (f"{paths.path} can't be read: {exc.strerror}",))
     if not live:
-        view = view if view.is_over else _as_died(view)
-        if view.file_count is None:
-            view = apply(view, workspace_files(paths, view.workspaces))
+        settle_dead(paths)
+    spaces = [path.name for path in _folders(paths.workspaces)]
+    recovered = read_journal(paths.journal)
+    if not any(isinstance(event, TurnStarted) for event in recovered.events):
+        view, unread = read_files(paths, spaces)
+        if os.path.lexists(paths.journal):  # another program's turn has none
+            unread = recovered.warnings + unread
+    else:
+        unread = recovered.warnings
+        # A renamed or forked session, and its turn, are called what the directory is called.
+        view = fold(_with_past(paths, recovered.events))
+        view = replace(view, session=paths.session, turn=paths.number)
+    if not live and not view.ending:
+        view = _as_died(view)
+    if not live and view.file_count is None:
+        listed = workspace_files(paths, [name for name in view.workspaces if name in spaces])
+        view = apply(view, listed)
+        unread += _not_listed(listed)
+    if not live and view.seq:
         unread += _mend(view, paths)
     return PastTurn(paths, view, live, unread)
 
@@ -222,10 +215,16 @@ def past_events(paths: TurnPaths) -> list[Event]:
 
 
 def _with_past(paths: TurnPaths, events: Sequence[Event]) -> list[Event]:
-    resumes = next((e.resumes for e in events if isinstance(e, TurnStarted)), 0)
-    if not 0 < resumes < paths.number:
-        return list(events)
-    return [*past_events(TurnPaths(paths.path.with_name(f"turn_{resumes}"))), *events]
+    chain, number = [events], paths.number
+    while 0 < (resumes := _resumes(chain[-1])) < number:
+        number = resumes
+        past = TurnPaths(paths.path.with_name(f"turn_{resumes}"))
+        chain.append(read_journal(past.journal).events)
+    return [event for each in reversed(chain) for event in each]
+
+
+def _resumes(events: Iterable[Event]) -> int:
+    return next((e.resumes for e in events if isinstance(e, TurnStarted)), 0)
 
 
 def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> FilesListed:
@@ -238,14 +237,33 @@ def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> FilesListed:
     Returns:
         The first `LISTED` files of each, and how many and how large they are in all.
     """
-    found = {agent: list_files(paths.workspaces / agent) for agent in agents}
-    named = tuple(
-        FileInfo(agent=agent, path=name, size=size)
-        for agent, files in found.items()
-        for name, size in files[:LISTED]
-    )
-    sizes = [size for files in found.values() for _, size in files]
-    return FilesListed(files=named, count=len(sizes), size=sum(sizes))
+    named: list[FileInfo] = []
+    left_out: list[str] = []
+    count = size = 0
+    for agent in agents:
+        files, others = _files(paths.workspaces / agent)
+        named += [FileInfo(agent=agent, path=name, size=size) for name, size in files[:LISTED]]
+        left_out += [f"{agent}/{each}" for each in others]
+        count, size = count + len(files), size + sum(size for _, size in files)
+    return FilesListed(files=tuple(named), count=count, size=size, left_out=in_words(left_out))
+
+
+def _files(workspace: Path) -> tuple[list[tuple[str, int]], list[str]]:
+    """List the files of a workspace with their sizes, and in words what else is no link."""
+    files: list[tuple[str, int]] = []
+    others: list[str] = []
+    try:
+        with Directory.at(workspace) as directory:
+            for entry in directory.walk():
+                if entry.kind == "file":
+                    files.append((shown(entry.path), entry.stat.st_size))
+                elif entry.kind not in ("folder", "link"):
+                    others.append(entry.about)
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        others.append(f"… ({exc.strerror})")
+    return files, others
 
 
 def _as_died(view: RunView) -> RunView:
@@ -263,19 +281,17 @@ def _as_died(view: RunView) -> RunView:
 
 
 def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
-    view = view if view.is_over else replace(view, ended_at=view.last_at)
     if _is_up_to_date(view, paths):
         return ()
     try:
-        write_views(view, paths)
+        return write_views(view, paths)
     except OSError as exc:
         return (f"{paths.metadata} can't be brought up to date: {exc.strerror}",)
-    return ()
 
 
 def _is_up_to_date(view: RunView, paths: TurnPaths) -> bool:
     """Whether the files show all of the journal and of the workspaces, as an ended turn's do."""
-    known = _read_json(paths.metadata)
+    known = read_json(paths.metadata)
     needed = [paths.answer] if answer_text(view) else []
     if view.status != "completed" and partial_answers(view):
         needed.append(paths.partial_answers)
@@ -283,180 +299,33 @@ def _is_up_to_date(view: RunView, paths: TurnPaths) -> bool:
     return whole and all(path.exists() for path in needed)
 
 
-def _messages(turn: PastTurn) -> list[Message]:
-    messages = [Message("user", text) for text in (turn.view.task, *turn.view.said) if text]
-    if turn.is_complete:
-        return messages + ([Message("assistant", turn.view.answer)] if turn.view.answer else [])
-    if text := incomplete_text(turn):
-        messages.append(Message("assistant", text))
-    if text := _unsubmitted(turn.view):
-        messages.append(Message("assistant", text))
-    return messages
-
-
-def incomplete_text(turn: PastTurn) -> str:
-    """Word an incomplete turn for the next one, exactly as MassGen's document does.
-
-    Args:
-        turn: The turn.
-
-    Returns:
-        One message, or "" when no agent had an answer or a workspace.
-    """
-    if turn.view.recipe:
-        return _incomplete_recipe(turn)
-    view, spaces = turn.view, {p.name: p for p in _workspaces(turn)}
-    called = _called(view, spaces)
-    names = {a.id for a in view.agents.values() if a.answers} | spaces.keys() - called.keys()
-    if not names | called.keys():
-        return ""
-    lines = [
-        "[INCOMPLETE TURN - Session was cancelled before completion]",
-        f"[Phase when cancelled: {view.phase}]",
-        "",
-    ]
-    for agent_id in sorted(names):
-        lines += _agent_lines(view.agents.get(agent_id, AgentView(agent_id)), spaces.get(agent_id))
-    for name, agent in called.items():
-        lines += _called_lines(agent, spaces.get(name))
-    return "\n".join(lines)
-
-
-def _called(view: RunView, spaces: Iterable[str]) -> dict[str, AgentView]:
-    """Give the agents that others called, by workspace: they are no members, and don't answer."""
-    called = {a.workspace: a for a in view.agents.values() if a.caller}
-    # Of those of a turn that this one resumed, the workspaces alone are left.
-    earlier = {n: AgentView(n) for n in spaces if "+" in n and n not in {*view.agents, *called}}
-    return {**earlier, **called}
-
-
-def _called_lines(agent: AgentView, workspace: Path | None) -> list[str]:
-    by = f" (called by {agent.caller})" if agent.caller else " (called by another agent)"
-    told = [_start(agent.returned)] if agent.returned else []
-    if agent.caller and not agent.returned:
-        told = [f"[It failed: {agent.error}]" if agent.error else "[It returned nothing]"]
-    where = [f"[Workspace available at: {workspace}]"] if workspace else []
-    return [f"## {agent.id}{by}:", *told, *where, ""]
-
-
-def _incomplete_recipe(turn: PastTurn) -> str:
-    """Word an incomplete recipe: what its steps gave, what was cut, what waits."""
-    view = turn.view
-    done = [s for s in view.steps.values() if s.unit in _LEAVES and s.status == "ok"]
-    left = [
-        s for s in view.steps.values() if s.unit in _LEAVES and s.status not in ("ok", "skipped")
-    ]
-    where = f" at {view.current_step}" if view.current_step else ""
-    lines = [
-        "[INCOMPLETE TURN - Session was cancelled before completion]",
-        f"[Recipe {view.recipe}: {view.status}{where}]",
-        "",
-    ]
-    if len(done) > TOLD_STEPS:
-        lines += [f"[{len(done) - TOLD_STEPS} earlier finished steps are left out]", ""]
-    for step in done[-TOLD_STEPS:]:
-        lines += [f"## {step.address} (finished):", _start(str(step.output)), ""]
-    for step in left:
-        what = "agent" if step.unit == "agent" else "command"
-        how = f"failed: {_start(step.why)}" if step.status == "failed" else "not finished"
-        lines += [f"## {step.address} ({what}, {how})", ""]
-    for gate in view.gates.values():
-        lines += [f"## {gate.address} waits for approval:", _start(gate.prompt), ""]
-    lines += [f"[Workspace available at: {path}]" for path in _workspaces(turn)]
-    return "\n".join(lines)
-
-
-def _start(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= TOLD_CHARS else f"{text[:TOLD_CHARS]} […]"
-
-
-def _agent_lines(agent: AgentView, workspace: Path | None) -> list[str]:
-    if agent.answers:
-        voted = f" (voted for: {agent.vote.target})" if agent.vote else ""
-        where = [f"[Workspace available at: {workspace}]"] if workspace else []
-        return [f"## {agent.id}'s answer{voted}:", agent.answer, *where, ""]
-    return [
-        f"## {agent.id}:",
-        "[No answer submitted - agent was still working]",
-        f"[View workspace for current progress: {workspace}]",
-        "",
-    ]
-
-
-def _unsubmitted(view: RunView) -> str:
-    """Word what was streamed and never submitted; the document has no place for it."""
-    cut = [a for a in view.agents.values() if a.partial.strip()]
-    if not cut:
-        return ""
-    return "\n\n".join([_PARTIAL_HEADER, *(f"## {a.id} was writing:\n{a.partial}" for a in cut)])
-
-
 def _workspaces(turn: PastTurn) -> list[Path]:
     return _folders(turn.paths.workspaces)
 
 
+def _winners(turn: PastTurn) -> list[Path]:
+    """Find the winner's workspace: a copy of its own, as MassGen makes it, or where it worked.
+
+    Our link to it is for people: no link is followed.
+    """
+    paths = turn.paths
+    where = [paths.workspace, *([paths.workspaces / turn.view.winner] if turn.view.winner else [])]
+    return [real_above(p) for p in where if _is_folder(p)][:1]
+
+
 def _folders(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
-
-
-def _from_files(paths: TurnPaths) -> tuple[RunView, tuple[str, ...]]:
-    """Read a turn without a journal: MassGen's own, or one whose journal is lost."""
-    data = _read_json(paths.metadata)
-    warnings: list[str] = []
-    if not data:
-        warnings.append(f"{paths.metadata} is missing or can't be read")
-    if (partial := _read_json(paths.partial_answers)) == {} and paths.partial_answers.exists():
-        warnings.append(f"{paths.partial_answers} can't be read")
-    # MassGen says complete by leaving the status out; other JSON that lacks one is no metadata.
-    complete = "status" not in data and not data.keys().isdisjoint({"task", "winning_agent"})
     try:
-        answer = paths.answer.read_text(encoding="utf-8", errors="replace")
+        return sorted(real_above(each) for each in path.iterdir() if _is_folder(each))
+    except OSError:  # there is none, or it may not be read
+        return []
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
-        answer = ""
-    # MassGen leaves a cancelled turn's partial answers beside the complete one that replaced it.
-    partial = {} if complete else partial or _best_answer(answer)
-    spaces = [p.name for p in _folders(paths.workspaces)]
-    agents = {a: _agent_from(a, partial.get(a)) for a in dict.fromkeys([*partial, *spaces])}
-    phase, said = data.get("phase"), data.get("said")
-    view = RunView(
-        session=paths.session,
-        turn=paths.number,
-        task=str(data.get("task") or ""),
-        status="completed" if complete else "cancelled",
-        phase=phase if phase in ("coordinating", "presenting") else "coordinating",
-        agents=agents,
-        winner=str(data.get("winning_agent") or ""),
-        answer=answer if complete else "",
-        said=tuple(map(str, said)) if isinstance(said, list) else (),
-        ended_at=paths.path.stat().st_mtime,
-    )
-    return apply(view, workspace_files(paths, agents)), tuple(warnings)
+        return False
 
 
-def _best_answer(text: str) -> dict[str, Any]:
-    """Take the one answer that ``answer.txt`` still has when partial_answers.json is lost."""
-    head = _BEST_ANSWER.match(text)
-    return {head[1]: {"answer": text[head.end() :]}} if head else {}
-
-
-def _agent_from(agent_id: str, entry: object) -> AgentView:
-    known: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
-    votes = known.get("votes")
-    votes = votes if isinstance(votes, dict) else {}
-    target = votes.get("voted_for") or votes.get("agent_id")
-    answer = str(known.get("answer") or "")
-    return AgentView(
-        agent_id,
-        answers=(answer,) if answer else (),
-        vote=VoteView(str(target), str(votes.get("reason", ""))) if target else None,
-        partial=str(known.get("partial_text") or ""),
-    )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
+def _not_listed(listed: FilesListed) -> tuple[str, ...]:
+    return (listed.left_out,) if listed.left_out else ()

@@ -12,15 +12,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from nb_agents.disk.directory import read_file
+from nb_agents.disk.entry import RefusedError
 from nb_agents.events import EVENT, SCHEMA_VERSION, Event
 
 __all__ = ["Journal", "Recovered", "read_journal"]
+
+MAX_BYTES = 1 << 29
+"""Of a journal that is read: half of one would be taken for a turn that died there."""
 
 _CHUNK = 1 << 16
 
@@ -101,39 +107,74 @@ def read_journal(path: Path) -> Recovered:
         path: The file.
 
     Returns:
-        Every event that can be read. A missing file has none; a bad line is skipped with a
-        warning; a torn last line is dropped silently, as it never was an event.
+        Every event that can be read. A missing file has none, nor has what is no file or larger
+        than `MAX_BYTES`; a bad line is skipped with a
+        warning; a torn last line is dropped silently, as it never was an event. A number that
+        can't be (a time of 1e308) costs no words: the nearest that can be counts, for a time that
+        of the line before.
     """
     try:
-        data = path.read_bytes()
+        data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
         return Recovered((), (f"{path.name} is missing",))
+    except RefusedError as exc:
+        return Recovered((), (f"{path.name} {exc.strerror}",))
     except OSError as exc:
         return Recovered((), (f"{path.name} can't be read: {exc.strerror}",))
     events: list[Event] = []
-    warnings: list[str] = []
+    skipped: list[int] = []
+    mended: list[int] = []
     for number, line in _lines(data):
+        out_of_range: list[str] = []
         try:
-            events.append(EVENT.validate_json(line))
+            event = EVENT.validate_json(line, context=out_of_range)
         except ValidationError:
-            warnings.append(f"{path.name}: line {number} can't be read and was skipped")
+            skipped.append(number)
+            continue
+        if out_of_range:
+            mended.append(number)
+        if "at" in out_of_range:
+            event = replace(event, at=events[-1].at if events else _first_time(data))
+        events.append(event)
+    warnings = (
+        *_told(path.name, skipped, "can't be read and {was} skipped"),
+        *_told(path.name, mended, "{has} a number out of range, which was mended"),
+        *_newer(path.name, events),
+    )
+    return Recovered(tuple(events), warnings)
+
+
+def _told(name: str, numbers: Sequence[int], what: str) -> tuple[str, ...]:
+    """Say what is wrong with some lines, in one sentence however many they are."""
+    if not numbers:
+        return ()
+    if len(numbers) == 1:
+        return (f"{name}: line {numbers[0]} {what.format(was='was', has='has')}",)
+    many = what.format(was="were", has="have")
+    return (f"{name}: {len(numbers)} lines {many} (the first is line {numbers[0]})",)
+
+
+def _newer(name: str, events: Sequence[Event]) -> tuple[str, ...]:
     version = getattr(events[0], "schema_version", SCHEMA_VERSION) if events else SCHEMA_VERSION
-    if version > SCHEMA_VERSION:
-        warnings.append(
-            f"{path.name} was written by a newer nb_agents (schema {version}, here "
-            f"{SCHEMA_VERSION}); upgrade to see all of it"
-        )
-    return Recovered(tuple(events), tuple(warnings))
+    if version <= SCHEMA_VERSION:
+        return ()
+    return (
+        f"{name} was written by a newer nb_agents (schema {version}, here {SCHEMA_VERSION}); "
+        "upgrade to see all of it",
+    )
+
+
+def _first_time(data: bytes) -> float:
+    """Find the first time of a journal whose first line has none that can be."""
+    for _, line in _lines(data):
+        with suppress(ValidationError):
+            if at := EVENT.validate_json(line).at:
+                return at
+    return 0.0
 
 
 def _line(event: Event) -> bytes:
-    # Not pydantic's JSON mode: half a surrogate pair in a mapping's key makes it raise.
     text = json.dumps(EVENT.dump_python(event), separators=(",", ":"), default=str)
-    if r"\ud" in text:
-        # A model's JSON may hold half a surrogate pair, which no strict reader takes back.
-        whole = json.dumps(json.loads(text), ensure_ascii=False)
-        whole = whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        text = json.dumps(json.loads(whole), separators=(",", ":"))
     return text.encode("ascii") + b"\n"
 
 

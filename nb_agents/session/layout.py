@@ -2,9 +2,14 @@
 
     <root>/session_20261120_120000/
       SESSION_SUMMARY.txt
+      task_1/                where its agents work, through all turns of the task
+        workspaces/<agent>/   tools/<agent>/
       turn_1/
         metadata.json  events.jsonl  answer.txt  partial_answers.json
         workspaces/<agent>/   workspace -> workspaces/<winner>   owner.lock   stop.json
+
+Of a turn that runs, ``workspaces`` is a link to its task's; once it is over, it is the other way
+round (`nb_agents.session.task`). Where there are no links a turn works in its own directory.
 
 Source: MassGen's session layout, so that its reader loads ours.
 """
@@ -14,30 +19,43 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shutil
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
 from nb_agents.config.team import safe_name
-from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
+from nb_agents.errors import (
+    SessionBusyError,
+    SessionUnreadableError,
+    StorageError,
+    UnknownSessionError,
+    UserError,
+)
 
 __all__ = [
+    "ALLOT_LOCK",
+    "Found",
     "SESSIONS_VARIABLE",
     "TurnPaths",
     "claim_turn",
     "find_session",
+    "give_back",
     "named_session",
     "new_session",
     "session_root",
-    "sessions_by_use",
+    "sessions_in",
     "turns_of",
 ]
 
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
-_TURN = re.compile(r"turn_([1-9]\d*)")
+ALLOT_LOCK = ".allot.lock"
+"""Held while a turn is allotted, in its session's directory."""
+_TURN = re.compile(r"turn_([1-9][0-9]*)")
 _ALLOT_TIMEOUT_S = 10.0
 _PROBE_S = 0.05
 """Whoever only looks holds the lock for far less, so it is not taken for an owner."""
@@ -49,9 +67,11 @@ class TurnPaths:
 
     Attributes:
         path: The turn's directory, absolute.
+        task: Of the turn that runs: the directory of its task; None when it works in its own.
     """
 
     path: Path
+    task: Path | None = field(default=None, compare=False)
 
     @property
     def number(self) -> int:
@@ -85,8 +105,18 @@ class TurnPaths:
 
     @property
     def workspaces(self) -> Path:
-        """Parent of the agents' workspaces."""
+        """Parent of the agents' workspaces, for readers; it may be a link."""
         return self.path / "workspaces"
+
+    @property
+    def own_task(self) -> Path:
+        """Directory of the task that begins with this turn; of one that goes on, there is none."""
+        return self.path.with_name(f"task_{self.number}")
+
+    @property
+    def live_workspaces(self) -> Path:
+        """Parent of the agents' workspaces as what runs knows them."""
+        return (self.task or self.path) / "workspaces"
 
     @property
     def workspace(self) -> Path:
@@ -95,8 +125,8 @@ class TurnPaths:
 
     @property
     def tools(self) -> Path:
-        """What tools wrote that was too long for a model, a directory an agent."""
-        return self.path / "tools"
+        """What tools wrote that was too long for a model, a directory an agent; for what runs."""
+        return (self.task or self.path) / "tools"
 
     @property
     def stop(self) -> Path:
@@ -107,6 +137,11 @@ class TurnPaths:
     def summary(self) -> Path:
         """The session's summary, for a person."""
         return self.path.parent / "SESSION_SUMMARY.txt"
+
+    @property
+    def winners(self) -> Path:
+        """The session's winners, as JSON: MassGen's."""
+        return self.path.parent / "winning_agents_history.json"
 
     def lock(self) -> FileLock:
         """The lock that is held while a process runs the turn."""
@@ -179,13 +214,17 @@ def find_session(root: Path, name: str = "") -> Path:
 
     Raises:
         UnknownSessionError: There is none.
+        SessionUnreadableError: It can't be read.
     """
-    sessions = sessions_by_use(root)
-    if not name and sessions:
-        return sessions[0]
-    names = {path.name: path for path in sessions}
+    found = sessions_in(root)
+    if not name and found.by_use:
+        return found.by_use[0]
+    names = {path.name: path for path in found.by_use}
     if name in names:
         return names[name]
+    for each in found.unreadable:
+        if not name or name == Path(each.path).name:
+            raise each
     near = difflib.get_close_matches(name, names, n=1)
     raise UnknownSessionError(name, str(root), near[0] if near else "")
 
@@ -215,29 +254,60 @@ def named_session(root: Path, name: str) -> Path:
     return path
 
 
-def sessions_by_use(root: Path) -> list[Path]:
-    """List sessions that have a turn, the one used last first."""
-    if not root.is_dir():
-        return []
-    used = [(turns[-1], path) for path in root.iterdir() if (turns := turns_of(path))]
-    used.sort(key=lambda item: (_last_use(item[0]), item[1].name), reverse=True)
-    return [path for _, path in used]
+class Found(NamedTuple):
+    """The sessions below a root.
+
+    Attributes:
+        by_use: Those that have a turn, the one used last first.
+        unreadable: Why others can't be read.
+    """
+
+    by_use: list[Path]
+    unreadable: list[SessionUnreadableError]
+
+
+def sessions_in(root: Path) -> Found:
+    """Find the sessions below a root; one that can't be read hides no other."""
+    used: list[tuple[float, str, Path]] = []
+    unreadable: list[SessionUnreadableError] = []
+    try:
+        paths = [path for path in root.iterdir() if path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        paths = []
+    except OSError as exc:
+        paths, unreadable = [], [SessionUnreadableError(str(root), exc.strerror or str(exc))]
+    for path in paths:
+        try:
+            used += [(_last_use(turn), path.name, path) for turn in turns_of(path)[-1:]]
+        except SessionUnreadableError as exc:
+            unreadable.append(exc)
+    return Found([path for _, _, path in sorted(used, reverse=True)], unreadable)
 
 
 def turns_of(session: Path) -> list[TurnPaths]:
-    """List a session's turns in order."""
-    if not session.is_dir():
+    """List a session's turns in order.
+
+    Raises:
+        SessionUnreadableError: Its directory can't be read.
+    """
+    try:
+        named = [TurnPaths(p.absolute()) for p in session.iterdir() if _TURN.fullmatch(p.name)]
+        return sorted((t for t in named if t.path.is_dir()), key=lambda t: t.number)
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    found = [TurnPaths(p.absolute()) for p in session.iterdir() if _TURN.fullmatch(p.name)]
-    return sorted((t for t in found if t.path.is_dir()), key=lambda t: t.number)
+    except OSError as exc:
+        raise SessionUnreadableError(str(session), exc.strerror or str(exc)) from None
 
 
-def claim_turn(session: Path, owner_of: str = "") -> tuple[TurnPaths, FileLock]:
+def claim_turn(
+    session: Path, owner_of: str = "", task: Path | None = None
+) -> tuple[TurnPaths, FileLock]:
     """Allot the next turn of a session and hold it.
 
     Args:
         session: The session's directory.
         owner_of: Who runs the session now, if this process knows, for the message.
+        task: Directory of the task that it goes on with; by default it gets a new one.
 
     Returns:
         The turn's paths and its lock, held until released.
@@ -247,12 +317,13 @@ def claim_turn(session: Path, owner_of: str = "") -> tuple[TurnPaths, FileLock]:
         StorageError: The directory can't be written.
     """
     try:
-        with FileLock(session / ".allot.lock", timeout=_ALLOT_TIMEOUT_S):
+        with FileLock(session / ALLOT_LOCK, timeout=_ALLOT_TIMEOUT_S):
             turns = turns_of(session)
             if turns and turns[-1].is_live():
                 raise SessionBusyError(session.name, owner_of or "another process")
             paths = TurnPaths(session.absolute() / f"turn_{turns[-1].number + 1 if turns else 1}")
-            paths.workspaces.mkdir(parents=True)
+            paths.path.mkdir(parents=True)
+            paths = replace(paths, task=_working_in(paths, task))
             lock = paths.lock()
             lock.acquire(timeout=_ALLOT_TIMEOUT_S)  # a moment longer only if somebody looks
             return paths, lock
@@ -260,6 +331,27 @@ def claim_turn(session: Path, owner_of: str = "") -> tuple[TurnPaths, FileLock]:
         raise SessionBusyError(session.name, "another process is starting a turn") from None
     except OSError as exc:
         raise StorageError(str(session), exc.strerror or str(exc)) from None
+
+
+def _working_in(paths: TurnPaths, task: Path | None) -> Path | None:
+    """Make where a turn works: the directory of its task, or None when that is the turn's own."""
+    directory = task or paths.own_task
+    try:
+        if task is None:
+            (directory / "workspaces").mkdir(parents=True)
+        paths.workspaces.symlink_to(f"../{directory.name}/workspaces", True)
+    except (OSError, NotImplementedError):
+        # A filesystem without links; or the directory is left of a turn that somebody removed.
+        paths.workspaces.mkdir()
+        return None
+    return directory
+
+
+def give_back(paths: TurnPaths) -> None:
+    """Remove a turn that was claimed and can't begin."""
+    shutil.rmtree(paths.path, ignore_errors=True)
+    if paths.task == paths.own_task:
+        shutil.rmtree(paths.own_task, ignore_errors=True)
 
 
 def _last_use(turn: TurnPaths) -> float:

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+import zipfile
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from nb_agents.config.team import safe_name
+from nb_agents.disk.directory import Directory
+from nb_agents.disk.entry import Entry, RefusedError, shown
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
-from nb_agents.session.layout import TurnPaths, new_session, turns_of
+from nb_agents.session.copying import copy_file, copy_tree
+from nb_agents.session.layout import new_session, turns_of
+from nb_agents.session.task import settle_dead
 
-__all__ = ["delete_session", "export_session", "fork_session", "rename_session"]
+__all__ = ["Made", "delete_session", "export_session", "fork_session", "rename_session"]
 
-_NOT_COPIED = shutil.ignore_patterns("owner.lock", ".*.tmp")
+
+_FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
+"""The second day of 1980 and the last but one of 2107: a zip's years, and an agent may set others.
+Source: PKWARE's APPNOTE, 4.4.6.
+"""
+
+
+class Made(NamedTuple):
+    """What was made of a session.
+
+    Attributes:
+        path: The zip, or the new session's directory.
+        left_out: What of the session is not in it, in words.
+    """
+
+    path: Path
+    left_out: tuple[str, ...]
 
 
 def rename_session(session: Path, name: str) -> Path:
@@ -46,15 +69,18 @@ def rename_session(session: Path, name: str) -> Path:
     return target
 
 
-def export_session(session: Path, file: str | os.PathLike[str] | None = None) -> Path:
+def export_session(session: Path, file: str | os.PathLike[str] | None = None) -> Made:
     """Put a session into a zip.
+
+    Links that lead to something in the session go in as links. None is followed.
 
     Args:
         session: Its directory.
         file: The zip; by default the session's name in the working directory.
 
     Returns:
-        The zip's path.
+        The zip's path, and what was left out: pipes, sockets, devices, links that lead out, and
+        what can't be read.
 
     Raises:
         UserError: The file exists.
@@ -63,17 +89,22 @@ def export_session(session: Path, file: str | os.PathLike[str] | None = None) ->
     target = Path(file or f"{session.name}.zip").expanduser().absolute()
     if target.suffix != ".zip":
         target = target.with_name(f"{target.name}.zip")
-    if target.exists():
-        raise UserError(f"{target} exists already. Name another file.")
     try:
-        made = shutil.make_archive(
-            str(target.with_suffix("")), "zip", root_dir=session.parent, base_dir=session.name
-        )
+        made = open(target, "xb")
+    except FileExistsError:
+        raise UserError(f"{target} exists already. Name another file.") from None
     except OSError as exc:
+        raise StorageError(str(target), exc.strerror or str(exc)) from None
+    try:
+        with made, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+            left_out = _fill(archive, session)
+    except BaseException as exc:
         with suppress(OSError):
             target.unlink()
-        raise StorageError(str(target), exc.strerror or str(exc)) from None
-    return Path(made)
+        if isinstance(exc, OSError):
+            raise StorageError(str(target), exc.strerror or str(exc)) from None
+        raise
+    return Made(target, left_out)
 
 
 def delete_session(session: Path) -> None:
@@ -93,7 +124,7 @@ def delete_session(session: Path) -> None:
         raise StorageError(str(session), exc.strerror or str(exc)) from None
 
 
-def fork_session(session: Path, turn: int, now: datetime) -> Path:
+def fork_session(session: Path, turn: int, now: datetime) -> Made:
     """Make a new session that begins with the first turns of another.
 
     Args:
@@ -102,7 +133,8 @@ def fork_session(session: Path, turn: int, now: datetime) -> Path:
         now: Local time, for the new session's name.
 
     Returns:
-        The new session's directory.
+        The new session's directory, and what was left out: pipes, sockets, devices, and what can't
+        be read.
 
     Raises:
         UnknownSessionError: The session has no such turn.
@@ -116,24 +148,71 @@ def fork_session(session: Path, turn: int, now: datetime) -> Path:
         raise UnknownSessionError(f"{session.name}/{turn}", str(session.parent), latest)
     if taken[-1].is_live():
         raise SessionBusyError(session.name, f"turn {turn} is live")
-    fork = new_session(session.parent, now)
+    settle_dead(taken[-1])
+    fork, left_out = new_session(session.parent, now), list[str]()
     try:
         for paths in taken:
-            _copy_turn(paths, fork)
+            name = paths.path.name
+            left = copy_tree(paths.path, fork / name, _is_no_leftover)
+            left_out += [f"{name}/{each}" for each in left]
     except OSError as exc:
         shutil.rmtree(fork, ignore_errors=True)
         raise StorageError(str(fork), exc.strerror or str(exc)) from None
-    return fork
+    return Made(fork, tuple(left_out))
 
 
-def _copy_turn(paths: TurnPaths, fork: Path) -> None:
-    shutil.copytree(
-        paths.path,
-        fork / paths.path.name,
-        symlinks=True,
-        ignore=_NOT_COPIED,
-        ignore_dangling_symlinks=True,
+def _is_no_leftover(entry: Entry) -> bool:
+    """Whether an entry of a turn is no process's own: its lock, or a file that it was writing."""
+    is_temp = entry.name.startswith(".") and entry.name.endswith(".tmp")
+    return entry.depth > 0 or not (is_temp or entry.name == "owner.lock")
+
+
+def _fill(archive: zipfile.ZipFile, session: Path) -> tuple[str, ...]:
+    left_out: list[str] = []
+    for turn in turns_of(session)[-1:]:
+        settle_dead(turn)
+    with Directory(Path(os.path.realpath(session))) as directory:
+        for entry in directory.walk():
+            try:
+                _add(archive, session.name, entry)
+            except RefusedError as exc:
+                left_out.append(f"{shown(entry.path)} ({exc.strerror})")
+    return tuple(left_out)
+
+
+def _add(archive: zipfile.ZipFile, session: str, entry: Entry) -> None:
+    # A zip holds Unicode: of other names, the bytes are written out.
+    name = f"{session}/{entry.path}".encode(errors="surrogateescape").decode(
+        errors="backslashreplace"
     )
+    moment = time.localtime(min(max(entry.stat.st_mtime, _FIRST_S), _LAST_S))
+    info = zipfile.ZipInfo(name, moment[:6])
+    info.external_attr = entry.stat.st_mode << 16
+    if entry.kind == "folder":
+        info.filename += "/"
+        archive.writestr(info, b"")
+    elif entry.kind == "link":
+        archive.writestr(info, _inner(entry))
+    elif entry.kind == "file":
+        info.compress_type = zipfile.ZIP_DEFLATED
+        info.file_size = entry.stat.st_size
+        with entry.open() as opened, archive.open(info, "w") as made:
+            copy_file(opened, made, info.file_size)
+    else:
+        raise RefusedError(entry.what)
+
+
+def _inner(entry: Entry) -> bytes:
+    """Return the text of a link that leads to something in the session.
+
+    It may go up only first of all, while it is in real directories: further on, another link could
+    take it elsewhere.
+    """
+    text = entry.target()
+    ups = [part == ".." for part in text.split("/")]
+    if text.startswith("/") or sum(ups) > entry.depth or sorted(ups, reverse=True) != ups:
+        raise RefusedError("leads out")
+    return os.fsencode(text)
 
 
 def _refuse_live(session: Path) -> None:

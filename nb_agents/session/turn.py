@@ -12,22 +12,33 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
+from nb_agents.disk.directory import read_file
+from nb_agents.disk.entry import RefusedError
 from nb_agents.receipt import receipt
+from nb_agents.session.copying import copy_tree
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.summary import summary
 from nb_agents.view import RunView
 
-__all__ = ["answer_text", "metadata", "partial_answers", "write_atomic", "write_views"]
+__all__ = [
+    "answer_text",
+    "metadata",
+    "partial_answers",
+    "read_json",
+    "write_atomic",
+    "write_views",
+]
 
-_RULE = "=" * 80
-_TURN_LINE = re.compile(r"TURN ([0-9]+)\b")
+MAX_BYTES = 64_000_000
+"""Of a JSON file; a larger one is none of ours."""
 
 
 def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]:
@@ -61,8 +72,10 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
         data["said"] = list(view.said)
     data["journal_seq"] = view.seq
     data["owner"] = owner
-    if view.is_over:
-        data["duration_seconds"] = round((view.ended_at or 0) - view.started_at, 3)
+    if view.ending:
+        if view.started_at:
+            took = (view.ended_at or view.last_at) - view.started_at
+            data["duration_seconds"] = round(max(0.0, took), 3)
         data["receipt"] = asdict(receipt(view, str(paths.path)))
     if view.file_count is not None:
         data["file_count"], data["file_bytes"] = view.file_count, view.file_bytes
@@ -76,29 +89,35 @@ def partial_answers(view: RunView) -> dict[str, dict[str, Any]]:
     Returns:
         For each agent that has an answer, a vote or streamed words: MassGen's keys (a vote as
         ``agent_id`` and ``voted_for`` both, because its documents and its code differ), and
-        ``partial_text`` with ``partial: true`` for words that were never submitted.
+        ``partial_text`` with ``partial: true`` for words that were never submitted, and
+        ``thinking``.
     """
     return {a.id: entry for a in view.agents.values() if (entry := _partial(view, a.id))}
 
 
 def _partial(view: RunView, agent_id: str) -> dict[str, Any]:
     agent = view.agents[agent_id]
-    if not (agent.answers or agent.vote or agent.partial or agent.partial_call):
+    words = agent.unsubmitted
+    if not (agent.answer.strip() or agent.vote or words or agent.partial_call or agent.thoughts):
         return {}
     vote = agent.vote
-    entry: dict[str, Any] = {
-        "answer": agent.answer,
+    # MassGen's reader takes whom it finds an answer of to have given it.
+    entry: dict[str, Any] = {"answer": agent.answer} if agent.answer.strip() else {}
+    entry |= {
         "has_voted": vote is not None,
         "votes": {"agent_id": vote.target, "voted_for": vote.target, "reason": vote.reason}
         if vote
         else None,
         "answer_count": len(agent.answers),
     }
-    if agent.partial or agent.partial_call:
+    if words or agent.partial_call:
         entry["partial"] = True
-        entry["partial_text"] = agent.partial
+        if words:
+            entry["partial_text"] = words
         if agent.partial_call:
             entry["partial_call"] = {"tool": agent.tool, "arguments": agent.partial_call}
+    if agent.thoughts:
+        entry["thinking"] = agent.thoughts
     return entry
 
 
@@ -107,22 +126,26 @@ def answer_text(view: RunView) -> str:
 
     Returns:
         The final answer of a complete turn; else the best available answer under MassGen's three
-        header lines; "" when no agent has written anything.
+        header lines, or words that no agent submitted under lines that say so; "" when no agent
+        has written anything.
     """
     if view.status == "completed":
         return view.answer
-    best = view.best_agent or _longest_partial(view)
-    if not best:
-        return ""
-    agent = view.agents[best]
-    text = agent.answer or agent.partial
-    return (
-        f"[PARTIAL ANSWER - Session was cancelled during {view.phase} phase]\n"
-        f"[Best answer from: {best}]\n{'=' * 60}\n\n{text}"
-    )
+    if best := view.best_agent:
+        return (
+            f"[PARTIAL ANSWER - Session was cancelled during {view.phase} phase]\n"
+            f"[Best answer from: {best}]\n{'=' * 60}\n\n{view.agents[best].answer}"
+        )
+    if longest := _longest_partial(view):
+        return (
+            f"[PARTIAL TEXT - {view.ending.capitalize()} during {view.phase} phase]\n"
+            f"[Written by {longest}, never submitted as an answer]\n{'=' * 60}\n\n"
+            f"{view.agents[longest].unsubmitted}"
+        )
+    return ""
 
 
-def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> None:
+def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> tuple[str, ...]:
     """Bring a turn's files up to date; ``metadata.json`` last.
 
     Args:
@@ -130,11 +153,16 @@ def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> None:
         paths: Where it is.
         owner: Who runs it, in words.
 
+    Returns:
+        What of the session's own files could not be written, because somebody put something else
+        in their place: a sentence each. The turn is whole without them.
+
     Raises:
         OSError: The disk refused; whatever was written before is whole, and calling again later
             finishes the rest.
     """
-    if view.is_over:
+    told: tuple[str, ...] = ()
+    if view.ending:
         partial = partial_answers(view) if view.status != "completed" else {}
         if partial:
             _write_json(paths.partial_answers, partial)
@@ -142,17 +170,25 @@ def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> None:
             write_atomic(paths.answer, text)
         if view.winner and view.status == "completed":
             _link_workspace(paths, view.winner)
-            _append_winner(paths, view)
-        write_summary(view, paths)
+            told += _aside(paths.winners, lambda: _append_winner(paths, view))
+        told += _aside(paths.summary, lambda: _write_summary(view, paths))
     _write_json(paths.metadata, metadata(view, paths, owner))
+    return told
 
 
-def write_summary(view: RunView, paths: TurnPaths) -> None:
-    """Put the turn's block into SESSION_SUMMARY.txt, once, replacing an older one of its own."""
-    blocks = _summary_blocks(paths.summary)
-    blocks[view.turn] = _summary_block(view, paths)
-    head = f"{_RULE}\nMulti-Turn Session: {view.session}\n{_RULE}\n"
-    write_atomic(paths.summary, head + "".join(blocks[n] for n in sorted(blocks)))
+def _aside(path: Path, write: Callable[[], None]) -> tuple[str, ...]:
+    """Write a file of the session; when another's is in the way, say so."""
+    try:
+        write()
+    except (RefusedError, IsADirectoryError, PermissionError) as exc:
+        why = exc.strerror if isinstance(exc, RefusedError) else f"can't be written: {exc.strerror}"
+        return (f"{path.name} {why}. It is left as it is.",)
+    return ()
+
+
+def _write_summary(view: RunView, paths: TurnPaths) -> None:
+    left = "\n".join(_incomplete_lines(view, paths))
+    write_atomic(paths.summary, summary(view, paths, left))
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -168,7 +204,9 @@ def write_atomic(path: Path, text: str) -> None:
     # One fixed name a target: a killed process leaves at most one stray file, not one a try.
     temp = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temp, "wb") as file:
+        # Made anew: a link of that name would lead elsewhere.
+        temp.unlink(missing_ok=True)
+        with open(temp, "xb") as file:
             file.write(text.encode("utf-8", "replace"))
             file.flush()
             os.fsync(file.fileno())
@@ -178,24 +216,35 @@ def write_atomic(path: Path, text: str) -> None:
         raise
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file that holds a JSON object; {} when it is missing, or holds anything else."""
+    data = _read(path)
+    return data if isinstance(data, dict) else {}
+
+
+def _read(path: Path) -> Any:
+    try:
+        return from_json(read_file(path, MAX_BYTES), allow_inf_nan=False)
+    except (OSError, ValueError):
+        return None
+
+
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def _reason(view: RunView) -> str:
+    if view.ending == "killed":
+        return "kernel died"
     if view.stop is None:
-        return "failed" if view.status == "failed" else _reason_unasked(view)
+        return view.ending or "running"
     # MassGen's word for a stop is "cancelled"; limits say which they were.
     return view.stop.source if view.stop.source in ("timeout", "budget") else "cancelled"
 
 
-def _reason_unasked(view: RunView) -> str:
-    return "kernel died" if view.is_over else "running"
-
-
 def _longest_partial(view: RunView) -> str:
-    agents = [a for a in view.agents.values() if a.partial.strip() and not a.caller]
-    return max(agents, key=lambda a: len(a.partial)).id if agents else ""
+    agents = [a for a in view.agents.values() if a.unsubmitted and not a.caller]
+    return max(agents, key=lambda a: len(a.unsubmitted)).id if agents else ""
 
 
 def _link_workspace(paths: TurnPaths, winner: str) -> None:
@@ -207,52 +256,16 @@ def _link_workspace(paths: TurnPaths, winner: str) -> None:
     try:
         paths.workspace.symlink_to(target, target_is_directory=True)
     except OSError:  # Windows without the right to, FAT, some network drives
-        shutil.copytree(paths.path / target, paths.workspace, symlinks=True)
+        copy_tree(paths.path / target, paths.workspace)
 
 
 def _append_winner(paths: TurnPaths, view: RunView) -> None:
-    file = paths.path.parent / "winning_agents_history.json"
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = []
+    known = _read(paths.winners)
     entry = {"agent_id": view.winner, "turn": view.turn}
-    if isinstance(known, list) and entry not in known:
-        write_atomic(file, json.dumps([*known, entry], indent=2) + "\n")
-
-
-def _summary_blocks(path: Path) -> dict[int, str]:
-    """Read the blocks that are there, by turn number."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return {}
-    lines = text.splitlines(keepends=True)
-    starts = [
-        (i, int(turn[1]))
-        for i, line in enumerate(lines)
-        if (turn := _TURN_LINE.match(line)) and i and lines[i - 1].strip() == _RULE
-    ]
-    ends = [i - 2 for i, _ in starts[1:]] + [len(lines)]
-    return {
-        number: "".join(lines[max(0, start - 2) : end])
-        for (start, number), end in zip(starts, ends, strict=True)
-    }
-
-
-def _summary_block(view: RunView, paths: TurnPaths) -> str:
-    complete = view.status == "completed"
-    marker = "" if complete else f" [INCOMPLETE - {_marker(view)}]"
-    lines = ["", _RULE, f"TURN {view.turn}{marker}", _RULE]
-    lines.append(f"Timestamp: {_time(view.ended_at or view.last_at)}")
-    task = " ".join(view.task.split())
-    if complete:
-        lines += [f"Winning Agent: {view.winner}", f"Task: {task}"]
-        lines += [f"Workspace: {paths.workspace}", f"Answer: See {paths.answer}"]
-    else:
-        lines += [f"Phase when cancelled: {view.phase}", f"Task: {task}"]
-        lines += _incomplete_lines(view, paths)
-    return "\n".join(lines) + "\n"
+    if not isinstance(known, list):
+        known = []
+    if entry not in known:
+        write_atomic(paths.winners, json.dumps([*known, entry], indent=2) + "\n")
 
 
 def _incomplete_lines(view: RunView, paths: TurnPaths) -> list[str]:
@@ -266,14 +279,6 @@ def _incomplete_lines(view: RunView, paths: TurnPaths) -> list[str]:
         lines.append(f"Partial answers saved: {paths.partial_answers}")
     lines.append(f"Workspaces saved: {paths.workspaces}")
     return lines
-
-
-def _marker(view: RunView) -> str:
-    if view.status == "failed":
-        return "FAILED"
-    if view.stop is None:
-        return "KERNEL DIED"
-    return "TIMEOUT" if view.stop.source == "timeout" else "CANCELLED"
 
 
 def _time(seconds: float) -> str:

@@ -11,12 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import checkpoint
 from nb_agents.config.secret_names import MASK, is_secret_name
+from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
@@ -29,8 +31,9 @@ __all__ = [
     "ToolResult",
     "Toolbox",
     "attempting",
+    "current_attempt",
+    "hide_arguments",
     "is_repeated",
-    "is_secret_argument",
     "not_yet",
     "repeating",
     "summarize",
@@ -61,19 +64,28 @@ def is_repeated() -> bool:
     return _repeated.get()
 
 
+@dataclass
 class Attempt:
-    """One call of a tool; ``began`` says whether its tool was let begin."""
+    """One call of a tool.
 
-    began = True
+    Attributes:
+        agent: Whose it is: an agent's id, or the address of its step.
+        began: Whether its tool was let begin.
+        thread: Number of the thread in which it was left running; 0 when it was not.
+    """
+
+    agent: str = ""
+    began: bool = True
+    thread: int = 0
 
 
 _attempt: ContextVar[Attempt | None] = ContextVar("nb_agents_attempt", default=None)
 
 
 @contextmanager
-def attempting() -> Iterator[Attempt]:
-    """Make a call of a tool, within the block."""
-    attempt = Attempt()
+def attempting(agent: str) -> Iterator[Attempt]:
+    """Make a call of a tool for an agent, within the block."""
+    attempt = Attempt(agent)
     reset = _attempt.set(attempt)
     try:
         yield attempt
@@ -81,10 +93,15 @@ def attempting() -> Iterator[Attempt]:
         _attempt.reset(reset)
 
 
+def current_attempt() -> Attempt:
+    """Return the call that is made here; one that is nobody's where none is."""
+    return _attempt.get() or Attempt()
+
+
 @contextmanager
 def not_yet() -> Iterator[None]:
     """Say that the call has not begun within the block, nor after it when the block raises."""
-    attempt = _attempt.get() or Attempt()
+    attempt = current_attempt()
     attempt.began = False
     yield
     attempt.began = True
@@ -100,7 +117,8 @@ class ToolResult(str):
     is_error: bool
 
     def __new__(cls, text: str, *, is_error: bool = False) -> ToolResult:
-        """Make a result of ``text``, cut to `MAX_RESULT_CHARS`."""
+        """Make a result of ``text``, well-formed and cut to `MAX_RESULT_CHARS`."""
+        text = well_formed(text)
         if len(text) > MAX_RESULT_CHARS:
             text = f"{text[:MAX_RESULT_CHARS]}\n[cut: {len(text)} characters in all]"
         result = super().__new__(cls, text)
@@ -144,8 +162,8 @@ class Tool:
         validator: Any,
         run: Callable[[dict[str, Any]], Awaitable[str]],
     ) -> None:
-        self.definition = definition
-        self.name: str = definition.name
+        self.definition = well_formed(definition)
+        self.name: str = self.definition.name
         self._validator = validator
         self._run = run
 
@@ -215,6 +233,34 @@ def summarize(name: str, args: str | dict[str, Any] | None) -> str:
         return ""
     name = "path" if "path" in known else next(iter(known))
     return MASK if known[name] and is_secret_argument(name) else str(known[name])[:80]
+
+
+def hide_arguments(args: Any) -> Any:
+    """Give a call's arguments as people are shown them: without those that are called a secret.
+
+    Args:
+        args: The model's: JSON text or a mapping.
+    """
+    if not isinstance(args, str):
+        return _hidden(args)
+    try:
+        known = json.loads(args)
+        hidden = _hidden(known)
+    except (ValueError, RecursionError):
+        return args
+    # The model's own spelling stays when there is nothing to hide.
+    return args if hidden == known else json.dumps(hidden, ensure_ascii=False)
+
+
+def _hidden(value: Any, name: str = "") -> Any:
+    match value:
+        case str() if value and is_secret_argument(name):
+            return MASK
+        case dict():
+            return {key: _hidden(each, str(key)) for key, each in value.items()}
+        case list():
+            return [_hidden(each, name) for each in value]
+    return value
 
 
 def is_secret_argument(name: str) -> bool:

@@ -21,7 +21,7 @@ import itertools
 import logging
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from nb_agents.cancel import AgentStopped, CancellationStatus, current_token
-from nb_agents.config.tools import CustomFunction, CustomToolSpec
+from nb_agents.config.tools import CustomFunction, CustomToolSpec, takes_all
 from nb_agents.errors import UserError
 from nb_agents.tools.base import Tool
 from nb_agents.tools.context import ToolContext
@@ -61,17 +61,20 @@ class CustomTools:
         self._loading = anyio.Lock()
 
     async def tools(
-        self, context: ToolContext, specs: Sequence[CustomToolSpec], exclude: Collection[str] = ()
+        self,
+        context: ToolContext,
+        specs: Sequence[CustomToolSpec],
+        takes: Callable[..., bool] = takes_all,
     ) -> list[Tool]:
         """Make an agent's tools; those that can't be made are told.
 
         Args:
             context: Whose they are.
             specs: What its configuration gives it.
-            exclude: Tools that it does not get, by their own or their full names.
+            takes: Says whether it gets a tool, by its own and its full name.
         """
         made: dict[str, Tool] = {}
-        for path, wanted in _wanted(specs, exclude):
+        for path, wanted in _wanted(specs, takes):
             try:
                 tool = await self._tool(path, wanted, context)
                 if tool.name in made:
@@ -107,11 +110,11 @@ class CustomTools:
 
 
 def _wanted(
-    specs: Sequence[CustomToolSpec], exclude: Collection[str]
+    specs: Sequence[CustomToolSpec], takes: Callable[..., bool]
 ) -> Iterator[tuple[str, CustomFunction]]:
     for spec in specs:
         for each in spec.functions:
-            if each.name not in exclude and PREFIX + each.name not in exclude:
+            if takes(each.name, PREFIX + each.name):
                 yield spec.path, each
 
 

@@ -242,7 +242,7 @@ class DataStore:
         Args:
             context: The agent that they are for.
         """
-        return AgentStore(DataStore(self._path, context.agent), context.secrets).tools()
+        return AgentStore(DataStore(self._path, context.agent), context.mask).tools()
 
     def _read(self, db: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, JsonValue]]:
         query = "SELECT value FROM entries WHERE namespace = ? AND key = ?"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from anyio import to_thread
 from pydantic import JsonValue
 
 from nb_agents.errors import UserError
+from nb_agents.masking import Mask
 from nb_agents.tools.base import Tool, ToolError, is_repeated
 from nb_agents.tools.data_file import DEFAULT_NAMESPACE
 
@@ -26,12 +27,12 @@ class AgentStore:
 
     Args:
         store: The store as the agent uses it.
-        secrets: Values that are never kept.
+        mask: Knows the secrets, which are never kept.
     """
 
-    def __init__(self, store: DataStore, secrets: Sequence[str]) -> None:
+    def __init__(self, store: DataStore, mask: Mask) -> None:
         self._store = store
-        self._secrets = [json.dumps(secret)[1:-1] for secret in secrets if secret]
+        self._mask = mask
 
     def tools(self) -> list[Tool]:
         """The operations, each as a tool."""
@@ -149,9 +150,8 @@ class AgentStore:
             raise ToolError(str(exc)) from exc
 
     def _refuse_secrets(self, items: Mapping[str, JsonValue]) -> None:
-        text = json.dumps(items)
-        if any(secret in text for secret in self._secrets):
-            raise ToolError("what you set holds a key of this team, and keys are not kept")
+        if self._mask.value(items) != items:
+            raise ToolError("what you set holds a key, and keys are not kept")
 
 
 def _missing(key: str, namespace: str) -> str:

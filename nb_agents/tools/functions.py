@@ -6,8 +6,8 @@ one that blocks holds up others of its kind, never a run. Neither runs on the no
 stands still while a cell is busy: an async client made in a cell can't be used.
 
 In both, `nb_agents.checkpoint` and `should_stop` ask the run that calls. An immediate stop cancels
-an async call, which then gets a moment to clean up. A thread can't be ended: a plain function that
-does not ask goes on by itself, what it returns is dropped, and the run does not wait for it.
+an async call; both kinds then get a moment to clean up. A thread can't be ended: a plain function
+that does not ask goes on by itself (`nb_agents.tools.threads`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import anyio
-from anyio import CapacityLimiter, to_thread
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
@@ -37,13 +36,14 @@ from nb_agents.errors import UserError
 from nb_agents.models.providers import load
 from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.context import ToolContext
+from nb_agents.tools.threads import Work
 
 __all__ = ["find_functions", "function_tool", "is_marked", "result_text", "tool"]
 
 logger = logging.getLogger("nb_agents")
 
 CLEANUP_S = 1.0
-"""What a cancelled async function gets for its ``finally`` blocks, before it is left to itself."""
+"""What a cancelled function gets for its ``finally`` blocks, before it is left to itself."""
 
 NOTHING = "(nothing was returned)"
 
@@ -141,8 +141,10 @@ def function_tool(
     given = {**filled, **(preset or {})}
     visible = _parameters_of(function, name, hints, set(given))
 
+    work = Work(name, context.session, context.tell) if context else Work(name)
+
     async def call(**known: Any) -> str:
-        return await _run(name, function, known | given)
+        return await _run(work, function, known | given)
 
     # Not functools.wraps: a hint of what is returned means nothing here, and what a notebook is
     # told of one without a schema would come up at each run.
@@ -236,17 +238,14 @@ def _require_schema(name: str, parameter: str, hint: Any) -> None:
         raise UserError(_refusal(name, why + remedy)) from exc
 
 
-async def _run(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
+async def _run(work: Work, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
     if inspect.iscoroutinefunction(function):
-        return await _async_thread().run(partial(_answer_async, name, function, known))
-    # A limiter of its own: functions that hang can't take the threads that other tools need.
-    answer = await to_thread.run_sync(
-        _answer, name, function, known, abandon_on_cancel=True, limiter=CapacityLimiter(1)
-    )
+        return await _async_thread().run(partial(_answer_async, work.tool, function, known))
+    answer = await work.run(partial(_answer, work.tool, function, known), CLEANUP_S)
     if isinstance(answer, str):
         return answer
     # A plain function around an async one, as many decorators make it.
-    return await _async_thread().run(partial(_answer_async, name, lambda: answer, {}))
+    return await _async_thread().run(partial(_answer_async, work.tool, lambda: answer, {}))
 
 
 def _answer(
@@ -302,8 +301,7 @@ def result_text(value: object) -> str:
     """
     if value is None:
         return NOTHING
-    text = value if isinstance(value, str) else _json(value)
-    return text.encode("utf-8", "replace").decode()
+    return value if isinstance(value, str) else _json(value)
 
 
 def _json(value: object) -> str:

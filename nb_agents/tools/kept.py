@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import copy_context
 from pathlib import Path
 
 from anyio import to_thread
 
-from nb_agents.config.secret_names import without_secrets
+from nb_agents.masking import Mask
 
-__all__ = ["MAX_SHOWN_CHARS", "Transcript", "kept_folder"]
+__all__ = ["MAX_SHOWN_CHARS", "Transcript", "kept_folder", "last_chars"]
 
 MAX_SHOWN_CHARS = 20_000
 """What a model is shown of one command, half of it from the end."""
 
+_BLANK = re.compile(r"\s+")
 # Colours and titles, which some programs write to anything.
 # Source: ECMA-48, 5.4 (CSI) and 8.3.89 (OSC).
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -31,18 +32,32 @@ def kept_folder(kept: Path, agent: str) -> Path:
     return kept / (re.sub(r"[^\w-]", "_", agent)[:80] or "_")
 
 
+def last_chars(text: str, most: int) -> str:
+    """Give the end of a text, from a blank on: of a key that is cut nothing can be told.
+
+    Args:
+        text: The text.
+        most: Characters that it may have.
+    """
+    if len(text) <= most:
+        return text
+    end = text[-most:]
+    blank = _BLANK.search(end, 0, most // 2)
+    return end[blank.end() :] if blank else end
+
+
 class Transcript:
     """What one command wrote, in the order in which it came.
 
     Args:
         tell: Is given each piece as it comes, in the context of the call that this is for.
-        secrets: Values that are not written down.
+        mask: Takes secrets out of what is written to the disk.
     """
 
-    def __init__(self, tell: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
+    def __init__(self, tell: Callable[[str], None], mask: Mask) -> None:
         # What an interpreter writes is read by a task that an earlier call began.
         self._tell = tell
-        self._secrets = secrets
+        self._mask = mask
         self._context = copy_context()
         self._pieces: list[str] = []
         self.chars = 0
@@ -74,18 +89,20 @@ class Transcript:
         if not whole:
             return ""
         try:
-            place = await to_thread.run_sync(
-                _write, folder, stem, without_secrets(whole, self._secrets)
-            )
+            place = await to_thread.run_sync(self._write, folder, stem, whole)
         except OSError as exc:
             where = f"the whole could not be kept: {exc.strerror}"
         else:
             where = f"the whole is in {place}"
-        left_out = len(whole) - MAX_SHOWN_CHARS
-        if left_out <= 0:
+        if len(whole) <= MAX_SHOWN_CHARS:
             return whole
         half = MAX_SHOWN_CHARS // 2
-        return f"{whole[:half]}\n[… {left_out} characters left out; {where}]\n{whole[-half:]}"
+        end = last_chars(whole, half)
+        left_out = len(whole) - half - len(end)
+        return f"{whole[:half]}\n[… {left_out} characters left out; {where}]\n{end}"
+
+    def _write(self, folder: Path, stem: str, text: str) -> Path:
+        return _write(folder, stem, self._mask.text(text))
 
 
 def _write(folder: Path, stem: str, text: str) -> Path:

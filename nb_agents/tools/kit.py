@@ -6,9 +6,9 @@ run, ended with it. Calls that the team's file lets nobody make alone wait for a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,16 +17,27 @@ from typing import Any, Self
 import anyio
 from anyio import CancelScope, to_thread
 
+from nb_agents.config.command_line import command_line
+from nb_agents.config.command_rules import CommandRules
 from nb_agents.config.tools import ToolKeys
+from nb_agents.masking import Mask
+from nb_agents.tools.access import WriteAccess
+from nb_agents.tools.announcements import announcements
 from nb_agents.tools.base import Tool
+from nb_agents.tools.bubblewrap import shown_places
+from nb_agents.tools.command_guard import CommandGuard, find_programs
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.functions import function_tool
+from nb_agents.tools.kept import last_chars
 from nb_agents.tools.mcp import McpServers
-from nb_agents.tools.policy import AgentTools, Ask, ruled
+from nb_agents.tools.policy import AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
+from nb_agents.tools.sandbox import Sandbox
+from nb_agents.tools.scratch import remove_leftovers
 from nb_agents.tools.shell import Shell
+from nb_agents.tools.writable import WritablePath
 
 __all__ = ["ToolKit", "ToolPlaces"]
 
@@ -40,15 +51,21 @@ class ToolPlaces:
 
     Attributes:
         session: The session's directory.
-        turn: The turn's directory.
+        kept: Directory for what is too long for a model.
         readable: Files and directories that all agents may read.
-        secrets: Values that must not leak.
+        secrets: Values that no process inherits.
+        mask: Takes secrets out of what tools write down.
+        writable: What of those an agent may write while it presents.
+        has_protected_paths: Whether the team's file protects some of them.
     """
 
     session: Path
-    turn: Path
+    kept: Path
     readable: Sequence[Path]
     secrets: Sequence[str]
+    mask: Mask = field(default_factory=Mask)
+    writable: Sequence[WritablePath] = ()
+    has_protected_paths: bool = False
 
 
 class ToolKit:
@@ -83,6 +100,7 @@ class ToolKit:
         self._ends = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        await to_thread.run_sync(remove_leftovers, abandon_on_cancel=True)
         await self._ends.enter_async_context(self._servers)
         return self
 
@@ -101,6 +119,17 @@ class ToolKit:
             end: Must not raise, nor take long.
         """
         self._ends.push_async_callback(end)
+
+    async def announce(self, agents: Iterable[tuple[str, ToolKeys]]) -> None:
+        """Say which tools agents do not get, and whose commands are not confined, before any works.
+
+        Args:
+            agents: All that may work in the run, with what their configuration gives them.
+        """
+        protects = self._places.has_protected_paths
+        texts = partial(_announcements, tuple(agents), protects)
+        for text in await to_thread.run_sync(texts, abandon_on_cancel=True):
+            self._notice(text)
 
     async def open(
         self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool] = ()
@@ -123,32 +152,37 @@ class ToolKit:
         self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool]
     ) -> AgentTools:
         context = self._context(agent, workspace)
-        for notice in keys.tool_notices:
-            self._notice(notice)
+        policy = Policy(keys, context.workspace.resolve(), partial(self._ask, agent))
         tools = [function_tool(function, context) for function in self._functions]
         tools += others
-        if keys.runs_commands:
-            tools += await to_thread.run_sync(self._hands, context)
+        tools += await to_thread.run_sync(self._hands, context, keys)
         if keys.data_store:
             tools += DataStore.of(context).tools(context)
+        found = list(policy.take(tools))
         if keys.custom_tools:
-            tools += await self._custom.tools(context, keys.custom_tools, keys.exclude_tools)
+            made = await self._custom.tools(context, keys.custom_tools, keys.takes)
+            found += map(policy.guarded, made)
         if keys.mcp_servers:
-            tools += await self._servers.tools(context, keys.mcp_servers, keys.exclude_tools)
-        rule = partial(
-            ruled, exclude=keys.exclude_tools, rules=keys.tool_policy, ask=partial(self._ask, agent)
-        )
-        return AgentTools(rule(tools), rule)
+            served = await self._servers.tools(context, keys.mcp_servers, keys.takes)
+            found += map(policy.guarded, served)
+        return AgentTools(found, policy.take, context.access)
 
-    def _hands(self, context: ToolContext) -> list[Tool]:
-        """Give an agent a shell and a Python; looks for the sandbox, which takes a moment."""
-        shell, cells = Shell(context), PythonCells(context)
+    def _hands(self, context: ToolContext, keys: ToolKeys) -> list[Tool]:
+        """Give an agent a shell and a Python, as far as it may have them; looks at the machine."""
+        if not keys.enable_mcp_command_line:
+            return []
+        sandbox = Sandbox(context, keys)
+        line = command_line(
+            keys,
+            is_confined=sandbox.confinement.is_confined,
+            has_protected_paths=self._places.has_protected_paths,
+        )
+        if not line.has_shell or sandbox.confinement.is_refused:
+            return []
+        guard = _guard(line.rules, [*shown_places(), *context.readable])
+        shell, cells = Shell(sandbox, guard=guard), PythonCells(sandbox)
         self._ends.push_async_callback(_close, cells)
-        if not shell.is_sandboxed:
-            self._notice(
-                f"Commands of {context.agent} are not sandboxed: bubblewrap is not to be had here."
-            )
-        return [*shell.tools(), *cells.tools()]
+        return [*shell.tools(), *(cells.tools() if line.has_python else [])]
 
     def _context(self, agent: str, workspace: Path) -> ToolContext:
         places = self._places
@@ -157,9 +191,11 @@ class ToolKit:
             workspace=workspace,
             readable=places.readable,
             session=places.session,
-            kept=places.turn / "tools",
+            kept=places.kept,
             secrets=places.secrets,
             tell=partial(self._tell, agent),
+            mask=places.mask,
+            access=WriteAccess(places.writable),
         )
 
     def _tell(self, agent: str, text: str) -> None:
@@ -174,9 +210,19 @@ class ToolKit:
         told = {}
         for agent, pieces in tuple(self._told.items()):
             if count := len(pieces):  # a thread may add more meanwhile
-                told[agent] = "".join(pieces[:count])[-MAX_TOLD:]
+                told[agent] = last_chars("".join(pieces[:count]), MAX_TOLD)
                 del pieces[:count]
         return told
+
+
+def _announcements(agents: Sequence[tuple[str, ToolKeys]], protects: bool) -> list[str]:
+    return list(announcements(agents, has_protected_paths=protects))
+
+
+def _guard(rules: CommandRules, places: Iterable[Path]) -> CommandGuard | None:
+    if rules.is_open:
+        return None
+    return CommandGuard(rules, find_programs(rules, places) if rules.blocked else {})
 
 
 async def _close(cells: PythonCells) -> None:

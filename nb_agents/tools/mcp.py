@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -24,8 +23,10 @@ from anyio import CancelScope, create_task_group, to_thread
 from pydantic import SecretStr
 
 from nb_agents.config.document import expand, unset_variable
-from nb_agents.config.secret_names import is_secret_name
-from nb_agents.config.tools import McpServerSpec
+from nb_agents.config.mcp_servers import McpServerSpec
+from nb_agents.config.secrets import secrets_of_server
+from nb_agents.config.tools import takes_all
+from nb_agents.masking import Mask
 from nb_agents.tools.base import Tool
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.mcp_server import MAX_TOOLS, Endpoint, Server
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_DESCRIPTION_CHARS", "MAX_SCHEMA_CHARS", "McpServers", "tool_name"]
 
+Takes = Callable[..., bool]
+
 MAX_DESCRIPTION_CHARS = 1024
 """OpenAI's limit."""
 
@@ -43,9 +46,6 @@ MAX_SCHEMA_CHARS = 20_000
 """A tool whose arguments take more to describe is left out."""
 
 _MAX_NAME_CHARS = 64
-_MIN_SECRET_CHARS = 6
-"""Shorter values ("true", "8000") are no secrets."""
-_REFERENCE = re.compile(r"\$\{(\w+)\}")
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -86,27 +86,27 @@ class McpServers:
             await self._tasks.__aexit__(None, None, None)
 
     async def tools(
-        self, context: ToolContext, specs: Iterable[McpServerSpec], exclude: Sequence[str] = ()
+        self, context: ToolContext, specs: Iterable[McpServerSpec], takes: Takes = takes_all
     ) -> list[Tool]:
         """Give an agent its servers' tools; servers that are not running are started, all at once.
 
         Args:
             context: The agent's.
             specs: Its servers. Equal ones, of any agents, are one.
-            exclude: Names of tools that it does not get, their own or their full ones.
+            takes: Says whether it gets a tool of a server, by its names.
 
         Returns:
             The tools, by their full names. A server that does not start has none.
         """
         await to_thread.run_sync(_load_library)
-        started = [(spec, self._server(spec, context)) for spec in specs]
+        started = [(spec, self._server(spec, context)) for spec in specs if not spec.fault]
         async with create_task_group() as group:
             for _, server in started:
                 if server:
                     group.start_soon(server.settle)
         found: dict[str, Tool] = {}
         for spec, server in started:
-            for tool in self._tools_of(spec, server, exclude) if server else ():
+            for tool in self._tools_of(spec, server, takes) if server else ():
                 if tool.name in found:
                     self._note(f"Two tools are named {tool.name!r}; the second is left out.")
                 found.setdefault(tool.name, tool)
@@ -118,13 +118,13 @@ class McpServers:
         except ValueError as exc:
             self._note(f"MCP server {spec.name!r} can't be started: {exc}")
             return None
+        # Variables may be others by now than when the run began.
+        context.mask.add(secrets_of_server(spec))
         if endpoint not in self._servers:
             self._servers[endpoint] = Server(endpoint, self._tasks, context.secrets)
         return self._servers[endpoint]
 
-    def _tools_of(
-        self, spec: McpServerSpec, server: Server, exclude: Sequence[str]
-    ) -> Iterable[Tool]:
+    def _tools_of(self, spec: McpServerSpec, server: Server, takes: Takes) -> Iterable[Tool]:
         if server.fault:
             self._note(
                 f"MCP server {spec.name!r} did not start, so its tools are missing: {server.fault}"
@@ -134,7 +134,7 @@ class McpServers:
             self._note(f"MCP server {spec.name!r}: its first {MAX_TOOLS} tools are taken, no more.")
         for listed in server.tools[:MAX_TOOLS]:
             name = tool_name(spec.name, listed.name)
-            if not spec.takes(listed.name, name) or {listed.name, name} & set(exclude):
+            if not takes(listed.name, name, server=spec):
                 continue
             if len(json.dumps(listed.input_schema)) > MAX_SCHEMA_CHARS:
                 self._note(f"Tool {name!r} is left out: its schema is too long.")
@@ -203,31 +203,18 @@ def _endpoint(spec: McpServerSpec, context: ToolContext) -> Endpoint:
     if spec.authorization:
         given = full(_revealed(spec.authorization))
         headers["Authorization"] = given if " " in given else f"Bearer {given}"
-    written = (*spec.command, *spec.args, spec.url, *map(_revealed, spec.env.values()))
     return Endpoint(
         argv=tuple(map(full, (*spec.command, *spec.args))),
         cwd=Path(full(spec.cwd)).expanduser() if spec.cwd else Path.cwd(),
         env=tuple(env.items()),
         url=full(spec.url),
         headers=tuple(headers.items()),
-        secrets=_secrets(written, env, headers),
+        mask=Mask(secrets_of_server(spec, named=True)),
     )
 
 
 def _revealed(value: SecretStr) -> str:
     return value.get_secret_value()
-
-
-def _secrets(
-    written: Iterable[str], env: Mapping[str, str], headers: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Collect what a server was told in confidence, the longest first: one may hold another."""
-    names = {name for text in written for name in _REFERENCE.findall(text)}
-    found = {os.environ.get(name, "") for name in names if is_secret_name(name)}
-    found |= {value for name, value in env.items() if is_secret_name(name)}
-    found |= {value.removeprefix("Bearer ") for value in headers.values()}
-    kept = (secret for secret in found if len(secret) >= _MIN_SECRET_CHARS)
-    return tuple(sorted(kept, key=lambda secret: (-len(secret), secret)))
 
 
 def _load_library() -> None:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import CancelScope, Event, move_on_after
 
+from nb_agents.masking import Mask
 from nb_agents.tools.base import ToolError
+from nb_agents.tools.environment import agents_env
 from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
-from nb_agents.tools.process import clean_env
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -73,7 +74,7 @@ class Endpoint:
         env: Variables that it gets besides the ordinary ones.
         url: Where an HTTP server lives; "" for a program.
         headers: Sent with each request.
-        secrets: What it was told in confidence, the longest first.
+        mask: Takes what it was told in confidence out of what it says.
     """
 
     argv: tuple[str, ...] = field(repr=False)
@@ -81,13 +82,7 @@ class Endpoint:
     env: tuple[tuple[str, str], ...] = field(repr=False)
     url: str = field(repr=False)
     headers: tuple[tuple[str, str], ...] = field(repr=False)
-    secrets: tuple[str, ...] = field(repr=False)
-
-    def without_secrets(self, text: str) -> str:
-        """Take its own tokens out of what it said."""
-        for secret in self.secrets:
-            text = text.replace(secret, "[key]")
-        return text
+    mask: Mask = field(repr=False, compare=False)
 
 
 class Server:
@@ -110,7 +105,7 @@ class Server:
     @property
     def fault(self) -> str:
         """Why it did not start, or ""."""
-        return self._endpoint.without_secrets(self._life.fault) if self._life else ""
+        return self._endpoint.mask.text(self._life.fault) if self._life else ""
 
     @property
     def tools(self) -> Sequence[ServerTool]:
@@ -164,9 +159,9 @@ class Server:
             raise ToolError(f"the server can't be started: {self.fault}")
         try:
             limit_s = timeout_s or CALL_TIMEOUT_S
-            return self._endpoint.without_secrets(await life.call(tool, arguments, limit_s))
+            return self._endpoint.mask.text(await life.call(tool, arguments, limit_s))
         except ToolError as exc:
-            raise ToolError(self._endpoint.without_secrets(str(exc))) from None
+            raise ToolError(self._endpoint.mask.text(str(exc))) from None
 
 
 class _Life:
@@ -252,7 +247,7 @@ class _Life:
         return stdio_streams(
             point.argv,
             cwd=point.cwd,
-            env=clean_env(dict(point.env), self._secrets),
+            env=agents_env(dict(point.env), secrets=self._secrets),
             words=self._words,
             on_end=self._end,
         )

@@ -1,5 +1,8 @@
 """The wire to an MCP server that is a program: JSON lines over its stdin and stdout.
 
+A server is a program that a person chose in their file: it runs with their rights and their home,
+neither sandboxed nor limited, but with the variables of an agent's process and those of its `env`.
+
 The `mcp` package has such a transport. This one runs the server below our supervisor, so that
 nothing of it survives: neither what the server started, nor the server when this process is killed.
 """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from nb_agents.disk.directory import Directory
 
 __all__ = ["FOLDER", "Plot", "next_number", "png", "write_plots"]
 
@@ -44,8 +46,11 @@ def png(value: Any) -> bytes | None:
 def next_number(workspace: Path, last: int) -> int:
     """Give the next cell's number: one that no plot there has, from an earlier turn perhaps."""
     taken = set()
-    with suppress(OSError):
-        taken = {name.split("_")[1] for name in os.listdir(workspace / FOLDER) if "_" in name}
+    with suppress(OSError), Directory.at(workspace) as directory:
+        # What is no directory comes first.
+        entries = takewhile(lambda entry: entry.kind != "folder", directory.walk(FOLDER))
+        names = [entry.name for entry in entries]
+        taken = {name.split("_")[1] for name in names if "_" in name}
     number = last + 1
     while str(number) in taken:
         number += 1
@@ -53,10 +58,7 @@ def next_number(workspace: Path, last: int) -> int:
 
 
 def write_plots(workspace: Path, plots: Sequence[Plot]) -> None:
-    """Write images below a workspace.
-
-    An agent may have put symlinks there, and may put some at any moment: none is followed, and
-    nothing is replaced.
+    """Write images below a workspace; nothing there is replaced.
 
     Args:
         workspace: The agent's directory.
@@ -65,24 +67,7 @@ def write_plots(workspace: Path, plots: Sequence[Plot]) -> None:
     Raises:
         OSError: One of them can't be written.
     """
-    with _folder(workspace) as folder:
+    with Directory.at(workspace) as directory:
         for plot in plots:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with open(os.open(plot.name, flags, 0o644, dir_fd=folder), "wb") as file:
+            with directory.create(f"{FOLDER}/{plot.name}") as file:
                 file.write(plot.data)
-
-
-@contextmanager
-def _folder(workspace: Path) -> Iterator[int]:
-    flags = os.O_RDONLY | os.O_DIRECTORY
-    root = os.open(workspace, flags)
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(FOLDER, dir_fd=root)
-        folder = os.open(FOLDER, flags | os.O_NOFOLLOW, dir_fd=root)
-    finally:
-        os.close(root)
-    try:
-        yield folder
-    finally:
-        os.close(folder)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
-from nb_agents.config.tools import ToolRule, rule_for
-from nb_agents.tools.base import Tool, ToolError, not_yet, summarize
+from anyio import to_thread
 
-__all__ = ["AgentTools", "Answer", "Ask", "guarded", "ruled"]
+from nb_agents.config.permissions import Verdict
+from nb_agents.config.tools import ToolKeys, rule_for
+from nb_agents.tools.access import WriteAccess
+from nb_agents.tools.base import Tool, ToolError, not_yet, summarize
+from nb_agents.tools.call_permissions import judge
+
+__all__ = ["AgentTools", "Answer", "Ask", "Policy"]
+
+MAX_ASKED_CHARS = 4_000
+
+_STRICTNESS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 
 
 @dataclass(frozen=True)
@@ -34,11 +44,13 @@ class AgentTools:
 
     Attributes:
         others: What it has besides.
-        rule: Does with tools what the agent's configuration says of them; see `ruled`.
+        rule: Does with tools what the agent's configuration says of them; see `Policy.take`.
+        access: What it may write outside its workspace, and whether now.
     """
 
     others: Sequence[Tool] = ()
     rule: Callable[[Iterable[Tool]], Sequence[Tool]] = tuple
+    access: WriteAccess = field(default_factory=WriteAccess)
 
     def with_files(self, files: Iterable[Tool]) -> list[Tool]:
         """Give it the tools of its files, too, under the same rules.
@@ -49,53 +61,83 @@ class AgentTools:
         return [*self.rule(files), *self.others]
 
 
-def ruled(
-    tools: Iterable[Tool],
-    exclude: Sequence[str],
-    rules: Sequence[ToolRule],
-    ask: Callable[[str, str, bool], Awaitable[Answer]],
-) -> tuple[Tool, ...]:
-    """Leave out the tools that an agent does not get, and guard the others.
+class Policy:
+    """What an agent's configuration says of its tools and their calls.
 
     Args:
-        tools: All tools.
-        exclude: Names of those that are left out.
-        rules: In order: the first that matches decides.
+        keys: The configuration.
+        workspace: The agent's directory.
         ask: Asks a person: the tool, its arguments in short, whether a denial stops the run.
     """
-    return tuple(guarded(tool, rules, ask) for tool in tools if tool.name not in exclude)
 
+    def __init__(
+        self,
+        keys: ToolKeys,
+        workspace: Path,
+        ask: Callable[[str, str, bool], Awaitable[Answer]],
+    ) -> None:
+        self._keys = keys
+        self._workspace = workspace
+        self._ask = ask
 
-def guarded(
-    tool: Tool,
-    rules: Sequence[ToolRule],
-    ask: Callable[[str, str, bool], Awaitable[Answer]],
-) -> Tool:
-    """Put a tool under the rules that fit its name.
+    def take(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
+        """Leave out the tools that the agent does not get, and guard the others.
 
-    Args:
-        tool: The tool.
-        rules: Read in order; a call that none fits is allowed.
-        ask: Asks a person: about the tool, with its arguments, whether a denial stops the run.
+        Args:
+            tools: All tools.
+        """
+        return tuple(self.guarded(tool) for tool in tools if self._keys.takes(tool.name))
 
-    Returns:
-        The tool, itself when no rule says otherwise.
-    """
-    rule = rule_for(tool.name, rules)
-    if rule is None or rule.action == "allow":
-        return tool
+    def guarded(self, tool: Tool) -> Tool:
+        """Put a tool under the rules.
 
-    async def call(args: dict[str, Any]) -> str:
-        if rule.action == "deny":
-            raise ToolError(f"the team's file denies {tool.name}.")
+        The first rule of ``tool_policy`` that fits its name decides, and ``permissions`` decide on
+        each call; of the two the stricter holds.
+
+        Args:
+            tool: The tool.
+
+        Returns:
+            The tool, itself when there is no rule for it.
+        """
+        rule, permissions = rule_for(tool.name, self._keys.tool_policy), self._keys.rules
+        action: Verdict = rule.action if rule else "allow"
+        if action == "allow" and permissions is None:
+            return tool
+
+        async def call(args: dict[str, Any]) -> str:
+            if action == "deny":
+                raise ToolError(f"the team's file denies {tool.name}.")
+            verdict: Verdict = action
+            if permissions is not None:
+                by_rules = await to_thread.run_sync(
+                    judge, permissions, tool.name, args, self._workspace
+                )
+                verdict = max(action, by_rules, key=_STRICTNESS.index)
+            if verdict == "deny":
+                raise ToolError(f"`permissions` of the team's file deny this call of {tool.name}.")
+            if verdict == "ask":
+                stops = rule is not None and rule.action == "ask" and rule.on_denial == "stop"
+                await self._asked(tool.name, args, stops)
+            result = await tool.call(args)
+            if result.is_error:
+                raise ToolError(result.removeprefix("Error: "))
+            return result
+
+        return Tool.from_definition(tool.definition, call)
+
+    async def _asked(self, name: str, args: dict[str, Any], stops: bool) -> None:
         with not_yet():
-            said = await ask(tool.name, summarize(tool.name, args), rule.on_denial == "stop")
+            said = await self._ask(name, _about(name, args), stops)
         if not said.approved:
             why = f": {said.message}" if said.message else "."
-            raise ToolError(f"a person denied this call of {tool.name}{why}")
-        result = await tool.call(args)
-        if result.is_error:
-            raise ToolError(result.removeprefix("Error: "))
-        return result
+            raise ToolError(f"a person denied this call of {name}{why}")
 
-    return Tool.from_definition(tool.definition, call)
+
+def _about(name: str, args: dict[str, Any]) -> str:
+    """Say what a call is about, for a person who decides: of commands and code, all of it."""
+    whole = args.get({"run_command": "command", "run_python": "code"}.get(name, ""))
+    if not isinstance(whole, str):
+        return summarize(name, args)
+    left_out = len(whole) - MAX_ASKED_CHARS
+    return whole if left_out <= 0 else f"{whole[:MAX_ASKED_CHARS]} [{left_out} characters more]"

@@ -24,7 +24,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -38,14 +37,13 @@ from typing import Literal
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
-from nb_agents.config.secret_names import is_secret_name
+from nb_agents.config.limits import CommandLimits
 from nb_agents.tools.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
 __all__ = [
     "Finished",
     "MAX_KEPT_BYTES",
     "OpenCommand",
-    "clean_env",
     "open_command",
     "run_bash",
     "run_command",
@@ -68,6 +66,7 @@ _DRAIN_S = 0.2
 _CHUNK = 65_536
 
 OnOutput = Callable[[str], None]
+Outcome = Literal["finished", "timed out", "over a limit"]
 
 
 @dataclass(frozen=True)
@@ -75,18 +74,21 @@ class Finished:
     """How a command ended.
 
     Attributes:
-        exit_code: 0 for success; negative: the signal that ended it. None when it timed out.
+        exit_code: 0 for success; negative: the signal that ended it. None when it timed out or
+            went beyond a limit.
         output: What it wrote to stdout; bytes that are not UTF-8 became U+FFFD.
         errors: The same of stderr.
-        outcome: Whether it ended by itself or by `timeout_s`.
+        outcome: Whether it ended by itself, by `timeout_s`, or by one of its limits.
         seconds: How long it took, from its start until nothing of it was left.
+        limit: The limit that it went beyond, a name in `CommandLimits`; else "".
     """
 
     exit_code: int | None
     output: str
     errors: str
-    outcome: Literal["finished", "timed out"]
+    outcome: Outcome
     seconds: float
+    limit: str = ""
 
 
 async def run_command(
@@ -97,6 +99,8 @@ async def run_command(
     stdin: bytes | None = None,
     timeout_s: float | None = None,
     on_output: OnOutput | None = None,
+    limits: CommandLimits | None = None,
+    folders: Sequence[Path] = (),
 ) -> Finished:
     """Run a program to its end, or until the calling task is cancelled.
 
@@ -107,11 +111,14 @@ async def run_command(
         argv: The program, looked for on the PATH of ``env``, and its arguments. One that can't be
             run is a command that exits with 127 or 126, like in a shell.
         cwd: Its working directory.
-        env: Its whole environment; see `clean_env`.
+        env: Its whole environment; see `nb_agents.tools.environment`.
         stdin: What it reads; None means nothing.
         timeout_s: Seconds that it may take; None means for ever.
         on_output: Is given the kept text of both streams, piece by piece as it comes; also what a
             command writes while it is being ended. It must neither block nor raise.
+        limits: What it may use of the machine; None for a person's own command. On macOS only the
+            sizes of files and the number of open ones hold, and what is in ``folders``.
+        folders: Directories that count as its workspace does, besides ``cwd``.
 
     Returns:
         How it ended.
@@ -120,7 +127,8 @@ async def run_command(
         OSError: ``cwd`` is not a directory that can be entered, or the arguments are too long.
         ValueError: An argument can't be passed: it has a NUL or half a surrogate pair.
     """
-    return await _run(_Order(argv, cwd, env, stdin), timeout_s, on_output)
+    held = _limit_lines(limits, folders) if limits else ""
+    return await _run(_Order(argv, cwd, env, stdin, limits=held), timeout_s, on_output)
 
 
 async def run_bash(
@@ -203,37 +211,22 @@ async def open_command(
                 await command.end()
 
 
-def clean_env(extra: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, str]:
-    """Make a command's environment: this process's own without secrets.
-
-    Left out are the variables with a secret's name (`is_secret_name`) and those whose value is one
-    of ``secrets``. A command that needs one of them is given it by name.
-
-    Args:
-        extra: Variables to add, or to pass on in spite of this.
-        secrets: Values that must not leak, such as the keys of a team.
-
-    Returns:
-        The environment.
-    """
-    hidden = set(secrets) - {""}
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not is_secret_name(name) and value not in hidden
-    }
-    return kept | dict(extra)
-
-
 @dataclass(frozen=True)
 class _Order:
-    """What to run; ``script`` is for a bash without arguments."""
+    """What to run; ``script`` is for a bash without arguments, ``limits`` for the supervisor."""
 
     argv: Sequence[str]
     cwd: Path
     env: Mapping[str, str]
     stdin: bytes | None
     script: bytes | None = None
+    limits: str = ""
+
+
+def _limit_lines(limits: CommandLimits, folders: Sequence[Path]) -> str:
+    """Write limits as the supervisor reads them, which has no time to import a parser."""
+    lines = [f"{name}={getattr(limits, name)}" for name in CommandLimits.model_fields]
+    return "\n".join([*lines, "folder=.", *(f"folder={folder}" for folder in folders)])
 
 
 async def _run(order: _Order, timeout_s: float | None, on_output: OnOutput | None) -> Finished:
@@ -251,13 +244,17 @@ async def _run(order: _Order, timeout_s: float | None, on_output: OnOutput | Non
                 with CancelScope(shield=True):
                     await command.end()
                 pumping.deadline = anyio.current_time() + _DRAIN_S
-    late = clock.cancelled_caught
+    limit = command.told.get("limit", "")
+    outcome: Outcome = "over a limit" if limit else "finished"
+    if clock.cancelled_caught:
+        outcome = "timed out"
     return Finished(
-        exit_code=None if late else command.exit_code,
+        exit_code=command.exit_code if outcome == "finished" else None,
         output=output.text(),
         errors=errors.text(),
-        outcome="timed out" if late else "finished",
+        outcome=outcome,
         seconds=time.monotonic() - began,
+        limit=limit,
     )
 
 
@@ -282,10 +279,15 @@ class _Command:
     said: bytes = b""
 
     @property
+    def told(self) -> dict[str, str]:
+        """What the supervisor has told, by its first words."""
+        lines = self.said.decode("ascii").splitlines()
+        return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+
+    @property
     def exit_code(self) -> int:
         """The command's; "killed" when its supervisor was, and so could not tell."""
-        told = self.said.split()[1:]
-        return int(told[0]) if told else -signal.SIGKILL
+        return int(self.told.get("exit", -signal.SIGKILL))
 
     async def wait(self) -> None:
         """Wait until the supervisor hangs up: then nothing of the command is left."""
@@ -303,7 +305,7 @@ class _Command:
             self.link.shutdown(socket.SHUT_WR)
         with move_on_after(TERM_GRACE_S + KILL_WAIT_S + _MARGIN_S):
             await self.wait()
-        if len(self.said.split()) != 2:
+        if "exit" not in self.told:
             self._kill()
         # It has hung up and is gone within a millisecond. Waiting in a thread would be no better:
         # tools that hang may hold all of anyio's.
@@ -313,9 +315,9 @@ class _Command:
 
     def _kill(self) -> None:
         """Do the work of a supervisor that was killed, or hangs."""
-        if group := self.said.split()[:1]:
+        if group := self.told.get("group"):
             with suppress(OSError):
-                os.killpg(int(group[0]), signal.SIGKILL)
+                os.killpg(int(group), signal.SIGKILL)
         self.process.kill()
 
 
@@ -341,7 +343,7 @@ def _started(order: _Order) -> Iterator[_Command]:
                 argv = [*argv, "-c", _READ_SCRIPT.format(fd=reading.fileno())]
             supervisor = [sys.executable, "-I", "-S", _SUPERVISOR]
             process = subprocess.Popen(
-                [*supervisor, str(far.fileno()), str(os.getpid()), *argv],
+                [*supervisor, str(far.fileno()), str(os.getpid()), order.limits, *argv],
                 cwd=order.cwd,
                 env=order.env,
                 stdin=stdin,

@@ -33,27 +33,20 @@ class PythonCells:
     """The Python of one agent.
 
     Args:
-        context: Where it works.
+        sandbox: Where it runs.
         timeout_s: Seconds that a cell may take.
-        network: Whether cells in the sandbox reach the network.
     """
 
-    def __init__(
-        self, context: ToolContext, timeout_s: float = DEFAULT_TIMEOUT_S, network: bool = False
-    ) -> None:
-        self._context = context
+    def __init__(self, sandbox: Sandbox, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self._sandbox = sandbox
+        self._context = sandbox.context
         self._timeout_s = timeout_s
-        self._sandbox = Sandbox(context, network=network)
-        self._kept = kept_folder(context.kept, context.agent)
+        self._kept = kept_folder(self._context.kept, self._context.agent)
         self._one_at_a_time = Lock()  # a model may call twice at once
         self._interpreter: Interpreter | None = None
         self._is_lost = False
+        self._could_write = False
         self._number = 0
-
-    @property
-    def is_sandboxed(self) -> bool:
-        """Whether cells are confined to the workspace."""
-        return self._sandbox.is_active
 
     def tools(self) -> list[Tool]:
         """The tool that runs a cell."""
@@ -105,7 +98,13 @@ class PythonCells:
         return shown.rstrip("\n") or "(no output)"
 
     async def _started(self) -> Interpreter:
+        can_write = bool(self._context.access.now)
+        if self._interpreter is not None and can_write != self._could_write:
+            # What it sees was settled when it started.
+            await self.close()
+            self._is_lost = True
         if self._interpreter is None:
+            self._could_write = can_write
             interpreter = Interpreter(self._sandbox)
             try:
                 await interpreter.start()
@@ -173,7 +172,7 @@ class _Cell:
     """
 
     def __init__(self, context: ToolContext, number: int) -> None:
-        self.said = Transcript(context.tell, context.secrets)
+        self.said = Transcript(context.tell, context.mask)
         self.plots: list[Plot] = []
         self.has_begun = Event()
         self.has_ended = Event()

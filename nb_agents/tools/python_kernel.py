@@ -16,19 +16,17 @@ import asyncio
 import json
 import re
 import secrets
-import shutil
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after, to_thread
 
-from nb_agents.tools.process import Finished, run_command
+from nb_agents.tools.process import Finished
 from nb_agents.tools.sandbox import Sandbox
+from nb_agents.tools.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     import zmq.asyncio
@@ -47,8 +45,6 @@ _LAST_WORDS = 500
 _MAX_MESSAGE_BYTES = 16_000_000
 _MAX_WAITING = 16
 """Messages that are held for us; more are held, or dropped, on the interpreter's own side."""
-_FOLDERS = "/tmp"
-"""Not the person's own TMPDIR: the name of a socket has at most 107 bytes. Source: unix(7)."""
 _PORTS = ("shell", "iopub", "stdin", "control", "hb")
 _LAUNCH = (
     "-m",
@@ -100,7 +96,8 @@ class Interpreter:
         self._sandbox = sandbox
         self._key = secrets.token_hex(32)
         self._session = Session(key=self._key.encode())
-        self._folder = Path(tempfile.mkdtemp(prefix="nb_agents_", dir=_FOLDERS)).resolve()
+        self._scratch = ScratchFolder()
+        self._folder = self._scratch.path
         # A task outside of any group: it outlives the call that starts it, up to `close`.
         self._process: asyncio.Task[Finished] | None = None
         self._context = zmq.asyncio.Context()
@@ -127,18 +124,14 @@ class Interpreter:
         place.touch(mode=0o600)
         place.write_text(json.dumps(self._connection()), "utf-8")
         self._process = asyncio.create_task(
-            run_command(
-                self._sandbox.command(
-                    [sys.executable, *_LAUNCH, "-f", str(place)], writable=[self._folder]
-                ),
-                cwd=self._sandbox.cwd,
-                env=self._sandbox.env(
-                    {
-                        "IPYTHONDIR": str(self._folder / "ipython"),
-                        # Or its debugger, which nobody uses, prints a warning.
-                        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-                    }
-                ),
+            self._sandbox.run(
+                [sys.executable, *_LAUNCH, "-f", str(place)],
+                writable=[self._folder],
+                env={
+                    "IPYTHONDIR": str(self._folder / "ipython"),
+                    # Or its debugger, which nobody uses, prints a warning.
+                    "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+                },
             )
         )
         with move_on_after(START_TIMEOUT_S) as clock:
@@ -186,7 +179,7 @@ class Interpreter:
                 self._process.cancel()
                 await asyncio.wait({self._process})
             self._context.destroy(linger=0)
-            await to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
+            await to_thread.run_sync(self._scratch.remove)
 
     def _connection(self) -> dict[str, Any]:
         ports = {f"{name}_port": number for number, name in enumerate(_PORTS, 1)}
@@ -269,6 +262,8 @@ class Interpreter:
         if error := self._process.exception():
             return str(error)
         done = self._process.result()
+        if done.limit:
+            return f"it had {self._sandbox.limits.exceeded(done.limit)}"
         words = _MARKS.sub("", done.errors).strip()[-_LAST_WORDS:]
         return f"exit code {done.exit_code}" + (f": {words}" if words else "")
 

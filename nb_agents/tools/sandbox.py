@@ -1,215 +1,206 @@
-"""What an agent's commands see of the machine, where bubblewrap is at hand.
+"""Where an agent's own processes run: confined by bubblewrap where it is installed.
 
 Inside, the workspace can be written and what the agent may read can be read. There are besides the
 system's programs, the Python environment that this process runs in, and a ``/tmp`` that ends with
 the command: no home directory, no notebook, no other agent, no process but the command's own, and
-no network unless it is allowed. An allowed network is the machine's own, its loopback too.
+no network unless it is allowed (`nb_agents.tools.bubblewrap` says how).
 
-Without bubblewrap a command may do what the user may; `why_not` says that, for the panel. It is
-tried out once, because containers often have it and don't permit it. Linux only.
+It fails closed. What decides is whether bubblewrap is installed: where it is, a command runs
+confined or not at all, unless a person has written ``sandbox: off``. Containers often have it and
+don't permit it; then an agent gets no commands, and the panel says what to write. Where it is not
+installed, and off Linux, commands may do what the user may, and the run's start says so.
+
+Confined or not, a command is held to its limits and has no variable that was not meant for it.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import site
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from anyio import to_thread
+
+from nb_agents.config.tools import ToolKeys
+from nb_agents.tools import bubblewrap
+from nb_agents.tools.access import mounts_of
+from nb_agents.tools.base import ToolError
 from nb_agents.tools.context import ToolContext
-from nb_agents.tools.process import clean_env
+from nb_agents.tools.environment import agents_env
+from nb_agents.tools.process import Finished, run_command
 
-__all__ = ["Sandbox", "why_not"]
+__all__ = ["Confinement", "Sandbox", "confinement"]
 
-_PROBE_TIMEOUT_S = 10
-
-_ISOLATED = (
-    "--unshare-user-try",
-    "--unshare-pid",
-    "--unshare-ipc",
-    "--unshare-uts",
-    "--unshare-cgroup-try",
-    "--cap-drop",
-    "ALL",
-)
-# Not --die-with-parent: a TERM ends bwrap itself first, and everything inside would then be killed
-# before it can tidy up. The supervisor sees to it that nothing is left.
-
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-# Of /etc what programs need to run. The rest may hold passwords, and a root's notebook reads it.
-_ETC = (
-    "alternatives",
-    "ca-certificates",
-    "fonts",
-    "group",
-    "hosts",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "nsswitch.conf",
-    "passwd",
-    "pki",
-    "protocols",
-    "resolv.conf",
-    "services",
-    "ssl",
-    "timezone",
-)
-_TMP = "/tmp"
-_HOME = "/tmp/home"
-
-# A kernel asks programs for colours, and tells them of its own parent and its own plots. Under
-# pytest, an ipykernel would not hear what commands write.
-_OF_THE_KERNEL = frozenset(
-    {
-        "CLICOLOR",
-        "CLICOLOR_FORCE",
-        "FORCE_COLOR",
-        "IPYTHONDIR",
-        "JPY_INTERRUPT_EVENT",
-        "JPY_PARENT_PID",
-        "JPY_SESSION_NAME",
-        "MPLBACKEND",
-        "PYTEST_CURRENT_TEST",
-    }
-)
+_MB = 1_000_000
 
 
-@cache
-def why_not() -> str | None:
-    """Say why commands are not sandboxed on this machine; None when they are."""
-    if sys.platform != "linux":
-        return "bubblewrap needs Linux"
-    if shutil.which("bwrap") is None:
-        return "bubblewrap is not installed"
-    probe = [*_bwrap(_base(), network=False), "bash", "-c", "exit 42"]
+@dataclass(frozen=True)
+class Confinement:
+    """How commands run on this machine.
+
+    Attributes:
+        program: Bubblewrap's path; None when they are not confined.
+        why_not: Why they are not, or not to be run at all; "" when they are.
+        is_refused: Whether they are not to be run at all.
+    """
+
+    program: str | None
+    why_not: str = ""
+    is_refused: bool = False
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether commands run, and confined."""
+        return self.program is not None and not self.is_refused
+
+    def notice(self, agent: str) -> str:
+        """Say what a person should know before an agent runs commands; "" for nothing."""
+        if self.is_refused:
+            return (
+                f"{agent} can't run commands: bubblewrap is installed and can't confine them here "
+                f"({self.why_not}). `sandbox: off` in its backend runs them unconfined."
+            )
+        if self.why_not:
+            return f"Commands of {agent} are not sandboxed: {self.why_not}."
+        return ""
+
+
+def confinement(is_wanted: bool = True) -> Confinement:
+    """Find out how commands run on this machine; takes a moment, so not on the event loop.
+
+    Args:
+        is_wanted: False for a person's word that they need no sandbox.
+    """
+    if not is_wanted:
+        return Confinement(None, "its backend says `sandbox: off`")
+    program = bubblewrap.installed()
+    if program is None:
+        what = "is not installed" if sys.platform == "linux" else "needs Linux"
+        return Confinement(None, f"bubblewrap {what}")
     try:
-        done = subprocess.run(
-            probe,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PROBE_TIMEOUT_S,
-            start_new_session=True,
-        )
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        return f"bubblewrap can't be run here: {type(exc).__name__}"
-    if done.returncode == 42:
-        return None
-    said = done.stderr.decode("utf-8", "replace").strip()[:200]
-    return f"bubblewrap is not permitted here: {said or f'exit code {done.returncode}'}"
+        bubblewrap.try_out(program)
+    except bubblewrap.Unusable as exc:
+        return Confinement(program, str(exc), is_refused=True)
+    return Confinement(program)
 
 
 class Sandbox:
-    """Where one agent's commands run.
+    """Where one agent's commands run; made in a worker thread, as `confinement` is.
 
     Args:
         context: What the agent may write and read.
-        network: Whether they reach the network; without bubblewrap they do anyway.
+        keys: What its configuration says of its commands.
+        network: Whether they reach the network; unconfined they do anyway.
+
+    Attributes:
+        context: As given.
+        confinement: How they run, for good: what is installed later, or removed, changes nothing.
+        limits: What they may use of the machine.
+        cwd: Where they run.
     """
 
-    def __init__(self, context: ToolContext, *, network: bool) -> None:
-        self.why_not = why_not()
+    def __init__(
+        self, context: ToolContext, keys: ToolKeys | None = None, *, network: bool = False
+    ) -> None:
+        keys = keys or ToolKeys()
+        self.context = context
+        self.confinement = confinement(keys.sandbox)
+        self.limits = keys.limits
         self.cwd = context.workspace.resolve()
-        self._context = context
+        self._named = keys.pass_env
         self._network = network
 
-    @property
-    def is_active(self) -> bool:
-        """Whether commands are confined."""
-        return self.why_not is None
-
-    def command(
-        self, argv: Sequence[str], *, readable: Iterable[Path] = (), writable: Iterable[Path] = ()
-    ) -> list[str]:
-        """Give what to run in order to run a program confined, or as it is.
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        readable: Iterable[Path] = (),
+        writable: Sequence[Path] = (),
+        hidden: Collection[Path] = (),
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        on_output: Callable[[str], None] | None = None,
+    ) -> Finished:
+        """Run a program in the workspace, to its end.
 
         Args:
-            argv: The program and its arguments.
+            command: The program and its arguments.
             readable: What it may read besides.
-            writable: Directories that it may write besides its workspace.
-        """
-        if not self.is_active:
-            return list(argv)
-        mounts = _base()
-        for path in [*self._context.readable, *readable]:
-            mounts += _read_only(path)
-        for path in [*writable, self.cwd]:
-            mounts.append(("--bind", str(path), str(path)))
-        inside = _bwrap(mounts, network=self._network)
-        return [*inside, "--chdir", str(self.cwd), "--", *argv]
+            writable: Directories that it may write besides its workspace, and besides what the
+                agent may write now.
+            hidden: Real files that are not there for it.
+            env: Variables to add.
+            timeout_s: See `run_command`.
+            on_output: See `run_command`.
 
-    def env(self, extra: Mapping[str, str]) -> dict[str, str]:
-        """Make the environment of a command: no secrets, nothing that is the kernel's own affair.
+        Returns:
+            How it ended.
 
-        Args:
-            extra: Variables to add.
+        Raises:
+            ToolError: It can't be confined, and was not run.
+            OSError, ValueError: As `run_command`.
         """
-        kept = clean_env({}, self._context.secrets)
+        done = await run_command(
+            await to_thread.run_sync(self._confined, command, readable, writable, hidden),
+            cwd=self.cwd,
+            env=self._env(env or {}),
+            timeout_s=timeout_s,
+            on_output=on_output,
+            limits=self.limits,
+            folders=writable,
+        )
+        program = self.confinement.program
+        if program and done.exit_code and (why := bubblewrap.refusal(program, done.errors)):
+            raise ToolError(f"the sandbox could not be set up, and nothing was run: {why}")
+        return done
+
+    def _confined(
+        self,
+        command: Sequence[str],
+        readable: Iterable[Path],
+        writable: Iterable[Path],
+        hidden: Collection[Path],
+    ) -> list[str]:
+        if self.confinement.is_refused:
+            raise ToolError(self.confinement.notice(self.context.agent))
+        if self.confinement.program is None and hidden:
+            raise ToolError("what is blocked here can't be kept from being run without a sandbox")
+        if self.confinement.program is None:
+            return list(command)
+        places = [mounts_of(place) for place in self.context.access.now]
+        try:
+            return bubblewrap.argv(
+                self.confinement.program,
+                command,
+                tmp_bytes=self.limits.tmp_mb * _MB,
+                cwd=self.cwd,
+                readable=[
+                    *self.context.readable,
+                    *readable,
+                    *(path for each in places for path in each.read_only),
+                ],
+                writable=[
+                    *(path for each in places for path in each.writable),
+                    *writable,
+                    self.cwd,
+                ],
+                hidden=hidden,
+                network=self._network,
+            )
+        except bubblewrap.Unusable as exc:
+            raise ToolError(f"the sandbox can't be used: {exc}") from None
+
+    def _env(self, extra: Mapping[str, str]) -> dict[str, str]:
         # `python` is the one that the notebook has.
-        path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
-        ours = {"TERM": "dumb", "NO_COLOR": "1", "PATH": path}
-        if self.is_active:
-            ours |= {"HOME": _HOME, "TMPDIR": _TMP}
-        kept = {name: value for name, value in kept.items() if name not in _OF_THE_KERNEL}
-        return kept | ours | dict(extra)
-
-
-_Mount = tuple[str, ...]
-"""An option of bwrap's; the place inside comes last."""
-
-
-def _base() -> list[_Mount]:
-    """List what every command needs to run at all."""
-    mounts: list[_Mount] = [("--proc", "/proc"), ("--dev", "/dev")]
-    mounts += [("--tmpfs", _TMP), ("--dir", _HOME)]
-    for place in [*_SYSTEM, *(f"/etc/{name}" for name in _ETC)]:
-        mounts.append(("--ro-bind-try", place, place))
-    for path in _python_places():
-        mounts += _read_only(path)
-    return mounts
-
-
-def _python_places() -> Iterator[Path]:
-    """Give the directories of this Python and its packages."""
-    home = Path(os.path.expanduser("~")).resolve()
-    for name in dict.fromkeys([sys.prefix, sys.base_prefix, *_user_packages()]):
-        # A prefix of / would show everything.
-        if not home.is_relative_to(Path(name).resolve()):
-            yield Path(name)
-
-
-def _user_packages() -> list[str]:
-    return [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-
-
-def _read_only(path: Path) -> list[_Mount]:
-    """Show a path under its real name and under the one that the agent was told."""
-    given, real = Path(os.path.abspath(path)), path.resolve()
-    return [("--ro-bind-try", str(real), str(place)) for place in dict.fromkeys([given, real])]
-
-
-def _bwrap(mounts: list[_Mount], *, network: bool) -> list[str]:
-    # Outer before inner, or the outer would hide it; for one place, the last word counts.
-    ordered: dict[Path, _Mount] = {}
-    for mount in sorted(mounts, key=lambda mount: len(Path(mount[-1]).parts)):
-        ordered[Path(mount[-1])] = mount
-    shown = [part for mount in _without_aliases(ordered) for part in mount]
-    return ["bwrap", *_ISOLATED, *(() if network else ("--unshare-net",)), *shown]
-
-
-def _without_aliases(mounts: dict[Path, _Mount]) -> Iterator[_Mount]:
-    """Leave out second names that lie in what is shown already: a symlink there does the same.
-
-    bwrap could not make the place for them in a read-only directory, and would run nothing.
-    """
-    shown = {place for place, mount in mounts.items() if len(mount) == 3}
-    for place, mount in mounts.items():
-        is_alias = len(mount) == 3 and mount[1] != mount[2]
-        if not (is_alias and shown.intersection(place.parents)):
-            yield mount
+        path = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+        ours = {"TERM": "dumb", "NO_COLOR": "1", "PATH": os.pathsep.join(path)}
+        if site.ENABLE_USER_SITE:  # whose packages are below a HOME that it does not have
+            ours |= {"PYTHONUSERBASE": site.getuserbase()}
+        if self.confinement.program:
+            ours |= {"HOME": bubblewrap.HOME, "TMPDIR": bubblewrap.TMP}
+        else:
+            ours |= {"HOME": str(self.cwd)}
+        return agents_env(ours | dict(extra), self._named, self.context.secrets)

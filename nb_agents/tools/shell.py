@@ -7,12 +7,14 @@ with the kernel (`nb_agents.tools.process`). It runs in a sandbox where there is
 
 from __future__ import annotations
 
-from anyio import CancelScope
+import signal
+
+from anyio import CancelScope, to_thread
 
 from nb_agents.tools.base import Tool, ToolError, is_repeated
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.command_guard import CommandGuard
 from nb_agents.tools.kept import Transcript, kept_folder
-from nb_agents.tools.process import Finished, run_command
+from nb_agents.tools.process import Finished
 from nb_agents.tools.sandbox import Sandbox
 
 __all__ = ["DEFAULT_TIMEOUT_S", "Shell"]
@@ -20,6 +22,8 @@ __all__ = ["DEFAULT_TIMEOUT_S", "Shell"]
 DEFAULT_TIMEOUT_S = 300.0
 _MAX_COMMAND_BYTES = 100_000
 """Linux takes 128 KiB as one argument (MAX_ARG_STRLEN)."""
+
+_FILE_TOO_LARGE = 128 + signal.SIGXFSZ
 
 # Both streams are one, so that what went wrong stands where it did.
 _BASH = ("bash", "-c", 'exec "$@" 2>&1', "bash", "bash", "-c")
@@ -29,23 +33,22 @@ class Shell:
     """The shell of one agent.
 
     Args:
-        context: Where it works.
+        sandbox: Where its commands run.
         timeout_s: Seconds that a command may take; a model may ask for less.
-        network: Whether commands in the sandbox reach the network.
+        guard: Judges each command; None lets all be run.
     """
 
     def __init__(
-        self, context: ToolContext, timeout_s: float = DEFAULT_TIMEOUT_S, network: bool = False
+        self,
+        sandbox: Sandbox,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        guard: CommandGuard | None = None,
     ) -> None:
-        self._context = context
+        self._guard = guard
+        self._sandbox = sandbox
+        self._context = sandbox.context
         self._timeout_s = timeout_s
-        self._sandbox = Sandbox(context, network=network)
-        self._kept = kept_folder(context.kept, context.agent)
-
-    @property
-    def is_sandboxed(self) -> bool:
-        """Whether commands are confined to the workspace."""
-        return self._sandbox.is_active
+        self._kept = kept_folder(self._context.kept, self._context.agent)
 
     def tools(self) -> list[Tool]:
         """The tool that runs a command."""
@@ -62,14 +65,15 @@ class Shell:
             timeout_s: Seconds after which it is ended.
         """
         _check(command, timeout_s)
+        hidden = await to_thread.run_sync(self._guard.check, command) if self._guard else ()
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
-        said = Transcript(self._context.tell, self._context.secrets)
+        said = Transcript(self._context.tell, self._context.mask)
         shown = ""
         try:
-            done = await run_command(
-                self._sandbox.command([*_BASH, command], readable=[self._kept]),
-                cwd=self._sandbox.cwd,
-                env=self._sandbox.env({}),
+            done = await self._sandbox.run(
+                [*_BASH, command],
+                readable=[self._kept],
+                hidden=hidden,
                 timeout_s=limit_s,
                 on_output=said.add,
             )
@@ -77,7 +81,21 @@ class Shell:
             # A stop loses nothing of what was said.
             with CancelScope(shield=True):
                 shown = await said.keep(self._kept, "command")
-        return _report(shown, done, limit_s)
+        return self._report(shown, done, limit_s)
+
+    def _report(self, shown: str, done: Finished, limit_s: float) -> str:
+        if shown and not shown.endswith("\n"):
+            shown += "\n"
+        if done.outcome == "timed out":
+            return f"{shown}[timed out after {limit_s:g} s; all of it was ended]"
+        limits = self._sandbox.limits
+        if done.limit:
+            return f"{shown}[it had {limits.exceeded(done.limit)}; all of it was ended]"
+        code = done.exit_code or 0
+        # As shells count it: 128 and the signal.
+        code = code if code >= 0 else 128 - code
+        why = f": {limits.exceeded('file_size_mb')}" if code == _FILE_TOO_LARGE else ""
+        return f"{shown}[exit code {code}{why}]"
 
 
 def _check(command: str, timeout_s: float | None) -> None:
@@ -99,13 +117,3 @@ def _check(command: str, timeout_s: float | None) -> None:
         )
     if timeout_s is not None and not timeout_s > 0:
         raise ToolError(f"timeout_s is {timeout_s:g}; it must be more than 0")
-
-
-def _report(shown: str, done: Finished, limit_s: float) -> str:
-    if shown and not shown.endswith("\n"):
-        shown += "\n"
-    if done.exit_code is None:
-        return f"{shown}[timed out after {limit_s:g} s; all of it was ended]"
-    # As shells count it: 128 and the signal.
-    code = done.exit_code if done.exit_code >= 0 else 128 - done.exit_code
-    return f"{shown}[exit code {code}]"

@@ -1,24 +1,30 @@
 """File tools over one agent's workspace.
 
-Writing is confined to the workspace: relative paths only, no ``..``, no way out by a symlink.
+Writing is confined to the workspace, and to what an agent may write besides, by absolute names.
 Reading goes also to read-only places: other agents' workspaces as ``peers/<name>/…`` and context
-paths by their absolute names. A file is replaced as a whole (temp → rename), so that an immediate
-stop leaves either the old file or the new. The disk is touched in worker threads: a slow one can't
-hold up other agents.
+paths by their absolute names. Whatever an agent's processes swap meanwhile, nothing else is opened:
+see `nb_agents.disk`. A file is replaced as a whole (temp → rename), so that an immediate stop
+leaves either the old file or the new. The disk is touched in worker threads: a slow one can't hold
+up other agents.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from anyio import to_thread
 
+from nb_agents.disk.directory import Directory, Guard, real_above
+from nb_agents.disk.entry import RefusedError, shown
 from nb_agents.tools.base import Tool, ToolError, is_repeated
+from nb_agents.tools.writable import WritablePath
 
-__all__ = ["Workspace", "list_files"]
+__all__ = ["Workspace"]
 
 MAX_WRITE_CHARS = 5_000_000
 MAX_READ_CHARS = 50_000
@@ -27,34 +33,6 @@ MAX_LISTED = 500
 _BINARY_PROBE_BYTES = 8000
 """A NUL so early says binary. Source: git's buffer_is_binary."""
 PEERS = "peers"
-_TEMP = ".nb_agents.tmp"
-
-
-def list_files(root: Path, limit: int | None = None) -> list[tuple[str, int]]:
-    """List the files below a directory, without following symlinks.
-
-    Args:
-        root: The directory; one that does not exist has no files.
-        limit: Stop after so many; None means all.
-
-    Returns:
-        (relative path with forward slashes, size in bytes), sorted within each directory.
-    """
-    found: list[tuple[str, int]] = []
-    for folder, folders, files in os.walk(root):
-        folders.sort()
-        for name in sorted(files):
-            path = Path(folder, name)
-            if name.endswith(_TEMP) or path.is_symlink():
-                continue
-            try:
-                size = path.stat().st_size
-            except OSError:  # deleted since the directory was read
-                continue
-            found.append((path.relative_to(root).as_posix(), size))
-            if limit is not None and len(found) >= limit:
-                return found
-    return found
 
 
 class Workspace:
@@ -64,6 +42,8 @@ class Workspace:
         root: Its own directory; made if it is missing.
         peers: Other agents' workspaces by the name that they have here, read-only.
         context: Files and directories that may be read, absolute.
+        writable: Files and directories that may be written, too. A context path within one of them
+            is read-only.
     """
 
     def __init__(
@@ -71,11 +51,12 @@ class Workspace:
         root: Path,
         peers: Mapping[str, Path] | None = None,
         context: Sequence[Path] = (),
+        writable: Sequence[WritablePath] = (),
     ) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        self._root = root.resolve()
-        self._peers = {name: path.resolve() for name, path in (peers or {}).items()}
-        self._context = [path.resolve() for path in context]
+        self._root = root
+        self._given_peers = dict(peers or {})
+        self._context = tuple(context)
+        self._writable = tuple(writable)
 
     def tools(self) -> list[Tool]:
         """The tools over this workspace."""
@@ -95,16 +76,7 @@ class Workspace:
             path: A directory of your workspace, ``peers`` or ``peers/<name>`` for another agent's
                 workspace, or a context path.
         """
-        if PurePosixPath(path).parts == (PEERS,):
-            return "\n".join(f"{PEERS}/{name}/" for name in self._peers) or "(no other agents)"
-        root = self._readable(path)
-        if root.is_file():
-            return f"{path}  {root.stat().st_size}"
-        if not root.is_dir():
-            raise ToolError(f"{path!r} is not a directory")
-        files = await to_thread.run_sync(list_files, root, MAX_LISTED)
-        more = "\n(more not listed)" if len(files) == MAX_LISTED else ""
-        return "\n".join(f"{name}  {size}" for name, size in files) + more or "(no files)"
+        return await to_thread.run_sync(self._list, path)
 
     async def read_file(self, path: str, offset: int = 0) -> str:
         """Read a text file.
@@ -114,10 +86,7 @@ class Workspace:
                 below a context path.
             offset: Character to start from, for files too long to be read at once.
         """
-        target = self._readable(path)
-        if not target.is_file():
-            raise ToolError(f"there is no file {path!r}")
-        data = await to_thread.run_sync(_read, target, path)
+        data = await to_thread.run_sync(self._read, path)
         if b"\0" in data[:_BINARY_PROBE_BYTES]:
             raise ToolError(f"{path!r} is a binary file of {len(data)} bytes")
         text = data.decode("utf-8", errors="replace")
@@ -129,94 +98,226 @@ class Workspace:
         """Write a text file into your workspace, replacing one of that name.
 
         Args:
-            path: Relative to your workspace.
+            path: Relative to your workspace; or below a context path that you may write.
             content: The whole text.
         """
-        if len(content) > MAX_WRITE_CHARS:
-            raise ToolError(f"{len(content)} characters are too many; at most {MAX_WRITE_CHARS}")
-        target = self._writable(path)
-        await to_thread.run_sync(_replace, target, content)
-        return f"Wrote {path} ({target.stat().st_size} bytes)."
+        data = _encoded(content)
+        await to_thread.run_sync(self._write, path, data)
+        return f"Wrote {path} ({len(data)} bytes)."
 
     async def edit_file(self, path: str, old: str, new: str) -> str:
         """Replace one passage of a file in your workspace.
 
         Args:
-            path: Relative to your workspace.
+            path: Relative to your workspace; or below a context path that you may write.
             old: The passage as it stands; it must occur exactly once.
             new: What to put there.
         """
-        target = self._writable(path)
-        if not target.is_file():
-            raise ToolError(f"there is no file {path!r}")
-        try:
-            text = (await to_thread.run_sync(_read, target, path)).decode("utf-8")
-        except UnicodeDecodeError:
-            # Read with replacement and written back, its other bytes would be lost.
-            raise ToolError(f"{path!r} is not UTF-8 text and can't be edited") from None
-        if is_repeated() and new in text and not _left_to_replace(text, old, new):
-            return f"Edited {path}."
-        if not old or text.count(old) != 1:
-            raise ToolError(f"`old` occurs {text.count(old) if old else 0} times, not once")
-        text = text.replace(old, new)
-        if len(text) > MAX_WRITE_CHARS:
-            raise ToolError(f"{len(text)} characters are too many; at most {MAX_WRITE_CHARS}")
-        await to_thread.run_sync(_replace, target, text)
+        await to_thread.run_sync(self._edit, path, old, new)
         return f"Edited {path}."
 
     async def delete_file(self, path: str) -> str:
         """Delete a file of your workspace.
 
         Args:
-            path: Relative to your workspace.
+            path: Relative to your workspace; or below a context path that you may write.
         """
-        target = self._writable(path)
-        if is_repeated() and not target.exists():
-            return f"Deleted {path}."
-        if not target.is_file():
-            raise ToolError(f"there is no file {path!r}")
-        target.unlink()
+        await to_thread.run_sync(self._delete, path)
         return f"Deleted {path}."
 
-    def _writable(self, path: str) -> Path:
-        parts = self._relative_parts(path)
-        if parts[:1] == (PEERS,) and self._peers:
-            raise ToolError("other agents' files can only be read")
-        # The parent is resolved and the last name is not followed: a symlink can't lead out, and
-        # replacing or deleting one touches the link alone.
-        parent = _resolve(self._root.joinpath(*parts[:-1]), path)
-        if not parent.is_relative_to(self._root):
-            raise ToolError(f"{path!r} leads out of your workspace")
-        target = parent / parts[-1]
-        if target.is_symlink():
-            raise ToolError(f"{path!r} is a symlink; choose another name")
-        return target
+    # In a worker thread -------------------------------------------------------------------------
 
-    def _readable(self, path: str) -> Path:
+    def _list(self, path: str) -> str:
         _refuse_unnameable(path)
-        if os.path.isabs(path):
-            target = _resolve(Path(path), path)
-            if any(target.is_relative_to(root) for root in [*self._context, self._root]):
-                return target
-            raise ToolError(f"{path!r} is not below your workspace or a context path")
-        parts = () if path in ("", ".", "./") else self._relative_parts(path)
-        if parts[:1] == (PEERS,) and len(parts) > 1 and parts[1] in self._peers:
-            root, parts = self._peers[parts[1]], parts[2:]
-        else:
-            root = self._root
-        target = _resolve(root.joinpath(*parts), path)
-        if not target.is_relative_to(root):
-            raise ToolError(f"{path!r} leads out of the workspace")
-        return target
+        if PurePosixPath(path).parts == (PEERS,):
+            return "\n".join(f"{PEERS}/{name}/" for name in self._peers) or "(no other agents)"
+        missing = f"{path!r} is not a directory"
+        with self._opened(path, missing=missing) as (directory, inner, follow):
+            if directory.kind(inner, follow=follow) == "folder":
+                return _listing(directory, inner)
+            with directory.open(inner, follow=follow) as file:
+                return f"{path}  {os.fstat(file.fileno()).st_size}"
 
-    def _relative_parts(self, path: str) -> tuple[str, ...]:
+    def _read(self, path: str) -> bytes:
+        with self._opened(path) as (directory, inner, follow):
+            return directory.read(inner, MAX_READ_BYTES, follow=follow)
+
+    def _write(self, path: str, data: bytes) -> None:
+        with self._opened(path, writing=True, missing=None) as (directory, inner, _):
+            directory.replace(inner, data)
+
+    def _edit(self, path: str, old: str, new: str) -> None:
+        with self._opened(path, writing=True) as (directory, inner, _):
+            try:
+                text = directory.read(inner, MAX_READ_BYTES, follow=False).decode("utf-8")
+            except UnicodeDecodeError:
+                # Read with replacement and written back, its other bytes would be lost.
+                raise ToolError(f"{path!r} is not UTF-8 text and can't be edited") from None
+            if is_repeated() and new in text and not _left_to_replace(text, old, new):
+                return
+            if not old or text.count(old) != 1:
+                raise ToolError(f"`old` occurs {text.count(old) if old else 0} times, not once")
+            directory.replace(inner, _encoded(text.replace(old, new)))
+
+    def _delete(self, path: str) -> None:
+        try:
+            with self._opened(path, writing=True) as (directory, inner, _):
+                directory.remove(inner)
+        except _MissingError:
+            if not is_repeated():
+                raise
+
+    @contextmanager
+    def _opened(
+        self, path: str, *, writing: bool = False, missing: str | None = ""
+    ) -> Iterator[tuple[Directory, str, bool]]:
+        """Open the directory that a model's path lies in.
+
+        Args:
+            path: As the model wrote it.
+            writing: Whether what it names will be changed.
+            missing: What the model is told when there is no such thing; None: the system's words.
+
+        Yields:
+            The directory, the path within, and whether its last name may be a link.
+
+        Raises:
+            ToolError: The agent may not go there, or the block could not do what it wanted.
+        """
         _refuse_unnameable(path)
+        is_absolute = os.path.isabs(path)
+        try:
+            root, inner = (self._below_any if is_absolute else self._below_own)(path, writing)
+            with root.opened(inner) as (directory, name):
+                # An absolute path is a real one here: a link in it came meanwhile.
+                yield directory, name, not (is_absolute or writing)
+        except RefusedError as exc:
+            raise ToolError(f"{path!r} {exc.strerror}") from None
+        except OSError as exc:
+            is_missing = isinstance(exc, FileNotFoundError | NotADirectoryError | IsADirectoryError)
+            if is_missing and missing is not None:
+                raise _MissingError(missing or f"there is no file {path!r}") from None
+            verb = "written" if writing else "read"
+            raise ToolError(f"{path!r} can't be {verb}: {exc.strerror}") from exc
+
+    def _below_own(self, path: str, writing: bool) -> tuple[_Root, str]:
+        """Find the root of a relative path, and the path below it."""
         pure = PurePosixPath(path.replace("\\", "/"))
-        if pure.is_absolute() or Path(path).is_absolute():
+        if pure.is_absolute():
             raise ToolError(f"{path!r} is not a relative path")
-        if not pure.parts or ".." in pure.parts:
+        if ".." in pure.parts or (writing and not pure.parts):
             raise ToolError(f"{path!r} is not a path inside your workspace")
-        return pure.parts
+        if pure.parts[:1] == (PEERS,) and self._peers:
+            if writing:
+                raise ToolError("other agents' files can only be read")
+            if pure.parts[1:2] and pure.parts[1] in self._peers:
+                return self._peers[pure.parts[1]], "/".join(pure.parts[2:]) or "."
+        return self._own, pure.as_posix()
+
+    def _below_any(self, path: str, writing: bool) -> tuple[_Root, str]:
+        """Find the innermost root that an absolute path leads into, and the path below it."""
+        above, last = os.path.split(path)
+        # What is changed is the name itself, never what it leads to.
+        real = Path(os.path.realpath(above), last) if writing else Path(os.path.realpath(path))
+        fits = [root for root in (self._own, *self._given) if real.is_relative_to(root.path)]
+        if not fits or last in ("", ".", "..") and writing:
+            raise ToolError(f"{path!r} is not below your workspace or a context path")
+        root = max(fits, key=lambda root: len(root.path.parts))
+        if writing and not root.is_writable:
+            raise ToolError(f"{path!r} can only be read")
+        return root, real.relative_to(root.path).as_posix()
+
+    @cached_property
+    def _own(self) -> _Root:
+        self._root.mkdir(parents=True, exist_ok=True)
+        return _Root(real_above(self._root), is_writable=True)
+
+    @cached_property
+    def _peers(self) -> dict[str, _Root]:
+        return {name: _Root(real_above(p)) for name, p in self._given_peers.items()}
+
+    @cached_property
+    def _given(self) -> list[_Root]:
+        return [
+            *(
+                _Root(w.path, self._guard(w), is_writable=True, may_be_file=True)
+                for w in self._writable
+            ),
+            *(
+                _Root(Path(os.path.realpath(path)), may_be_file=True)
+                for path in self._context
+                # In a place that the agent may change, the name alone could lead anywhere by now:
+                # what is there is found by its way from that place.
+                if not any(path.is_relative_to(w.path) for w in self._writable)
+            ),
+        ]
+
+    def _guard(self, writable: WritablePath) -> Guard:
+        """Protect the context paths within a writable one, too."""
+        inner = [
+            path.relative_to(writable.path).parts
+            for path in self._context
+            if path != writable.path and path.is_relative_to(writable.path)
+        ]
+
+        def is_protected(names: tuple[str, ...], found: os.stat_result | None) -> bool:
+            is_inner = any(names[: len(parts)] == parts for parts in inner)
+            return is_inner or writable.is_protected(names, found)
+
+        return is_protected
+
+
+@dataclass(frozen=True)
+class _Root:
+    """A place that paths may lead into.
+
+    Attributes:
+        path: Real.
+        guard: Tells what below it may not be changed.
+        is_writable: Whether anything may.
+        may_be_file: Whether it may be a single file.
+    """
+
+    path: Path
+    guard: Guard | None = None
+    is_writable: bool = False
+    may_be_file: bool = False
+
+    @contextmanager
+    def opened(self, inner: str) -> Iterator[tuple[Directory, str]]:
+        """Open the directory that a path below the root is in, and name it from there."""
+        try:
+            directory = Directory(self.path, self.guard)
+        except (FileNotFoundError, NotADirectoryError):
+            if inner != "." or not self.may_be_file:
+                raise
+            directory, inner = Directory(self.path.parent, self.guard), self.path.name
+        with directory:
+            yield directory, inner
+
+
+class _MissingError(ToolError):
+    """There is no such file."""
+
+
+def _listing(directory: Directory, path: str) -> str:
+    lines: list[str] = []
+    with closing(directory.walk(path)) as entries:
+        for entry in entries:
+            if entry.kind in ("folder", "link"):
+                continue
+            if len(lines) == MAX_LISTED:
+                lines.append("(more not listed)")
+                break
+            is_file = entry.kind == "file"
+            lines.append(f"{shown(entry.path)}  {entry.stat.st_size}" if is_file else entry.about)
+    return "\n".join(lines) or "(no files)"
+
+
+def _encoded(content: str) -> bytes:
+    if len(content) > MAX_WRITE_CHARS:
+        raise ToolError(f"{len(content)} characters are too many; at most {MAX_WRITE_CHARS}")
+    return content.encode("utf-8", "replace")
 
 
 def _left_to_replace(text: str, old: str, new: str) -> bool:
@@ -233,31 +334,3 @@ def _refuse_unnameable(path: str) -> None:
         raise ToolError(f"{path!r} is not a path") from None
     if "\0" in path:
         raise ToolError(f"{path!r} is not a path")
-
-
-def _resolve(target: Path, path: str) -> Path:
-    try:
-        return target.resolve()
-    except (OSError, RuntimeError):  # RuntimeError: pathlib's word for a loop of symlinks
-        raise ToolError(f"{path!r} leads nowhere") from None
-
-
-def _read(target: Path, path: str) -> bytes:
-    if target.stat().st_size > MAX_READ_BYTES:
-        raise ToolError(f"{path!r} is larger than {MAX_READ_BYTES} bytes")
-    return target.read_bytes()
-
-
-def _replace(target: Path, content: str) -> None:
-    temp = target.with_name(f".{target.name}{_TEMP}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temp.unlink(missing_ok=True)
-        # "x" makes a file of its own: a symlink of that name would lead out of the workspace.
-        with open(temp, "xb") as file:
-            file.write(content.encode("utf-8", "replace"))
-        os.replace(temp, target)
-    except OSError as exc:
-        with suppress(OSError):  # the name may be what was refused
-            temp.unlink(missing_ok=True)
-        raise ToolError(f"the file can't be written: {exc.strerror}") from exc

@@ -11,6 +11,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    TextPart,
     ToolCallPart,
     UserPromptPart,
 )
@@ -21,7 +22,15 @@ from nb_agents.agents import coordination as co
 from nb_agents.agents import draft, prompts
 from nb_agents.agents.agent import AgentTurn
 from nb_agents.agents.boundary import Boundary
-from nb_agents.agents.decisions import Answered, Offer, Stale, Verdict, Voted, decision_tools
+from nb_agents.agents.decisions import (
+    Abstained,
+    Answered,
+    Offer,
+    Stale,
+    Verdict,
+    Voted,
+    decision_tools,
+)
 from nb_agents.agents.replay import Exchange, OpenRound
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.errors import ModelCallError
@@ -151,12 +160,68 @@ async def test_an_answer_cut_off_in_its_json_is_told_so(monkeypatch: pytest.Monk
     assert played.of(ev.TurnRejected)[0].why == prompts.UNREADABLE
 
 
-async def test_three_turns_without_decision_end_the_agent() -> None:
-    played = Round(Turn(text="hm"))
-    with pytest.raises(ModelCallError, match="3 turns ended in neither"):
+@pytest.mark.parametrize(
+    ("turn", "fault"),
+    [
+        (Turn(text="hm"), "it wrote plain text and called no tool."),
+        (Answer(""), "its answer was empty."),
+        (Answer("refused"), "its answer was one too many, or too like one that is there."),
+        (Vote("agent9"), "its vote was for nobody who has an answer, or came too early."),
+        (Turn(calls=(*Answer("x").calls, *Vote("agent1").calls)), "it answered and voted at once."),
+    ],
+)
+async def test_three_turns_without_decision_end_the_agent_and_a_person_is_told_why(
+    turn: Turn, fault: str
+) -> None:
+    played = Round(turn)
+    with pytest.raises(ModelCallError) as caught:
         await played.play()
+    said = f"scripted: It gave no answer that counts in 3 tries. The last time {fault}"
+    assert str(caught.value) == said
     assert [e.attempt for e in played.of(ev.TurnRejected)] == [1, 2, 3]
     assert len(played.model.requests) == 3
+
+
+async def test_plain_text_is_an_answer_once_it_was_refused_twice() -> None:
+    played = Round(Turn(text="hm"), Turn(text="hm hm"), Turn(text="all"), text_stands_for="answer")
+    assert await played.play() == Answered("all")
+    reminder = prompts.REMINDER.format(tools="new_answer or vote")
+    assert played.told(1) == [reminder]
+    assert played.told(2) == [f"{reminder} {prompts.TAKEN_AS_TEXT}"]
+    assert [e.attempt for e in played.of(ev.TurnRejected)] == [1, 2]
+    assert [e.text for e in played.of(ev.Noticed)] == [
+        "a calls no tool: its text was taken as its answer."
+    ]
+
+
+async def test_plain_text_that_may_not_be_an_answer_is_judged_like_one() -> None:
+    played = Round(Turn(text="refused"), text_stands_for="answer")
+    with pytest.raises(ModelCallError, match="too like one that is there"):
+        await played.play()
+    assert [e.why for e in played.of(ev.TurnRejected)][2] == "That is refused."
+
+
+async def test_plain_text_of_one_whose_answer_stands_is_no_vote() -> None:
+    played = Round(Turn(text="hm"), text_stands_for="no vote")
+    assert await played.play() == Abstained()
+    assert len(played.model.requests) == 3
+    assert [e.text for e in played.of(ev.Noticed)] == [
+        "a calls no tool, and so does not vote. Its answer stands."
+    ]
+
+
+async def test_one_that_calls_a_tool_after_all_is_taken_at_that() -> None:
+    played = Round(Turn(text="hm"), Turn(text="hm"), Vote("agent1"), text_stands_for="answer")
+    assert await played.play() == Voted("a", "best")
+    assert played.of(ev.Noticed) == []
+
+
+async def test_plain_text_that_was_refused_in_the_past_counts_on() -> None:
+    said = [ModelResponse(parts=[TextPart("hm")]) for _ in range(2)]
+    past = OpenRound(1, {}, [], tuple(Exchange(n, r, complaint="No.") for n, r in enumerate(said)))
+    played = Round(Turn(text="all"), text_stands_for="answer")
+    assert await played.play(past=past) == Answered("all")
+    assert len(played.model.requests) == 1
 
 
 async def test_tools_run_in_order_and_the_model_is_told() -> None:
@@ -248,7 +313,7 @@ async def test_a_reply_without_end_is_cut_and_the_agent_told_apart(
 ) -> None:
     monkeypatch.setattr(draft, "MAX_REPLY_CHARS", 20)
     played = Round(Turn(text="on and on and on and on and on"))
-    with pytest.raises(ModelCallError, match="The reply was cut: it went over 20 characters"):
+    with pytest.raises(ModelCallError, match="The reply went over the limit of 20 characters"):
         await played.play()
     assert "".join(e.text for e in played.of(ev.TextStreamed)).startswith("on and on")
     assert played.model.open_streams == 0

@@ -127,6 +127,18 @@ STEPS: dict[str, tuple[list[ev.Event], co.Step]] = {
         + [ev.PresentationStarted(agent="z"), said()],
         Present("z"),
     ),
+    "one that does not vote is asked no more, and its answer stands": (
+        [answer("z"), ev.Abstained(agent="z"), vote("a", "z", z=1), vote("m", "z", z=1)],
+        Present("z"),
+    ),
+    "a text of the person asks one that does not vote again": (
+        [answer("z"), ev.Abstained(agent="z"), said()],
+        Work(("z", "a", "m")),
+    ),
+    "one without an answer can't leave it at that": (
+        [ev.Abstained(agent="z")],
+        Work(("z", "a", "m")),
+    ),
     "events of other matters change nothing": (
         [ev.Noticed(text="n"), ev.TurnRejected(agent="z", why="w", attempt=1)],
         Work(("z", "a", "m")),
@@ -630,7 +642,7 @@ def _answers_that_heard_all(log: list[ev.Event]) -> Counter[str]:
     )
 
 
-@given(ANY_RULES, st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3))))
+@given(ANY_RULES, st.lists(st.tuples(st.integers(0, 10), st.integers(0, 3), st.integers(0, 3))))
 def test_any_events_at_all_leave_a_state_that_knows_its_next_step(
     rules: Rules,
     raw: list[tuple[int, int, int]],
@@ -647,6 +659,7 @@ def test_any_events_at_all_leave_a_state_that_knows_its_next_step(
             fail(agent),
             end(agent),
             ev.VoteIgnored(agent=agent, target=target),
+            ev.Abstained(agent=agent),
             timed_out(agent),
             said(),
             hears(agent, who),

@@ -1,12 +1,16 @@
 """The words of an open call: out of unfinished JSON at any split, complete at the end."""
 
 import json
+from collections.abc import Iterator
+from itertools import cycle, repeat
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai.messages import (
+    BinaryContent,
+    FilePart,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
@@ -18,7 +22,8 @@ from pydantic_ai.messages import (
 )
 
 from nb_agents.agents import draft
-from nb_agents.agents.draft import Draft, ReplyTooLongError, read_arguments
+from nb_agents.agents.draft import Draft, read_arguments
+from nb_agents.errors import ReplyTooLongError
 
 TEXTS = [
     'quotes " and \\ and \\\\" and \n\t\r\b\f',
@@ -127,7 +132,30 @@ def test_a_part_that_starts_anew_keeps_the_words_of_the_first() -> None:
 def test_a_reply_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft, "MAX_REPLY_CHARS", 10)
     gathered = Draft("a", 1)
-    gathered.add(PartStartEvent(index=0, part=TextPart("0123456789")))
-    with pytest.raises(ReplyTooLongError, match="over 10 characters"):
-        gathered.add(PartDeltaEvent(index=0, delta=TextPartDelta("x")))
-    assert gathered.take()[0].text == "0123456789x"
+    gathered.add(PartStartEvent(index=0, part=TextPart("01234")))
+    with pytest.raises(ReplyTooLongError, match="limit of 10 characters"):
+        gathered.add(PartDeltaEvent(index=0, delta=TextPartDelta("56789x")))
+    assert gathered.take()[0].text == "0123456789"
+
+
+def _add_parts(parts: Iterator[Any]) -> int:
+    """Start parts until it is too much: how many were taken."""
+    gathered, taken = Draft("a", 1), 0
+    with pytest.raises(ReplyTooLongError) as caught:
+        for taken, part in enumerate(parts):
+            gathered.add(PartStartEvent(index=taken, part=part))
+    assert str(caught.value).startswith("The reply went over the limit of ")
+    return taken
+
+
+def test_a_reply_may_make_256_calls_and_no_more() -> None:
+    assert _add_parts(repeat(ToolCallPart("f", "{}"))) == 256
+
+
+def test_a_reply_may_have_1000_parts_and_no_more() -> None:
+    assert (
+        _add_parts(
+            cycle([TextPart(""), ThinkingPart(""), FilePart(BinaryContent(b"", media_type="x/y"))])
+        )
+        == 1000
+    )

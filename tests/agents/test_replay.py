@@ -103,6 +103,10 @@ ROWS = {
     "a turn was rejected": Row(
         [opens(), asks(), says(OTHER), REJECTED], left(Exchange(1, OTHER, complaint="no"))
     ),
+    "a reply was cut off": Row(
+        [opens(), asks(), says(OTHER), ev.ReplyCut(agent="a", call=1, by="x", told="on", kept="k")],
+        left(Exchange(1, OTHER, complaint="on", kept="k")),
+    ),
     "after a tool the next request is open": Row(
         [opens(), asks(), says(), begins(0), ends(0), asks(call=2)],
         left(Exchange(1, RESPONSE, {0: ("done", False)}), asking=True),
@@ -112,7 +116,15 @@ ROWS = {
         left(SAID, Exchange(2, OTHER)),
     ),
     "an answer closes the round": Row([opens(), asks(), says(), ANSWER], None),
-    "a failure closes it": Row([opens(), asks(), FAILED], None),
+    "a request that failed for good is sent again": Row(
+        [opens(), asks(), FAILED], left(asking=True)
+    ),
+    "what came to nothing begins anew": Row([opens(), asks(), says(OTHER), REJECTED, FAILED], None),
+    "a round whose time was over goes on": Row(
+        [opens(), asks(), says(), begins(0), ev.RoundTimedOut(agent="a", limit_s=1, grace_s=0)],
+        left(Exchange(1, RESPONSE, begun=frozenset({0}))),
+    ),
+    "a failure after a stop of it alone stays": Row([opens(), asks(), stop("a"), FAILED], None),
     "a run's stop is passed over": Row([opens(), asks(), stop(), over()], left(asking=True)),
     "a stop of it alone is not": Row([opens(), asks(), stop("a"), over()], None),
     "a stop of another is passed over": Row([opens(), stop("b"), over()], left()),
@@ -131,7 +143,7 @@ def test_a_round_comes_back_as_it_was_left(name: str) -> None:
         ANSWER,
         ev.VoteCast(agent="a", target="b", reason="r", seen={"b": 1}),
         ev.VoteIgnored(agent="a", target="b"),
-        FAILED,
+        ev.Abstained(agent="a"),
     ],
 )
 def test_what_decides_a_round_closes_it(event: ev.Event) -> None:
@@ -145,8 +157,28 @@ def test_an_agent_that_was_stopped_alone_stays_out_and_those_of_the_run_go_on() 
     assert set(past.rounds) == {"b"}
 
 
-def test_an_agent_that_failed_stays_out() -> None:
-    assert replay(["a", "b"], [opens(), FAILED, stop(), over("b")]).state.live == ("b",)
+def test_an_agent_that_failed_is_asked_again_beside_one_that_was_stopped_alone() -> None:
+    past = replay(["a", "b"], [opens(), FAILED, stop("b"), over("b"), ANSWER])
+    assert (past.state.live, past.failed) == (("a",), {"a": FAILED})
+
+
+def test_what_was_chosen_stands_for_one_that_failed_and_not_for_one_that_is_named() -> None:
+    b_answers = ev.AnswerGiven(agent="b", answer="B")
+    chosen = [opens(), FAILED, b_answers, ev.PresentationStarted(agent="b"), opens("b"), asks("b")]
+    assert replay(["a", "b"], chosen).state.presenter == "b"
+    again = replay(["a", "b"], chosen, ["a"])
+    assert (again.state.presenter, again.state.live) == ("", ("a", "b"))
+    assert set(again.rounds) == set()
+
+
+def test_when_it_fails_again_in_the_next_turn_it_is_asked_once_more() -> None:
+    begun = ev.TurnStarted(session="s", turn=2, task="t", agents=(), timeout_s=0.0, resumes=1)
+    first = ev.AgentFailed(agent="a", error="first")
+    past = replay(["a", "b"], [opens(), asks(), first, begun, asks(call=2), FAILED])
+    assert (past.state.live, past.failed, past.calls) == (("a", "b"), {"a": FAILED}, {"a": 2})
+    assert past.rounds["a"].was_asking
+    answered = replay(["a", "b"], [opens(), first, begun, opens(number=2), ANSWER])
+    assert (answered.failed, answered.state.out) == ({}, frozenset())
 
 
 def test_answers_and_votes_come_back_with_the_numbers_of_rounds_and_calls() -> None:
@@ -219,7 +251,7 @@ def test_of_a_whole_play_no_round_is_left_open_and_of_no_part_more_than_was_open
     data: st.DataObject,
 ) -> None:
     """However the agents' events are interleaved."""
-    waiting = {a: data.draw(st.lists(_round(a), max_size=3).map(_flat)) for a in ("a", "b", "c")}
+    waiting = {a: data.draw(st.lists(_round(a), max_size=3).map(_played)) for a in ("a", "b", "c")}
     events: list[ev.Event] = []
     while any(waiting.values()):
         agent = data.draw(st.sampled_from([a for a in waiting if waiting[a]]))
@@ -235,8 +267,14 @@ def test_of_a_whole_play_no_round_is_left_open_and_of_no_part_more_than_was_open
         assert set(replay(["a", "b", "c"], events[:end]).rounds) == open_now
 
 
-def _flat(rounds: list[list[ev.Event]]) -> list[ev.Event]:
-    return [event for each in rounds for event in each]
+def _played(rounds: list[list[ev.Event]]) -> list[ev.Event]:
+    """Put an agent's rounds one behind the other, until it fails."""
+    events: list[ev.Event] = []
+    for each in rounds:
+        events += each
+        if isinstance(each[-1], ev.AgentFailed):
+            break
+    return events
 
 
 def test_an_ending_that_comes_before_the_note_of_its_own_stop_counts() -> None:

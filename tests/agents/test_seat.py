@@ -66,7 +66,7 @@ def test_one_without_an_answer_of_its_own_is_left_to_its_thoughts() -> None:
     desk = Desk()
     desk.answer("b", "c")
     assert "b's" not in desk.seat.note(was_refused=False)
-    assert desk.seat.offer() == Offer()
+    assert desk.seat.offer() == Offer(text_stands_for="answer")
 
 
 def test_one_whose_copy_was_refused_is_shown_what_it_may_vote_for() -> None:
@@ -75,7 +75,7 @@ def test_one_whose_copy_was_refused_is_shown_what_it_may_vote_for() -> None:
     assert "word for word the current answer of agent2" in desk.seat.judge_answer("b's no. 1")
     assert "b's no. 1" not in desk.seat.note(was_refused=False)
     assert "b's no. 1" in desk.seat.note(was_refused=True)
-    assert desk.seat.offer() == Offer(voters=("agent2",))
+    assert desk.seat.offer() == Offer(voters=("agent2",), text_stands_for="answer")
     assert desk.seat.judge_vote("agent2") == ("b", "")
 
 
@@ -99,17 +99,26 @@ def test_something_is_always_offered_until_it_is_shown_what_it_may_vote_for() ->
     assert desk.seat.offer() == Offer(answers=False, voters=("agent2",))
 
 
+def test_the_text_of_one_that_calls_no_tool_is_an_answer_first_and_then_no_vote() -> None:
+    desk = Desk()
+    assert desk.seat.offer().text_stands_for == "answer"
+    desk.answer("a")
+    assert desk.seat.offer().text_stands_for == "no vote"
+    desk.state = co.apply(desk.state, ev.Said(text="and shorter"))
+    assert desk.seat.offer().text_stands_for == "answer"
+
+
 def test_while_voting_is_deferred_only_answering_is_offered() -> None:
     desk = Desk(Rules(votes_after_all_answered=True), "b", "c")
-    assert desk.seat.offer() == Offer()
+    assert desk.seat.offer() == Offer(text_stands_for="answer")
     assert desk.seat.judge_vote("agent2") == ("b", co.TOO_EARLY)
     desk.answer("a")
-    assert desk.seat.offer() == Offer(voters=("agent2", "agent3"))
+    assert desk.seat.offer() == Offer(voters=("agent2", "agent3"), text_stands_for="no vote")
 
 
 def test_where_nobody_votes_only_answering_is_offered() -> None:
     desk = Desk(Rules(skips_voting=True), "b")
-    assert desk.seat.offer() == Offer()
+    assert desk.seat.offer() == Offer(text_stands_for="answer")
     assert desk.seat.judge_vote("agent2").refusal == co.NO_VOTING
 
 
@@ -156,5 +165,6 @@ def test_a_round_that_opens_late_says_so_at_once() -> None:
 def test_after_a_rounds_limit_it_must_decide() -> None:
     desk = Desk(None, "a", "b")
     desk.elapsed = Elapsed(5, 100, 5, 5, 2)
-    assert desk.seat.offer() == Offer(voters=("agent1", "agent2"), must_decide=True)
+    offer = Offer(voters=("agent1", "agent2"), text_stands_for="no vote", must_decide=True)
+    assert desk.seat.offer() == offer
     assert "by new_answer or vote. In 2 s the round is cut." in desk.seat.note(was_refused=False)

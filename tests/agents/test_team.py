@@ -7,9 +7,9 @@ from pydantic_ai.exceptions import ModelHTTPError
 
 from nb_agents import RunFailed
 from nb_agents import events as ev
-from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
-from tests.team_kit import events, finish, give_tools, outcome, outcomes, prompt, start
+from tests.team_kit import WAIT_S, events, finish, give_tools, outcome, outcomes, prompt, start
 
 PRESENTED = Turn(text="presented")
 
@@ -42,14 +42,45 @@ def test_a_team_of_one_may_answer_in_plain_text(tmp_path: Path) -> None:
     assert run.result == "just text"
 
 
-def test_an_agent_that_only_talks_is_out_after_three_turns_and_others_go_on(tmp_path: Path) -> None:
-    talker = ScriptedModel(Turn(text="let me think"))
-    worker = ScriptedModel(Answer("W"), Vote("agent2"), PRESENTED)
-    run = finish(start(tmp_path, talker=talker, worker=worker))
-    assert run.result == "presented"
-    assert len(talker.requests) == 3
-    assert "neither a valid answer nor a valid vote" in run.view.agents["talker"].error
-    assert outcomes(run) == {"talker": "failed", "worker": "finished"}
+def test_the_text_of_one_that_only_talks_is_its_answer_and_it_does_not_vote(tmp_path: Path) -> None:
+    gate = Gate()
+    talker = ScriptedModel(*[Turn(text=f"thought {n}") for n in range(3)], Turn(text="Hm."))
+    worker = ScriptedModel(Answer("W", gate=gate), Vote("agent1"))
+    run = start(tmp_path, talker=talker, worker=worker)
+    wait_until(lambda: run.view.agents["talker"].answers, WAIT_S, "the talker's answer")
+    gate.open()
+    finish(run)
+    assert run.view.agents["talker"].answers == ("thought 2",)
+    assert (run.view.winner, run.result) == ("talker", "Hm.")
+    # Three for its answer, three that were no vote, one to present.
+    assert len(talker.requests) == 7
+    assert outcomes(run) == {"talker": "finished", "worker": "finished"}
+    assert run.view.agents["talker"].vote is None
+    assert run.view.notices == (
+        "talker calls no tool: its text was taken as its answer.",
+        "talker calls no tool, and so does not vote. Its answer stands.",
+    )
+
+
+def test_a_team_of_agents_that_only_talk_comes_to_its_end(tmp_path: Path) -> None:
+    run = finish(start(tmp_path, **{a: ScriptedModel(Turn(text=f"{a} says")) for a in "abc"}))
+    assert (run.status, run.result) == ("completed", "a says")
+    assert [a.answers for a in run.view.agents.values()] == [("a says",), ("b says",), ("c says",)]
+
+
+def test_one_that_only_talks_and_stops_is_asked_for_no_vote_after_a_resume(tmp_path: Path) -> None:
+    talker = ScriptedModel(Turn(text="my answer"))
+    worker = ScriptedModel(Answer("W"), Turn(hang=True))
+    run = start(tmp_path, talker=talker, worker=worker)
+    wait_until(lambda: len(run.view.notices) == 2 and len(worker.requests) > 1, WAIT_S, "no vote")
+    run.stop(now=True)
+    finish(run)
+    asked = len(talker.requests)
+    rest = scripted_team(talker=talker, worker=ScriptedModel(Vote("agent1")))
+    again = run.resume(config=rest)
+    again.wait_over(WAIT_S)
+    assert again.status == "completed"
+    assert len(talker.requests) == asked + 1  # to present
     assert "Finish your turn by calling exactly one of the tools new_answer." in prompt(talker, 1)
 
 

@@ -32,6 +32,7 @@ from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.run import Run
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.tools.base import ToolError
+from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.recipes.live import commands_alive, hold
 from tests.team_kit import events, finish, outcomes
@@ -410,7 +411,7 @@ def test_the_connections_of_a_stopped_branch_are_closed_and_the_others_are_not(
 
     with ModelServer(default=reply) as server, watch.watching():
         server.hold(1, LEAF)
-        keys = {"type": "openai", "base_url": server.url, "api_key": "k", "can_call": "*"}
+        keys = {"type": "openai", "base_url": server.url, "api_key": KEY, "can_call": "*"}
         run = begin(tmp_path, tree, keys | {"model": "inner"}, leaf=LEAF)
         watch.run = run
         leaves = set(tree.leaves)

@@ -3,7 +3,10 @@
 import copy
 import json
 import pickle
+import sys
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -526,6 +529,63 @@ def test_a_range_reads_numbers_and_what_templates_give(
             range_.number(value)
     else:
         assert range_.number(value) == number
+
+
+# Very many steps -----------------------------------------------------------------------------
+
+MANY = {
+    "in order": "- {{id: s{n}, type: bash, command: 'echo'}}",
+    "with unknown keys": "- {{id: s{n}, type: bash, command: 'echo', zzz: 1}}",
+    "that lack a key": "- {{id: s{n}, type: bash}}",
+    "without an id": "- {{type: bash, command: 'echo'}}",
+    "of one name": "- {{id: s, type: bash, command: 'echo'}}",
+    "that depend on others": "- {{id: s{n}, type: bash, command: 'echo', depends_on: [s{before}]}}",
+    "that depend on nobody": "- {{id: s{n}, type: bash, command: 'echo', depends_on: [q{n}]}}",
+    "with a slip": "- {{id: s{n}, type: bash, comand: 'echo'}}",
+}
+
+
+def _many(kind: str, count: int) -> str:
+    steps = [MANY[kind].format(n=n, before=n - 1) for n in range(1, count + 1)]
+    return "\n".join(["name: r", "description: d", "version: 1.0.0", "steps:", *steps])
+
+
+def _lines_run(text: str) -> int:
+    """How many lines of Python run until a recipe is loaded or refused."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with suppress(ConfigError):
+            load(text)
+    finally:
+        sys.settrace(None)
+    return count
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_the_work_of_loading_grows_with_the_steps_and_not_with_their_square(kind: str) -> None:
+    some, more = _lines_run(_many(kind, 60)), _lines_run(_many(kind, 240))
+    assert more < 5 * some
+
+
+@pytest.mark.timeout(60)
+def test_five_thousand_steps_are_loaded_and_twenty_thousand_refused_by_the_limit() -> None:
+    assert len(load(_many("in order", 5000)).steps) == 5000
+    with pytest.raises(ConfigError, match="More than 40000 keys and values in one file. Split it."):
+        load(_many("in order", 20_000))
+
+
+def test_of_very_many_faults_some_are_told_and_that_there_are_more() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(_many("that lack a key", 500))
+    assert len(caught.value.others) == 10
+    assert str(caught.value.others[-1]).endswith("90 more faults at least.")
 
 
 # Anything ------------------------------------------------------------------------------------

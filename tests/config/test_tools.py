@@ -8,8 +8,10 @@ import pytest
 
 from nb_agents import ConfigError, TeamSpec
 from nb_agents.config.backends import BackendSpec
+from nb_agents.config.limits import CommandLimits
+from nb_agents.config.mcp_servers import McpServerSpec, is_storable
 from nb_agents.config.snapshot import snapshot
-from nb_agents.config.tools import CustomFunction, McpServerSpec, ToolRule, is_storable, rule_for
+from nb_agents.config.tools import CustomFunction, ToolRule, rule_for
 
 TOKEN = "s3cret-token"
 
@@ -75,11 +77,82 @@ def test_a_faulty_server_is_told_with_its_place(tmp_path: Path, keys: str, told:
     assert told in str(caught.value)
 
 
-def test_tools_are_taken_by_any_of_their_names() -> None:
-    chosen = server(allowed_tools=["a", "mcp__s__b"], exclude_tools="c")
-    assert chosen.takes("a", "mcp__s__a") and chosen.takes("b", "mcp__s__b")
-    assert not chosen.takes("c", "mcp__s__c") and not chosen.takes("d")
-    assert server().takes("anything") and not server(exclude_tools=["x"]).takes("x")
+@pytest.mark.parametrize(
+    "level, told",
+    [
+        ({}, "allows no program 'docker'"),
+        ({"level": "high"}, "allows no program 'docker'"),
+        ({"level": "permissive"}, ""),
+        ({"allowed_executables": ["docker"]}, ""),
+        ({"level": "permissive", "env": {"denied_vars": ["a"]}}, "denies the variable 'A'"),
+        ({"level": "permissive", "env": {"mode": "allowlist", "allowed_vars": "B"}}, "no variable"),
+        ({"level": "permissive", "resolve_dns": True}, "`security.resolve_dns` can't be kept"),
+        ({"level": "permissive", "signed_only": 1}, "`security.signed_only` can't be kept"),
+    ],
+)
+def test_a_server_is_what_its_security_allows(level: dict[str, Any], told: str) -> None:
+    found = server(command="/usr/bin/docker", env={"A": "1"}, security=level)
+    assert told in found.fault and bool(told) == bool(found.fault)
+
+
+@pytest.mark.parametrize(
+    "url, security, is_allowed",
+    [
+        ("https://shop.example/mcp", {}, True),
+        ("https://shop.example/mcp", {"allowed_hostnames": ["other.example"]}, False),
+        ("http://localhost:80/mcp", {}, False),
+        ("http://localhost:80/mcp", {"allow_localhost": True}, True),
+        ("http://127.0.0.1/mcp", {}, False),
+        ("http://10.0.0.1/mcp", {"allow_private_ips": True}, True),
+        ("http://[::1", {}, False),
+    ],
+)
+def test_a_server_lives_where_its_security_allows(
+    url: str, security: dict[str, Any], is_allowed: bool
+) -> None:
+    found = McpServerSpec.model_validate({"name": "s", "url": url, "security": security})
+    assert (found.fault == "") == is_allowed
+
+
+@pytest.mark.parametrize("keys", [{"disabled": True}, {"enabled": False}, {"read_only_mode": 1}])
+def test_a_server_with_a_restriction_that_nobody_keeps_is_left_out(keys: dict[str, Any]) -> None:
+    assert "can't be kept here" in server(**keys).fault
+    assert server(disabled=False, enabled=True, colour="red").fault == ""
+
+
+@pytest.mark.parametrize(
+    "keys, names, is_taken",
+    [
+        ({}, ["anything"], True),
+        ({"exclude_tools": "x"}, ["x", "mcp__s__x"], False),
+        ({"exclude_tools": ["mcp__s__x"]}, ["x", "mcp__s__x"], False),
+        ({"allowed_tools": ["read_file"]}, ["read_file"], True),
+        ({"allowed_tools": ["read_file"]}, ["write_file"], False),
+        ({"allowed_tools": []}, ["read_file"], False),
+        # MassGen's names for what ours do.
+        ({"exclude_tools": ["execute_command"]}, ["run_command"], False),
+        ({"exclude_tools": ["execute_command"]}, ["run_python"], False),
+        ({"exclude_tools": ["mcp__filesystem__write_file"]}, ["write_file"], False),
+        ({"allowed_tools": ["read_text_file"]}, ["read_file"], True),
+        ({"allowed_tools": ["execute_command"]}, ["run_command"], True),
+        ({"exclude_file_operation_mcps": True}, ["read_file"], False),
+        ({"exclude_file_operation_mcps": True}, ["delete_file"], False),
+        ({"exclude_file_operation_mcps": True}, ["write_file"], True),
+    ],
+)
+def test_tools_are_given_by_any_of_their_names(
+    keys: dict[str, Any], names: list[str], is_taken: bool
+) -> None:
+    assert backend(**keys).takes(*names) is is_taken
+
+
+def test_a_servers_list_goes_before_the_agents_and_both_leave_out() -> None:
+    shop = server(allowed_tools=["a", "mcp__s__b"], exclude_tools="c")
+    agent = backend(allowed_tools=["z"], exclude_tools=["a"])
+    assert agent.takes("b", "mcp__s__b", server=shop)
+    for name in "acd":
+        assert not agent.takes(name, f"mcp__s__{name}", server=shop)
+    assert agent.takes("z", "mcp__t__z", server=server()) and not agent.takes("y", server=server())
 
 
 # Secrets
@@ -159,22 +232,6 @@ def test_a_faulty_custom_tool_is_told_with_its_place(tmp_path: Path, keys: str, 
 # Commands and rules
 
 
-@pytest.mark.parametrize(
-    "keys, runs, notices",
-    [
-        ({}, False, 0),
-        ({"command_line_execution_mode": "docker"}, False, 0),
-        ({"enable_mcp_command_line": True}, True, 0),
-        ({"enable_mcp_command_line": True, "command_line_execution_mode": "docker"}, False, 1),
-    ],
-)
-def test_commands_run_on_this_machine_or_not_at_all(
-    keys: dict[str, Any], runs: bool, notices: int
-) -> None:
-    it = backend(**keys)
-    assert (it.runs_commands, len(it.tool_notices)) == (runs, notices)
-
-
 def test_the_first_rule_that_fits_decides_and_without_one_a_call_is_allowed() -> None:
     rules = [
         ToolRule(match="mcp__shop__list", action="allow"),
@@ -212,7 +269,44 @@ def test_keys_that_are_honoured_are_not_ignored_and_a_servers_own_others_are() -
     }
     agents = [{"id": "a", "backend": {"type": "demo", **keys}}]
     ignored = TeamSpec.model_validate({"agents": agents}).ignored
-    assert ignored == (
-        "agents.backend.mcp_servers.security",
-        "agents.backend.custom_tools.category",
-    )
+    assert ignored == ("agents.backend.custom_tools.category",)
+
+
+# Commands
+
+
+@pytest.mark.parametrize("text, confined", [("off", False), ("false", False), ("on", True)])
+def test_a_person_turns_the_sandbox_off_in_the_file(
+    tmp_path: Path, text: str, confined: bool
+) -> None:
+    team = TeamSpec.from_file(team_file(tmp_path, f"      sandbox: {text}\n"))
+    assert team.agents[0].backend.sandbox is confined
+    assert backend().sandbox
+
+
+def test_limits_of_commands_are_set_one_by_one_and_kept_for_a_resume(tmp_path: Path) -> None:
+    keys = "      limits: {processes: 20, memory_mb: 300}\n      pass_env: [PIP_INDEX_URL]\n"
+    team = TeamSpec.from_file(team_file(tmp_path, keys))
+    stored = json.loads(json.dumps(snapshot(team)))
+    for spec in (team, TeamSpec.model_validate(stored)):
+        keys_of = spec.agents[0].backend
+        assert (keys_of.limits.processes, keys_of.limits.memory_mb) == (20, 300)
+        assert keys_of.limits.open_files == CommandLimits().open_files
+        assert keys_of.pass_env == ("PIP_INDEX_URL",)
+        assert not spec.ignored
+
+
+@pytest.mark.parametrize(
+    "keys, told",
+    [
+        ("limits: {proceses: 20}", "Unknown key 'agents.0.backend.limits.proceses'; did you mean"),
+        ("limits: {cpus: 2}", "agents.0.backend.limits.cpus: Extra inputs are not permitted."),
+        ("limits: {memory_mb: 0}", "agents.0.backend.limits.memory_mb: Input should be greater"),
+        ("sandbox: docker", "agents.0.backend.sandbox: Input should be a valid boolean"),
+        ("pass_env: [A=s3cret-token]", "agents.0.backend.pass_env.0: it must be a variable's name"),
+    ],
+)
+def test_a_limit_that_would_not_hold_is_refused(tmp_path: Path, keys: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        TeamSpec.from_file(team_file(tmp_path, f"      {keys}\n"))
+    assert told in str(refused.value) and TOKEN not in str(refused.value)

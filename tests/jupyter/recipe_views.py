@@ -6,9 +6,11 @@ from typing import Any
 
 from nb_agents import events as ev
 from nb_agents.fold import fold
+from nb_agents.runs.recipes import Again
+from nb_agents.runs.resumption import Preview
 from nb_agents.view import RunView
 
-__all__ = ["OUTLINE", "asked", "began", "called", "finished", "over", "recipe", "wrote"]
+__all__ = ["OUTLINE", "again", "asked", "began", "called", "finished", "over", "recipe", "wrote"]
 
 OUTLINE = (
     ev.PlannedUnit("gather", "stage", "a person must approve its end"),
@@ -72,3 +74,11 @@ def asked(step: str, prompt: str, **more: Any) -> ev.ApprovalAsked:
 def over(status: Any, **more: Any) -> ev.TurnEnded:
     """The turn ends, at second 1020."""
     return ev.TurnEnded(status=status, phase="coordinating", **{"at": 1020.0, **more})
+
+
+def again(*next_: str, asked: tuple[str, ...] = (), **recipe: tuple[str, ...]) -> Preview:
+    """What a resume does: of a recipe that begins with these units, or of a team."""
+    lists = dict.fromkeys(("open", "failed", "cut", "tried", "gates"), ()) | recipe
+    does = Again(finished=0, next=next_, **lists)
+    nothing = {"answers": 0, "votes": 0, "calls": 0, "begun_again": (), "tools_again": ()}
+    return Preview(1, asked_again=asked, cost=None, recipe=does if next_ else None, **nothing)

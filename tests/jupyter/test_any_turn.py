@@ -8,9 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
+from nb_agents.errors import UserError
 from nb_agents.fold import fold
 from nb_agents.jupyter.cards import card_bundle
 from nb_agents.jupyter.panel import panel_state
+from nb_agents.runs.resumption import what_resumes
 from nb_agents.timeline import fold_timeline
 from tests.strategies import EVENTS, STARTED
 
@@ -36,7 +38,11 @@ def test_any_turn_can_be_shown(
     if status:
         events.append(ev.TurnEnded(status=status, phase="coordinating", at=9.0))  # type: ignore[arg-type]
     view = fold(events)
-    bundle = card_bundle(view, "s/turn_1", fold_timeline(events))
+    try:
+        does = what_resumes(events).preview
+    except UserError:
+        does = None
+    bundle = card_bundle(view, "s/turn_1", fold_timeline(events), does)
     assert bundle["text/html"].strip()
     assert bundle["text/plain"].strip()
     json.dumps(panel_state(view, "r1", 10.0))

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from nb_agents import events as ev
 from nb_agents.fold import fold
 from nb_agents.jupyter.cards import TURN_MIME, card_bundle
 from nb_agents.timeline import Timeline, fold_timeline
-from nb_agents.view import RunView
+from nb_agents.view import AgentView, RunView, StopView
+from tests.jupyter.recipe_views import again, began, finished, over, recipe
 
 EVIL = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> [x](javascript:alert(1)) ![i](http://e)"
@@ -91,13 +96,13 @@ def test_all_forms_of_a_card_name_the_task_and_the_state(state: str) -> None:
 
 
 def test_an_incomplete_card_says_who_had_what_and_how_to_go_on() -> None:
-    text = card_bundle(STOPPED, ".nb_agents/s/turn_2")["text/plain"]
+    text = card_bundle(STOPPED, ".nb_agents/s/turn_2", None, again(asked=("ben",)))["text/plain"]
     assert "Stopped by you after 4 min 2 s, while coordinating." in text
     assert "1 answer, 1 partial text and 1 file are kept" in text
     assert "ada: answered · voted for ada · best answer so far" in text
     assert "ben: no answer yet · was writing (4 words kept)" in text
     assert "bench/cache.py 2.1 kB" in text
-    assert "runs again: 1 model call (ben)" in text
+    assert "runs again: 1 model call cut or failed (ben)\n" in text
     assert "%agents resume s" in text
     assert "%%agents --continue --session s" in text
 
@@ -115,39 +120,69 @@ def test_words_of_a_card_stand_in_their_own_direction() -> None:
     assert directed[:5] == ["span", "h1", "p", "ol", "table"]
 
 
-@pytest.mark.parametrize("place", ["task", "answer", "partial", "reason", "error", "notice", "id"])
-def test_nothing_that_was_written_becomes_markup(place: str) -> None:
-    view = {
-        "task": lambda: turn(ended("cancelled"), task=EVIL),
-        "answer": lambda: turn(ev.AnswerGiven(agent="ada", answer=EVIL), ended("cancelled")),
-        "partial": lambda: turn(
-            ev.TextStreamed(agent="ada", call=1, channel="text", text=EVIL), ended("cancelled")
-        ),
-        "reason": lambda: turn(
-            ev.AnswerGiven(agent="ada", answer="a"),
-            ev.VoteCast(agent="ada", target="ada", reason=EVIL, seen={"ada": 1}),
+PLACES: dict[str, Callable[[str], RunView]] = {
+    "task": lambda words: turn(ended("cancelled"), task=words),
+    "answer": lambda words: turn(ev.AnswerGiven(agent="ada", answer=words), ended("cancelled")),
+    "final answer": lambda words: turn(ended("completed", words, "ada")),
+    "partial": lambda words: turn(
+        ev.TextStreamed(agent="ada", call=1, channel="text", text=words), ended("cancelled")
+    ),
+    "reason": lambda words: turn(
+        ev.AnswerGiven(agent="ada", answer="a"),
+        ev.VoteCast(agent="ada", target="ada", reason=words, seen={"ada": 1}),
+        ended("cancelled"),
+    ),
+    "error": lambda words: turn(ev.AgentFailed(agent="ada", error=words), ended("failed")),
+    "notice": lambda words: turn(ev.Noticed(text=words), ended("cancelled")),
+    "id": lambda words: fold(
+        [
+            ev.TurnStarted(
+                session=words,
+                turn=1,
+                task="t",
+                agents=(ev.AgentInfo(id=words, model=words),),
+                timeout_s=1,
+            ),
             ended("cancelled"),
-        ),
-        "error": lambda: turn(ev.AgentFailed(agent="ada", error=EVIL), ended("failed")),
-        "notice": lambda: turn(ev.Noticed(text=EVIL), ended("cancelled")),
-        "id": lambda: fold(
-            [
-                ev.TurnStarted(
-                    session=EVIL,
-                    turn=1,
-                    task="t",
-                    agents=(ev.AgentInfo(id=EVIL, model=EVIL),),
-                    timeout_s=1,
-                ),
-                ended("cancelled"),
-            ]
-        ),
-    }[place]()
-    page = Page(card_bundle(view, EVIL)["text/html"])
+        ]
+    ),
+    "output of a recipe": lambda words: recipe(
+        began("publish/send", "bash", asks=words), finished("publish/send", words), over("failed")
+    ),
+    "file": lambda words: fold(
+        [ev.FilesListed(files=(ev.FileInfo(agent="ben", path=words, size=1),), count=1, size=1)],
+        STOPPED,
+    ),
+}
+"""Where a card shows what strangers wrote."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_that_was_written_becomes_markup(place: str) -> None:
+    page = Page(card_bundle(PLACES[place](EVIL), EVIL)["text/html"])
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
     for _, attributes in page.tags:
         assert not any(name.startswith("on") for name in attributes)
         assert not str(attributes.get("href") or "").startswith(("javascript:", "data:"))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_markdown_of_a_card_holds_no_html_and_no_image_of_strangers(place: str) -> None:
+    for words in (EVIL, f"```\n{EVIL}", f"x\n\n{EVIL}\n~~~", f"`\n{EVIL}`"):
+        markdown = card_bundle(PLACES[place](words), EVIL)["text/markdown"]
+        reader = MarkdownIt("commonmark", {"html": True})
+        every = [e for t in reader.parse(markdown) for e in (t, *(t.children or ()))]
+        assert not {"html_block", "html_inline", "image"} & {each.type for each in every}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_text_of_a_card_drives_a_terminal(place: str) -> None:
+    words = "before \x1b]52;c;cm0=\x07\x1b[2J\x9b2J\r\x08after\ud800"
+    bundle = card_bundle(PLACES[place](words), words)
+    for mime in ("text/plain", "text/markdown"):
+        controls = {c for c in bundle[mime] if unicodedata.category(c) in ("Cc", "Cs")}
+        assert controls <= {"\n"}
+        assert "cm0=" not in bundle[mime]
 
 
 def test_an_unknown_price_is_never_shown_as_nothing() -> None:
@@ -156,6 +191,34 @@ def test_an_unknown_price_is_never_shown_as_nothing() -> None:
     html = card_bundle(turn(finished, ended("cancelled")), "p")["text/html"]
     assert "15 tok" in html.replace("\N{NO-BREAK SPACE}", " ")
     assert "$" not in html
+
+
+def test_a_turn_of_another_program_shows_no_time_and_no_tokens_that_nobody_knows() -> None:
+    agents = {"ada": AgentView("ada", answers=("An answer.",))}
+    view = RunView("s", 1, "Why?", "cancelled", agents=agents, ended_at=1.8e9)
+    bundle = card_bundle(view, "p")
+    assert "Cancelled, while coordinating. Nothing was lost: 1 answer is kept.\n" in (
+        bundle["text/plain"] + "\n"
+    )
+    for mime in ("text/plain", "text/html"):
+        shown = bundle[mime].replace("\N{NO-BREAK SPACE}", " ")
+        assert not re.search(r"\d (s|min|tok)\b", shown)
+
+
+@pytest.mark.parametrize(
+    ("stop", "ended_at", "said"),
+    [
+        (None, None, "Cut off when the kernel died"),
+        (StopView("requested", "widget", "", 1.0, None), None, "Cut off when the kernel died"),
+        (StopView("requested", "widget", "", 1.0, None), 2.0, "Stopped by you"),
+        (StopView("requested", "timeout", "", 1.0, None), 2.0, "Stopped by the timeout"),
+    ],
+)
+def test_a_card_says_what_ended_the_turn(
+    stop: StopView | None, ended_at: float | None, said: str
+) -> None:
+    view = replace(turn(), status="cancelled", stop=stop, ended_at=ended_at)
+    assert f"**Incomplete turn.** {said} after " in card_bundle(view, "p")["text/plain"]
 
 
 def test_files_that_are_not_named_are_counted() -> None:
@@ -346,34 +409,9 @@ def test_the_card_of_a_team_has_those_that_were_called_with_their_words_and_file
         )
 
 
-def cut(agent: str, call: int = 1) -> list[ev.Event]:
-    """A model call that was cut."""
-    return [ev.ModelStarted(agent=agent, call=call), ev.ModelCut(agent=agent, call=call)]
-
-
-def alone(agent: str) -> ev.StopRequested:
-    return ev.StopRequested(level="immediate", source="widget", agent=agent)
-
-
-def called(agent: str, caller: str) -> list[ev.Event]:
-    tool = ev.ToolStarted(agent=caller, call_id="1.0", tool="call_agent", args="{}")
-    words = {"name": "critic", "model": "m", "workspace": "w", "input": "?"}
-    return [tool, ev.AgentCalled(agent=agent, caller=caller, **words), *cut(agent)]
-
-
-STOP = ev.StopRequested(level="immediate", source="widget")
-
-
-@pytest.mark.parametrize(
-    ("events", "again"),
-    [
-        ([STOP, *cut("ada"), *cut("ben")], "2 model calls (ada, ben)"),
-        ([alone("ada"), *cut("ada"), STOP, *cut("ben")], "1 model call (ben)"),
-        ([alone("ada"), *cut("ada"), alone("ben"), *cut("ben")], "2 model calls (ada, ben)"),
-        ([STOP, *called("ada/critic#1", "ada")], "call_agent (ada)"),
-        ([*called("ada/critic#1", "ada"), alone("ada"), STOP, *cut("ben")], "1 model call (ben)"),
-    ],
-)
-def test_a_card_says_what_a_resume_of_a_team_does_again(events: list[ev.Event], again: str) -> None:
-    view = turn(*events, ended("cancelled"))
-    assert f"runs again: {again}\n" in card_bundle(view, "p")["text/plain"]
+def test_a_card_says_what_a_resume_does_again_if_it_is_known() -> None:
+    does = again(asked=("ada", "ben"))
+    for text in card_bundle(STOPPED, "p", None, does)["text/plain"], str(does):
+        assert "uns again: 2 model calls cut or failed (ada, ben)" in text
+    assert "runs again" not in card_bundle(STOPPED, "p")["text/plain"]
+    assert "# same task, from here\n" in card_bundle(STOPPED, "p")["text/plain"]

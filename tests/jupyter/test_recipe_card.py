@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import pytest
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
+from nb_agents.fold import fold
 from nb_agents.jupyter.cards import TURN_MIME, card_bundle
 from nb_agents.jupyter.recipe_card import MAX_VALUES
+from nb_agents.jupyter.units import units
+from nb_agents.runs.resumption import Preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.timeline import Timeline, fold_timeline
 from nb_agents.view import RunView
 from tests.jupyter.recipe_views import (
     OUTLINE,
+    again,
     asked,
     began,
     called,
@@ -69,7 +74,8 @@ FAILED = recipe(
     ev.Noticed(text="The recipe failed at publish/send: no network"),
     over("failed"),
 )
-DIED = recipe(*GATHERED, *APPROVED, WRITES, over("cancelled"))
+DIED = replace(recipe(*GATHERED, *APPROVED, WRITES), status="cancelled")
+"""As a reader gives it: cancelled, and never ended."""
 CRITIC, SECOND, EXPERT = (
     f"gather/draft/{name}" for name in ("critic#1", "critic#2", "critic#2/expert#1")
 )
@@ -102,12 +108,12 @@ EVERY = {
 }
 
 
-def html(view: RunView, timeline: Timeline | None = None) -> str:
-    return str(card_bundle(view, "p", timeline)["text/html"])
+def html(view: RunView, timeline: Timeline | None = None, preview: Preview | None = None) -> str:
+    return str(card_bundle(view, "p", timeline, preview)["text/html"])
 
 
-def plain(view: RunView) -> str:
-    return str(card_bundle(view, "p")["text/plain"])
+def plain(view: RunView, preview: Preview | None = None) -> str:
+    return str(card_bundle(view, "p", None, preview)["text/plain"])
 
 
 @pytest.mark.parametrize("state", EVERY)
@@ -148,16 +154,17 @@ def test_a_complete_card_lists_the_steps_and_who_decided_what() -> None:
 
 
 def test_a_stopped_card_says_what_is_done_what_was_cut_and_what_is_next() -> None:
-    text = plain(CUT)
+    does = again("publish/send", cut=("publish/send",))
+    text = plain(CUT, does)
     assert "Stopped by you after 20 s, during publish/send. Nothing was lost: " in text
     assert "3 finished steps and 1 partial text are kept." in text
     for part in ("#### Cut off", "    page 1 of 3", "- publish/send again", "#### Done", "    two"):
         assert part in text
-    assert "runs again: the command of publish/send" in text
+    assert f"runs again: {does.runs_again}\n" in text
     assert "%agents resume s" in text
     assert "--continue" not in text + html(CUT)
     for part in ("page 1 of 3", "publish/send again", "Resume</button>"):
-        assert part in html(CUT)
+        assert part in html(CUT, preview=does)
 
 
 def test_an_agent_that_was_cut_has_its_words_on_the_card() -> None:
@@ -169,17 +176,25 @@ def test_an_agent_that_was_cut_has_its_words_on_the_card() -> None:
         ev.ModelCut(agent="gather/draft", call=1),
         over("cancelled", next=("gather/draft",)),
     )
-    assert "half a **sen" in plain(view)
-    assert "runs again: 1 model call (gather/draft)" in plain(view)
-    assert "then 2 more" in html(view)
+    does = again("gather/draft", asked=("gather/draft",))
+    assert "half a **sen" in plain(view, does)
+    assert "runs again: 1 model call cut or failed (gather/draft)\n" in plain(view, does)
+    assert "then 2 more" in html(view, preview=does)
 
 
 def test_a_card_of_a_stop_at_a_gate_says_that_it_is_asked_again() -> None:
-    text = plain(AT_GATE)
+    does = again("gather", gates=("gather",))
+    text = plain(AT_GATE, does)
     assert "at the gate of gather" in text
     assert "- the gate of gather" in text
     assert "#### A resume asks again\n\n- gather: Use it?" in text
-    assert "A resume asks again" in html(AT_GATE)
+    assert "A resume asks again" in html(AT_GATE, preview=does)
+
+
+def test_a_gate_is_asked_again_that_a_turn_before_had_asked() -> None:
+    resumed = recipe(*GATHERED[:-1], STOP, over("cancelled"))
+    text = plain(resumed, again("gather", gates=("gather",)))
+    assert "#### A resume asks again\n\n- gather\n" in text
 
 
 def test_a_denied_call_of_a_tool_is_nothing_that_a_resume_asks_again() -> None:
@@ -200,7 +215,8 @@ def test_a_card_of_a_denied_gate_says_so_and_that_it_is_asked_again() -> None:
     stop = ev.StopRequested(
         level="requested", source="approval", reason="the gate of 'gather' was denied: too short"
     )
-    text = plain(recipe(*GATHERED, given, stop, over("cancelled")))
+    denied = recipe(*GATHERED, given, stop, over("cancelled"))
+    text = plain(denied, again("gather", gates=("gather",)))
     assert "Stopped by an approval gate (the gate of 'gather' was denied: too short)" in text
     assert "The gate of gather was denied by ada: too short" in text
     assert "#### Next\n\n- the gate of gather\n" in text
@@ -208,10 +224,11 @@ def test_a_card_of_a_denied_gate_says_so_and_that_it_is_asked_again() -> None:
 
 
 def test_a_failed_card_says_which_step_failed_why_and_that_a_resume_tries_it_again() -> None:
-    text = plain(FAILED)
+    does = again("publish/send", tried=("publish/send",))
+    text = plain(FAILED, does)
     assert "**Failed.**" in text
     assert "**publish/send** (tried 2 times)\n\n    no network" in text
-    assert "runs again: publish/send (it failed)" in text
+    assert "runs again: the command of publish/send (it failed)\n" in text
     assert "#### Next\n\n- publish/send again\n" in text
     assert "No agent gave" not in html(FAILED)
 
@@ -234,7 +251,28 @@ def test_a_step_whose_failure_was_tolerated_is_not_what_ended_the_recipe() -> No
 
 def test_a_card_of_a_dead_kernel_says_what_was_in_hand() -> None:
     assert "Cut off when the kernel died" in plain(DIED)
-    assert "- publish/send again" in plain(DIED)
+    does = again("publish/send", cut=("publish/send",))
+    assert "#### Next\n\n- publish/send again\n" in plain(DIED, does)
+    # Without its journal's events it is not known what a resume does.
+    assert "runs again" not in plain(DIED) and "Next" not in plain(DIED)
+    [row] = [each for each in units(DIED, 1020.0, 60) if each.address == "publish/send"]
+    assert (row.chip, row.tone) == ("cut", "cut")
+
+
+def test_a_unit_that_ended_before_it_began_took_no_time() -> None:
+    view = recipe(began("publish", "stage"), began("publish/send", "bash", at=1009.0))
+    view = fold([finished("publish/send", "x", at=1001.0), over("cancelled")], view)
+    [row] = [each for each in units(view, 1020.0, 60) if each.address == "publish/send"]
+    assert row.seconds == 0.0
+
+
+@pytest.mark.parametrize("unit", ["group", "bash"])
+def test_units_of_a_damaged_journal_that_are_in_each_other_without_end_make_a_card(
+    unit: Any,
+) -> None:
+    deep = [began("/".join(["a"] * depth), unit) for depth in range(1, 1500)]
+    view = recipe(*deep, began("", unit), began("/", unit), began("[0]", unit), over("cancelled"))
+    assert html(view)
 
 
 # Agents that a step's agent called
@@ -277,10 +315,6 @@ def test_one_that_was_stopped_alone_keeps_its_words_and_its_step_is_done() -> No
     assert f"**{SECOND}** (gpt-4o · stopped)\n\nhalf a sen" in plain(cut)
     assert "Nothing was lost: 1 finished step and 1 partial text are kept." in plain(cut)
     assert f"**{CRITIC}**" not in plain(cut)
-    # A resume makes no call again that a person stopped.
-    for ends, again in ((stopped[:2], "nothing"), (stopped[1:2], f"the call of {SECOND}")):
-        asking = recipe(*ASKING[:-3], *ends, STOP, over("cancelled"))
-        assert f"runs again: {again}\n" in plain(asking)
 
 
 def test_many_that_were_called_leave_the_card_small() -> None:
@@ -308,11 +342,11 @@ def test_a_resume_makes_the_calls_again_that_the_card_names(tmp_path: Path) -> N
     gate.wait_reached()
     run.stop(now=True)
     finish(run)
-    assert "runs again: the call of draft/critic#2\n" in plain(run.view)
-    again = run.resume()
-    again.wait_over(WAIT_S)
-    assert (again.status, len(a.requests), len(critic.requests)) == ("completed", 2, 3)
-    assert "  - critic#3 · python · done" in plain(again.view)
+    assert "runs again: the tool call draft: call_agent\n" in plain(run.view, run.preview)
+    resumed = run.resume()
+    resumed.wait_over(WAIT_S)
+    assert (resumed.status, len(a.requests), len(critic.requests)) == ("completed", 2, 3)
+    assert "  - critic#3 · python · done" in plain(resumed.view)
 
 
 @pytest.mark.parametrize(

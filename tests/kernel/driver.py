@@ -32,6 +32,7 @@ import zmq
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from tests import canaries
 from tests.model_server import wait_until
 
 __all__ = ["CellError", "Comm", "Display", "Kernel", "KernelDied", "Result"]
@@ -490,8 +491,11 @@ class Kernel:
                     self._take(channel, socket)
 
     def _take(self, channel: str, socket: zmq.Socket[bytes]) -> None:
-        _, message = self._manager.session.recv(socket)
-        assert message
+        parts = socket.recv_multipart()
+        if found := canaries.found_in(b"".join(parts)):
+            raise AssertionError(f"The kernel has sent {', '.join(found)}: {parts!r}")
+        _, frames = self._manager.session.feed_identities(parts)
+        message = self._manager.session.deserialize(frames)
         parent = message["parent_header"].get("msg_id", "")
         if channel == "iopub":
             self._iopub_of[parent].append(message)

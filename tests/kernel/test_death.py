@@ -168,7 +168,7 @@ def test_a_new_kernel_tells_of_a_turn_whose_kernel_died(
     assert "Kept: 1 answer(s)" in told
     assert "2 file(s)" in told
     assert "`%%agents --continue` goes on" in told
-    assert "incomplete (the kernel died)" in notebook.text(notebook.kernel.run("%agents sessions"))
+    assert "incomplete (killed)" in notebook.text(notebook.kernel.run("%agents sessions"))
     [card] = notebook.kernel.run("%agents show lab").displays
     assert card.data[TURN_MIME]["state"] == "stopped"
     assert "The answer of m1." in card.data["text/plain"]
@@ -230,7 +230,7 @@ def test_continue_after_a_kill(open_notebook: Open, server: ModelServer) -> None
     assert [line.strip() for line in panel] == [
         "📚 Restored session with 1 previous turn(s)",
         "Starting turn 2",
-        "⚠️  Previous turn was incomplete (cancelled during coordinating phase)",
+        "⚠️  Previous turn was incomplete (killed during coordinating phase)",
         "Task: Count to six.",
         "Partial answers saved from: ada",
         "The incomplete turn's partial progress is saved in the session directory.",

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests import canaries
 from tests.kernel.driver import Display, Kernel, Result
 from tests.kernel.notebook import (
     HELD,
@@ -100,7 +101,7 @@ def test_a_key_is_nowhere(notebook: Notebook, given: str) -> None:
     """Not on disk, not in any output, though the server's refusal repeats it."""
     text = notebook.team.read_text()
     key = f'"{KEY}"' if given == "file" else '"${TEST_KEY}"'
-    notebook.team.write_text(text.replace('"no-key"', key))
+    notebook.team.write_text(text.replace(f'"{canaries.KEY}"', key))
     notebook.kernel.eval(f"__import__('os').environ.update(TEST_KEY={KEY!r})")
     notebook.server.default = Reply(status=401, error=f"Incorrect API key provided: {KEY}.")
     turn = notebook.send("--debug --wait --out run")
@@ -170,7 +171,7 @@ def test_sessions_tells_every_state(notebook: Notebook) -> None:
     assert list(rows) == ["running", "late", "stopped", "done"]
     assert " complete " in rows["done"]
     assert " incomplete (stopped) " in rows["stopped"]
-    assert " incomplete (timeout) " in rows["late"]
+    assert " incomplete (timed out) " in rows["late"]
     assert " running " in rows["running"]
 
 

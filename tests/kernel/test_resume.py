@@ -49,7 +49,8 @@ def test_resume_after_a_stop_in_the_same_kernel(open_notebook: Open, server: Mod
     assert AGAIN in told
     assert len(server.requests) == len(asked)
     [card] = notebook.kernel.run("%agents show lab").displays
-    cell = "# same task, from here; runs again: 3 model calls (ada, Ben, cleo)\n%agents resume lab"
+    again = "runs again: 3 model calls cut or failed (ada, Ben, cleo)"
+    cell = f"# same task, from here; {again}\n%agents resume lab"
     assert cell in card.data["text/html"]
     turn = resume(notebook, cell)
     assert_whole(notebook, old, turn, asked)
@@ -80,5 +81,5 @@ def test_resume_after_a_kill_in_another_notebook(open_notebook: Open, server: Mo
     [card] = other.kernel.run("%agents show lab").displays
     assert card.data[TURN_MIME]["state"] == "stopped"
     assert HELD in card.data["text/plain"]
-    assert "runs again: 3 model calls (ada, Ben, cleo)" in card.data["text/plain"]
+    assert "runs again: 3 model calls cut or failed (ada, Ben, cleo)" in card.data["text/plain"]
     assert_whole(other, old, resume(other), asked)

@@ -20,6 +20,7 @@ from tests.model_server import Reply
 
 def card_of(notebook: Notebook, turn: Turn) -> dict[str, Any]:
     turn.wait_over()
+    notebook.kernel.run(f"%agents wait {turn.run}")  # until all that its card says is known
     result = notebook.kernel.run(f"%agents show {turn.run}")
     assert len(result.displays) == 1, result
     return result.displays[0].data

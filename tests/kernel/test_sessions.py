@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,7 +35,10 @@ def said(kernel: Kernel, line: str) -> str:
 def test_a_session_is_listed_renamed_exported_and_deleted(kernel: Kernel) -> None:
     assert "old" in said(kernel, "%agents sessions")
     assert said(kernel, "%agents rename old new") == "Session old is new now."
-    assert "Wrote new.zip" in said(kernel, "%agents export new")
+    os.mkfifo(Path(kernel.cwd, ".nb_agents/sessions/new/turn_1/workspaces/a/pipe"))
+    told = said(kernel, "%agents export new")
+    assert "Wrote new.zip" in told
+    assert told.endswith("Left out: turn_1/workspaces/a/pipe (a pipe).")
     assert (Path(kernel.cwd) / "new.zip").exists()
     assert "first task" in said(kernel, "%agents show new/1")
     cell = kernel.send("%agents delete new")

@@ -45,6 +45,7 @@ class Terminal:
         )
         os.close(slave)
         self.text = ""
+        self.bytes = b""
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -73,6 +74,7 @@ class Terminal:
                 break
             if not data:
                 break
+            self.bytes += data
             self.text += re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", data.decode(errors="replace"))
         return self.text
 
@@ -233,6 +235,19 @@ def script(place: Path, code: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
     finally:
         process.kill()
+
+
+def test_what_a_model_wrote_does_not_drive_the_terminal(ipython: Terminal) -> None:
+    ipython.enter("import nb_agents")
+    ipython.enter("from nb_agents.testing import Answer, ScriptedModel, scripted_team")
+    hostile = r"\x1b]52;c;cm0=\x07spoken\x1b[2J\x9b2J"
+    ipython.enter(f"team = scripted_team(a=ScriptedModel(Answer('{hostile}')))")
+    ipython.enter(f"nb_agents.start('Say {hostile}', config=team, session='s').wait_over()")
+    before = len(ipython.bytes)
+    shown = [ipython.enter(f"%agents {verb}") for verb in ("", "show s", "log s", "sessions")]
+    assert all("spoken" in each for each in shown)
+    written = ipython.bytes[before:].replace(b"\x1b[?2004h", b"").replace(b"\x1b[?2004l", b"")
+    assert b"\x1b" not in written and b"\xc2\x9b" not in written and b"\x07" not in written
 
 
 START = "import asyncio, nb_agents\nrun = nb_agents.start('Count.', config='team.yaml')\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nb_agents.jupyter.cards import TURN_MIME
+from tests import canaries
 from tests.kernel.notebook import Notebook, Turn
 from tests.kernel.test_notebook import wait_frozen
 from tests.model_server import Reply, Request, ToolCall, wait_until
@@ -18,7 +19,7 @@ def use_team(notebook: Notebook, **keys: object) -> None:
     backend = {
         "type": "chatcompletion",
         "base_url": notebook.server.url,
-        "api_key": "no-key",
+        "api_key": canaries.KEY,
         "model": "m",
         **keys,
     }

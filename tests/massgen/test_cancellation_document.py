@@ -16,6 +16,7 @@ from nb_agents.session.history import load_session
 from nb_agents.session.layout import session_root
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests import processes
+from tests.canaries import KEY
 from tests.massgen.rows import (
     ANSWERS,
     HALF,
@@ -101,7 +102,7 @@ def the_session_continues_later(root: Path) -> None:
 @says("Saved: any answer that agents have submitted, each under its agent, whole.")
 def saved_partial_answers(root: Path) -> None:
     saved = partial_answers(stopped(root).path)
-    assert {a: e["answer"] for a, e in saved.items() if e["answer"]} == ANSWERS
+    assert {a: e["answer"] for a, e in saved.items() if "answer" in e} == ANSWERS
     assert {a: e["answer_count"] for a, e in saved.items()} == {
         "agent_a": 1,
         "agent_b": 1,
@@ -230,7 +231,7 @@ def workspaces_are_read_only_context(root: Path) -> None:
     ]
     for agent in ("agent_a", "agent_b", "agent_c"):
         assert f"- {run.path / 'workspaces' / agent}\n" in f"{system[0]}\n"
-    assert "not a relative path" in prompt(model, 1)
+    assert "can only be read" in prompt(model, 1)
     assert target.read_text() == "kept"
 
 
@@ -343,6 +344,7 @@ def going_on_tells_of_the_incomplete_turn(root: Path) -> None:
         f"   Task: {TASK}",
         "   Partial answers saved from: agent_a, agent_b",
         "   The incomplete turn's partial progress is saved in the session directory.",
+        "   It was stopped.",
     )
 
 
@@ -530,7 +532,7 @@ def use_debugging(root: Path) -> None:
 @says("Resources: a stop frees the calls at the provider, and no further ones are made.")
 def use_resource_management(root: Path) -> None:
     with ModelServer(Reply(text="word", endless=True, words_per_second=200)) as server:
-        backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": "k"}
+        backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
         agents = [{"id": f"a{n}", "backend": backend} for n in range(2)]
         team = nb_agents.TeamSpec.model_validate({"agents": agents})
         run = nb_agents.start(TASK, team, session_root=root)
@@ -563,7 +565,7 @@ def without_answers_the_metadata_is_saved(root: Path) -> None:
     assert known["phase"] == "coordinating"
     assert not (run.path / "partial_answers.json").exists()
     assert not (run.path / "answer.txt").exists()
-    assert session_in(root).restored()[-2] == "   Partial answers saved from: none"
+    assert "   Partial answers saved from: none" in session_in(root).restored()
 
 
 @says(
@@ -573,7 +575,8 @@ def without_answers_the_metadata_is_saved(root: Path) -> None:
 def without_answers_words_are_saved_too(root: Path) -> None:
     run = stopped_early(root, HALF)
     saved = partial_answers(run.path)["agent_a"]
-    assert (saved["answer"], saved["partial"], saved["partial_text"]) == ("", True, HALF)
+    assert "answer" not in saved
+    assert (saved["partial"], saved["partial_text"]) == (True, HALF)
     (_, document, unsubmitted) = session_in(root).messages
     assert HALF.strip() not in document.content
     assert "never submitted" in unsubmitted.content and HALF.strip() in unsubmitted.content

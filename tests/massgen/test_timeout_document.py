@@ -23,6 +23,7 @@ from nb_agents.models.report import report_on
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from nb_agents.view import AgentView, RunView
+from tests.canaries import KEY
 from tests.massgen.rows import HALF, TASK, Row, Table, partial_answers, writes
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.team_kit import (
@@ -90,7 +91,7 @@ def the_default_is_half_an_hour(root: Path, patch: pytest.MonkeyPatch) -> None:
 @says("Timeouts end what would run for ever: a model that never stops talking.")
 def runaways_are_ended(root: Path, patch: pytest.MonkeyPatch) -> None:
     with ModelServer(Reply(text="word", endless=True, words_per_second=200)) as server:
-        backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": "k"}
+        backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
         team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
         policy = CancelPolicy(grace_timeout_s=0.05)
         run = nb_agents.start(TASK, team, session_root=root, timeout=1, policy=policy)

@@ -1,17 +1,28 @@
 """Every backend type of a team file, end to end against a server that speaks its protocol."""
 
+import json
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 import nb_agents
 from nb_agents import ConfigError, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import MissingKeyError
-from nb_agents.models.providers import PROVIDERS, check_team, find_key, load
+from nb_agents.models.providers import (
+    PROVIDERS,
+    backend_for,
+    check_team,
+    find_key,
+    http_client,
+    load,
+)
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import events, finish, outcome
 
@@ -216,6 +227,79 @@ def test_a_model_with_a_known_price_is_summed_up(tmp_path: Path, server: ModelSe
     run = finish(nb_agents.start("t", team, session_root=tmp_path))
     assert run.receipt.tokens == 1100
     assert run.receipt.cost is None or run.receipt.cost == pytest.approx(0.0035)
+
+
+LIMIT_FIELDS = {
+    "openai": "max_completion_tokens",
+    "chatcompletion": "max_completion_tokens",
+    "azure_openai": "max_completion_tokens",
+    "gemini": "generationConfig.maxOutputTokens",
+    **dict.fromkeys(["claude", "openrouter", "grok", "zai", "cerebras", "together"], "max_tokens"),
+    **dict.fromkeys(["fireworks", "groq", "moonshot", "nvidia_nim", "nebius"], "max_tokens"),
+    **dict.fromkeys(["poe", "qwen", "lmstudio", "vllm", "sglang", "inference"], "max_tokens"),
+    "ollama": "max_tokens",
+}
+"""Where each type's own servers look for `max_tokens`."""
+
+
+class _Sent(Exception):
+    """A request was seen, and goes nowhere."""
+
+
+async def _sent_by(team: TeamSpec) -> dict[str, Any]:
+    """The numbers in the body of the request that a team's first agent sends, by their place."""
+    sent: list[dict[str, Any]] = []
+
+    async def look(request: httpx2.Request) -> None:
+        sent.append(json.loads(await request.aread()))
+        raise _Sent
+
+    async with http_client() as client:
+        client.event_hooks["request"].append(look)
+        backend = backend_for(team.agents[0], client)
+        asked = [ModelRequest(parts=[UserPromptPart("hi")])]
+        with suppress(Exception):  # each SDK has its own for a request that failed
+            async with backend.stream(asked, []):
+                pass
+    return dict(_numbers(sent[0]))
+
+
+def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _numbers(item, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield place, value
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", sorted(PROVIDERS))
+async def test_max_tokens_is_sent_by_the_name_that_the_types_own_server_knows(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://example.openai.azure.com")
+    model = "openai/gpt-4o" if kind == "openrouter" else "m"
+    numbers = await _sent_by(_team(kind, model=model, api_key="k", max_tokens=40))
+    assert numbers == {LIMIT_FIELDS[kind]: 40}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", sorted(PROVIDERS.keys() - {"azure_openai", "claude", "gemini"}))
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [
+        ("qwen3-8b", "max_tokens"),
+        ("gpt-oss-20b", "max_tokens"),
+        ("gpt-4o", "max_tokens"),
+        ("gpt-5-mini", "max_completion_tokens"),
+        ("o3", "max_completion_tokens"),
+    ],
+)
+async def test_elsewhere_it_is_max_tokens_but_for_models_that_refuse_that_name(
+    kind: str, model: str, field: str
+) -> None:
+    team = _team(kind, model=model, base_url="http://localhost:8080/v1", max_tokens=40)
+    assert await _sent_by(team) == {field: 40}
 
 
 def test_all_modules_load_by_name() -> None:

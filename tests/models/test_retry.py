@@ -12,6 +12,7 @@ import nb_agents
 from nb_agents import events as ev
 from nb_agents.models import providers
 from nb_agents.models.retry import DEFAULT_RETRY, Retry, describe, retry_delay_s
+from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import events, finish, outcomes
 
@@ -92,7 +93,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
 
 def _start(root: Path, server: ModelServer, kind: str = "openai") -> nb_agents.Run:
     url = server.url if kind == "openai" else server.base
-    backend = {"type": kind, "model": "m", "base_url": url, "api_key": "key"}
+    backend = {"type": kind, "model": "m", "base_url": url, "api_key": KEY}
     team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
     return nb_agents.start("t", team, session_root=root)
 

@@ -76,8 +76,11 @@ def assert_truthful(told: Preview, old: Sequence[Any], new: Sequence[Any]) -> No
     assert again.finished == len(ended)
     assert told.calls == sum(isinstance(e, ev.ModelFinished) for e in old)
     assert set(told.asked_again) == _asked_first(new) & _left_open(old)
-    assert set(again.cut) | set(again.tried) == _commands(old) & _commands(new)
+    assert set(again.cut) | set(again.tried) == _begun(old, "bash") & _begun(new, "bash")
+    assert set(again.failed) == _failed(old) & _begun(new, "agent")
     assert set(again.gates) == _gates(old) & _gates(new)
+    loaded = {e.step for e in new if isinstance(e, ev.RecipeLoaded)}
+    assert set(again.next) <= _begun(new, "bash") | _begun(new, "agent") | _gates(new) | loaded
 
 
 def _asked_first(events: Sequence[Any]) -> set[str]:
@@ -90,14 +93,20 @@ def _asked_first(events: Sequence[Any]) -> set[str]:
 
 
 def _left_open(events: Sequence[Any]) -> set[str]:
-    """The agents whose last request had no end."""
-    kinds = (ev.ModelStarted, ev.ModelFinished)
+    """The agents whose last request had no end, in the round that they are in."""
+    kinds = (ev.RoundStarted, ev.ModelStarted, ev.ModelFinished)
     last = {e.agent: e for e in events if isinstance(e, kinds)}
     return {agent for agent, event in last.items() if isinstance(event, ev.ModelStarted)}
 
 
-def _commands(events: Sequence[Any]) -> set[str]:
-    return {e.step for e in events if isinstance(e, ev.StepStarted) and e.unit == "bash"}
+def _begun(events: Sequence[Any], unit: str) -> set[str]:
+    return {e.step for e in events if isinstance(e, ev.StepStarted) and e.unit == unit}
+
+
+def _failed(events: Sequence[Any]) -> set[str]:
+    """The agents' steps that failed, and have not begun since."""
+    last = {e.step: e for e in events if isinstance(e, ev.StepStarted | ev.StepFailed)}
+    return {step for step, event in last.items() if isinstance(event, ev.StepFailed)}
 
 
 def _gates(events: Sequence[Any]) -> set[str]:

@@ -22,7 +22,7 @@ from nb_agents.jupyter.recipe_card import recipe_text
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
-from nb_agents.session.layout import sessions_by_use
+from nb_agents.session.layout import sessions_in
 from nb_agents.steps import MAX_TAIL
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.tools.process import MAX_KEPT_BYTES
@@ -369,7 +369,7 @@ def test_a_resume_keeps_what_was_used_of_the_step_budget(tmp_path: Path) -> None
 
 def test_sessions_of_recipes_are_listed_and_unknown_ones_are_told(tmp_path: Path) -> None:
     run = failing(tmp_path, "on_error: continue")
-    assert [p.name for p in sessions_by_use(tmp_path / "sessions")] == ["s"]
+    assert [p.name for p in sessions_in(tmp_path / "sessions").by_use] == ["s"]
     (turn,) = load_session(run.path.parent).turns
     assert (turn.is_complete, turn.view.recipe, turn.view.task) == (True, "main", "main: d")
     with pytest.raises(UnknownSessionError):

@@ -33,6 +33,108 @@ def unset(report: Report) -> list[str]:
     return [f"{who}: {rest.partition('}}')[0]}" for who, rest in parts]
 
 
+# Values in commands ----------------------------------------------------------------------------
+
+CODE = [
+    'bash -euo pipefail -c "echo {{x}}"',
+    "sudo -n env A=1 sh -c 'ls {{x}}'",
+    '$SHELL -c "{{x}}"',
+    "eval {{x}}",
+    "script -qc {{x}} /dev/null",
+    "flock lock -c {{x}}",
+    "env -S {{x}}",
+    "git -c alias.a={{x}} a",
+    "ssh host ls {{x}}",
+    "find . -exec sh -c 'echo {{x}}' ';'",
+    "python3 -c 'print({{x}})'",
+    "python3 <<'EOF'\nprint({{x}})\nEOF",
+    "awk '{print {{x}}}' f",
+    "sed s/a/{{x}}/ f",
+    "jq .a[{{x}}] f",
+    "make A={{x}}",
+    "echo {{x}} | bash",
+    "cat <<EOF | sh\n{{x}}\nEOF",
+    "bash <(echo {{x}})",
+    "{{x}} --version",
+    "export {{x}}",
+    "echo ${{{x}}}",
+    "cat <<EOF\n`{{x}}`\nEOF",
+    "{{#if given}}echo a{{else}}eval {{x}}{{/if}}",
+]
+STEP = "context: {x: '', given: ''}\nsteps:\n- id: a\n  type: bash\n  command: |\n    true\n"
+
+
+def indented(command: str) -> str:
+    return "".join(f"    {line}\n" for line in command.splitlines())
+
+
+@pytest.mark.parametrize("command", CODE)
+def test_a_value_in_code_is_a_fault_with_its_line_and_what_to_do(command: str) -> None:
+    report = checked(STEP + indented(command))
+    (fault,) = report.faults
+    before = command[: command.rindex("{{x}}")].count("\n")
+    assert (fault.line, report.warnings) == (10 + before, ())
+    assert fault.what.startswith("Step 'a': {{x}} stands ")
+    assert "argument" in fault.what and "env" in fault.what and "{{x | raw}}" in fault.what
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo {{x}} '{{x}}' > {{x}}",
+        "./run.sh {{x}} --title={{x}}",
+        "bash -c 'echo \"$1\"' _ {{x}}",
+        "python3 - {{x}} <<'EOF'\nimport sys\nEOF",
+        "echo $(( {{x}} + 1 ))",
+        "echo {{x | raw}} | bash",
+        "eval '{{ jinja }}'",
+    ],
+)
+def test_a_value_that_is_data_or_a_number_or_raw_is_no_fault(command: str) -> None:
+    report = checked(STEP + indented(command))
+    assert report.faults == ()
+    assert [w.what for w in report.warnings if "stands" in w.what] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    ['y={{x}}/run.sh; "$y"', 'y={{x}}; eval "$y"', "y={{x}}; echo $((y))", "echo {{x}} > f; sh f"],
+)
+def test_what_will_be_refused_unless_it_is_harmless_is_told(command: str) -> None:
+    report = checked(STEP + indented(command))
+    assert report.faults == ()
+    assert ["letters, digits and" in each.what for each in report.warnings] == [True]
+    assert report.warnings[0].line == 10
+
+
+SETTLED = (
+    "context: {x: v1.2-rc, other: x}\nsteps:\n- {id: a, type: bash, command: 'sed s/a/{{x}}/'%s}\n"
+)
+
+
+@pytest.mark.parametrize(
+    "more, is_fault",
+    [
+        ("", False),
+        (", output: other", False),
+        (", output: x", True),
+        (", while_condition: 'true', update_context: {x: 1}", True),
+        (", foreach: '{{other}}', as: x", True),
+    ],
+)
+def test_a_harmless_value_that_no_step_changes_may_stand_in_code(more: str, is_fault: bool) -> None:
+    assert bool(checked(SETTLED % more).faults) is is_fault
+
+
+def test_a_value_that_a_caller_gives_is_not_known(tmp_path: Path) -> None:
+    written(tmp_path, "sub.yaml", SETTLED % "")
+    call = "steps: [{id: s, type: recipe, recipe: sub.yaml, context: {%s: '{{y}}'}}]\n"
+    known = check(Recipe.from_file(written(tmp_path, "one.yaml", call % "other")))
+    given = check(Recipe.from_file(written(tmp_path, "two.yaml", call % "x")))
+    assert (known.faults, len(given.faults)) == ((), 1)
+    assert str(given.faults[0].file).endswith("sub.yaml")
+
+
 # Variables -----------------------------------------------------------------------------------
 
 SETS = """\

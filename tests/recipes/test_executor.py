@@ -10,6 +10,7 @@ from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.runs.resume import preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
+from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.recipes.live import (
     begin,
@@ -39,7 +40,7 @@ steps:
 def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Path) -> None:
     with ModelServer() as server:
         server.script("m", Reply(text="so far", hang_after=2), Reply(text="all of it"))
-        backend = {"type": "chatcompletion", "base_url": server.url, "api_key": "k", "model": "m"}
+        backend = {"type": "chatcompletion", "base_url": server.url, "api_key": KEY, "model": "m"}
         team = TeamSpec.model_validate({"agents": [{"id": "worker", "backend": backend}]})
         path = write(tmp_path, TALK_AND_WORK)
         run = nb_agents.start(recipe=path, agents=team, session_root=tmp_path / "sessions")

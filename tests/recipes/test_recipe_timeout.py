@@ -24,6 +24,7 @@ from nb_agents.recipes.work import Failed, GateWork, Limit
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
+from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.recipes.live import (
     answering,
@@ -317,7 +318,7 @@ def test_all_that_a_recipe_has_in_hand_is_cut_when_its_time_is_over(tmp_path: Pa
     path = write(tmp_path, CALL.format(timeout=3, more=", on_error: continue"))
     with ModelServer() as server:
         server.script("m", Reply(text="so far", hang_after=2))
-        backend = {"type": "chatcompletion", "base_url": server.url, "api_key": "k", "model": "m"}
+        backend = {"type": "chatcompletion", "base_url": server.url, "api_key": KEY, "model": "m"}
         team = TeamSpec.model_validate({"agents": [{"id": "worker", "backend": backend}]})
         run = nb_agents.start(recipe=path, agents=team, session_root=tmp_path / "sessions")
         workspaces = run.path / "workspaces"

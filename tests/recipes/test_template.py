@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.template import fill, render, render_value, variables
+from nb_agents.recipes.template import fill, render, render_value, shapes, variables
 
 CONTEXT: dict[str, Any] = {
     "a": "x",
@@ -95,6 +95,16 @@ def test_an_insertion_knows_its_line_and_whether_it_is_raw() -> None:
     pieces = fill("1\n{{a}}\n{{#if a}}\n{{a | raw}}{{/if}}", CONTEXT)
     found = [(p.line, p.is_raw) for p in pieces if not isinstance(p, str)]
     assert found == [(2, False), (4, True)]
+
+
+def test_a_template_is_taken_apart_by_each_branch_before_its_values_are_there() -> None:
+    text = "{{#if a}}1 {{b}}{{else}}2 {{ c }}{{/if}} {{ jinja.d }} {{e | raw}}"
+    shown = [
+        "".join(p if isinstance(p, str) else f"<{p.path}>" for p in pieces)
+        for pieces in shapes(text, lambda name: name != "jinja.d")
+    ]
+    assert shown == ["1 <b> {{ jinja.d }} <e>", "2 <c> {{ jinja.d }} <e>"]
+    assert len(shapes("{{a}}", lambda _: True)) == 1
 
 
 HOSTILE = st.one_of(

@@ -95,19 +95,30 @@ def assert_truthful(told: Preview, old: Sequence[Any], new: Sequence[Any]) -> No
     for event in new:
         if isinstance(event, ev.ModelStarted | ev.ToolStarted | ev.RoundStarted):
             first.setdefault(event.agent, event)
-    again = {a for a, e in first.items() if isinstance(e, ev.ModelStarted) and _was_open(a, old)}
-    assert set(told.asked_again) == again
+    asked = {a for a, e in first.items() if isinstance(e, ev.ModelStarted)}
+    begun = {a for a, e in first.items() if isinstance(e, ev.RoundStarted)}
+    assert set(told.asked_again) == {a for a in asked if _was_open(a, old)}
+    assert set(told.begun_again) == begun & _failed(old)
     tools = [
         f"{e.agent}: {e.tool}"
         for e in new
         if isinstance(e, ev.ToolStarted) and int(e.call_id.split(".")[0]) <= calls.get(e.agent, 0)
     ]
     assert sorted(told.tools_again) == sorted(tools)
-    assert told.calls == len(lines_said(old))
+    assert told.calls == sum(isinstance(e, ev.ModelFinished) for e in old)
+    if not any(isinstance(e, ev.PresentationStarted) for e in old):
+        assert _failed(old) <= {*told.asked_again, *told.begun_again}
+
+
+def _failed(events: Sequence[Any]) -> set[str]:
+    """The agents that an error has put out, and that have not been asked since."""
+    kinds = (ev.AgentFailed, ev.RoundStarted, ev.ModelStarted)
+    last = {e.agent: e for e in events if isinstance(e, kinds)}
+    return {agent for agent, event in last.items() if isinstance(event, ev.AgentFailed)}
 
 
 def _was_open(agent: str, events: Sequence[Any]) -> bool:
-    """Whether an agent's last request had no end."""
-    kinds = (ev.ModelStarted, ev.ModelFinished)
+    """Whether an agent's last request had no end, in the round that it is in."""
+    kinds = (ev.RoundStarted, ev.ModelStarted, ev.ModelFinished)
     mine = [e for e in events if isinstance(e, kinds) and e.agent == agent]
     return bool(mine) and isinstance(mine[-1], ev.ModelStarted)

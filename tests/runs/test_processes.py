@@ -116,7 +116,7 @@ def test_a_killed_process_loses_no_more_than_the_last_tenth_of_a_second(tmp_path
         told = [int(read_line(process)) for _ in range(4)]
         process.kill()
     (turn,) = load_session(sessions(tmp_path)[0]).turns
-    assert (turn.state, turn.is_complete) == ("incomplete (the kernel died)", False)
+    assert (turn.state, turn.is_complete) == ("incomplete (killed)", False)
     assert len(turn.view.agents["a"].partial) >= told[-1] > 0
     assert turn.warnings == ()
 

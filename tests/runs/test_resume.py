@@ -5,7 +5,7 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
@@ -64,14 +64,14 @@ def test_files_are_copied_while_other_runs_go_on(
 ) -> None:
     run, _ = held(tmp_path, Turn(calls=(WRITE,)))
     loops: list[str] = []
-    copy_one = copying._copy
+    copy_one = copying._fill
 
-    def copy(source: str, target: str) -> None:
+    def copy(source: IO[bytes], target: IO[bytes]) -> None:
         # The loop answers in the middle of the copying.
         loops.append(portal().call(lambda: threading.current_thread().name))
         copy_one(source, target)
 
-    monkeypatch.setattr(copying, "_copy", copy)
+    monkeypatch.setattr(copying, "_fill", copy)
     again = resumed(run)
     assert loops == [THREAD_NAME]
     assert (again.path / "workspaces/a/n.md").read_text() == "kept"
@@ -117,23 +117,29 @@ def test_the_layout_stays_massgens(tmp_path: Path) -> None:
     assert "TURN 1 [INCOMPLETE - CANCELLED]" in summary and "TURN 2\n" in summary
 
 
-def test_an_agent_that_failed_stays_out_of_the_resumption(tmp_path: Path) -> None:
+def test_an_agent_that_failed_while_others_lived_is_asked_again(tmp_path: Path) -> None:
     gate = Gate()
-    a = ScriptedModel(Turn(error=ModelHTTPError(401, "m")))
-    b = ScriptedModel(Answer("B's"), Turn(gate=gate), Vote("agent2"), PRESENTED)
+    a = ScriptedModel(Turn(error=ModelHTTPError(401, "m")), Answer("A's"), Vote("agent2"))
+    b = ScriptedModel(
+        Answer("B's"), Turn(gate=gate), Vote("agent2"), Vote("agent2"), Vote("agent2"), PRESENTED
+    )
     run = start(tmp_path, a=a, b=b)
     gate.wait_reached()
+    wait_until(lambda: run.view.agents["a"].error)
     run.stop(now=True)
     run.wait_over(WAIT_S)
+    assert preview(run.session, tmp_path).asked_again == ("a", "b")
     again = resumed(run)
-    assert (again.result, len(a.requests)) == ("presented", 1)
-    assert outcomes(again) == {"a": "failed", "b": "finished"}
+    assert again.status == "completed"
+    assert a.requests[1] == a.requests[0]
+    assert again.view.agents["a"].answers == ("A's",)
+    assert outcomes(again) == {"a": "finished", "b": "finished"}
 
 
 def test_when_all_had_failed_all_try_again(tmp_path: Path) -> None:
     broken = Turn(error=ModelHTTPError(401, "m"))
     a = ScriptedModel(Turn(calls=(WRITE,)), broken, Answer("A's"), Vote("agent1"), PRESENTED)
-    b = ScriptedModel(Turn(text="talks"), Turn(text="talks"), Turn(text="talks"), Vote("agent1"))
+    b = ScriptedModel(EMPTY, EMPTY, EMPTY, Vote("agent1"))
     run = start(tmp_path, a=a, b=b)
     run.wait_over(WAIT_S)
     assert run.status == "failed"
@@ -209,7 +215,7 @@ def test_a_turn_that_ran_out_of_time_is_resumed_with_new_time(tmp_path: Path) ->
     wait_until(lambda: run.view.stop)
     gate.open()
     run.wait_over(WAIT_S)
-    assert load_session(run.path.parent).turns[-1].state == "incomplete (timeout)"
+    assert load_session(run.path.parent).turns[-1].state == "incomplete (timed out)"
     assert preview(run.session, tmp_path).tools_again == ("a: write_file",)
     again = resumed(run, timeout=60)
     assert (again.result, again.view.timeout_s, len(model.requests)) == ("A's", 60, 2)
@@ -371,14 +377,14 @@ def test_a_disk_that_is_full_while_copying_leaves_no_half_turn(
 ) -> None:
     run, _ = held(tmp_path, Turn(calls=(WRITE,)))
     (run.path / "workspaces/a/other.md").write_text("x")
-    tried: list[str] = []
+    tried: list[IO[bytes]] = []
 
-    def full(source: str, target: str) -> None:
+    def full(source: IO[bytes], target: IO[bytes]) -> None:
         tried.append(target)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(copying, "_copy", full)
+        patch.setattr(copying, "_fill", full)
         with pytest.raises(StorageError, match="No space left on device"):
             run.resume()
     assert len(tried) == 1

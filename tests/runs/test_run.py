@@ -17,12 +17,15 @@ from nb_agents import events as ev
 from nb_agents.agents.team import Team
 from nb_agents.cancel import StopResult
 from nb_agents.errors import StorageError, UserError
+from nb_agents.jupyter.cards import card_bundle
 from nb_agents.runs import execution, saving
 from nb_agents.runs.loop import portal
 from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from nb_agents.view import RunView
+from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.team_kit import (
     WAIT_S,
@@ -346,7 +349,7 @@ def test_the_words_kept_are_those_that_the_server_sent(tmp_path: Path) -> None:
     text = " ".join(f"w{n}" for n in range(100))
     with ModelServer(Reply(text=text)) as server:
         server.hold(after=40)
-        backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": "k"}
+        backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
         agents = [{"id": "a", "backend": backend}]
         team = nb_agents.TeamSpec.model_validate({"agents": agents})
         run = nb_agents.start("t", team, session_root=tmp_path)
@@ -355,6 +358,40 @@ def test_the_words_kept_are_those_that_the_server_sent(tmp_path: Path) -> None:
         run.stop(now=True)
         finish(run)
         assert run.view.agents["a"].partial == " ".join(f"w{n}" for n in range(40))
+
+
+def test_the_words_of_a_dropped_stream_outlive_the_retry_that_hung(tmp_path: Path) -> None:
+    text = " ".join(f"w{n}" for n in range(100))
+    with ModelServer(Reply(text="again", hang_after=0)) as server:
+        server.script("m", Reply(text=text, drop_after=60), once=True)
+        backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
+        team = nb_agents.TeamSpec.model_validate(
+            {"agents": [{"id": "a", "backend": backend}], "retry": {"delay": 0.01}}
+        )
+        run = nb_agents.start("t", team, session_root=tmp_path)
+        server.wait_until(lambda: server.count() == 2)
+        run.stop(now=True)
+        finish(run)
+    words = " ".join(f"w{n}" for n in range(60))
+    assert run.view.agents["a"].unsubmitted == words
+    assert run.receipt.agents["a"].words_kept == 60
+    assert json.loads((run.path / "partial_answers.json").read_text())["a"]["partial_text"] == words
+    assert words in (run.path / "answer.txt").read_text()
+    card = card_bundle(run.view, str(run.path))
+    assert words in card["text/plain"] and "Nothing was lost: 1 partial text" in card["text/html"]
+    session = load_session(run.path.parent)
+    assert words in session.messages[-1].content
+    # A turn that goes on with this one tells them too.
+    with ModelServer(Reply(text="other", hang_after=1)) as server:
+        backend["base_url"] = server.url
+        team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+        again = nb_agents.resume(run.session, team, session_root=tmp_path)
+        server.wait_chunks(1)
+        wait_until(lambda: again.view.agents["a"].partial == "other")
+        again.stop(now=True)
+        again.wait_over(WAIT_S)
+    told = load_session(run.path.parent).messages[-1].content
+    assert words in told and "other" in told
 
 
 async def _awaited(run: Run) -> str:

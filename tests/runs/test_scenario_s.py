@@ -81,7 +81,7 @@ def test_a_killed_process_loses_no_word_that_is_in_the_journal_and_nothing_is_pa
             # The words go to disk while they come: nothing ends here, and nobody asks for it.
             s.wait_words_on_disk(WORDS)
             left = s.stopped(process, s.stop(process, "kill"))
-        assert (left.state, left.closed_by) == ("incomplete (the kernel died)", "client")
+        assert (left.state, left.closed_by) == ("incomplete (killed)", "client")
         # A function's own child is its own: nobody is left to end it.
         assert bool(left.alive) == (tool != "run_command")
         assert_kept(left)

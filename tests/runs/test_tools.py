@@ -16,6 +16,7 @@ from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from nb_agents.tools import bubblewrap
 from tests.model_server import wait_until
 from tests.recipes.live import commands_alive, over, write
 from tests.team_kit import WAIT_S, events, finish, prompt
@@ -208,14 +209,61 @@ def test_tools_that_are_left_out_are_unknown(tmp_path: Path) -> None:
     assert "no tool 'run_command'" in first.result and "run_python" in first.result
 
 
-def test_commands_that_are_not_sandboxed_are_told_of(
+def without_bubblewrap(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
+    monkeypatch.setattr(bubblewrap, "installed", lambda: None)
+    return "are not sandboxed: bubblewrap "
+
+
+def with_one_that_is_not_permitted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
+    program = folder / "bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: No permissions' >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(bubblewrap, "installed", lambda: str(program))
+    return "can't run commands: bubblewrap is installed and can't confine them here "
+
+
+def with_a_persons_word(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
+    return "are not sandboxed: its backend says `sandbox: off`."
+
+
+@pytest.mark.parametrize(
+    "machine, runs",
+    [
+        (without_bubblewrap, True),
+        (with_one_that_is_not_permitted, False),
+        (with_a_persons_word, True),
+    ],
+)
+def test_commands_that_are_not_confined_are_told_of_before_any_agent_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Any, runs: bool
+) -> None:
+    told = machine(monkeypatch, tmp_path)
+    models = [ScriptedModel(calls(run_command("echo hi")), Answer("done")) for _ in "ab"]
+    keys = {"enable_mcp_command_line": True, "sandbox": machine is not with_a_persons_word}
+    run = nb_agents.start("the task", team_of(*models, **keys), session_root=tmp_path)
+    finish(run)
+    assert [each.outcome for each in finished(run)] == ["ok" if runs else "error"] * 2
+    notices = [n for n in run.view.notices if told in n]
+    assert len(notices) == 2 and ("a " in notices[0]) and ("b " in notices[1])
+    journal = (run.path / "events.jsonl").read_text("utf-8")
+    assert journal.rindex(told) < journal.index('"model_started"')
+
+
+def test_a_recipe_tells_of_it_before_its_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nb_agents.tools.sandbox.why_not", lambda: "no bwrap")
-    run, _ = shell_run(tmp_path, calls(run_command("echo hi")))
+    told = without_bubblewrap(monkeypatch, tmp_path)
+    recipe = write(
+        tmp_path,
+        "steps:\n- {id: first, type: bash, command: echo one}\n"
+        "- {id: do, agent: worker, prompt: go, output: said}\n",
+    )
+    team = team_of(ScriptedModel(Turn(text="done")), enable_mcp_command_line=True)
+    run = nb_agents.start(recipe=recipe, agents=team, session="s", session_root=tmp_path / "s")
     finish(run)
-    assert "hi" in results(run)[0]
-    assert [n for n in run.view.notices if "Commands of a are not sandboxed" in n]
+    journal = (run.path / "events.jsonl").read_text("utf-8")
+    assert journal.count(told) == 1
+    assert journal.index(told) < journal.index('"step_started"')
 
 
 def test_a_server_that_does_not_start_is_a_notice_and_not_the_end(tmp_path: Path) -> None:
@@ -275,7 +323,7 @@ def test_a_call_is_an_event_with_its_size_and_its_time(tmp_path: Path) -> None:
 
 
 def test_a_key_of_the_team_is_not_in_the_events_of_tools(tmp_path: Path) -> None:
-    key = "sk-a-key-of-this-team"
+    key = "sk-1f9Qz7LmX02pTeamKey"
     run, model = start(
         tmp_path,
         calls(Call("repeat", {"text": f"it is {key}"})),
@@ -293,7 +341,7 @@ def test_a_key_of_the_team_is_not_in_the_events_of_tools(tmp_path: Path) -> None
 
 
 def test_a_key_of_the_team_is_not_in_what_is_asked_and_called(tmp_path: Path) -> None:
-    key = "sk-a-key-of-this-team"
+    key = "sk-1f9Qz7LmX02pTeamKey"
     helper = {"id": "helper", "backend": {"type": "python", "instance": ScriptedModel(FINE)}}
     model = ScriptedModel(
         calls(Call("repeat", {"text": key})),
@@ -502,23 +550,6 @@ def test_an_immediate_stop_ends_a_cell_and_its_interpreter(tmp_path: Path) -> No
     finish(run)
     assert commands_alive(tmp_path) == []
     assert run.receipt.tools == (("a: run_python", "killed"),)
-
-
-def test_an_immediate_stop_does_not_wait_for_a_function_that_does_not_ask(tmp_path: Path) -> None:
-    entered, let_go = Event(), Event()
-
-    def block() -> str:
-        entered.set()
-        let_go.wait(60)
-        return "late"
-
-    run, _ = start(tmp_path, calls(Call("block", {})), tools=[block])
-    assert entered.wait(WAIT_S)
-    run.stop(now=True)
-    finish(run)
-    let_go.set()
-    assert run.receipt.tools == (("a: block", "killed"),)
-    assert results(run) == [""]
 
 
 @pytest.mark.parametrize("now", [False, True])

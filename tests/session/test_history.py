@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,20 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
+from nb_agents.session.conversation import Message
 from nb_agents.session.history import (
     LISTED,
-    Message,
+    PastTurn,
     Session,
     load_session,
     load_turn,
+    past_events,
     workspace_files,
 )
-from nb_agents.session.layout import TurnPaths, claim_turn
+from nb_agents.session.journal import MAX_BYTES
+from nb_agents.session.layout import TurnPaths, claim_turn, turns_of
 from nb_agents.session.turn import write_atomic, write_views
+from nb_agents.view import RunView
 from tests import processes
 from tests.session.turns import (
     ADA,
@@ -229,7 +234,7 @@ def test_every_workspace_of_an_incomplete_turn_and_the_winners_of_others_may_be_
     write_turn(second, started(2), STOP, CANCELLED)
     (second.workspaces / "stray file").touch()
     assert session_of(tmp_path).context_paths == (
-        first.workspace,
+        first.workspaces / "ada",
         second.workspaces / "ada",
         second.workspaces / "ben",
     )
@@ -265,9 +270,10 @@ def test_a_later_complete_turn_clears_the_warning(tmp_path: Path) -> None:
 STATES = [
     ([COMPLETED], "complete"),
     ([STOP, CANCELLED], "incomplete (stopped)"),
-    ([ev.StopRequested(level="requested", source="timeout"), CANCELLED], "incomplete (timeout)"),
+    ([ev.StopRequested(level="requested", source="timeout"), CANCELLED], "incomplete (timed out)"),
     ([ev.TurnEnded(status="failed", phase="coordinating")], "failed"),
-    ([], "incomplete (the kernel died)"),
+    ([], "incomplete (killed)"),
+    ([STOP], "incomplete (killed)"),
 ]
 
 
@@ -277,6 +283,28 @@ def test_a_turn_says_how_it_stands(tmp_path: Path, events: list[ev.Event], state
     write_journal(paths, started(), *events)
     turn = load_turn(paths)
     assert (turn.state, turn.is_complete) == (state, state == "complete")
+
+
+ENDED = [
+    ([], "killed", "kernel died", "KERNEL DIED"),
+    ([STOP], "killed", "kernel died", "KERNEL DIED"),
+    ([replace(STOP, source="timeout"), CANCELLED], "timed out", "timeout", "TIMEOUT"),
+    ([STOP, CANCELLED], "cancelled", "cancelled", "CANCELLED"),
+    ([ev.TurnEnded(status="failed", phase="coordinating")], "failed", "failed", "FAILED"),
+]
+
+
+@pytest.mark.parametrize("events, word, reason, mark", ENDED)
+def test_a_restored_turn_says_everywhere_how_it_ended(
+    tmp_path: Path, events: list[ev.Event], word: str, reason: str, mark: str
+) -> None:
+    paths = turn_paths(tmp_path)
+    write_journal(paths, started(), answer("ada", ADA), *events)
+    restored = session_of(tmp_path).restored()
+    assert f"⚠️  Previous turn was incomplete ({word} during coordinating phase)" in restored
+    assert ("   It was stopped: enough" in restored) == (word == "cancelled")
+    assert json.loads(paths.metadata.read_text())["reason"] == reason
+    assert f"TURN 1 [INCOMPLETE - {mark}]" in paths.summary.read_text()
 
 
 def test_a_turn_that_runs_now_is_running_and_is_not_mended(tmp_path: Path) -> None:
@@ -299,7 +327,7 @@ def test_a_turn_whose_process_was_killed_is_mended_from_its_journal(tmp_path: Pa
         process.kill()
         process.wait()
     (turn,) = session_of(tmp_path).turns
-    assert turn.state == "incomplete (the kernel died)"
+    assert turn.state == "incomplete (killed)"
     assert turn.warnings == ()
     assert not any(a.in_flight for a in turn.view.agents.values())
     data = json.loads(turn.paths.metadata.read_text())
@@ -544,6 +572,82 @@ def test_a_winner_that_nobody_knows_breaks_nothing(tmp_path: Path) -> None:
 def test_a_task_of_none_is_no_task(tmp_path: Path) -> None:
     massgen_turn(tmp_path, 1, {"metadata.json": {**COMPLETE, "task": None}, "answer.txt": "A"})
     assert session_of(tmp_path).messages == (Message("assistant", "A"),)
+
+
+# Files that are no files ----------------------------------------------------------------------
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def sparse(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(MAX_BYTES + 1)
+
+
+STRANGE = {"a pipe": pipe, "a folder": folder, "a loop": loop, "a device": device, "huge": sparse}
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "metadata.json", "partial_answers.json"])
+@pytest.mark.parametrize("what", STRANGE)
+def test_what_is_no_file_of_ours_is_told_and_the_rest_is_read(
+    tmp_path: Path, name: str, what: str
+) -> None:
+    paths = turn_paths(tmp_path)
+    write_turn(paths, started(), answer("ada", ADA), STOP, CANCELLED)
+    paths.journal.unlink()
+    (paths.path / name).unlink(missing_ok=True)
+    STRANGE[what](paths.path / name)
+    turn = load_turn(paths)
+    assert any(name in warning for warning in turn.warnings)
+    assert all("\n" not in warning for warning in turn.warnings)
+    assert turn.view.agents["ada"].answer == ADA
+
+
+@pytest.mark.parametrize("name", ["answer.txt", "workspaces", "owner.lock"])
+@pytest.mark.parametrize("what", STRANGE)
+def test_what_is_in_the_place_of_another_file_keeps_no_turn_from_being_read(
+    tmp_path: Path, name: str, what: str
+) -> None:
+    paths = turn_paths(tmp_path)
+    write_turn(paths, started(), answer("ada", ADA), STOP, CANCELLED)
+    place = paths.path / name
+    shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
+    STRANGE[what](place)
+    assert load_turn(paths).view.agents["ada"].answer == ADA
+
+
+def test_a_journal_that_names_places_elsewhere_lists_nothing_there(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key.txt").write_text("x")
+    elsewhere = ev.AgentInfo(id="../../../secret", model="m")
+    write_journal(paths, replace(started(), agents=(elsewhere,)), STOP, CANCELLED)
+    assert load_turn(paths).view.files == ()
+
+
+def test_a_chain_of_a_thousand_resumed_turns_is_read(tmp_path: Path) -> None:
+    for number in range(1, 1200):
+        paths = TurnPaths(tmp_path / "session_1" / f"turn_{number}")
+        paths.path.mkdir(parents=True)
+        line = replace(started(number), resumes=number - 1, seq=1, at=100.0)
+        paths.journal.write_bytes(ev.EVENT.dump_json(line) + b"\n")
+    assert len(past_events(paths)) == 1199
+    turns = tuple(PastTurn(p, RunView(resumes=p.number - 1)) for p in turns_of(paths.path.parent))
+    assert Session(paths.path.parent, turns).before(1199).turns == ()
 
 
 def test_atomic_writes_leave_no_strays_in_a_session(tmp_path: Path) -> None:

@@ -13,6 +13,21 @@ from nb_agents.session import layout
 from nb_agents.session.layout import TurnPaths, claim_turn, turns_of
 from tests import processes
 
+LIST = """
+import sys
+from pathlib import Path
+from nb_agents.errors import UserError
+from nb_agents.session.layout import find_session, sessions_in, turns_of
+root = Path(sys.argv[1])
+print(sorted(path.name for path in sessions_in(root).by_use))
+print(*sessions_in(root).unreadable)
+for look in (lambda: find_session(root, "closed"), lambda: turns_of(root / "closed")):
+    try:
+        look()
+    except UserError as exc:
+        print(exc)
+"""
+
 NOW = datetime(2026, 11, 20, 12, 0, 0)
 
 CLAIM_AND_HOLD = """
@@ -102,7 +117,7 @@ def test_a_root_that_can_not_be_written_is_told_with_the_way_out(tmp_path: Path)
 
 
 def test_a_root_that_does_not_exist_has_no_sessions(tmp_path: Path) -> None:
-    assert layout.sessions_by_use(tmp_path / "nothing") == []
+    assert layout.sessions_in(tmp_path / "nothing") == ([], [])
     with pytest.raises(UnknownSessionError, match="No session to continue"):
         layout.find_session(tmp_path / "nothing")
 
@@ -116,11 +131,30 @@ def test_the_session_used_last_comes_first(tmp_path: Path) -> None:
             os.utime(journal, (age, age))
     (tmp_path / "a file").touch()
     (tmp_path / "empty").mkdir()
-    assert [p.name for p in layout.sessions_by_use(tmp_path)] == ["new", "middle", "old"]
+    assert [p.name for p in layout.sessions_in(tmp_path).by_use] == ["new", "middle", "old"]
     assert layout.find_session(tmp_path) == tmp_path / "new"
     # Looking at an old session may mend its files; that is no use of it.
     (tmp_path / "old" / "turn_1" / "metadata.json").touch()
     assert layout.find_session(tmp_path) == tmp_path / "new"
+
+
+def test_a_session_that_can_not_be_read_hides_no_other(tmp_path: Path) -> None:
+    def listed() -> list[str]:
+        return processes.output(LIST, tmp_path, before=processes.BOUND_BY_PERMISSIONS).splitlines()
+
+    for name in ("open", "closed", "other"):
+        make_turns(tmp_path / name, 1)
+    (tmp_path / "closed").chmod(0)
+    names, *said = listed()
+    (tmp_path / "closed").chmod(0o755)
+    assert names == "['open', 'other']"
+    sentence = f"Can't read {str(tmp_path / 'closed')!r}: Permission denied."
+    assert said == [f"{sentence} Mend its permissions, or move it away."] * 3
+    tmp_path.chmod(0)
+    names, said_of_root, *_ = listed()
+    tmp_path.chmod(0o755)
+    assert names == "[]"
+    assert said_of_root.startswith(f"Can't read {str(tmp_path)!r}: Permission denied.")
 
 
 def test_a_session_that_is_nearly_named_is_suggested(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import zipfile
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 import nb_agents
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
+from nb_agents.session import manage
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import turns_of
 from nb_agents.session.manage import (
@@ -60,9 +63,83 @@ def test_a_taken_name_is_refused(session: Path) -> None:
 
 def test_an_export_holds_every_file_of_the_session(session: Path, tmp_path: Path) -> None:
     made = export_session(session, tmp_path / "out.zip")
-    names = zipfile.ZipFile(made).namelist()
+    names = zipfile.ZipFile(made.path).namelist()
     assert "s/turn_1/metadata.json" in names
     assert "s/turn_3/workspaces/a/a.txt" in names
+
+
+def test_an_export_holds_what_an_agent_can_name_and_date(session: Path, tmp_path: Path) -> None:
+    space = session / "turn_1" / "workspaces" / "a"
+    (space / "empty").mkdir()
+    (space / "old.sh").write_text("kept")
+    (space / "old.sh").chmod(0o755)
+    os.utime(space / "old.sh", (0, 0))
+    (space / "late").write_text("kept")
+    os.utime(space / "late", (2**33, 2**33))  # the year 2242
+    (space / os.fsdecode(b"latin-\xe9")).write_text("kept")
+    made = export_session(session, tmp_path / "out")
+    assert made == (tmp_path / "out.zip", ())
+    archive = zipfile.ZipFile(made.path)
+    place = "s/turn_1/workspaces/a"
+    for name in ("old.sh", "late", "latin-\\xe9"):
+        assert archive.read(f"{place}/{name}") == b"kept"
+    assert f"{place}/empty/" in archive.namelist()
+    about = archive.getinfo(f"{place}/old.sh")
+    assert (about.date_time[0], stat.S_IMODE(about.external_attr >> 16)) == (1980, 0o755)
+    assert archive.testzip() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("a.txt", True),
+        ("../a/a.txt", True),
+        ("../../../turn_2/metadata.json", True),
+        ("../../../..", False),
+        ("../../../../s", False),
+        ("/etc/passwd", False),
+        ("/", False),
+        # By way of another link, "here/../.." would be above the session.
+        ("here/../../../../..", False),
+        ("here/..", False),
+    ],
+)
+def test_an_export_holds_links_that_lead_nowhere_else(
+    session: Path, tmp_path: Path, text: str, stays: bool
+) -> None:
+    space = session / "turn_1" / "workspaces" / "a"
+    (space / "here").symlink_to("..")
+    (space / "link").symlink_to(text)
+    made = export_session(session, tmp_path / "out.zip")
+    archive = zipfile.ZipFile(made.path)
+    assert ("s/turn_1/workspaces/a/link" in archive.namelist()) == stays
+    assert made.left_out == (() if stays else ("turn_1/workspaces/a/link (leads out)",))
+    if stays:
+        about = archive.getinfo("s/turn_1/workspaces/a/link")
+        assert stat.S_ISLNK(about.external_attr >> 16) and archive.read(about) == text.encode()
+
+
+def test_an_exported_session_goes_on_where_it_is_unpacked(session: Path, tmp_path: Path) -> None:
+    made = export_session(session, tmp_path / "out.zip")
+    # Python's own zipfile makes no links: a small file has their text.
+    zipfile.ZipFile(made.path).extractall(tmp_path / "elsewhere")
+    unpacked = tmp_path / "elsewhere" / "s"
+    assert contents(unpacked) == contents(session)
+    where = load_session(unpacked).context_paths
+    assert where == tuple(unpacked / f"turn_{n}" / "workspaces" / "a" for n in (1, 2, 3))
+    assert (where[0] / "a.txt").read_text() == "kept"
+
+
+def test_an_export_that_fails_leaves_no_half_zip(
+    session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(manage, "copy_file", full)
+    with pytest.raises(StorageError, match="No space left"):
+        export_session(session, tmp_path / "out.zip")
+    assert not (tmp_path / "out.zip").exists()
 
 
 def test_an_export_replaces_no_file(session: Path, tmp_path: Path) -> None:
@@ -96,11 +173,25 @@ def test_a_live_session_is_neither_deleted_nor_renamed(tmp_path: Path) -> None:
 
 
 def test_a_fork_begins_with_the_turns_before_and_leaves_the_session_alone(session: Path) -> None:
-    fork = fork_session(session, 2, NOW)
+    fork, left_out = fork_session(session, 2, NOW)
+    assert left_out == ()
     assert [t.number for t in turns_of(fork)] == [1, 2]
     assert [t.number for t in turns_of(session)] == [1, 2, 3]
     assert contents(fork) == contents(session)[:4]
     assert (fork / "turn_2" / "workspace" / "a.txt").read_text() == "kept"
+
+
+def test_a_fork_copies_an_agents_files_whatever_they_are_called(session: Path) -> None:
+    space = session / "turn_1" / "workspaces" / "a"
+    for name in ("owner.lock", ".draft.tmp"):
+        (space / name).write_text("an agent's")
+    (session / "turn_1" / ".metadata.json.tmp").write_text("half")
+    fork, left_out = fork_session(session, 1, NOW)
+    assert left_out == ()
+    names = os.listdir(fork / "turn_1" / "workspaces" / "a")
+    assert {"owner.lock", ".draft.tmp", "a.txt"} <= set(names)
+    assert not (fork / "turn_1" / ".metadata.json.tmp").exists()
+    assert not (fork / "turn_1" / "owner.lock").exists()
 
 
 def test_a_fork_from_a_turn_that_is_not_there_names_the_last_one(session: Path) -> None:

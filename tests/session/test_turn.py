@@ -137,7 +137,8 @@ def test_a_vote_without_an_answer_and_words_never_submitted_are_kept(paths: Turn
     partial = read(paths.partial_answers)
     assert partial["ada"]["votes"]["voted_for"] == "ben"
     assert (partial["ben"]["partial"], partial["ben"]["partial_text"]) == (True, "half a")
-    assert partial["ben"]["answer"] == ""
+    # Nobody takes whom the file has no answer of to have given one.
+    assert not any("answer" in entry for entry in partial.values())
 
 
 def test_a_tool_call_cut_in_the_middle_is_kept_as_far_as_it_came(paths: TurnPaths) -> None:
@@ -180,9 +181,12 @@ def test_the_answer_of_a_complete_turn_stands_alone(paths: TurnPaths) -> None:
 
 
 def test_without_an_answer_the_longest_partial_text_stands_in() -> None:
-    view = view_of(started(), *writing("ada", "short"), *writing("ben", "rather long"), CANCELLED)
-    assert "[Best answer from: ben]" in answer_text(view)
-    assert answer_text(view).endswith("\n\nrather long")
+    words = (*writing("ada", "short"), *writing("ben", "rather long"))
+    assert answer_text(view_of(started(), *words, STOP, CANCELLED)) == (
+        "[PARTIAL TEXT - Stopped during coordinating phase]\n"
+        "[Written by ben, never submitted as an answer]\n"
+        f"{'=' * 60}\n\nrather long"
+    )
     assert answer_text(view_of(started(), CANCELLED)) == ""
 
 

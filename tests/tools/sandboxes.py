@@ -1,16 +1,21 @@
-"""An agent's place for the tests of its tools, with a sandbox and without."""
+"""An agent's place for the tests of its tools, with a sandbox and without, and who may run one."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nb_agents.tools import sandbox
+from nb_agents.config.tools import ToolKeys
+from nb_agents.tools import bubblewrap
 from nb_agents.tools.context import ToolContext
-from nb_agents.tools.sandbox import why_not
+from nb_agents.tools.sandbox import Sandbox, confinement
 
-WHY_NOT = why_not()
-needs_sandbox = pytest.mark.skipif(WHY_NOT is not None, reason=f"No sandbox: {WHY_NOT}")
+# A sandbox that can be had and does not hold is a failure, and no reason to test nothing.
+WHY_NOT = "" if "does not keep" in (found := confinement().why_not) else found
+needs_sandbox = pytest.mark.skipif(bool(WHY_NOT), reason=f"No sandbox: {WHY_NOT}")
 both = pytest.mark.parametrize(
     "place", [pytest.param(True, marks=needs_sandbox, id="sandboxed"), False], indirect=True
 )
@@ -43,6 +48,11 @@ class Place:
             tell=self.hear,
         )
 
+    def sandbox(self, context: ToolContext | None = None, **keys: Any) -> Sandbox:
+        """Make the agent's sandbox, or one that is none."""
+        keys = {"sandbox": self.is_sandboxed, **keys}
+        return Sandbox(context or self.context, ToolKeys.model_validate(keys))
+
     def hear(self, text: str) -> None:
         self.heard += text
 
@@ -51,11 +61,61 @@ class Place:
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Place]:
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Place:
     """Give a place; its parameter says whether it has a sandbox."""
-    is_sandboxed = getattr(request, "param", False)
-    if not is_sandboxed:
-        monkeypatch.setattr(sandbox, "why_not", lambda: "turned off by the test")
-    yield Place(tmp_path, is_sandboxed)
+    return Place(tmp_path, getattr(request, "param", False))
+
+
+SOMEBODY = 65_534
+"""The number of an ordinary user who has no file and no process."""
+
+
+class User:
+    """Who runs commands, in a workspace of their own."""
+
+    def __init__(self, number: int, workspace: Path) -> None:
+        self.number = number
+        self.workspace = workspace
+
+    def command(self, script: str, tmp_bytes: int = 50_000_000) -> list[str]:
+        """Give what runs a script in bubblewrap, as this user."""
+        program = bubblewrap.installed()
+        assert program is not None
+        argv = bubblewrap.argv(
+            program,
+            ["bash", "-c", script],
+            tmp_bytes=tmp_bytes,
+            cwd=self.workspace,
+            writable=[self.workspace],
+        )
+        return [*self._as_them(), *argv]
+
+    def plain_command(self, script: str) -> list[str]:
+        """Give what runs a script unconfined, as this user."""
+        return [*self._as_them(), "bash", "-c", script]
+
+    def _as_them(self) -> list[str]:
+        if self.number == os.getuid():
+            return []
+        ids = [f"--reuid={self.number}", f"--regid={self.number}", "--clear-groups"]
+        return ["setpriv", *ids, "--"]
+
+
+@pytest.fixture(params=["root", "somebody"])
+def user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    """Give root and an ordinary user, as far as this process may be them."""
+    is_root = os.getuid() == 0
+    if request.param == "root" and not is_root:
+        pytest.skip("Only root can be root.")
+    number = 0 if request.param == "root" else SOMEBODY if is_root else os.getuid()
+    # Anybody can reach it, which pytest's own directories are not for.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        os.chmod(folder, 0o755)
+        workspace = Path(folder).resolve() / "workspace"
+        workspace.mkdir()
+        os.chown(workspace, number, -1)
+        if number != os.getuid():
+            monkeypatch.setattr(os, "geteuid", lambda: number)
+            # The Python of root's home is not for others.
+            monkeypatch.setattr(bubblewrap, "_python_places", lambda: [])
+        yield User(number, workspace)

@@ -17,7 +17,7 @@ from nb_agents import TeamSpec
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelToken, bind
 from nb_agents.config.snapshot import snapshot
-from nb_agents.config.tools import CustomToolSpec
+from nb_agents.config.tools import CustomToolSpec, ToolKeys
 from nb_agents.models.report import report_on
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
@@ -165,7 +165,8 @@ async def test_a_file_is_run_once_and_its_agents_share_what_it_keeps(desk: Desk)
 
 @pytest.mark.parametrize("excluded", ["double", "custom_tool__double"])
 async def test_a_tool_that_is_left_out_on_purpose_is_not_told(desk: Desk, excluded: str) -> None:
-    assert await desk.make({"path": desk.file(), "function": "double"}, exclude=[excluded]) == []
+    takes = ToolKeys(exclude_tools=(excluded,)).takes
+    assert await desk.make({"path": desk.file(), "function": "double"}, takes=takes) == []
     assert desk.notices == []
 
 

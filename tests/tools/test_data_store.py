@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from nb_agents.agents.boundary import Boundary
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
+from nb_agents.config.secrets import Secret
 from nb_agents.errors import UserError
+from nb_agents.masking import Mask
 from nb_agents.tools import data_file, data_store
 from nb_agents.tools.base import Toolbox, ToolResult, repeating
 from nb_agents.tools.context import ToolContext
@@ -35,7 +37,8 @@ START = {"a": 1, "b": {"deep": [True, None, "é"]}, "ba": "text"}
 
 @pytest.fixture
 def context(tmp_path: Path) -> ToolContext:
-    return ToolContext("agent_a", tmp_path, (), tmp_path, tmp_path, (KEY, ""), lambda text: None)
+    mask = Mask([Secret(KEY)])
+    return ToolContext("agent_a", tmp_path, (), tmp_path, tmp_path, (), lambda text: None, mask)
 
 
 @pytest.fixture
@@ -390,11 +393,11 @@ async def test_a_complaint_goes_to_the_model(store: DataStore, context: ToolCont
         ("data_set_many", {"items": {"a": 2, "k": KEY}}),
     ],
 )
-async def test_a_key_of_the_team_is_not_kept(
+async def test_a_key_is_not_kept(
     tool: str, args: dict[str, Any], store: DataStore, context: ToolContext, tmp_path: Path
 ) -> None:
     result = await Toolbox(store.tools(context)).call(tool, args)
-    assert result == "Error: what you set holds a key of this team, and keys are not kept"
+    assert result == "Error: what you set holds a key, and keys are not kept"
     assert store.get_all() == START
     assert all(KEY.encode() not in (tmp_path / name).read_bytes() for name in os.listdir(tmp_path))
 

@@ -273,7 +273,6 @@ LOOP.append(LOOP)
         (pd.DataFrame({"n": [1, 2]}), "   n\n0  1\n1  2"),
         ([pd.DataFrame({"n": [1]})], '["   n\\n0  1"]'),
         (Meeting, repr(Meeting)),
-        ("half \ud800", "half ?"),
     ],
 )
 async def test_a_result_is_told_as_text_json_or_repr(value: object, told: str) -> None:

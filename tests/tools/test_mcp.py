@@ -15,7 +15,8 @@ import anyio
 import pytest
 from anyio import CancelScope, create_task_group, to_thread
 
-from nb_agents.config.tools import McpServerSpec
+from nb_agents.config.mcp_servers import McpServerSpec
+from nb_agents.config.tools import ToolKeys
 from nb_agents.tools import mcp, mcp_server
 from nb_agents.tools.base import Toolbox, ToolResult
 from nb_agents.tools.context import ToolContext
@@ -160,7 +161,8 @@ async def test_names_and_texts_of_a_server_are_made_fit(tmp_path: Path, alive: A
 async def test_tools_are_filtered_by_their_own_or_full_names(tmp_path: Path, alive: Alive) -> None:
     keys = {"allowed_tools": ["add", "mcp__t__pid", "fail"], "exclude_tools": "mcp__t__fail"}
     async with McpServers(pytest.fail) as servers:
-        tools = await servers.tools(context(tmp_path), [spec(alive, **keys)], ["pid"])
+        takes = ToolKeys(exclude_tools=("pid",)).takes
+        tools = await servers.tools(context(tmp_path), [spec(alive, **keys)], takes)
     assert [tool.name for tool in tools] == ["mcp__t__add"]
 
 
@@ -234,17 +236,19 @@ async def test_a_stop_while_servers_start_ends_them(tmp_path: Path, alive: Alive
 # Secrets
 
 
-async def test_a_server_gets_its_own_variables_and_no_key(
+async def test_a_server_gets_its_own_variables_and_the_ordinary_ones(
     tmp_path: Path, alive: Alive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", TOKEN)
     monkeypatch.setenv("OPENAI_API_KEY", "key")
     monkeypatch.setenv("INNOCENT", "team-key")
+    monkeypatch.setenv("DATABASE_URL", "postgres://user:password@host")
     keys = {"env": {"A_TOKEN": "${MY_TOKEN}", "PLAIN": 8000}}
     async with desk(tmp_path, spec(alive, **keys), secrets=("team-key",)) as it:
         assert await it("variable", name="PLAIN") == "it is 8000"
         assert await it("variable", name="A_TOKEN") == "it is [key]"
-        for name in ("OPENAI_API_KEY", "MY_TOKEN", "INNOCENT"):
+        assert await it("variable", name="HOME") == f"it is {os.environ['HOME']}"
+        for name in ("OPENAI_API_KEY", "MY_TOKEN", "INNOCENT", "DATABASE_URL"):
             assert await it("variable", name=name) == "it is None"
 
 
@@ -406,7 +410,7 @@ async def test_what_a_run_raises_comes_out_as_it_is(tmp_path: Path, alive: Alive
 OWNER = """
 import os, signal, sys, anyio
 from pathlib import Path
-from nb_agents.config.tools import McpServerSpec
+from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.mcp import McpServers

@@ -12,14 +12,15 @@ import pytest
 from anyio import create_task_group, to_thread
 
 from nb_agents.tools import python as cells_module
-from nb_agents.tools import python_kernel
+from nb_agents.tools import python_kernel, scratch
 from nb_agents.tools.base import ToolError, repeating
 from nb_agents.tools.kept import MAX_SHOWN_CHARS
 from nb_agents.tools.plots import Plot, next_number, png, write_plots
 from nb_agents.tools.python import PythonCells
+from nb_agents.tools.sandbox import Confinement
 from tests.model_server import wait_until
 from tests.processes import line, python
-from tests.tools.sandboxes import Place, both, place
+from tests.tools.sandboxes import Place, both, place, sandboxed
 from tests.tools.test_process import Family
 
 __all__ = ["place"]
@@ -36,7 +37,7 @@ while True: pass
 
 @pytest.fixture
 async def cells(place: Place) -> AsyncIterator[PythonCells]:
-    made = PythonCells(place.context)
+    made = PythonCells(place.sandbox())
     yield made
     await made.close()
 
@@ -45,7 +46,7 @@ async def cells(place: Place) -> AsyncIterator[PythonCells]:
 def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give the directory that interpreters have theirs in; none but the test's own are there."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        monkeypatch.setattr(python_kernel, "_FOLDERS", folder)
+        monkeypatch.setattr(scratch, "PLACE", folder)
         yield Path(folder)
 
 
@@ -75,7 +76,6 @@ async def stop_when_ready(cells: PythonCells, place: Place, code: str) -> None:
 async def test_state_is_kept_and_the_last_value_is_the_result(
     place: Place, cells: PythonCells
 ) -> None:
-    assert cells.is_sandboxed is place.is_sandboxed
     assert await cells.run_python("import math\nx = 20") == "(no output)"
     assert await cells.run_python("print('é'); math.sqrt(x + 5)") == "é\n5.0"
     assert await cells.run_python("x;") == "(no output)"
@@ -142,7 +142,7 @@ async def test_two_calls_at_once_run_one_after_the_other(cells: PythonCells) -> 
 
 
 async def test_two_agents_have_two_interpreters(place: Place, cells: PythonCells) -> None:
-    other = PythonCells(place.context)
+    other = PythonCells(place.sandbox())
     try:
         await cells.run_python("x = 1")
         assert "NameError" in await other.run_python("x")
@@ -198,7 +198,7 @@ async def test_a_stop_before_the_cell_began_keeps_the_variables(
 async def test_a_stop_while_python_starts_leaves_nothing(
     place: Place, family: Family, folders: Path
 ) -> None:
-    cells = PythonCells(place.context)
+    cells = PythonCells(place.sandbox())
     async with create_task_group() as tasks:
         tasks.start_soon(cells.run_python, alive(family))
         await to_thread.run_sync(wait_until, lambda: os.listdir(folders))
@@ -210,7 +210,7 @@ async def test_a_stop_while_python_starts_leaves_nothing(
 
 
 async def test_a_time_out_is_told_with_what_was_written(place: Place) -> None:
-    cells = PythonCells(place.context, timeout_s=0.5)
+    cells = PythonCells(place.sandbox(), timeout_s=0.5)
     said = await cells.run_python("x = 1\nprint('so far')\nwhile True: pass")
     assert said.startswith("so far\nTraceback") and "KeyboardInterrupt" in said
     assert said.endswith(
@@ -237,6 +237,31 @@ async def test_a_cell_that_ends_python_is_told_and_the_next_starts_anew(
 
 
 @both
+async def test_a_cell_that_wants_too_much_memory_fails_and_keeps_its_variables(
+    place: Place,
+) -> None:
+    cells = PythonCells(place.sandbox(limits={"memory_mb": 700}))
+    assert await cells.run_python("x = 1") == "(no output)"
+    assert "MemoryError" in await cells.run_python("y = bytearray(900_000_000)")
+    assert await cells.run_python("x") == "1"
+    await cells.close()
+
+
+@both
+async def test_a_cell_whose_processes_are_too_many_is_told_and_the_next_starts_anew(
+    place: Place,
+) -> None:
+    cells = PythonCells(place.sandbox(limits={"processes": 60}))
+    many = "import subprocess, time\n"
+    many += "for _ in range(100): subprocess.Popen(['sleep', '1000'])\ntime.sleep(1000)"
+    assert await cells.run_python(many) == (
+        "[Python ended: it had more than 60 processes and threads (`processes` of its limits)]"
+    )
+    assert (await cells.run_python("2")).endswith("earlier cells are gone.]\n2")
+    await cells.close()
+
+
+@both
 async def test_close_ends_all_that_cells_started(cells: PythonCells, family: Family) -> None:
     code = "import os, subprocess, sys\nchild = subprocess.Popen(['sleep', '1000'], "
     await cells.run_python(
@@ -249,7 +274,7 @@ async def test_close_ends_all_that_cells_started(cells: PythonCells, family: Fam
 
 async def test_no_file_socket_or_directory_is_left(place: Place, folders: Path) -> None:
     async def once() -> None:
-        cells = PythonCells(place.context)
+        cells = PythonCells(place.sandbox())
         await cells.run_python("1")
         await cells.close()
 
@@ -263,16 +288,17 @@ async def test_no_file_socket_or_directory_is_left(place: Place, folders: Path) 
 STARTER = """
 import sys, anyio
 from pathlib import Path
-from nb_agents.tools import python_kernel, sandbox
+from nb_agents.config.tools import ToolKeys
+from nb_agents.tools import scratch
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.python import PythonCells
-folder, python_kernel._FOLDERS, mode, code = sys.argv[1:]
-if mode == "False":
-    sandbox.why_not = lambda: "turned off"
+from nb_agents.tools.sandbox import Sandbox
+folder, scratch.PLACE, mode, code = sys.argv[1:]
 root = Path(folder)
 tell = lambda text: print(text, end="", flush=True)
 context = ToolContext("a", root, [], root, root / "kept", [], tell)
-anyio.run(PythonCells(context).run_python, code)
+box = Sandbox(context, ToolKeys(sandbox=mode == "True"))
+anyio.run(PythonCells(box).run_python, code)
 """
 
 
@@ -282,16 +308,31 @@ def test_an_interpreter_dies_with_the_kernel(place: Place, family: Family, folde
     with python(STARTER, place.workspace, folders, place.is_sandboxed, code) as starter:
         assert line(starter) == "ready"
         assert not family.is_gone()
+        assert len(os.listdir(folders)) == 1
+        scratch.remove_leftovers()
+        assert len(os.listdir(folders)) == 1
         starter.kill()
         family.wait_gone()
+        starter.wait()
+    scratch.remove_leftovers()
+    assert os.listdir(folders) == []
 
 
 async def test_python_that_cannot_start_says_why(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python_kernel, "_LAUNCH", ["-m", "no_such_module"])
-    cells = PythonCells(place.context)
+    cells = PythonCells(place.sandbox())
     with pytest.raises(ToolError, match="Python could not be started: exit code 1: .*no_such"):
+        await cells.run_python("1")
+
+
+@sandboxed
+async def test_python_that_cannot_be_confined_is_not_run(place: Place) -> None:
+    box = place.sandbox()
+    box.confinement = Confinement(program="/no/such/bwrap")
+    cells = PythonCells(box)
+    with pytest.raises(ToolError, match="could not be started: the sandbox can.t be used"):
         await cells.run_python("1")
 
 

@@ -2,34 +2,28 @@
 
 import os
 import shutil
+import site
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nb_agents.tools import sandbox
+from nb_agents.tools import bubblewrap
+from nb_agents.tools.base import ToolError
 from nb_agents.tools.context import ToolContext
-from nb_agents.tools.process import Finished, run_command
-from nb_agents.tools.sandbox import Sandbox, why_not
-from tests.tools.sandboxes import Place, needs_sandbox, place, sandboxed
+from nb_agents.tools.process import Finished
+from nb_agents.tools.sandbox import Sandbox, confinement
+from tests.tools.sandboxes import Place, both, needs_sandbox, place, sandboxed
 
 __all__ = ["place"]
 
 
-@pytest.fixture
-def fresh_answer() -> Iterator[None]:
-    why_not.cache_clear()
-    yield
-    why_not.cache_clear()
-
-
 async def run(context: ToolContext, script: str, *, network: bool = False) -> Finished:
-    box = Sandbox(context, network=network)
-    argv = box.command(["bash", "-c", script])
-    return await run_command(argv, cwd=box.cwd, env=box.env({}))
+    return await Sandbox(context, network=network).run(["bash", "-c", script])
 
 
 @sandboxed
@@ -67,7 +61,7 @@ async def test_nothing_else_of_the_persons_files_is_there(
 async def test_the_system_and_its_own_files_are_beyond_its_reach(place: Place) -> None:
     name = f"/tmp/{place.root.name}-made"
     script = f"for path in /usr/x /etc/x /bin/x {name}; do touch $path; echo $?; done"
-    assert (await run(place.context, script)).output.split() == ["1", "0", "1", "0"]
+    assert (await run(place.context, script)).output.split() == ["1", "1", "1", "0"]
     assert (await run(place.context, f"ls {name}")).exit_code != 0
 
 
@@ -121,46 +115,149 @@ async def test_a_workspace_below_a_context_path_can_be_written(place: Place) -> 
     assert (place.workspace / "made").exists() and not (place.peer / "no").exists()
 
 
-async def test_secrets_and_the_kernels_own_affairs_are_not_in_the_environment(
+# What its processes are told
+
+
+@both
+async def test_a_process_has_the_variables_that_are_meant_for_it_and_no_other(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SOME_API_KEY", "sk-2")
-    monkeypatch.setenv("INNOCENT", "sk-1")
-    monkeypatch.setenv("JPY_PARENT_PID", "1")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("PLAIN", "yes")
-    env = Sandbox(place.context, network=False).env({"MORE": "1"})
-    assert not {"SOME_API_KEY", "INNOCENT", "JPY_PARENT_PID", "FORCE_COLOR"} & env.keys()
-    assert (env["PLAIN"], env["MORE"], env["HOME"]) == ("yes", "1", os.environ["HOME"])
+    for name in ("DATABASE_URL", "JWT", "PIP_INDEX_URL", "HTTPS_PROXY", "JPY_PARENT_PID", "PLAIN"):
+        monkeypatch.setenv(name, "not for it")
+    monkeypatch.setenv("LANGUAGE", "sk-1")  # a key of the team, wherever it is
+    monkeypatch.setenv("NAMED", "for it")
+    box = place.sandbox(pass_env=["NAMED"])
+    done = await box.run(["bash", "-c", "env; cat /proc/self/environ"], env={"MORE": "1"})
+    assert "not for it" not in done.output and "sk-1" not in done.output
+    env = dict(line.split("=", 1) for line in done.output.split("\0")[0].splitlines())
+    assert (env["NAMED"], env["MORE"]) == ("for it", "1")
+    assert env["HOME"] == ("/tmp/home" if place.is_sandboxed else str(place.workspace))
+    assert env["PATH"].startswith(os.path.dirname(sys.executable))
 
 
-# Without it
+@both
+async def test_what_agents_use_works_without_the_persons_variables(place: Place) -> None:
+    if shutil.which("git") is None:
+        script = "echo initial"
+    else:
+        name = "-c user.name=a -c user.email=a@b"
+        script = (
+            f"git init -q . && git {name} commit -q --allow-empty -m initial && git log --format=%s"
+        )
+    script += f"""
+    python() {{ {sys.executable} "$@"; }}
+    python -c 'import pydantic; print("packages")'
+    python -c 'import tempfile; tempfile.mkdtemp(); print("temporary")'
+    python -c 'import multiprocessing as m; print(m.Pool(1).map(abs, [-1]))'
+    cat <(echo substitution); echo redirected | tee /dev/null; cd && touch file && echo home
+    """
+    done = await place.sandbox().run(["bash", "-c", script])
+    assert done.output.splitlines() == [
+        *("initial", "packages", "temporary", "[1]", "substitution", "redirected", "home")
+    ], done
 
 
-@pytest.mark.usefixtures("fresh_answer")
-def test_a_machine_without_bubblewrap_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert why_not() == "bubblewrap is not installed"
-
-
-@pytest.mark.usefixtures("fresh_answer")
-def test_a_bubblewrap_that_may_not_run_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@both
+async def test_packages_below_the_persons_home_are_found_without_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert why_not() == (
-        "bubblewrap is not permitted here: bwrap: No permissions to create new namespace"
+    base = place.root / "home" / ".local"
+    packages = base / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "mine.py").write_text("mine")
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(site, "USER_BASE", str(base))
+    monkeypatch.setattr(site, "USER_SITE", str(packages))
+    script = f'cat "$({sys.executable} -m site --user-site)/mine.py"'
+    assert (await place.sandbox().run(["bash", "-c", script])).output == "mine"
+
+
+# Fails closed
+
+
+def remove(program: Path) -> None:
+    program.unlink()
+
+
+def forbid(program: Path) -> None:
+    program.chmod(0o644)
+
+
+def fail(program: Path) -> None:
+    program.write_text("#!/bin/sh\necho 'bwrap: Creating new namespace failed' >&2; exit 1\n")
+
+
+@pytest.fixture
+def own_bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a bubblewrap that a test may spoil; nothing is known of it yet."""
+    real = shutil.which("bwrap")
+    program = tmp_path / "programs" / "bwrap"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    for name, empty in (("_found", []), ("_tried", set()), ("_options_of", {})):
+        monkeypatch.setattr(bubblewrap, name, empty)
+    return program
+
+
+@sandboxed
+@pytest.mark.parametrize("spoil", [remove, forbid, fail])
+async def test_confinement_that_goes_missing_refuses_the_command(
+    place: Place, own_bwrap: Path, spoil: Callable[[Path], None]
+) -> None:
+    box = place.sandbox()
+    command = ["bash", "-c", f"touch {place.root}/outside"]
+    assert (await box.run(["true"])).exit_code == 0
+    spoil(own_bwrap)
+    with pytest.raises(ToolError, match=r"nothing was run: (bwrap|/.*/bwrap): "):
+        await box.run(command)
+    # The next run may find another one, or is refused, too.
+    with suppress(ToolError):
+        await place.sandbox().run(command)
+    assert not (place.root / "outside").exists()
+
+
+@sandboxed
+async def test_where_it_is_not_permitted_nothing_runs_and_the_way_out_is_named(
+    place: Place, own_bwrap: Path
+) -> None:
+    fail(own_bwrap)
+    box = place.sandbox()
+    assert box.confinement.is_refused
+    with pytest.raises(ToolError, match="`sandbox: off` in its backend runs them unconfined"):
+        await box.run(["touch", str(place.root / "outside")])
+    assert not (place.root / "outside").exists()
+
+
+@needs_sandbox
+def test_a_failure_by_circumstance_leaves_no_later_run_unconfined(own_bwrap: Path) -> None:
+    good = own_bwrap.read_text()
+    fail(own_bwrap)
+    assert confinement().is_refused
+    own_bwrap.write_text(good)
+    found = confinement()
+    assert (found.program, found.why_not) == (str(own_bwrap), "")
+
+
+def test_a_person_may_say_that_no_sandbox_is_needed() -> None:
+    found = confinement(is_wanted=False)
+    assert found.program is None and not found.is_refused
+    assert found.notice("a") == (
+        "Commands of a are not sandboxed: its backend says `sandbox: off`."
     )
 
 
-@pytest.mark.usefixtures("fresh_answer")
-@needs_sandbox
-def test_bubblewrap_is_tried_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shutil.which("bwrap") and why_not() is None
-    monkeypatch.setattr(sandbox.subprocess, "run", lambda *_, **__: pytest.fail("again"))
-    assert why_not() is None
+@pytest.mark.parametrize(
+    "system, why", [("linux", "bubblewrap is not installed"), ("darwin", "bubblewrap needs Linux")]
+)
+def test_without_bubblewrap_the_notice_says_so(
+    monkeypatch: pytest.MonkeyPatch, system: str, why: str
+) -> None:
+    monkeypatch.setattr(bubblewrap, "_found", [])
+    monkeypatch.setattr(os, "defpath", "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "platform", system)
+    found = confinement()
+    assert not found.is_refused
+    assert found.notice("a") == f"Commands of a are not sandboxed: {why}."

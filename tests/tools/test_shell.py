@@ -1,5 +1,6 @@
 """The shell: it tells a model how a command ended, and loses nothing of what it wrote."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,8 @@ import pytest
 from anyio import create_task_group, to_thread
 
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
+from nb_agents.config.secrets import Secret
+from nb_agents.masking import Mask
 from nb_agents.tools.base import repeating
 from nb_agents.tools.kept import MAX_SHOWN_CHARS
 from nb_agents.tools.shell import Shell
@@ -29,7 +32,7 @@ def family(place: Place) -> Iterator[Family]:
 
 
 async def run(place: Place, command: str, **options: float) -> str:
-    return await Shell(place.context, **options).run_command(command)
+    return await Shell(place.sandbox(), **options).run_command(command)
 
 
 async def wait_heard(place: Place, text: str = "ready\n") -> None:
@@ -38,11 +41,12 @@ async def wait_heard(place: Place, text: str = "ready\n") -> None:
 
 @both
 async def test_a_command_runs_in_the_workspace_and_its_exit_code_is_told(place: Place) -> None:
-    assert Shell(place.context).is_sandboxed is place.is_sandboxed
+    assert bool(place.sandbox().confinement.program) is place.is_sandboxed
     assert await run(place, "pwd; exit 3") == f"{place.workspace}\n[exit code 3]"
     assert await run(place, "printf x > made; cat made") == "x\n[exit code 0]"
     assert await run(place, "kill -9 $$") == "[exit code 137]"
     assert await run(place, "true") == "[exit code 0]"
+    assert await run(place, "yes | true; echo ${PIPESTATUS[0]}") == "141\n[exit code 0]"
 
 
 @both
@@ -61,24 +65,27 @@ async def test_output_reaches_the_panel_while_the_command_runs(place: Place) -> 
     assert place.heard == "ready\nend\n"
 
 
-async def test_a_key_of_the_team_is_not_in_what_is_kept(place: Place) -> None:
-    context = replace(place.context, secrets=["sk-a-key-of-this-team", "x"])
-    said = await Shell(context).run_command("echo its sk-a-key-of-this-team, and xx")
-    assert said.startswith("its sk-a-key-of-this-team, and xx")  # only what is written down
+async def test_a_key_is_not_in_what_is_kept(place: Place) -> None:
+    mask = Mask([Secret("sk-1f9Qz7LmX02p", ("api_key",)), Secret("x", ("api_key",))])
+    shell = Shell(place.sandbox(replace(place.context, mask=mask)))
+    said = await shell.run_command("echo its sk-1f9Qz7LmX02p, and xx")
+    assert said.startswith("its sk-1f9Qz7LmX02p, and xx")  # only what is written down
     (kept,) = place.kept()
     assert kept.read_text() == "its [key], and xx\n"
 
 
 @both
 async def test_long_output_is_kept_whole_and_the_model_gets_its_two_ends(place: Place) -> None:
-    shell = Shell(place.context)
+    shell = Shell(place.sandbox())
     said = await shell.run_command("seq 100000; exit 4")
     (kept,) = place.kept()
     whole = kept.read_text()
     assert whole == "".join(f"{number}\n" for number in range(1, 100_001))
     assert len(said) < MAX_SHOWN_CHARS + 500
     assert said.startswith("1\n2\n") and said.endswith("\n99999\n100000\n[exit code 4]")
-    assert f"[… {len(whole) - MAX_SHOWN_CHARS} characters left out; the whole is in {kept}]" in said
+    # Its end begins with a whole line.
+    [left_out] = re.findall(rf"\[… (\d+) characters left out; the whole is in {kept}\]\n", said)
+    assert 0 <= int(left_out) - (len(whole) - MAX_SHOWN_CHARS) < 10
     # The place that the model is told is one that it can read.
     assert (await shell.run_command(f"sed -n 50000p {kept}")).startswith("50000\n")
 
@@ -117,7 +124,7 @@ async def test_a_time_out_is_told_with_what_was_written(place: Place, family: Fa
 
 
 async def test_a_model_may_shorten_the_time_limit_and_not_lengthen_it(place: Place) -> None:
-    shell = Shell(place.context, timeout_s=0.4)
+    shell = Shell(place.sandbox(), timeout_s=0.4)
     assert "timed out after 0.2 s" in await shell.run_command("sleep 1000", timeout_s=0.2)
     assert "timed out after 0.4 s" in await shell.run_command("sleep 1000", timeout_s=1000)
     assert "timed out after 0.4 s" in await shell.run_command("sleep 1000", timeout_s=float("inf"))
@@ -176,16 +183,16 @@ async def test_nothing_of_a_command_outlives_its_supervisor(
 STARTER = """
 import sys, anyio
 from pathlib import Path
-from nb_agents.tools import sandbox
+from nb_agents.config.tools import ToolKeys
 from nb_agents.tools.context import ToolContext
+from nb_agents.tools.sandbox import Sandbox
 from nb_agents.tools.shell import Shell
 folder, mode, command = sys.argv[1:]
-if mode == "False":
-    sandbox.why_not = lambda: "turned off"
 root = Path(folder)
 tell = lambda text: print(text, end="", flush=True)
 context = ToolContext("a", root, [], root, root / "kept", [], tell)
-anyio.run(Shell(context).run_command, command)
+box = Sandbox(context, ToolKeys(sandbox=mode == "True"))
+anyio.run(Shell(box).run_command, command)
 """
 
 
@@ -208,6 +215,20 @@ async def test_secrets_are_not_in_its_environment(
     assert "sk-" not in await run(place, "env; cat /proc/self/environ; cat /proc/1/environ")
 
 
+@both
+async def test_a_limit_is_told_and_the_next_command_runs(place: Place) -> None:
+    shell = Shell(place.sandbox(limits={"processes": 20, "file_size_mb": 1}))
+    many = "echo begun; for n in {1..60}; do sleep 1000 & done; wait"
+    assert await shell.run_command(many) == (
+        "begun\n[it had more than 20 processes and threads (`processes` of its limits); "
+        "all of it was ended]"
+    )
+    assert await shell.run_command("exec head -c 2000000 /dev/zero >large") == (
+        "[exit code 153: more than 1 MB in one file (`file_size_mb` of its limits)]"
+    )
+    assert await shell.run_command("echo fine") == "fine\n[exit code 0]"
+
+
 @pytest.mark.parametrize(
     "command, options, complaint",
     [
@@ -221,20 +242,20 @@ async def test_secrets_are_not_in_its_environment(
 async def test_what_cannot_be_run_is_told_to_the_model(
     place: Place, command: str, options: dict[str, float], complaint: str
 ) -> None:
-    (tool,) = Shell(place.context).tools()
+    (tool,) = Shell(place.sandbox()).tools()
     result = await tool.call({"command": command} | options)
     assert result.is_error and complaint in result
 
 
 async def test_the_schema_says_what_it_takes(place: Place) -> None:
-    (tool,) = Shell(place.context).tools()
+    (tool,) = Shell(place.sandbox()).tools()
     assert tool.name == "run_command"
     assert tool.definition.parameters_json_schema["required"] == ["command"]
     assert (await tool.call('{"command": "echo é"}')) == "é\n[exit code 0]"
 
 
 async def test_a_command_that_was_cut_off_is_not_run_again_unasked(place: Place) -> None:
-    (tool,) = Shell(place.context).tools()
+    (tool,) = Shell(place.sandbox()).tools()
     with repeating(True):
         result = await tool.call({"command": "touch made"})
     assert result.is_error and "begun before and cut off" in result
@@ -244,14 +265,14 @@ async def test_a_command_that_was_cut_off_is_not_run_again_unasked(place: Place)
 async def test_a_stop_before_the_call_starts_nothing(place: Place) -> None:
     token = CancelToken("test")
     token.request(CancellationStatus.REQUESTED, "api")
-    (tool,) = Shell(place.context).tools()
+    (tool,) = Shell(place.sandbox()).tools()
     with bind(token), pytest.raises(AgentStopped):
         await tool.call({"command": "touch made"})
     assert not (place.workspace / "made").exists()
 
 
 async def test_commands_run_side_by_side(place: Place) -> None:
-    shell = Shell(place.context)
+    shell = Shell(place.sandbox())
     first = "touch one; until [ -e two ]; do sleep 0.01; done"
     second = "touch two; until [ -e one ]; do sleep 0.01; done"
     async with create_task_group() as tasks:

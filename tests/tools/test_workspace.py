@@ -1,6 +1,9 @@
 """The workspace: an agent writes below it and nowhere else, and reads what it may."""
 
 import os
+import socket
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
+from nb_agents.disk.directory import Directory
 from nb_agents.tools import workspace
 from nb_agents.tools.base import Toolbox, ToolResult, repeating
-from nb_agents.tools.workspace import Workspace, list_files
+from nb_agents.tools.workspace import Workspace
 
 NAMES = ("list_files", "read_file", "write_file", "edit_file", "delete_file")
 
@@ -22,7 +26,7 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.own, self.peer, self.context = path / "own", path / "peer", path / "context"
-        for folder in (self.peer, self.context):
+        for folder in (self.own, self.peer, self.context):
             folder.mkdir(parents=True)
         (self.peer / "draft.md").write_text("peer's draft")
         (self.context / "data.csv").write_text("a,b")
@@ -53,6 +57,12 @@ class Place:
             elif path.is_file() and not path.is_relative_to(self.own):
                 found[str(path)] = path.read_bytes()
         return found
+
+
+def list_files(root: Path) -> list[tuple[str, int]]:
+    """Paths and sizes of all files below a directory."""
+    with Directory.at(root) as directory:
+        return [(e.path, e.stat.st_size) for e in directory.walk() if e.kind == "file"]
 
 
 @pytest.fixture
@@ -140,7 +150,7 @@ async def test_a_write_that_fails_leaves_the_old_file_and_no_other(
 ) -> None:
     await place.ok("write_file", path="a.txt", content="old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
@@ -149,19 +159,12 @@ async def test_a_write_that_fails_leaves_the_old_file_and_no_other(
     assert (place.own / "a.txt").read_text() == "old"
 
 
-async def test_a_symlink_planted_for_the_temporary_file_is_not_followed(place: Place) -> None:
-    (place.own / f".a.txt{workspace._TEMP}").symlink_to(place.secret)
-    await place.ok("write_file", path="a.txt", content="new")
-    assert place.secret.read_text() == "secret"
-    assert (place.own / "a.txt").read_text() == "new"
-
-
 async def test_half_a_surrogate_pair_in_the_content_does_not_break_a_write(place: Place) -> None:
     await place.ok("write_file", path="a.txt", content="a\ud800b")
     assert (place.own / "a.txt").read_text() == "a?b"
 
 
-@pytest.mark.parametrize("path", ["folder", "file/below", ".", "", "x" * 250])
+@pytest.mark.parametrize("path", ["folder", "file/below", ".", "", "x" * 256])
 async def test_a_name_that_can_not_be_written_is_told(place: Place, path: str) -> None:
     (place.own / "folder").mkdir()
     (place.own / "file").write_text("x")
@@ -204,9 +207,63 @@ async def test_what_is_not_a_file_is_told(place: Place, tool: str, path: str) ->
     assert "there is no file" in await place.refused(tool, **arguments(tool, path))
 
 
-async def test_a_pipe_is_not_waited_for(place: Place) -> None:
-    os.mkfifo(place.own / "pipe")
-    await place.refused("read_file", path="pipe")
+def make_special(path: Path, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            # Its whole name may be 100 bytes long at most.
+            server.bind(os.path.relpath(path))
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+@pytest.mark.parametrize("tool", ["read_file", "edit_file", "write_file", "delete_file"])
+async def test_what_is_no_file_is_neither_waited_for_nor_changed(
+    place: Place, tool: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place.own)
+    make_special(place.own / "it", kind)
+    before = (place.own / "it").lstat()
+    told = await place.refused(tool, **arguments(tool, "it"))
+    assert kind in told or "leads out" in told or "a symlink" in told
+    assert (place.own / "it").lstat().st_ino == before.st_ino
+
+
+async def test_a_list_names_what_is_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.own)
+    make_special(place.own / "p", "pipe")
+    make_special(place.own / "s", "socket")
+    (place.own / "name\nb  5").write_text("x")
+    assert await place.ok("list_files") == "name\\nb  5  1\np (a pipe)\ns (a socket)"
+    assert "is a pipe" in await place.refused("list_files", path="p")
+
+
+async def test_a_link_that_stays_in_the_workspace_can_be_followed(place: Place) -> None:
+    (place.own / "run3").mkdir()
+    (place.own / "latest").symlink_to("run3")
+    (place.own / "same").symlink_to(place.own / "run3")
+    await place.ok("write_file", path="latest/a.txt", content="x")
+    (place.own / "a.txt").symlink_to("latest/a.txt")
+    for path in ("run3/a.txt", "latest/a.txt", "same/a.txt", "a.txt", f"{place.own}/same/a.txt"):
+        assert await place.ok("read_file", path=path) == "x"
+    assert await place.ok("list_files", path="latest") == "a.txt  1"
+    assert await place.ok("list_files") == "run3/a.txt  1"
+    assert "is a symlink" in await place.refused("write_file", path="a.txt", content="y")
+
+
+async def test_a_file_keeps_its_permissions(place: Place) -> None:
+    (place.own / "run.sh").write_text("echo one")
+    (place.own / "run.sh").chmod(0o750)
+    await place.ok("edit_file", path="run.sh", old="one", new="two")
+    assert (place.own / "run.sh").stat().st_mode & 0o777 == 0o750
+
+
+async def test_a_hard_link_is_replaced_and_not_written_through(place: Place) -> None:
+    os.link(place.secret, place.own / "hard")
+    await place.ok("write_file", path="hard", content="mine")
+    assert place.secret.read_text() == "secret"
 
 
 async def test_a_deleted_file_is_gone(place: Place) -> None:
@@ -252,6 +309,29 @@ async def test_a_listing_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("tool", NAMES)
+async def test_the_disk_is_touched_in_worker_threads_alone(
+    place: Place, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place.own / "a.txt").write_text("e")
+    loop, calls = threading.get_ident(), []
+
+    def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            calls.append((name, threading.get_ident()))
+            return real(*args, **more)
+
+        return call
+
+    for name in ("open", "stat", "lstat", "readlink", "listdir", "mkdir", "replace", "unlink"):
+        monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
+    space = Workspace(place.own, {"agent1": place.peer}, [place.context])
+    result = await Toolbox(space.tools()).call(tool, arguments(tool, "a.txt"))
+    monkeypatch.undo()
+    assert not result.is_error
+    assert calls and not [name for name, thread in calls if thread == loop]
+
+
+@pytest.mark.parametrize("tool", NAMES)
 async def test_a_stopped_agent_touches_no_file(place: Place, tool: str) -> None:
     (place.own / "a.txt").write_text("e")
     token = CancelToken()
@@ -259,31 +339,6 @@ async def test_a_stopped_agent_touches_no_file(place: Place, tool: str) -> None:
     with bind(token), pytest.raises(AgentStopped):
         await place.call(tool, **arguments(tool, "a.txt"))
     assert (place.own / "a.txt").read_text() == "e"
-
-
-def test_a_file_deleted_while_listing_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).write_text("x")
-    real = os.walk
-
-    def walk(root: Path) -> Any:
-        for found in real(root):
-            (tmp_path / "a").unlink()
-            yield found
-
-    monkeypatch.setattr(os, "walk", walk)
-    assert list_files(tmp_path) == [("b", 1)]
-
-
-def test_a_listing_follows_no_symlinks(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "a").write_text("xy")
-    (tmp_path / "link").symlink_to(tmp_path / "sub", target_is_directory=True)
-    (tmp_path / "gone").symlink_to("nowhere")
-    assert list_files(tmp_path) == [("sub/a", 2)]
-    assert list_files(tmp_path / "missing") == []
 
 
 PIECES = st.sampled_from(

@@ -1,0 +1,191 @@
+"""What an agent's replies of one round come to: a decision, or another request.
+
+Replies that decide nothing are counted: refused ones, and those that were cut off, whose answer is
+kept until it is whole. Each count has an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nb_agents import events as ev
+from nb_agents.agents import prompts
+from nb_agents.agents.coordination import MAX_REJECTED_TURNS
+from nb_agents.agents.cuts import Cut, cut_of, join, marked, told
+from nb_agents.agents.decisions import Abstained, Answered, Offer, Reading, Seat, read_response
+from nb_agents.errors import ModelCallError
+from nb_agents.models.ending import ending_of
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelResponse
+
+    from nb_agents.agents.replay import Exchange
+
+__all__ = ["Replies"]
+
+MAX_CUTS = 10
+"""Replies of one round that may be cut off: with so many pieces an answer is taken as it is."""
+MAX_EMPTY_CUTS = 3
+"""Such replies in a row that had nothing of an answer."""
+MAX_PLAIN = 2
+"""Times that plain text is refused to a model that calls no tool."""
+
+
+class Replies:
+    """The replies of one agent in one round.
+
+    Args:
+        agent: The agent's id.
+        model: Its model's name.
+        seat: Judges what it decides.
+        emit: Takes what happens.
+    """
+
+    def __init__(
+        self, agent: str, model: str, seat: Seat, emit: Callable[[ev.Event], None]
+    ) -> None:
+        self._agent = agent
+        self._model = model
+        self._seat = seat
+        self._emit = emit
+        self._rejected = 0
+        self._plain = 0
+        self._cuts = 0
+        self._empty_cuts = 0
+        self._kept = ""
+
+    def read(self, exchange: Exchange, offer: Offer) -> Reading:
+        """Read what a reply decides; one that decided nothing before stays so.
+
+        Args:
+            exchange: The reply.
+            offer: What the agent was offered.
+        """
+        if exchange.is_known:
+            return Reading(None, exchange.complaint)
+        offer = replace(offer, text_counts=self._takes_text(offer))
+        if cut := cut_of(exchange.response, text_counts=offer.text_counts):
+            return self._read_cut(cut, offer)
+        reading = read_response(exchange.response, self._seat, offer, self._kept)
+        if not _is_plain(exchange.response) or reading.decision is not None:
+            return reading
+        if offer.text_stands_for == "no vote" and self._plain >= MAX_PLAIN:
+            return Reading(Abstained())
+        if offer.text_stands_for == "answer" and self._plain == MAX_PLAIN - 1:
+            return reading._replace(complaint=f"{reading.complaint} {prompts.TAKEN_AS_TEXT}")
+        return reading
+
+    def _takes_text(self, offer: Offer) -> bool:
+        stands = offer.text_stands_for == "answer" and self._plain >= MAX_PLAIN
+        return offer.text_counts or stands or bool(self._kept)
+
+    def _read_cut(self, cut: Cut, offer: Offer) -> Reading:
+        kept = join(self._kept, cut.text)
+        if cut.text and self._cuts + 1 >= MAX_CUTS:
+            answer = marked(kept, cut)
+            if not self._seat.judge_answer(answer):
+                return Reading(Answered(answer), cut=cut)
+        # A call's result tells it itself.
+        complaint = "" if cut.call >= 0 else told(cut, kept, offer.names)
+        return Reading(None, complaint, cut=cut, kept=kept)
+
+    def refuse(self, response: ModelResponse) -> None:
+        """Raise if the reply is a refusal to answer.
+
+        Raises:
+            ModelCallError: It is.
+        """
+        end = ending_of(response)
+        if end.kind == "refused":
+            reason = f" ({end.reason})" if end.reason else ""
+            words = f" It said: {end.words}" if end.words else ""
+            raise ModelCallError(self._model, f"It refused to answer{reason}.{words}")
+
+    def recall(self, exchange: Exchange) -> None:
+        """Count a reply of the past."""
+        if exchange.kept is not None:
+            self._count_cut(exchange.kept)
+        elif exchange.complaint:
+            self._count_rejected(exchange.response)
+        else:
+            self._empty_cuts = 0
+
+    def settle(self, exchange: Exchange, reading: Reading, offer: Offer) -> None:
+        """Tell what a reply came to.
+
+        Args:
+            exchange: The reply.
+            reading: What `read` said of it.
+            offer: What the agent was offered.
+
+        Raises:
+            ModelCallError: It was one too many that decided nothing.
+        """
+        if reading.decision is not None:
+            self._tell_people(exchange.response, reading, offer)
+        elif exchange.is_known:
+            self.recall(exchange)
+        elif reading.cut is not None:
+            self._count_cut(reading.kept)
+            self._tell_cut(exchange.call, reading, reading.cut)
+        elif reading.complaint:
+            self._count_rejected(exchange.response)
+            self._tell_rejected(reading)
+        else:
+            self._empty_cuts = 0
+        self._check(reading)
+
+    def _count_cut(self, kept: str) -> None:
+        self._cuts += 1
+        self._empty_cuts = self._empty_cuts + 1 if kept == self._kept else 0
+        self._kept = kept
+
+    def _count_rejected(self, response: ModelResponse) -> None:
+        self._rejected += 1
+        self._plain += _is_plain(response)
+
+    def _tell_cut(self, call: int, reading: Reading, cut: Cut) -> None:
+        self._emit(
+            ev.ReplyCut(
+                agent=self._agent, call=call, told=reading.complaint, kept=reading.kept, by=cut.by
+            )
+        )
+        if self._cuts == 1:
+            self._notice(f"{self._agent}'s reply was cut off {cut.by}; it goes on.")
+
+    def _tell_rejected(self, reading: Reading) -> None:
+        why, fault = reading.complaint, reading.fault
+        self._emit(ev.TurnRejected(agent=self._agent, why=why, attempt=self._rejected, fault=fault))
+
+    def _tell_people(self, response: ModelResponse, reading: Reading, offer: Offer) -> None:
+        """Mark what is not as it should be."""
+        if reading.cut is not None:
+            self._notice(f"{self._agent}'s answer is not whole: it was cut off {reading.cut.by}.")
+        elif _is_plain(response) and isinstance(reading.decision, Abstained):
+            self._notice(f"{self._agent} calls no tool, and so does not vote. Its answer stands.")
+        elif _is_plain(response) and not offer.text_counts and self._plain >= MAX_PLAIN:
+            self._notice(f"{self._agent} calls no tool: its text was taken as its answer.")
+
+    def _notice(self, text: str) -> None:
+        self._emit(ev.Noticed(text=text))
+
+    def _check(self, reading: Reading) -> None:
+        if reading.decision is not None:
+            return
+        if self._empty_cuts >= MAX_EMPTY_CUTS or self._cuts >= MAX_CUTS:
+            by = f" {reading.cut.by}" if reading.cut else ""
+            raise ModelCallError(
+                self._model,
+                f"{self._cuts} of its replies were cut off{by}, before an answer.",
+            )
+        if self._rejected >= MAX_REJECTED_TURNS:
+            last = f" The last time {reading.fault}." if reading.fault else ""
+            raise ModelCallError(
+                self._model, f"It gave no answer that counts in {self._rejected} tries.{last}"
+            )
+
+
+def _is_plain(response: ModelResponse) -> bool:
+    return not response.tool_calls and bool((response.text or "").strip())

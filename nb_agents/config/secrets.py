@@ -1,0 +1,172 @@
+"""Which values are secret: keys, headers, what tool servers are given, and secret variables.
+
+Where they are taken out is in `nb_agents.masking`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
+from nb_agents.config.document import expand
+from nb_agents.config.mcp_servers import McpServerSpec
+from nb_agents.config.secret_names import is_secret_name
+from nb_agents.config.team import TeamSpec
+
+__all__ = [
+    "Secret",
+    "has_secret_argument",
+    "secrets_of_environment",
+    "secrets_of_server",
+    "secrets_of_team",
+]
+
+API_KEY_NAMES = ("api_key", "authorization", "x-api-key", "x-goog-api-key")
+"""What a model's key is called in a file, by the SDKs, and in requests."""
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+# "--token=x", "TOKEN=x", and "Authorization: x" as the value of an option.
+_ASSIGNED = re.compile(r"-{0,2}([A-Za-z][\w-]*)(?:=|: *)(.+)", re.DOTALL)
+_OPTION = re.compile(r"-{1,2}([A-Za-z][\w-]*)")
+_WITH_SCHEME = re.compile(r"([A-Za-z]+) +(\S+)")
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A value that must not be written down.
+
+    Attributes:
+        value: The value.
+        names: What it is called where it came from: its variable, header or key.
+    """
+
+    value: str = field(repr=False)
+    names: tuple[str, ...] = ()
+
+
+def secrets_of_environment() -> list[Secret]:
+    """Collect this process's: its variables with a secret's name, and passwords in addresses."""
+    keys = {name for row in BACKEND_TYPES.values() for name in row.variables}
+    found = []
+    for name, value in os.environ.items():
+        if is_secret_name(name):
+            found.append(Secret(value, (name, *API_KEY_NAMES) if name in keys else (name,)))
+        found += _of_address(value)
+    return found
+
+
+def secrets_of_team(team: TeamSpec) -> list[Secret]:
+    """Collect a team's: keys, passwords in addresses, and what its tool servers are given.
+
+    Args:
+        team: The team; those that it may call and its recipes' agents count, too.
+    """
+    return [secret for agent in team.everyone for secret in _of_backend(agent.backend)]
+
+
+def _of_backend(backend: BackendSpec) -> Iterator[Secret]:
+    if backend.api_key is not None:
+        yield Secret(backend.api_key.get_secret_value(), API_KEY_NAMES)
+    yield from _of_address(backend.base_url or "")
+    for server in backend.mcp_servers:
+        yield from secrets_of_server(server)
+
+
+def secrets_of_server(server: McpServerSpec, *, named: bool = False) -> Iterator[Secret]:
+    """Collect what a tool server is told in confidence.
+
+    That is the value of each of its variables and headers, of each ``${VAR}`` in its command, and
+    of arguments and parts of its address that are called a secret.
+
+    Args:
+        server: Its spec; variables of the environment are filled in.
+        named: Whether to leave out variables that are not called a secret: a model must be told
+            the name of a database, but it is not written down.
+    """
+    for name, given in server.env.items():
+        if not named or is_secret_name(name):
+            yield Secret(expand(given.get_secret_value()), (name,))
+    for name, given in server.headers.items():
+        yield from _of_header(name, expand(given.get_secret_value()))
+    if server.authorization is not None:
+        yield from _of_header("Authorization", expand(server.authorization.get_secret_value()))
+    words = (*server.command, *server.args)
+    for name in _REFERENCE.findall(" ".join((*words, server.url))):
+        if not named or is_secret_name(name):
+            yield Secret(os.environ.get(name, ""), (name,))
+    for name, value in _secret_arguments(words):
+        yield from _of_header(name, expand(value))
+    for word in (*words, server.url):
+        yield from _of_address(expand(word))
+
+
+def has_secret_argument(server: McpServerSpec) -> bool:
+    """Whether a secret is written out in a server's command, where a ``${VAR}`` could stand.
+
+    Args:
+        server: Its spec.
+    """
+    words = (*server.command, *server.args)
+    written = any(not _REFERENCE.search(value) for _, value in _secret_arguments(words))
+    return written or any(_of_address(word) for word in words if not _REFERENCE.search(word))
+
+
+def _secret_arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Give the arguments of a command that are called a secret, with their names."""
+    option = ""
+    for word in words:
+        if option and not word.startswith("-"):
+            yield option, word
+        option = ""
+        if found := _ASSIGNED.fullmatch(word):
+            if _is_secret(found[1]):
+                yield found[1], found[2]
+        elif (found := _OPTION.fullmatch(word)) and _is_secret(found[1]):
+            option = found[1]
+
+
+def _is_secret(name: str) -> bool:
+    return is_secret_name(name.replace("-", "_"))
+
+
+def _of_header(name: str, value: str) -> Iterator[Secret]:
+    yield Secret(value, (name,))
+    if found := _WITH_SCHEME.fullmatch(value):
+        scheme, credentials = found.groups()
+        yield Secret(credentials, (name,))
+        if scheme.lower() == "basic":
+            yield from _of_basic(credentials)
+
+
+def _of_basic(credentials: str) -> Iterator[Secret]:
+    """Give the password of RFC 7617, section 2: base64 of ``user:password``."""
+    try:
+        user, _, password = base64.b64decode(credentials).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return
+    yield Secret(password, ("password", user) if user else ("password",))
+
+
+def _of_address(text: str) -> list[Secret]:
+    """Give the password of an address, as HTTP clients send it too, and its secret parameters."""
+    try:
+        url = urlsplit(text)
+        user, password = unquote(url.username or ""), unquote(url.password or "")
+        query = parse_qsl(url.query) if url.scheme else []
+    except ValueError:  # half an IPv6 address
+        return []
+    if not url.scheme or not url.netloc:
+        return []
+    found = [Secret(value, (name,)) for name, value in query if _is_secret(name)]
+    if password:
+        basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+        found += [Secret(password, ("password", user or "password")), Secret(basic)]
+    elif user:  # a token, as of https://TOKEN@host
+        found.append(Secret(user))
+    return found

@@ -1,0 +1,1 @@
+"""Files and directories that somebody hostile may change meanwhile."""

@@ -1,0 +1,165 @@
+"""How much a server may send: limits between a response and whoever reads it.
+
+`limit` is a hook of the HTTP client, so that no SDK ever sees more, whichever it is and however it
+buffers. Decoded bytes count, as a small compressed body may stand for a large one. The events of a
+stream are handed on whole, because an SDK may join their pieces at the cost of their square.
+
+Not to be imported before a run needs it: it takes httpx2 along.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import AsyncGeneratorType
+from typing import cast
+
+import httpx2
+from anyio.lowlevel import checkpoint
+
+from nb_agents.errors import ReplyTooLongError
+
+__all__ = ["EventBuffer", "limit"]
+
+MAX_REPLY_BYTES = 32 * 2**20
+"""One reply with all its frames: 100,000 tokens of 330 bytes each."""
+MAX_EVENT_BYTES = 512 * 2**10
+"""One event of a stream: most hold a word, some a whole tool call."""
+MAX_EVENT_LINES = 1000
+"""Lines of one event; providers send two."""
+MAX_EVENT_VALUES = 10_000
+"""Commas and brackets in the JSON of one event: each value in it costs an SDK some microseconds."""
+MAX_ERROR_BYTES = 64 * 2**10
+"""The body of an HTTP error: a sentence or two."""
+
+_AT_ONCE_BYTES = 16 * 2**10
+"""Of small events: what an SDK works through before a stop can be felt."""
+_AT_ONCE_PIECES = 32
+"""Pieces of a body, which may be a byte each and have arrived all together."""
+
+_LARGE_EVENT_BYTES = 16 * 2**10
+"""Smaller ones hold fewer values than are allowed anyway, or nearly so."""
+
+_JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
+
+
+async def limit(response: httpx2.Response) -> None:
+    """Put the limits on a response whose body has not been read.
+
+    Whoever reads it gets `ReplyTooLongError` where it goes over one.
+    """
+    response.stream = _LimitedStream(response)
+    # What that stream gives is decoded.
+    response.headers.pop("Content-Encoding", None)
+
+
+class _LimitedStream(httpx2.AsyncByteStream):
+    """A response's decoded body, as far as the limits allow it."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self._source = httpx2.Response(
+            response.status_code, headers=response.headers, stream=response.stream
+        )
+        body = self._error() if response.status_code >= 400 else self._events()
+        self._body = cast(AsyncGeneratorType[bytes, None], body)
+
+    # One iterator for all: besides its reader, an SDK drains what comes after the last event. No
+    # generator, which each of those would close, also while another reads from it.
+    def __aiter__(self) -> _LimitedStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await anext(self._body)
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+        if not self._body.ag_running:
+            await self._body.aclose()
+
+    async def _error(self) -> AsyncGenerator[bytes]:
+        size = 0
+        async with aclosing(self._source.aiter_bytes()) as pieces:
+            async for piece in pieces:
+                size += len(piece)
+                if size > MAX_ERROR_BYTES:
+                    status = self._source.status_code
+                    raise ReplyTooLongError("Its error text", MAX_ERROR_BYTES, "bytes", status)
+                yield piece
+
+    async def _events(self) -> AsyncGenerator[bytes]:
+        size = count = 0
+        events = EventBuffer()
+        async with aclosing(self._source.aiter_bytes()) as pieces:
+            async for piece in pieces:
+                size, count = size + len(piece), count + 1
+                if size > MAX_REPLY_BYTES:
+                    raise ReplyTooLongError("The reply", MAX_REPLY_BYTES, "bytes")
+                if count % _AT_ONCE_PIECES == 0:
+                    await checkpoint()
+                for number, portion in enumerate(events.add(piece)):
+                    if number:
+                        await checkpoint()
+                    yield portion
+        if rest := events.rest:
+            yield rest
+
+
+class EventBuffer:
+    """Makes whole events of the pieces of a stream: what ends in a blank line."""
+
+    def __init__(self) -> None:
+        self._open = bytearray()
+        self._open_lines = 0
+
+    @property
+    def rest(self) -> bytes:
+        """What follows the last whole event."""
+        return bytes(self._open)
+
+    def add(self, piece: bytes) -> list[bytes]:
+        """Take a piece; return the events that it completes, small ones joined.
+
+        Raises:
+            ReplyTooLongError: An event is too long, complete or not.
+        """
+        data = self._open
+        # A blank line may have begun in the piece before.
+        seen = max(0, len(data) - 2)
+        data += piece
+        portions: list[bytes] = []
+        begin = end = 0
+        for blank in _BLANK_LINE.finditer(data, seen):
+            _check_event(data, end, blank.end())
+            if blank.end() - begin > _AT_ONCE_BYTES and end > begin:
+                portions.append(bytes(data[begin:end]))
+                begin = end
+            end = blank.end()
+        if end > begin:
+            portions.append(bytes(data[begin:end]))
+        del data[:end]
+        # Counted piece by piece: an event of many small ones would cost its square.
+        self._open_lines = _lines(data) if end else self._open_lines + _lines(piece)
+        _check("bytes", len(data), MAX_EVENT_BYTES)
+        _check("lines", self._open_lines, MAX_EVENT_LINES)
+        return portions
+
+
+def _check_event(data: bytearray, begin: int, end: int) -> None:
+    size = end - begin
+    _check("bytes", size, MAX_EVENT_BYTES)
+    if size > MAX_EVENT_LINES:
+        _check("lines", _lines(data, begin, end), MAX_EVENT_LINES)
+    if size > _LARGE_EVENT_BYTES:
+        bare = _JSON_STRING.sub(b"", data[begin:end])
+        _check("values", sum(map(bare.count, (b",", b"[", b"{"))), MAX_EVENT_VALUES)
+
+
+def _check(unit: str, found: int, limit: int) -> None:
+    if found > limit:
+        raise ReplyTooLongError("One event of the reply", limit, unit)
+
+
+def _lines(data: bytes | bytearray, start: int = 0, end: int | None = None) -> int:
+    return max(data.count(b"\n", start, end), data.count(b"\r", start, end))

@@ -1,0 +1,285 @@
+"""Running a program in bubblewrap: what it sees there, and whether that works on this machine.
+
+Every mount is read-only but those that the program is given to write, a ``/tmp`` and a ``/dev/shm``
+of bounded size, which end with it, and its own terminals. ``/proc`` is read-only, too: the kernel
+looks at the user outside, so that root's programs could else write the machine's ``/proc/sys``,
+with no capability and in any namespace. ``/sys`` is not there at all.
+
+Limits. No mount forbids to write to a named pipe or a socket in a place that can be read. Before
+0.8 bubblewrap has neither ``--disable-userns`` nor (0.7) ``--size``: then a program may make user
+namespaces, and its ``/tmp`` holds half of the machine's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import site
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["HOME", "TMP", "Unusable", "argv", "installed", "refusal", "shown_places", "try_out"]
+
+HOME = "/tmp/home"
+TMP = "/tmp"
+
+_TRY_TIMEOUT_S = 10
+_WORKS = 42
+_TRIAL_TMP_BYTES = 1_000_000
+_LEAKS = 43
+# Outside, root may write the first ones, and everybody the last one.
+_TRIAL = (
+    "for path in / /usr /proc/sys/kernel/core_pattern /var/tmp; "
+    f"do [ -w $path ] && exit {_LEAKS}; done; exit {_WORKS}"
+)
+
+_ISOLATED = (
+    "--unshare-pid",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--cap-drop",
+    "ALL",
+)
+# Not --die-with-parent: a TERM ends bwrap itself first, and everything inside would then be killed
+# before it can tidy up. The supervisor sees to it that nothing is left. Not --new-session either:
+# the supervisor has one of its own, without a terminal.
+
+_READ_ONLY_AT_LAST = ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+# Of /etc what programs need to run. The rest may hold passwords, and a root's notebook reads it.
+_ETC = (
+    "alternatives",
+    "ca-certificates",
+    "fonts",
+    "group",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "passwd",
+    "pki",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl",
+    "timezone",
+)
+
+_DEVICES = str(Path(__file__).with_name("readonly_devices.py"))
+
+_found: list[str] = []
+_options_of: dict[str, frozenset[str]] = {}
+_tried: set[str] = set()
+
+
+class Unusable(Exception):
+    """Bubblewrap is installed and can't be used; ``args[0]`` says why."""
+
+
+def installed() -> str | None:
+    """Give bubblewrap's path; None where it is not installed.
+
+    Once found it counts as installed until this process ends: who then takes it from the PATH does
+    not make commands run without it.
+    """
+    if sys.platform != "linux":
+        return None
+    if path := shutil.which("bwrap") or shutil.which("bwrap", path=os.defpath):
+        _found.append(os.path.abspath(path))
+    return _found[-1] if _found else None
+
+
+def try_out(program: str) -> None:
+    """Run a command in it, to see that it is confined.
+
+    What works is not tried again. What fails is: the machine may have been short of something.
+
+    Args:
+        program: Bubblewrap's path.
+
+    Raises:
+        Unusable: It is not.
+    """
+    if program in _tried:
+        return
+    trial = argv(program, ["bash", "-c", _TRIAL], tmp_bytes=_TRIAL_TMP_BYTES)
+    done = _run(trial)
+    if done.returncode == _LEAKS:
+        raise Unusable("it does not keep commands from writing to the machine")
+    if done.returncode != _WORKS:
+        said = done.stderr.decode("utf-8", "replace").strip()[:200]
+        raise Unusable(said or f"exit code {done.returncode}")
+    _tried.add(program)
+
+
+def argv(
+    program: str,
+    command: Sequence[str],
+    *,
+    tmp_bytes: int,
+    cwd: Path | None = None,
+    readable: Iterable[Path] = (),
+    writable: Iterable[Path] = (),
+    hidden: Iterable[Path] = (),
+    network: bool = False,
+) -> list[str]:
+    """Give what to run in order to run a program confined.
+
+    Args:
+        program: Bubblewrap's path.
+        command: The program and its arguments.
+        tmp_bytes: What its ``/tmp`` and its ``/dev/shm`` may hold, each.
+        cwd: Its working directory.
+        readable: What it may read besides the system, and the Python that this process runs in.
+        writable: Files and directories that it may write.
+        hidden: Real files that are not there, whatever is shown of their directories.
+        network: Whether it reaches the network: the machine's own, its loopback too.
+
+    Raises:
+        Unusable: Bubblewrap does not say what it can do.
+    """
+    options = _options(program)
+    mounts = [*_base(), *_own(tmp_bytes, options)]
+    for path in readable:
+        mounts += _read_only(path)
+    mounts += [("--bind", str(path), str(path)) for path in writable]
+    # Only root owns devices.
+    devices = [sys.executable, "-I", "-S", _DEVICES] if os.geteuid() == 0 else []
+    return [
+        *devices,
+        program,
+        *_users(options),
+        *_ISOLATED,
+        *(() if network else ("--unshare-net",)),
+        *_arguments(mounts, hidden),
+        *_READ_ONLY_AT_LAST,
+        *(("--chdir", str(cwd)) if cwd else ()),
+        "--",
+        *command,
+    ]
+
+
+def shown_places() -> list[Path]:
+    """Give the directories that every program sees: the system's and this Python's."""
+    return [Path(mount[1]) for mount in _base() if len(mount) == 3]
+
+
+def refusal(program: str, errors: str) -> str:
+    """Give the line that says why it ran nothing, or "".
+
+    Args:
+        program: Bubblewrap's path.
+        errors: What was written to stderr.
+    """
+    said = ("bwrap: ", f"{program}: ")
+    return next((line for line in errors.splitlines() if line.startswith(said)), "")
+
+
+_Mount = tuple[str, ...]
+"""An option of bwrap's; the place inside comes last."""
+
+
+def _options(program: str) -> frozenset[str]:
+    if program not in _options_of:
+        told = _run([program, "--help"])
+        found = frozenset(re.findall(rb"--[a-z][a-z-]*", told.stdout + told.stderr))
+        if b"--remount-ro" not in found:
+            raise Unusable(f"it does not say what it can do (exit code {told.returncode})")
+        _options_of[program] = frozenset(option.decode() for option in found)
+    return _options_of[program]
+
+
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    pipe = subprocess.PIPE
+    try:
+        with subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=_TRY_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # itself and what it started
+                raise Unusable(f"it did nothing for {_TRY_TIMEOUT_S} s") from None
+    except OSError as exc:
+        raise Unusable(exc.strerror or type(exc).__name__) from None
+    return subprocess.CompletedProcess(argv, process.returncode, output, errors)
+
+
+def _users(options: frozenset[str]) -> tuple[str, ...]:
+    if "--disable-userns" in options:
+        return ("--unshare-user", "--disable-userns")
+    return ("--unshare-user-try",)
+
+
+def _base() -> list[_Mount]:
+    """List what every command needs to run at all."""
+    mounts: list[_Mount] = [("--proc", "/proc"), ("--dev", "/dev")]
+    for place in [*_SYSTEM, *(f"/etc/{name}" for name in _ETC)]:
+        mounts.append(("--ro-bind-try", place, place))
+    for path in _python_places():
+        mounts += _read_only(path)
+    return mounts
+
+
+def _own(tmp_bytes: int, options: frozenset[str]) -> list[_Mount]:
+    size = ("--size", str(tmp_bytes)) if "--size" in options else ()
+    return [(*size, "--tmpfs", TMP), (*size, "--tmpfs", "/dev/shm"), ("--dir", HOME)]
+
+
+def _python_places() -> Iterator[Path]:
+    """Give the directories of this Python and its packages."""
+    home = Path(os.path.expanduser("~")).resolve()
+    for name in dict.fromkeys([sys.prefix, sys.base_prefix, *_user_packages()]):
+        # A prefix of / would show everything.
+        if not home.is_relative_to(Path(name).resolve()):
+            yield Path(name)
+
+
+def _user_packages() -> list[str]:
+    return [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+
+
+def _read_only(path: Path) -> list[_Mount]:
+    """Show a path under its real name and under the one that the agent was told."""
+    given, real = Path(os.path.abspath(path)), path.resolve()
+    return [("--ro-bind-try", str(real), str(place)) for place in dict.fromkeys([given, real])]
+
+
+def _arguments(mounts: list[_Mount], hidden: Iterable[Path]) -> list[str]:
+    # Outer before inner, or the outer would hide it; for one place, the last word counts.
+    ordered: dict[Path, _Mount] = {}
+    for mount in sorted(mounts, key=lambda mount: len(Path(mount[-1]).parts)):
+        ordered[Path(mount[-1])] = mount
+    shown = list(_without_aliases(ordered))
+    return [part for mount in [*shown, *_hiding(shown, hidden)] for part in mount]
+
+
+def _hiding(shown: Sequence[_Mount], hidden: Iterable[Path]) -> Iterator[_Mount]:
+    """Hide files under every name that they are shown by."""
+    sources = [(Path(mount[1]).resolve(), Path(mount[2])) for mount in shown if len(mount) == 3]
+    for path in hidden:
+        for source, place in sources:
+            if path.is_relative_to(source):
+                # A device: it can't be run, and holds nothing to be copied.
+                yield "--ro-bind", "/dev/null", str(place / path.relative_to(source))
+
+
+def _without_aliases(mounts: dict[Path, _Mount]) -> Iterator[_Mount]:
+    """Leave out second names that lie in what is shown already: a symlink there does the same.
+
+    bwrap could not make the place for them in a read-only directory, and would run nothing.
+    """
+    shown = {place for place, mount in mounts.items() if len(mount) == 3}
+    for place, mount in mounts.items():
+        is_alias = len(mount) == 3 and mount[1] != mount[2]
+        if not (is_alias and shown.intersection(place.parents)):
+            yield mount

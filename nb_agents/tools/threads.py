@@ -1,0 +1,137 @@
+"""Plain functions at work in threads of their own, which nothing can end.
+
+A stop gives such a function a moment to clean up, and leaves it to itself then: what it returns is
+dropped. Who was left is remembered for as long as it runs: its turn's receipt tells of it, and no
+second copy begins beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from nb_agents.cancel import checkpoint
+from nb_agents.tools.base import current_attempt
+
+__all__ = ["Work", "still_runs"]
+
+POLL_S = 0.1
+
+T = TypeVar("T")
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call of a plain function.
+
+    Attributes:
+        tool: The function's name.
+        session: The session's directory, or None outside of one.
+        tell: Is given what the panel shows of the call.
+    """
+
+    tool: str
+    session: Path | None = None
+    tell: Callable[[str], None] = lambda text: None
+
+    async def run(self, function: Callable[[], T], cleanup_s: float) -> T:
+        """Call a function in a thread of its own.
+
+        Args:
+            function: What is called; it must raise nothing but what the caller expects.
+            cleanup_s: What it gets when this is cancelled, to come to its end; then it is left.
+
+        Returns:
+            What it returned.
+
+        Raises:
+            AgentStopped: A stop came while this waited for the end of a copy that was left before.
+        """
+        await self._wait_for_copies()
+        over: Future[None] = Future()
+
+        def call() -> T:
+            if not over.set_running_or_notify_cancel():
+                raise CancelledError  # before a thread had taken it: nobody waits for this
+            try:
+                return function()
+            finally:
+                over.set_result(None)
+
+        try:
+            # A limiter of its own: those that hang can't take the threads that other tools need.
+            return await to_thread.run_sync(
+                call, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+            )
+        except anyio.get_cancelled_exc_class():
+            if not over.cancel():
+                with anyio.move_on_after(cleanup_s, shield=True):
+                    await asyncio.wrap_future(over)
+            if over.running():
+                self._leave(over)
+            raise
+
+    def _leave(self, over: Future[None]) -> None:
+        attempt = current_attempt()
+        attempt.thread = next(_numbers)
+        _left[attempt.thread] = _Left(self.session, _family(attempt.agent), self.tool, over)
+
+    async def _wait_for_copies(self) -> None:
+        """Wait for the end of those that this agent, or one in its place, had begun before."""
+        attempt = current_attempt()
+        mine = (self.session, _family(attempt.agent), self.tool)
+        copies = {n: e.over for n, e in _alive().items() if (e.session, e.family, e.tool) == mine}
+        if not copies:
+            return
+        self.tell(
+            f"{self.tool} of before the stop still runs in its thread: waiting for its end.\n"
+        )
+        attempt.thread = max(copies)
+        while not all(over.done() for over in copies.values()):
+            checkpoint()
+            await anyio.sleep(POLL_S)
+        attempt.thread = 0
+
+
+def still_runs(thread: int) -> bool:
+    """Whether a call that was left in a thread of this process still runs there.
+
+    Args:
+        thread: Its number, as `nb_agents.events.ToolFinished` has it.
+    """
+    left = _left.get(thread)
+    return left is not None and not left.over.done()
+
+
+@dataclass(frozen=True)
+class _Left:
+    session: Path | None
+    family: str
+    tool: str
+    over: Future[None] = field(compare=False)
+
+
+# Changed on the loop thread of all runs only, hence no lock.
+_left: dict[int, _Left] = {}
+
+
+def _alive() -> dict[int, _Left]:
+    for thread in [number for number, left in _left.items() if left.over.done()]:
+        del _left[thread]
+    return _left
+
+
+def _family(agent: str) -> str:
+    """Name an agent without the numbers of calls: one that is called again gets another."""
+    return re.sub(r"#[0-9]+", "", agent)

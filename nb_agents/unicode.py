@@ -1,0 +1,77 @@
+r"""Well-formed Unicode: text that can be stored, sent and shown.
+
+JSON, YAML, a file's name or a person's own code can give Python a text with half a surrogate pair,
+which nothing that writes UTF-8 takes: no provider, no notebook, no file. Text is made well-formed
+where it enters: each event as it is recorded, and what goes on to models and processes besides (a
+model's reply, a tool's result, our files, a person's words). NUL and other characters that nobody
+sees are text like any other.
+
+This module imports nothing of nb_agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+__all__ = ["half_at_end", "well_formed"]
+
+_Value = TypeVar("_Value")
+
+
+def well_formed(value: _Value) -> _Value:
+    r"""Return a value whose texts are well-formed, however deep they lie.
+
+    Args:
+        value: A text, or dataclasses, mappings, lists and tuples with texts in them.
+
+    Returns:
+        The value itself when it was well-formed; else a copy, in which two halves side by side are
+        the character that they stand for, and one alone is U+FFFD.
+
+    Example:
+        >>> well_formed(["\ud83d\ude00", {"\ud83d": 1}]) == ["😀", {"\ufffd": 1}]
+        True
+    """
+    whole = _whole(value)
+    return value if whole is None else whole
+
+
+def half_at_end(text: str) -> str:
+    """Return the half of a character that a text ends in, whose other half may come; else ""."""
+    return text[-1:] if "\ud800" <= text[-1:] < "\udc00" else ""
+
+
+def _whole(value: Any) -> Any:
+    """Make a copy that is well-formed; None when the value is."""
+    if isinstance(value, str):
+        return _whole_text(value)
+    if isinstance(value, dict):
+        items = _whole_items(part for item in value.items() for part in item)
+        return items and dict(zip(items[::2], items[1::2], strict=True))
+    if isinstance(value, list | tuple):
+        items = _whole_items(value)
+        return items and (items if isinstance(value, list) else tuple(items))
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {each.name: _whole(getattr(value, each.name)) for each in fields(value)}
+        changed = {name: whole for name, whole in found.items() if whole is not None}
+        return replace(value, **changed) if changed else None
+    return None
+
+
+def _whole_items(values: Iterable[Any]) -> list[Any] | None:
+    pairs = [(value, _whole(value)) for value in values]
+    if all(whole is None for _, whole in pairs):
+        return None
+    return [value if whole is None else whole for value, whole in pairs]
+
+
+def _whole_text(text: str) -> str | None:
+    if text.isascii():
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return None

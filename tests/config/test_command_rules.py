@@ -1,0 +1,73 @@
+"""Patterns for commands: which programs they are about."""
+
+import pytest
+
+from nb_agents.config.command_rules import Blocked, CommandRules, from_glob
+
+PROGRAMS = ["python", "python3", "pip", "git", "git-shell", "rm", "rmdir", "sudo", "ls"]
+
+
+def blocked(*patterns: str) -> tuple[Blocked, ...]:
+    return CommandRules.of(blocked=patterns).blocked
+
+
+def concerned(rules: tuple[Blocked, ...]) -> list[str]:
+    return [name for name in PROGRAMS if any(each.concerns(name) for each in rules)]
+
+
+@pytest.mark.parametrize(
+    "pattern, programs",
+    [
+        ("python.*", ["python", "python3"]),
+        ("python3?", ["python", "python3"]),
+        ("git push", ["git"]),
+        (r"git\s+push", ["git", "git-shell"]),
+        ("^git push --force", ["git"]),
+        ("git\tpush", ["git"]),
+        ("rm -rf", ["rm"]),
+        ("rm", ["rm", "rmdir"]),
+        ("g.t push", ["git", "git-shell"]),
+        ("/usr/bin/git push", ["git"]),
+        ("sudo|pip install", ["pip", "sudo"]),
+        ("pip.*install", ["pip"]),
+        (r"\bls\b", ["ls"]),
+    ],
+)
+def test_a_pattern_names_every_program_that_it_may_fit(pattern: str, programs: list[str]) -> None:
+    rules = CommandRules.of(blocked=[pattern])
+    assert not rules.unclear
+    assert concerned(rules.blocked) == programs
+
+
+@pytest.mark.parametrize(
+    "pattern", [".*push", "(git|hg) push", "[Pp]ython", "(?i)python", "g?it", "", " git", "./x.sh"]
+)
+def test_a_pattern_that_names_no_program_is_told(pattern: str) -> None:
+    assert CommandRules.of(blocked=[pattern]).unclear == (pattern,)
+
+
+@pytest.mark.parametrize(
+    "pattern, program, is_whole",
+    [
+        ("python.*", "python3", True),
+        ("git push", "git", False),
+        ("sudo", "sudoedit", True),
+        ("pip.*install", "pip", False),
+    ],
+)
+def test_a_pattern_blocks_a_program_as_a_whole_or_in_part(
+    pattern: str, program: str, is_whole: bool
+) -> None:
+    (rule,) = blocked(pattern)
+    assert rule.is_whole(program) is is_whole
+
+
+def test_a_glob_fits_a_whole_command() -> None:
+    rule = from_glob("git push --force*")
+    assert rule.pattern.match("git push --force origin") and rule.concerns("git")
+    assert not rule.pattern.match("git push origin") and not rule.concerns("git-shell")
+
+
+def test_nothing_is_closed_without_a_list() -> None:
+    assert CommandRules.of().is_open
+    assert not CommandRules.of(["ls"]).is_open and not CommandRules.of((), ["ls"]).is_open

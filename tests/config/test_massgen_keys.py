@@ -1,0 +1,269 @@
+"""Each key that MassGen's files may have is sorted; none that restricts is ever ignored."""
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nb_agents import ConfigError, TeamSpec
+from nb_agents.config.backends import why_unsupported
+from nb_agents.config.foreign_keys import foreign_keys
+from nb_agents.config.massgen_keys import (
+    ENFORCED_FIELDS,
+    SECTIONS,
+    Sort,
+    sort_of,
+)
+from nb_agents.config.report import tool_notices
+from nb_agents.config.snapshot import snapshot
+from nb_agents.config.team import SECTIONS as SPECS
+from nb_agents.models.providers import check_team
+from nb_agents.models.report import report_on
+
+ROOT = Path(__file__).parents[2]
+BACKEND = ("agents", "*", "backend")
+
+
+def fields(section: tuple[str, ...]) -> frozenset[str]:
+    spec = SPECS.get(section)
+    return frozenset(spec.model_fields) if spec else frozenset()
+
+
+def sort(section: tuple[str, ...], key: str) -> Sort:
+    return sort_of(section, key, fields(section))
+
+
+def team(backend: dict[str, Any] | None = None, **more: Any) -> TeamSpec:
+    agent = {"id": "ada", "backend": {"type": "demo", **(backend or {})}}
+    return TeamSpec.model_validate({"agents": [agent], **more})
+
+
+# The table
+
+
+def test_no_key_stands_in_the_table_twice_nor_is_a_field_in_it() -> None:
+    for section, table in SECTIONS.items():
+        groups = [table.harmless, table.enforced, {*table.withheld}, {*table.refused}]
+        listed = [key for group in groups for key in group]
+        assert len(listed) == len({*listed}), section
+        assert not fields(section) & {*listed}, section
+
+
+def test_fields_that_restrict_are_fields() -> None:
+    for section, names in ENFORCED_FIELDS.items():
+        assert names <= fields(section), section
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_key_that_restricts_is_never_told_of_as_ignored(section: tuple[str, ...]) -> None:
+    table = SECTIONS[section]
+    for key in (*table.enforced, *table.withheld, *table.refused):
+        for value in (True, "x", ["x"], {"x": 1}):
+            told = _in_section(section, key, value)
+            assert not any(key in each for each in (*told.ignored, *told.unknown)), key
+
+
+def _in_section(section: tuple[str, ...], key: str, value: Any) -> TeamSpec:
+    """Make a team with a key in some section; what a section needs besides is there."""
+    needed: dict[str, Any] = {
+        "mcp_servers": {"name": "s", "command": "python"},
+        "custom_tools": {"function": "f"},
+        "tool_policy": {"match": "x", "action": "ask"},
+        "context_paths": {"path": "."},
+        "backend": {"type": "demo"},
+    }
+    inner: Any = {key: value}
+    for number in range(len(section) - 1, -1, -1):
+        part = section[number]
+        if part == "*":
+            inner = [{**needed.get(section[number - 1], {}), **inner}]
+        else:
+            inner = {part: {**needed.get(part, {}), **inner} if isinstance(inner, dict) else inner}
+    if section[:2] == ("agents", "*"):
+        inner["agents"][0].setdefault("backend", needed["backend"])
+    else:
+        inner["agents"] = [{"backend": needed["backend"]}]
+    return TeamSpec.model_validate(inner)
+
+
+# What becomes of a key
+
+
+REFUSED = [
+    ({"timeout": {"orchestrator_timeout_seconds": 60}}, {}, "`timeout` restricts how long"),
+    ({"hooks": {"PreToolUse": [{"handler": "x.y"}]}}, {}, "`hooks.PreToolUse` restricts which"),
+    ({"hooks": ["x"]}, {}, "`hooks` restricts"),
+    ({"checkpoint": {"gated_patterns": ["mcp__x*"]}}, {}, "`checkpoint.gated_patterns`"),
+    ({"orchestrator": {"max_turns": 5}}, {}, "Write `max_cost`."),
+    ({"orchestrator": {"context_paths": [{"path": ".", "read_only": 1}]}}, {}, "read_only"),
+    ({"timeout_settings": {"tool_timeout": 5}}, {}, "`timeout_settings.tool_timeout`"),
+    ({}, {"hooks": {"PreToolUse": [{}]}}, "`agents.backend.hooks.PreToolUse`"),
+    ({}, {"disallowed_tools": ["Bash"]}, "Write `exclude_tools`."),
+    ({}, {"permission_mode": "plan"}, "`agents.backend.permission_mode`"),
+    ({}, {"max_output_tokens": 5}, "Write `max_tokens`."),
+    ({}, {"tool_choice": "none"}, "tool_choice"),
+    ({}, {"permissions": {"sandboxed": True}}, "`agents.backend.permissions.sandboxed`"),
+    ({}, {"permissions": {"settings_path": "x.json"}}, "Write its rules under `permissions`."),
+    # Of these nobody knows anything but the name.
+    ({}, {"forbidden_hosts": ["*"]}, "`agents.backend.forbidden_hosts`"),
+    ({}, {"net": {"deny_all": True}}, "`agents.backend.net`"),
+    ({"read_only": True}, {}, "`read_only`"),
+]
+
+
+@pytest.mark.parametrize("top, backend, told", REFUSED)
+def test_a_restriction_that_nobody_keeps_stops_the_start_and_the_check_says_so(
+    top: dict[str, Any], backend: dict[str, Any], told: str
+) -> None:
+    spec = team(backend, **top)
+    with pytest.raises(ConfigError, match="can't be enforced here") as refused:
+        check_team(spec)
+    assert told in refused.value.message
+    verdict = report_on(spec).verdict
+    assert verdict.startswith("Can't start.") and refused.value.message in verdict
+    assert not spec.ignored
+
+
+def test_a_refusal_names_the_place_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "team.yaml"
+    file.write_text("agents:\n- id: a\n  backend:\n    type: demo\n    vote_only: true\n")
+    (refused,) = TeamSpec.from_file(file).refusals
+    assert (refused.line, refused.column) == (5, 16)
+
+
+@pytest.mark.parametrize(
+    "top, backend",
+    [
+        ({}, {"permission_mode": "bypassPermissions"}),
+        ({}, {"vote_only": False, "disallowed_tools": [], "tool_choice": "auto"}),
+        ({}, {"command_line_docker_network_mode": "bridge"}),
+        ({"hooks": {"PreToolUse": []}}, {}),
+    ],
+)
+def test_a_value_that_restricts_nothing_stops_nothing(
+    top: dict[str, Any], backend: dict[str, Any]
+) -> None:
+    spec = team(backend, **top)
+    assert not spec.refusals and not spec.ignored and not spec.notices
+
+
+def test_what_nobody_knows_is_told_apart_from_what_is_harmless() -> None:
+    spec = team({"enable_web_search": True, "colour": "red"}, ui={})
+    assert spec.notices == (
+        "Ignored here: ui, agents.backend.enable_web_search",
+        "Not known here, and not acted on: agents.backend.colour",
+    )
+    assert spec.notices == report_on(spec).lines[1:3]
+    assert not spec.refusals
+
+
+def test_an_agent_that_is_left_out_takes_its_restrictions_along() -> None:
+    coder = {"id": "coder", "backend": {"type": "claude_code", "permission_mode": "plan"}}
+    spec = TeamSpec.model_validate({"agents": [coder, {"backend": {"type": "demo"}}]})
+    assert not spec.without_unsupported().refusals
+
+
+def test_what_withholds_a_tool_does_so_after_a_resume_from_the_journal() -> None:
+    keys = {
+        "enable_mcp_command_line": True,
+        "command_line_docker_memory_limit": "2g",
+        "mcp_servers": [{"name": "s", "command": "python", "disabled": True}],
+    }
+    where = {"context_paths": [{"path": ".", "permission": "write"}]}
+    spec = team(keys, orchestrator={**where, "coordination": {"write_mode": "isolated"}})
+    stored = snapshot(spec)
+    assert stored is not None and "2g" not in str(stored)
+    for each in (spec, TeamSpec.model_validate(stored)):
+        keys_of = each.agents[0].backend
+        assert len([*tool_notices(keys_of, is_confined=True, has_protected_paths=False)]) == 2
+        assert not each.writable_paths
+
+
+# MassGen's own
+
+
+def massgen(*path: str) -> Path:
+    found = ROOT.joinpath(".venv/massgen-0.1.97/massgen", *path)
+    if not found.exists():
+        missing = "MassGen 0.1.97 is not installed. `make .venv/massgen-0.1.97/.installed` does it."
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
+    return found
+
+
+def _places(data: Any, section: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Give each key of a file with its section, as far down as sections go."""
+    if isinstance(data, list):
+        for item in data:
+            yield from _places(item, (*section, "*"))
+    for key, value in data.items() if isinstance(data, dict) else ():
+        yield section, key
+        inner = (*section, key)
+        if key == "mcp_servers" and isinstance(value, dict):
+            value = [value] if "name" in value else list(value.values())
+        if inner in SECTIONS or (*inner, "*") in SECTIONS:
+            yield from _places(value, inner)
+
+
+def _configs() -> list[Path]:
+    found = massgen("configs").rglob("*")
+    return sorted(p for p in found if p.suffix in (".yaml", ".yml", ".json"))
+
+
+def test_every_key_of_massgens_configs_is_sorted() -> None:
+    files, unsorted = _configs(), set()
+    assert len(files) == 276
+    for file in files:
+        data = yaml.safe_load(file.read_text("utf-8"))
+        if "agent" in data:
+            data["agents"] = [data.pop("agent")]
+        if "agents" in data:  # the other is a table of rate limits
+            unsorted |= {place for place in _places(data) if sort(*place) == "unknown"}
+    assert not unsorted
+
+
+def test_every_parameter_of_massgens_backends_is_sorted() -> None:
+    source = massgen("backend", "_excluded_params.py").read_text("utf-8")
+    names = {n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)}
+    words = {n for n in names if isinstance(n, str) and n.isidentifier()}
+    assert len(words) > 90
+    assert {key for key in words if sort(BACKEND, key) == "unknown"} == set()
+
+
+def test_every_key_of_massgens_orchestrator_and_coordination_is_sorted() -> None:
+    tree = ast.parse(massgen("agent_config.py").read_text("utf-8"))
+    classes = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)}
+    functions = (n for n in classes["AgentConfig"].body if isinstance(n, ast.FunctionDef))
+    named = [
+        n for n in functions if n.name.endswith(("_fields", "_runtime_keys", "_orchestrator_keys"))
+    ]
+    keys = {c.value for n in named for c in ast.walk(n) if isinstance(c, ast.Constant)}
+    keys = {key for key in keys if isinstance(key, str) and key.isidentifier()}
+    assert len(keys) > 30
+    assert {key for key in keys if sort(("orchestrator",), key) == "unknown"} == set()
+    annotated = (n for n in classes["CoordinationConfig"].body if isinstance(n, ast.AnnAssign))
+    keys = {n.target.id for n in annotated if isinstance(n.target, ast.Name)}
+    assert len(keys) > 70
+    place = ("orchestrator", "coordination")
+    assert {key for key in keys if sort(place, key) == "unknown"} == set()
+
+
+def test_massgens_configs_load_and_nothing_that_restricts_is_ignored() -> None:
+    starts, refused = 0, {}
+    for file in _configs():
+        spec = TeamSpec.from_file(file)
+        for found in foreign_keys(spec):
+            assert found.sort != "unknown" or not spec.agents, found.name
+        able = [a for a in spec.agents if not why_unsupported(a.backend.type)]
+        if able and (faults := spec.without_unsupported().refusals):
+            refused[file.name] = [fault.message.partition(" ")[0] for fault in faults]
+        starts += bool(able)
+    # Limits that MassGen itself does not heed.
+    assert refused == {
+        "error_respawn_test.yaml": ["`timeout`"],
+        "openrouter_web_search.yaml": ["`orchestrator.max_turns`"],
+    }
+    assert starts > 200

@@ -1,0 +1,88 @@
+"""Markdown of strangers: no page that renders it finds HTML in it, and code reads as it was."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from nb_agents.jupyter.markdown import as_html, without_html
+
+READERS = {
+    "commonmark": MarkdownIt("commonmark", {"html": True}),
+    "with tables": MarkdownIt("commonmark", {"html": True}).enable("table"),
+    "default": MarkdownIt("js-default", {"html": True}),
+}
+
+PIECES = (
+    *("<script>alert(1)</script>", "<b>", "</div>", "<!-- ", " -->", "<?php", "<![CDATA[", "<a\n"),
+    *("<img src=x onerror=alert(1)>", "![i](http://e)", "![", "](x)", "[f]: <a b>", "<http://e>"),
+    *("`", "``", "```", "```html", "~~~", "\\`", "\\", "\\\\", "&lt;", "!", "|", "| - |", "<", ">"),
+    *("\n", "\n\n", "\n    ", "\n\t", "\n> ", "\n- ", "\n1. ", "\n# ", "\n---\n", " ", "word"),
+    *("\r\n", "\r", "\0", "\u2028", "\x0b", "$", "$$", "*", "_", "<pre>", "</pre>", "<style>"),
+)
+WORDS = st.lists(st.sampled_from(PIECES), max_size=25).map("".join) | st.text(max_size=60)
+
+
+def found(markdown: str) -> set[str]:
+    """What a reader that takes raw HTML finds that we keep out, of any of them."""
+    tokens = [token for reader in READERS.values() for token in reader.parse(markdown)]
+    every = [each for token in tokens for each in (token, *(token.children or ()))]
+    return {each.type for each in every} & {"html_block", "html_inline", "image"}
+
+
+@given(WORDS)
+@example("`a\n<div>\nb`")
+@example('<a href="`">`')
+@example("[f]: <a b>\n    <script>")
+@example("| a | b |\n|---|---|\n| ` | <b>` |")
+@example("```\n<script>\n```\n```\n<!-- \n")
+def test_no_reader_finds_html_or_an_image(words: str) -> None:
+    assert found(without_html(words)) == set()
+
+
+@given(st.lists(WORDS, max_size=4))
+def test_nor_in_what_is_made_of_several_texts(texts: list[str]) -> None:
+    assert found(without_html("\n\n".join(["### Task", *texts, "> a note"]))) == set()
+
+
+_CODE_OR_LINKS = ("`", "~", "    ", "\t", "](", "]:")
+_SIMPLE = [p for p in PIECES if not any(each in p for each in _CODE_OR_LINKS)]
+
+
+@given(st.lists(st.sampled_from(_SIMPLE), max_size=25).map("".join))
+def test_a_page_shows_the_same_words_as_before(words: str) -> None:
+    page = MarkdownIt("commonmark", {"html": False}).disable("autolink")
+    assert page.render(without_html(words)) == page.render(words)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "```cpp\n#include <vector>\nstd::vector<int> x;\n```",
+        "Take `List<int>` or ``a ` <b>``.",
+        "    if a < b and c > d:\n        <indented>\n",
+        "- first\n\n  ```html\n  <b>bold</b> ![i](x)\n  ```\n",
+        "> ```\n> <quoted>\n> ```",
+    ],
+)
+def test_code_stays_as_it_was(code: str) -> None:
+    assert without_html(code) == code
+
+
+def test_what_is_no_code_reads_as_it_was_written() -> None:
+    assert without_html("if a <b> c ![i](u)") == "if a &lt;b> c !\\[i](u)"
+    shown = MarkdownIt("commonmark", {"html": True}).render(without_html("a <b> & `<c>`"))
+    assert shown == "<p>a &lt;b&gt; &amp; <code>&lt;c&gt;</code></p>\n"
+
+
+def test_text_without_either_is_not_touched() -> None:
+    text = "# Title\n\n*a* & b > c [link](http://e) | x |\r\n`code`"
+    assert without_html(text) == text.replace("\r\n", "\n")
+
+
+def test_html_shows_raw_html_as_text() -> None:
+    assert "<b>" not in as_html("<b>x</b> ![i](http://e)")
+    assert "<img" not in as_html("![i](http://e)")
+    assert "<strong>x</strong>" in as_html("**x**")

@@ -1,0 +1,67 @@
+"""The list of sessions and the news of dead turns: one at a time, whatever one of them does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nb_agents.jupyter import session_verbs
+from nb_agents.session import history
+from tests.damage import small_sessions
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that are displayed."""
+    texts: list[str] = []
+
+    def display(bundle: dict[str, Any]) -> None:
+        texts.append(bundle["text/plain"])
+
+    for module in ("session_verbs", "tables"):
+        monkeypatch.setattr(f"nb_agents.jupyter.{module}.display", display)
+    return texts
+
+
+def test_a_defect_of_ours_in_one_session_hides_no_other(
+    tmp_path: Path, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_sessions(tmp_path)
+    load = history.load_session
+
+    def fails_for_one(path: Path) -> Any:
+        if path.name == "team":
+            raise RuntimeError("a defect")
+        return load(path)
+
+    monkeypatch.setattr(session_verbs, "load_session", fails_for_one)
+    session_verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
+    table, said = shown
+    assert "recipe   1      incomplete (stopped)  " in table
+    assert said == "Session 'team' can't be shown: RuntimeError: a defect."
+
+
+def test_a_session_says_what_of_it_is_not_read_in_one_sentence(
+    tmp_path: Path, shown: list[str]
+) -> None:
+    team, _ = small_sessions(tmp_path)
+    journal = team / "turn_1" / "events.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:], b'{"kind": "x"}\n']))
+    session_verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
+    [_, said] = shown
+    assert said == (
+        "Not read: team/1: events.jsonl: 2 lines can't be read and were skipped "
+        "(the first is line 2)."
+    )
+
+
+def test_the_table_of_sessions_is_one_line_a_session(tmp_path: Path, shown: list[str]) -> None:
+    team, _ = small_sessions(tmp_path)
+    team.rename(tmp_path / "te\nam\x1b[2J")
+    session_verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
+    assert len(shown[0].splitlines()) == 3
+    assert "te am" in shown[0] and "\x1b" not in shown[0]

@@ -1,0 +1,289 @@
+"""What a mask takes out of texts, of values and of texts that come in pieces."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from nb_agents.config.secret_names import is_distinctive
+from nb_agents.config.secrets import Secret
+from nb_agents.errors import ConfigError, NbAgentsError
+from nb_agents.masking import Mask, MaskedStream
+from nb_agents.masking.search import MIN_HELD
+
+KEY = "sk-1f9Qz7LmX02pABCDEFGH"
+OTHER = "sk-1f9Qz7LmX02pZZ"  # begins as the first does
+ODD = 'q"uote\\ü+/=12x9Zk'
+LINES = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhk1\nG9w0BAQEFAASCBKcw2\n-----END KEY-----"
+NAMES = ("api_key", "authorization")
+
+
+def mask(*secrets: str, names: tuple[str, ...] = NAMES) -> Mask:
+    return Mask(Secret(each, names) for each in secrets)
+
+
+# Whole texts
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ODD,
+        json.dumps(ODD),
+        json.dumps(ODD, ensure_ascii=False),
+        repr(ODD),
+        quote(ODD),
+        quote(ODD, safe=""),
+        quote(ODD, safe="").lower().replace("zk", "Zk").replace("%20", "+"),
+    ],
+)
+def test_a_key_is_hidden_as_it_is_and_as_json_python_and_addresses_write_it(written: str) -> None:
+    assert mask(ODD).text(f"<{written}>") in ("<[key]>", '<"[key]">', "<'[key]'>")
+
+
+@pytest.mark.parametrize("length", range(len(KEY) + 1))
+def test_a_cut_lets_no_beginning_of_a_key_through_that_can_be_told(length: int) -> None:
+    cut = KEY[:length]
+    hidden = mask(KEY).text(f"its {cut}… and on")
+    assert hidden == f"its {'[key]' if is_distinctive(cut) else cut}… and on"
+
+
+def test_keys_that_begin_alike_are_hidden_whole() -> None:
+    assert mask(KEY, OTHER).text(f"{OTHER} {KEY} {KEY[:18]}") == "[key] [key] [key]"
+
+
+def test_each_line_of_a_key_with_lines_is_hidden() -> None:
+    shown = mask(LINES).text(f"{LINES}\nand: MIIEvQIBADANBgkqhk1, G9w0BAQEFAASCBKcw2")
+    assert shown == "[key]\nand: [key], [key]"
+
+
+ORDINARY = ["lm-studio", "test", "no-key-needed", "k", "password12345", "my pass word is", "x" * 40]
+
+
+@pytest.mark.parametrize("value", ORDINARY)
+def test_an_ordinary_value_is_hidden_beside_its_name_alone(value: str) -> None:
+    hidden = mask(value, names=("api_key", "Authorization", "LLM_KEY"))
+    text = f"{value} is written; the key {value}, key: {value}, OTHER_KEY: {value}"
+    text = text.replace("OTHER_KEY", "OTHER")
+    assert hidden.text(text) == text
+    for before in (
+        "api_key=", "api_key: ", 'api_key="', "api-key='", '"api_key": "', "apiKey: ",
+        '\\"api_key\\": \\"', "Authorization: Bearer ", "authorization: ", "LLM_KEY=", "llm_key = ",
+    ):  # fmt: skip
+        assert hidden.text(f"a {before}{value}, b") == f"a {before}[key], b"
+        assert hidden.text(f"a {before}{value}") == f"a {before}[key]"
+        assert hidden.text(f"{before}{value}more") == f"{before}{value}more"
+
+
+def test_an_ordinary_value_is_hidden_where_it_is_found_under_its_name() -> None:
+    hidden = mask("test", names=("API_KEY",))
+    assert hidden.value({"api_key": "test", "apiKey": ["test"], "task": "test", "n": 1}) == {
+        "api_key": "[key]",
+        "apiKey": ["[key]"],
+        "task": "test",
+        "n": 1,
+    }
+
+
+def test_the_path_of_a_keys_file_is_no_key(tmp_path: Any) -> None:
+    file = tmp_path / "aB3xZ91qQ7.json"
+    file.touch()
+    text = f"reads {file}, GOOGLE_CREDENTIALS={file}"
+    hidden = mask(str(file), names=("GOOGLE_CREDENTIALS",))
+    assert hidden.text(text) == f"reads {file}, GOOGLE_CREDENTIALS=[key]"
+
+
+def test_keys_that_come_later_are_hidden_from_then_on() -> None:
+    hidden = mask()
+    stream = MaskedStream(hidden)
+    assert (hidden.text(KEY), stream.push("its ")) == (KEY, "its ")
+    hidden.add([Secret(KEY), Secret("")])
+    assert (hidden.text(KEY), stream.push(KEY), stream.flush()) == ("[key]", "[key]", "")
+
+
+# Values
+
+
+class Pair(NamedTuple):
+    one: str
+    other: Any
+
+
+@dataclass(frozen=True)
+class Thing:
+    text: str
+    held: Any = None
+
+
+class Odd:
+    def __str__(self) -> str:
+        return f"odd {KEY}"
+
+
+def test_texts_of_any_plain_value_are_hidden() -> None:
+    value = Thing(f"a {KEY}", {KEY: [Pair(KEY, (KEY, 1, None, True, 2.5))], "o": Odd()})
+    assert mask(KEY).value(value) == Thing(
+        "a [key]", {"[key]": [Pair("[key]", ("[key]", 1, None, True, 2.5))], "o": "odd [key]"}
+    )
+
+
+def test_a_value_without_a_key_stays_the_same_one() -> None:
+    value = Thing("text", {"a": [1, "b"]})
+    assert mask(KEY).value(value) is value
+
+
+def test_a_value_that_is_nested_without_end_is_cut() -> None:
+    value: Any = KEY
+    for _ in range(10_000):
+        value = [value]
+    shown = json.dumps(mask(KEY).value({"a": value}))
+    assert "[nested too deeply]" in shown and KEY not in shown
+
+
+# Errors
+
+
+class Stubborn(Exception):
+    def __str__(self) -> str:
+        return f"always {KEY}"
+
+
+def test_an_errors_texts_and_causes_are_hidden() -> None:
+    error = ConfigError(f"is {KEY}", file=f"/{KEY}/f")
+    error.others = (ConfigError(f"and {KEY}"),)
+    error.__cause__ = ValueError(f"of {KEY}")
+    hidden = mask(KEY).error(error)
+    assert hidden is error
+    assert str(error) == "/[key]/f: is [key]\nand [key]"
+    assert KEY not in f"{error!r} {error.__cause__!r}"
+
+
+def test_an_error_that_makes_its_text_anew_is_told_as_another() -> None:
+    error = mask(KEY).error(Stubborn())
+    assert (type(error), str(error)) == (NbAgentsError, "Stubborn: always [key]")
+    assert error.__cause__ is None
+
+
+# Pieces
+
+
+def as_stream(hidden: Mask, text: str) -> re.Pattern[str]:
+    """What a text is in pieces: a few letters of each secret may have been shown before it."""
+    parts, at = [], 0
+    for start, end in hidden._search.scan(text, is_whole=True).found:
+        first = text[start : start + MIN_HELD - 1]
+        begun = "|".join(re.escape(first[:n]) for n in range(len(first) + 1))
+        parts.append(re.escape(text[at:start]) + rf"(?:{begun})\[key\]")
+        at = end
+    return re.compile("".join([*parts, re.escape(text[at:])]))
+
+
+ALPHABET = "sk-1f9Qab =:\"'\\\n"
+"""Few characters, so that beginnings of keys are everywhere."""
+
+secret_texts = st.one_of(
+    st.sampled_from([KEY, OTHER, ODD, LINES, "lm-studio", "test", "no-key-needed", "k", "k k"]),
+    st.text(ALPHABET, min_size=1, max_size=20),
+    st.text(min_size=12, max_size=20),
+)
+words = st.one_of(
+    st.text(ALPHABET, max_size=12),
+    st.text(max_size=6),
+    st.sampled_from(["api_key", "API-KEY", "apikey=", "Authorization: Bearer ", '": "', " ", "\n"]),
+)
+
+
+@st.composite
+def cases(draw: Any) -> tuple[list[str], list[str]]:
+    """Secrets, and a text that holds them, or parts of them, in pieces."""
+    secrets = draw(st.lists(secret_texts, min_size=1, max_size=4))
+    known = st.sampled_from(secrets)
+    parts = st.lists(
+        st.one_of(
+            words,
+            known,
+            known.map(lambda s: json.dumps(s)[1:-1]),
+            known.flatmap(lambda s: st.integers(0, len(s)).map(lambda n: s[:n])),
+        ),
+        max_size=8,
+    )
+    text = "".join(draw(parts))
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=12)))
+    return secrets, [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+@given(cases())
+@example(([KEY], list(KEY)))
+@example(([KEY, OTHER], [KEY[:16], KEY[16:], OTHER[:15], " end"]))
+@example((["lm-studio"], ["API", "_key = ", '"lm', "-studio", '"']))
+@example((["k"], ["api_key=k", "ey"]))
+def test_pieces_together_are_the_whole_but_for_a_few_letters(
+    case: tuple[list[str], list[str]],
+) -> None:
+    secrets, pieces = case
+    hidden = mask(*secrets)
+    stream = MaskedStream(hidden)
+    shown = [stream.push(piece) for piece in pieces]
+    shown.append(stream.flush())
+    assert as_stream(hidden, "".join(pieces)).fullmatch("".join(shown))
+    assert stream.flush() == ""
+
+
+@given(cases())
+def test_no_text_shows_a_key_that_can_be_told(case: tuple[list[str], list[str]]) -> None:
+    secrets, pieces = case
+    hidden = mask(*secrets).text("".join(pieces))
+    left = hidden.replace("[key]", "\0")
+    assert not [secret for secret in secrets if is_distinctive(secret) and secret in left]
+
+
+@given(cases(), st.data())
+def test_a_flush_before_the_end_loses_no_word_and_shows_no_key(
+    case: tuple[list[str], list[str]], data: st.DataObject
+) -> None:
+    secrets, pieces = case
+    hidden = mask(*secrets, names=())  # a name's value may be another when more of it comes
+    assume(hidden.text("".join(pieces)) == "".join(pieces))
+    stream, shown = MaskedStream(hidden), ""
+    for piece in pieces:
+        shown += stream.push(piece)
+        if data.draw(st.booleans()):
+            shown += stream.flush()
+    # Without a key in them, all words are there: none is hidden, none is twice.
+    assert shown + stream.flush() == "".join(pieces)
+
+
+@pytest.mark.parametrize("cut", range(len(KEY)))
+def test_what_follows_a_flush_within_a_key_is_hidden_all_the_same(cut: int) -> None:
+    stream = MaskedStream(mask(KEY))
+    before = stream.push(f"a {KEY[:cut]}") + stream.flush()
+    assert before == "a [key]" if is_distinctive(KEY[:cut]) else before == f"a {KEY[:cut]}"
+    assert stream.push(f"{KEY[cut:]} b") + stream.flush() == "[key] b"
+
+
+@given(st.lists(st.text("abc sk-1f9Q", min_size=1, max_size=10), max_size=30))
+def test_no_more_is_held_back_than_what_may_become_a_key(pieces: Sequence[str]) -> None:
+    stream, given_, shown = MaskedStream(mask(KEY)), "", ""
+    for piece in pieces:
+        given_ += piece
+        shown += stream.push(piece)
+        held = given_[len(shown) :]
+        assert given_ == shown + held
+        assert KEY.startswith(held) and len(held) < len(KEY)
+        assert not held or len(held) >= MIN_HELD
+
+
+def test_a_hundred_keys_leave_a_long_text_as_it_is() -> None:
+    keys = [base64.b64encode(bytes(range(n, n + 24))).decode() for n in range(100)]
+    text = Path(__file__).read_text("utf-8") * 20
+    assert mask(*keys).text(text) is text

@@ -1,0 +1,247 @@
+"""What a hostile or broken server may cost: an error that names the limit, and little memory."""
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nb_agents
+from nb_agents import TeamSpec
+from nb_agents.errors import ReplyTooLongError
+from nb_agents.models import response_limits as limits
+from nb_agents.models.providers import http_client
+from nb_agents.models.response_limits import EventBuffer
+from tests.canaries import KEY
+from tests.model_server import ModelServer, Reply, ToolCall
+from tests.team_kit import finish
+
+ROOT = Path(__file__).parent.parent.parent
+KINDS = {"openai": "vllm", "anthropic": "claude", "google": "gemini"}
+MAX_GROWTH_MB = 50
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+# What a server sends ------------------------------------------------------------------------------
+
+
+def _forever(piece: bytes) -> Callable[[], Iterator[bytes]]:
+    return lambda: iter(lambda: piece, b"")
+
+
+def _bomb(content: bytes) -> Iterator[bytes]:
+    packed = zlib.compressobj(9, zlib.DEFLATED, 31)
+    while True:
+        yield packed.compress(content)
+
+
+def _chunk(protocol: str, text: str) -> bytes:
+    """One event that holds a word, in a protocol's dialect."""
+    delta = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
+    chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "choices": [delta]}
+    parts = {"index": 0, "content": {"role": "model", "parts": [{"text": text}]}}
+    block = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}
+    event = {"openai": chunk, "google": {"candidates": [parts]}, "anthropic": block}[protocol]
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+def _many_calls(count: int) -> Reply:
+    return Reply(tool_calls=tuple(ToolCall("f", {"n": n}) for n in range(count)))
+
+
+GZIP = {"Content-Encoding": "gzip"}
+MB = 2**20
+
+
+def _attacks(protocol: str) -> dict[str, tuple[Reply, str]]:
+    """Replies without measure, each with the limit that its error names."""
+    return {
+        "a-line-without-end": (Reply(body=_forever(b"x" * 65536)), "524288 bytes"),
+        "a-gzip-bomb": (Reply(body=lambda: _bomb(b"\0" * 16 * MB), headers=GZIP), "524288 bytes"),
+        "an-error-of-400-MB": (Reply(status=400, body=lambda: [b"e" * MB] * 400), "65536 bytes"),
+        "a-chunk-of-30-MB": (
+            Reply(body=lambda: [_chunk(protocol, "w" * 30 * MB)]),
+            "524288 bytes",
+        ),
+        "10000-tool-calls": (_many_calls(10_000), "256 tool calls"),
+        "an-event-of-100000-values": (
+            Reply(body=lambda: [b'data: {"a": [' + b"{}," * 100_000 + b"{}]}\n\n"]),
+            "10000 values",
+        ),
+        "an-event-of-10000-lines": (Reply(body=_forever(b":\n" * 10_000)), "1000 lines"),
+        "a-word-a-million-times": (
+            Reply(body=_forever(_chunk("openai", "w" * 10_000))),
+            "500000 characters" if protocol == "openai" else "33554432 bytes",
+        ),
+    }
+
+
+PLAY = """
+import json, resource, sys
+import nb_agents
+from nb_agents import TeamSpec
+
+def play(model):
+    backend = {**json.loads(sys.argv[1]), "model": model}
+    team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+    run = nb_agents.start("t", team, session_root=sys.argv[2])
+    run.wait_over(60)
+    return run
+
+def used_mb():
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+assert play("friendly").result == "done"
+for name in sys.argv[3:]:
+    before = used_mb()
+    run = play(name)
+    told = {"status": run.status, "error": run.view.agents["ann"].error}
+    print(json.dumps({"name": name, "grown_mb": used_mb() - before, **told}))
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("protocol", KINDS)
+def test_a_reply_without_measure_is_an_error_that_names_the_limit_and_costs_little_memory(
+    tmp_path: Path, server: ModelServer, protocol: str
+) -> None:
+    attacks = _attacks(protocol)
+    server.script("friendly", Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),)))
+    for name, (reply, _) in attacks.items():
+        server.script(name, reply)
+    url = server.url if protocol == "openai" else server.base
+    backend = {"type": KINDS[protocol], "base_url": url, "api_key": KEY}
+    command = [sys.executable, "-c", PLAY, json.dumps(backend), str(tmp_path), *attacks]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    played = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    told = [json.loads(line) for line in played.stdout.splitlines()]
+    assert [each["name"] for each in told] == list(attacks)
+    for each in told:
+        named = f"went over the limit of {attacks[each['name']][1]} and was cut."
+        assert named in each["error"], each
+        assert each["status"] == "failed"
+        assert each["grown_mb"] < MAX_GROWTH_MB, each
+    # None of them is asked again: it would say the same.
+    assert server.count() == len(attacks) + 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(body=_forever(b"data: {}\n\n" * 5000)),
+        Reply(body=_forever(b":\n\n" * 20_000)),
+        Reply(body=_forever(b"x")),
+        Reply(body=lambda: _bomb(b"data: {}\n\n" * MB), headers=GZIP),
+    ],
+    ids=["empty events", "comments", "bytes", "packed events"],
+)
+def test_a_server_that_sends_as_fast_as_it_can_is_stopped_at_once(
+    tmp_path: Path, server: ModelServer, reply: Reply
+) -> None:
+    server.script("m", reply)
+    backend = {"type": "vllm", "model": "m", "base_url": server.url}
+    team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+    run = nb_agents.start("t", team, session_root=tmp_path)
+    server.wait_open(1)
+    run.stop(now=True)
+    finish(run)
+    assert (run.status, run.view.agents["ann"].outcome) == ("cancelled", "killed")
+    server.wait_closed()
+    assert [r.closed_by for r in server.requests] == ["client"]
+
+
+# Whole events -------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n\n", b"event: y"])),
+    st.data(),
+)
+def test_pieces_become_whole_events_and_nothing_is_lost(
+    parts: list[bytes], data: st.DataObject
+) -> None:
+    whole = b"".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    events, portions = EventBuffer(), []
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        portions += events.add(whole[start:end])
+    assert b"".join(portions) + events.rest == whole
+    assert all(p.endswith((b"\n\n", b"\r\r", b"\n\r\n")) for p in portions)
+    assert b"\n\n" not in events.rest
+
+
+def test_small_events_are_handed_on_in_portions_and_a_large_one_whole() -> None:
+    small, large = b"data: x\n\n" * 4000, b"data: " + b"x" * 50_000 + b"\n\n"
+    portions = EventBuffer().add(small + large + small)
+    assert b"".join(portions) == small + large + small
+    assert large in portions
+    assert max(len(p) for p in portions if p != large) <= 16 * 2**10
+
+
+def test_an_event_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
+    longest = b"x" * (limits.MAX_EVENT_BYTES - 2) + b"\n\n"
+    assert EventBuffer().add(longest) == [longest]
+    with pytest.raises(ReplyTooLongError, match="524288 bytes"):
+        EventBuffer().add(b"x" + longest)
+
+
+def test_commas_and_brackets_within_texts_are_no_values() -> None:
+    text = json.dumps('{"a": [1, 2], "quoted \\": {,,,,'[:-1] + "\\" + '"' + ",[{" * 50_000)
+    event = b'data: {"text": ' + text.encode() + b"}\n\n"
+    assert EventBuffer().add(event) == [event]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
+async def test_a_reply_within_the_limits_comes_through_byte_by_byte(
+    server: ModelServer, coding: str
+) -> None:
+    said = b"data: one\n\ndata: two\r\n\r\nno end"
+    packed = zlib.compressobj(wbits=31 if coding == "gzip" else 15)
+    sent = said if coding == "identity" else packed.compress(said) + packed.flush()
+    pieces = [sent[n : n + 1] for n in range(len(sent))]
+    server.script("m", Reply(body=lambda: pieces, headers={"Content-Encoding": coding}))
+    async with http_client() as client:
+        asked: dict[str, Any] = {"model": "m", "stream": True}
+        got = await client.post(f"{server.url}/chat/completions", json=asked)
+    assert got.content == said
+
+
+@pytest.mark.anyio
+async def test_a_connection_is_used_again_after_a_reply_that_was_read_to_its_end(
+    server: ModelServer,
+) -> None:
+    from pydantic_ai.direct import model_request_stream
+    from pydantic_ai.messages import ModelRequest, UserPromptPart
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    ports = set()
+
+    async def note(response: httpx2.Response) -> None:
+        ports.add(response.extensions["network_stream"].get_extra_info("client_addr"))
+
+    async with http_client() as client:
+        client.event_hooks["response"].append(note)
+        provider = OpenAIProvider(base_url=server.url, api_key="k", http_client=client)
+        model = OpenAIChatModel("m", provider=provider)
+        for _ in range(3):
+            asked = [ModelRequest(parts=[UserPromptPart("hi")])]
+            async with model_request_stream(model, asked) as stream:
+                async for _ in stream:
+                    pass
+    assert (server.count(), len(ports)) == (3, 1)

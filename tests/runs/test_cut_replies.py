@@ -1,0 +1,239 @@
+"""Replies that are cut off or refused, end to end: neither becomes an answer in silence."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import TeamSpec
+from nb_agents import events as ev
+from nb_agents.errors import RunFailed
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.recipes.live import over, write
+from tests.team_kit import WAIT_S, events, finish, outcome, outcomes
+
+LIMIT = "at its token limit (max_tokens)"
+KINDS = ["vllm", "claude", "gemini"]
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+def team_of(server: ModelServer, *agents: str, kind: str = "vllm") -> TeamSpec:
+    """A team whose agents have models of their own names on the server."""
+    url = server.url if kind == "vllm" else server.base
+    backend = {"type": kind, "base_url": url, "api_key": "k"}
+    return TeamSpec.model_validate(
+        {"agents": [{"id": a, "backend": {**backend, "model": a}} for a in agents]}
+    )
+
+
+def start(root: Path, server: ModelServer, *agents: str, kind: str = "vllm") -> Run:
+    return nb_agents.start("the task", team_of(server, *agents, kind=kind), session_root=root)
+
+
+def answer(text: str, **more: Any) -> Reply:
+    return Reply(tool_calls=(ToolCall("new_answer", {"content": text}),), **more)
+
+
+def vote(label: str) -> Reply:
+    return Reply(tool_calls=(ToolCall("vote", {"agent_id": label, "reason": "best"}),))
+
+
+# Cut off ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_that_was_cut_off_goes_on_where_it_stopped(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    server.script(
+        "a",
+        Reply("one two three", stop_after=2),
+        Reply(" three four five", stop_after=2),
+        Reply(" five"),
+    )
+    run = finish(start(tmp_path, server, "a", kind=kind))
+    assert run.result == "one two three four five"
+    first, second, third = server.requests
+    assert LIMIT not in first.prompt
+    assert f"cut off {LIMIT}" in second.prompt and "ends in: one two\n" in second.prompt
+    assert "ends in: one two three four\n" in third.prompt
+    cuts = events(run, ev.ReplyCut)
+    assert [(e.call, e.kept) for e in cuts] == [(1, "one two"), (2, "one two three four")]
+    assert run.view.notices == (f"a's reply was cut off {LIMIT}; it goes on.",)
+    # No word of the answer is also told to be one that was never submitted.
+    assert run.view.agents["a"].unsubmitted == ""
+
+
+@pytest.mark.parametrize("kind", ["vllm", "claude"])
+def test_an_answer_that_was_cut_off_in_its_call_goes_on(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    server.script("a", answer("one two three four", stop_after=3), answer("ee four"))
+    run = finish(start(tmp_path, server, "a", kind=kind))
+    assert run.result == "one two three four"
+    assert "Call new_answer again with the rest alone" in server.requests[1].prompt
+    assert events(run, ev.TurnRejected) == []
+
+
+def test_an_answer_that_never_becomes_whole_is_taken_and_says_that_it_is_cut(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.script("a", Reply("x y z", stop_after=2))
+    run = finish(start(tmp_path, server, "a"))
+    assert server.count() == 10
+    assert run.result == "x y" * 10 + f"\n\n[Cut off here {LIMIT}.]"
+    assert run.view.notices[-1] == f"a's answer is not whole: it was cut off {LIMIT}."
+
+
+def test_a_tool_call_that_was_cut_off_is_not_run_and_the_agent_told(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    big = ToolCall("write_file", {"path": "n.md", "content": "a long text"})
+    server.script("a", Reply(tool_calls=(big,), stop_after=4), answer("done"))
+    run = finish(start(tmp_path, server, "a"))
+    assert run.result == "done"
+    assert f"This call was cut off {LIMIT}; nothing of it was done." in server.requests[1].prompt
+    assert [e.outcome for e in events(run, ev.ToolFinished)] == ["error"]
+    assert not (run.path / "workspaces" / "a" / "n.md").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reply_that_was_cut_off_before_its_first_word_is_asked_for_again(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    server.script("a", Reply("", stop_after=0), answer("short"))
+    run = finish(start(tmp_path, server, "a", kind=kind))
+    assert run.result == "short"
+    assert "before anything that counts. Be brief" in server.requests[1].prompt
+
+
+def test_one_whose_replies_are_all_cut_off_before_an_answer_is_out(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.script("a", Reply("", stop_after=0))
+    run = finish(start(tmp_path, server, "a"))
+    assert (
+        run.view.agents["a"].error == f"a: 3 of its replies were cut off {LIMIT}, before an answer."
+    )
+    assert server.count() == 3
+
+
+def test_a_reason_that_nobody_knows_is_no_end(tmp_path: Path, server: ModelServer) -> None:
+    server.script("a", Reply("so far", finish="abort"), Reply("END"))
+    run = finish(start(tmp_path, server, "a"))
+    assert run.result == "so far"
+    assert "cut off by its server (abort)" in server.requests[1].prompt
+
+
+def test_a_resume_goes_on_with_what_was_kept_of_an_answer(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.script("a", Reply("one two three", stop_after=2), Reply(" three four", hang_after=1))
+    run = start(tmp_path, server, "a")
+    wait_until(lambda: run.view.agents["a"].partial == "one two three", WAIT_S, "the second piece")
+    run.stop(now=True)
+    finish(run)
+    kept = load_session(run.path.parent).turns[-1].view.agents["a"]
+    assert kept.unsubmitted == "one two three"
+    server.script("a", Reply(" three four five"))
+    again = run.resume()
+    again.wait_over(WAIT_S)
+    assert again.result == "one two three four five"
+    assert "ends in: one two\n" in server.requests[-1].prompt
+    assert events(again, ev.ReplyCut) == []
+
+
+def test_a_recipes_step_goes_on_too(tmp_path: Path, server: ModelServer) -> None:
+    server.script("a", Reply("one two three", stop_after=2), Reply(" three"), Reply("fine"))
+    steps = """
+steps:
+- {id: first, agent: a, prompt: "count", output: counted}
+- {id: last, agent: a, prompt: "they said: {{counted}}"}
+"""
+    run = nb_agents.start(
+        recipe=write(tmp_path, steps), config=team_of(server, "a"), session_root=tmp_path / "s"
+    )
+    over(run)
+    assert run.status == "completed"
+    assert "they said: one two three" in server.requests[-1].prompt
+    assert run.view.agents["first"].answer == "one two three"
+    assert run.view.agents["first"].unsubmitted == ""
+
+
+# Refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "said"),
+    [
+        ("vllm", Reply("I ca", finish="content_filter"), "It refused to answer (content_filter)."),
+        ("vllm", Reply(refusal="I can't."), "It refused to answer. It said: I can't."),
+        ("claude", Reply("I ca", finish="refusal"), "It refused to answer (refusal)."),
+        ("gemini", Reply("I ca", finish="SAFETY"), "It refused to answer (SAFETY)."),
+    ],
+)
+def test_a_refusal_is_shown_as_one_and_never_as_an_answer(
+    tmp_path: Path, server: ModelServer, kind: str, reply: Reply, said: str
+) -> None:
+    server.script("a", reply)
+    run = finish(start(tmp_path, server, "a", kind=kind))
+    error = outcome(run)
+    assert isinstance(error, RunFailed)
+    assert error.reasons == {"a": f"a: {said}"}
+    assert (run.view.answer, run.view.agents["a"].phase) == ("", "failed")
+    assert server.count() == 1
+
+
+def test_a_team_goes_on_without_one_that_refuses(tmp_path: Path, server: ModelServer) -> None:
+    server.script("a", answer("no", finish="content_filter"))
+    server.script("b", answer("b's"), vote("agent2"), Reply("the result"))
+    run = finish(start(tmp_path, server, "a", "b"))
+    assert (run.result, run.view.winner) == ("the result", "b")
+    assert outcomes(run) == {"a": "failed", "b": "finished"}
+    assert run.view.agents["a"].answers == ()
+
+
+def test_a_turn_that_all_refuse_has_failed(tmp_path: Path, server: ModelServer) -> None:
+    server.default = Reply("no", finish="content_filter")
+    run = finish(start(tmp_path, server, "a", "b"))
+    refused = "It refused to answer (content_filter)"
+    assert f"failed: a: a: {refused}; b: b: {refused}. What it did is kept" in str(outcome(run))
+
+
+def test_the_answer_of_a_presenter_that_refuses_stands(tmp_path: Path, server: ModelServer) -> None:
+    server.script("a", answer("a's"), vote("agent1"), Reply("no", finish="content_filter"))
+    server.script("b", answer("b's"), vote("agent1"))
+    run = finish(start(tmp_path, server, "a", "b"))
+    assert run.result == "a's"
+    assert any("refused to answer (content_filter)" in text for text in run.view.notices)
+
+
+def test_a_step_that_is_refused_fails_by_that_reason(tmp_path: Path, server: ModelServer) -> None:
+    server.script("a", Reply("no", finish="content_filter"))
+    steps = 'steps:\n- {id: only, agent: a, prompt: "count"}\n'
+    run = nb_agents.start(
+        recipe=write(tmp_path, steps), config=team_of(server, "a"), session_root=tmp_path / "s"
+    )
+    over(run)
+    assert run.status == "failed"
+    assert "It refused to answer (content_filter)." in run.view.agents["only"].error
+
+
+# Broken -------------------------------------------------------------------------------------------
+
+
+def test_a_reply_that_broke_is_asked_for_again(tmp_path: Path, server: ModelServer) -> None:
+    server.script("a", Reply("x", finish="MALFORMED_FUNCTION_CALL"), answer("done"))
+    run = finish(start(tmp_path, server, "a", kind="gemini"))
+    assert run.result == "done"
+    [failed] = events(run, ev.ModelFailed)
+    assert failed.error == "The reply broke off (MALFORMED_FUNCTION_CALL)."

@@ -1,0 +1,90 @@
+"""A turn whose journal is damaged: a sentence says what is not known, and the rest goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.errors import UserError
+from nb_agents.runs.resume import preview, resume
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from tests.recipes.live import answering, begin, write
+from tests.team_kit import WAIT_S, events, finish
+
+RECIPE = 'steps:\n- {id: ask, agent: worker, prompt: "Ask", output: said}\n'
+
+
+def change(run: Run, edit: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """Edit each line of a run's journal; None takes it away."""
+    path = run.path / "events.jsonl"
+    edited = [edit(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in edited if line is not None))
+
+
+def stopped_recipe(root: Path) -> Run:
+    gate = Gate()
+    run = begin(write(root, RECIPE), ScriptedModel(Turn("half ", gate=gate)))
+    gate.wait_reached()
+    run.stop(now=True)
+    return finish(run)
+
+
+def test_a_recipe_whose_journal_was_cut_before_it_was_read_is_asked_for(tmp_path: Path) -> None:
+    run = stopped_recipe(tmp_path)
+    change(run, lambda line: line if line["kind"] == "turn_started" else None)
+    team = scripted_team(worker=answering("Said."))
+    for what in (preview, partial(resume, config=team)):
+        with pytest.raises(UserError, match="does not hold the recipe .* --recipe FILE"):
+            what("s", session_root=tmp_path / "sessions")
+    again = resume("s", team, tmp_path / "sessions", recipe=tmp_path / "main.yaml")
+    assert finish(again).result == {"said": "Said."}
+
+
+def team_at_its_second_call(root: Path) -> Run:
+    gate = Gate()
+    note = Call("write_file", {"path": "notes.md", "content": "kept"})
+    model = ScriptedModel(Turn(calls=(note,)), Turn("half ", gate=gate))
+    run = nb_agents.start("t", scripted_team(ada=model), session="s", session_root=root)
+    gate.wait_reached()
+    run.stop(now=True)
+    return finish(run)
+
+
+BROKEN: dict[str, Any] = {
+    "a list": [],
+    "a text": "hello",
+    "null": None,
+    "no parts": {"kind": "response"},
+    "other parts": {"kind": "response", "parts": [1, {"part_kind": "tool-call"}]},
+    "deeply nested": json.loads("[" * 150 + "]" * 150),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("field", ["response", "request"])
+def test_a_round_whose_messages_can_not_be_read_begins_anew(
+    tmp_path: Path, field: str, what: str
+) -> None:
+    run = team_at_its_second_call(tmp_path)
+    value = [BROKEN[what]] if field == "request" else BROKEN[what]
+    change(run, lambda line: {**line, field: value} if field in line else line)
+    assert "Runs again: the round of ada (its journal is damaged)." in str(preview("s", tmp_path))
+    again = resume("s", scripted_team(ada=ScriptedModel(Answer("Done."))), tmp_path)
+    again.wait_over(WAIT_S)
+    assert (again.status, again.result) == ("completed", "Done.")
+    assert [e.number for e in events(again, ev.RoundStarted)][0] == 2
+
+
+@pytest.mark.parametrize("call_id", ["", "1.²", "1." + "9" * 5_000, "x.y", "1.-1", "1.1.1"])
+def test_a_tool_call_of_a_strange_number_is_passed_over(tmp_path: Path, call_id: str) -> None:
+    run = team_at_its_second_call(tmp_path)
+    change(run, lambda line: {**line, "call_id": call_id} if "call_id" in line else line)
+    assert "Runs again: 1 model call cut or failed (ada)." in str(preview("s", tmp_path))

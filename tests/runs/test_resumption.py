@@ -1,0 +1,302 @@
+"""What a resume does is what its preview, its notice and its card said: stopped after any event.
+
+The plays have what goes wrong in a team: an agent fails at once, another in its second round, one
+comes to nothing, all of them fail, one is stopped alone.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.agents.replay import dump_messages
+from nb_agents.cancel import CancellationStatus, StopRequest
+from nb_agents.runs import execution
+from nb_agents.runs.execution import Execution
+from nb_agents.runs.resume import preview
+from nb_agents.runs.resumption import what_resumes
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from tests.model_server import wait_until
+from tests.recipes.live import write
+from tests.recipes.rich import assert_truthful as assert_recipe_truthful
+from tests.runs.proof import all_events, assert_truthful
+from tests.team_kit import WAIT_S, start_by_rules
+
+LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
+WRITE = Call("write_file", {"path": "n.md", "content": "kept"})
+LIST = Call("list_files")
+BROKEN = Turn(text="half of it ", error=ModelHTTPError(401, "m"))
+EMPTY = Answer("")
+
+
+def plays(*first: Turn, later: Turn = Vote("agent2")) -> ScriptedModel:  # noqa: B008 - frozen
+    """A model that goes through these in its first round, and says the last in each other."""
+
+    def reply(messages: list[ModelMessage]) -> Turn:
+        opening = str(messages[0].parts[1].content)  # type: ignore[union-attr]
+        said = sum(isinstance(m, ModelResponse) for m in messages)
+        if "<FINAL PRESENTATION>" in opening:
+            return Turn(text="presented")
+        if "<ANSWER from=" in opening:
+            return later
+        return first[min(said, len(first) - 1)]
+
+    return ScriptedModel(reply)
+
+
+@dataclass(frozen=True)
+class Play:
+    """A team, and which of it a person stops alone, after which of its events."""
+
+    models: Callable[[], dict[str, ScriptedModel]]
+    alone: str = ""
+
+
+PLAYS = {
+    "one fails at once": Play(
+        lambda: {"a": plays(BROKEN), "b": plays(Turn(calls=(WRITE, LIST)), Answer("B's"))}
+    ),
+    "one comes to nothing": Play(
+        lambda: {"a": plays(Turn(calls=(WRITE,)), EMPTY), "b": plays(Answer("B's"))}
+    ),
+    "one fails after its answer": Play(
+        lambda: {"a": plays(Answer("A's"), later=BROKEN), "b": plays(Answer("B's"))}
+    ),
+    "two fail beside one": Play(
+        lambda: {"a": plays(BROKEN), "b": plays(Answer("B's")), "c": plays(EMPTY)}
+    ),
+    "all fail": Play(lambda: {"a": plays(Turn(calls=(WRITE,)), BROKEN), "b": plays(EMPTY)}),
+    "one fails, one is stopped alone": Play(
+        lambda: {"a": plays(BROKEN), "b": plays(Turn(calls=(LIST,)), Answer("B's"))}, alone="b"
+    ),
+}
+
+
+@dataclass
+class Hand:
+    """Stops runs: after the event of that number, or one agent once it has asked its model."""
+
+    after: int
+    level: CancellationStatus
+    alone: str = ""
+
+    def heed(self, run: Execution, event: ev.Event) -> None:
+        """Look at an event that was just written."""
+        if isinstance(event, ev.ModelStarted) and event.agent == self.alone:
+            request = StopRequest(CancellationStatus.IMMEDIATE, "api", "it alone")
+            run.agents[self.alone].request(request.level, request.source, request.reason)
+            alone, self.alone = self.alone, ""
+            run.stops.note(request, alone)
+        if run.view.seq == self.after and not run.view.is_over:
+            run.stops.request(StopRequest(self.level, "api", "at an event"))
+
+
+_hands: list[Hand] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _watched() -> Iterator[None]:
+    """Let the hand of the moment see all events of a run, as they are written."""
+    original = Execution.run
+
+    async def run(self: Execution) -> None:
+        emit, hand = self.recorder.emit, _hands[-1]
+
+        def watched(event: ev.Event) -> None:
+            emit(event)
+            hand.heed(self, event)
+
+        self.recorder.emit = watched  # type: ignore[method-assign]
+        await original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Execution, "run", run)
+        # Half of a run's time would go into reading certificates that nobody needs.
+        patch.setattr(
+            execution, "http_client", lambda: SimpleNamespace(aclose=anyio.lowlevel.checkpoint)
+        )
+        yield
+    _hands.clear()
+
+
+def over(run: Run) -> Run:
+    run.wait_over(WAIT_S)
+    return run
+
+
+def given(root: Path, play: Play, after: int = 0, level: str = "graceful") -> Run:
+    """Give a play, to its end or its stop."""
+    _hands.append(Hand(after, LEVELS[level], play.alone))
+    team = scripted_team(None, **play.models())
+    return over(nb_agents.start("t", team, "s", session_root=root))
+
+
+def resumed(run: Run, after: int = 0, **options: Any) -> Run:
+    """Go on with it, to its end or, after the event of that number, to its stop."""
+    _hands.append(Hand(after, LEVELS["immediate"]))
+    return over(run.resume(**options))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", PLAYS)
+def test_after_a_stop_at_any_event_a_resume_does_what_was_said(tmp_path: Path, name: str) -> None:
+    """Every second one is graceful; the resumption of every third is stopped, too."""
+    play = PLAYS[name]
+    given(tmp_path / "whole", play)
+    for after in range(2, len(all_events(tmp_path / "whole"))):
+        root = tmp_path / str(after)
+        run = given(root, play, after, tuple(LEVELS)[after % 2])
+        again = 3 + after % 5 if after % 3 == 0 else 0
+        # Where all fail, each resume is one more try.
+        while run.status != "completed" and run.turn < 4:
+            old, told = all_events(root), preview("s", root)
+            assert run.preview == told  # which its card tells
+            run, is_cut, again = resumed(run, after=again), again > 0, 0
+            assert run.view.notices[0] == str(told)
+            if not is_cut:
+                assert_truthful(told, old, all_events(root)[len(old) :])
+
+
+def test_one_whose_time_was_over_without_an_answer_goes_on_where_it_was(tmp_path: Path) -> None:
+    _hands.append(Hand(0, LEVELS["graceful"]))
+    held, gate = Gate(), Gate()
+    a = ScriptedModel(Turn(calls=(WRITE,)), Turn(text="so far ", gate=held), Answer("A's"))
+    b = ScriptedModel(Turn(text="hm ", gate=gate), Turn(gate=gate), Answer("B's"), Vote("agent1"))
+    times = {"initial_round_timeout_seconds": 0.3, "round_timeout_grace_seconds": 0}
+    run = start_by_rules(tmp_path, {"a": a, "b": b}, times)
+    wait_until(lambda: run.view.agents["a"].error)
+    over(run)
+    old, told = all_events(tmp_path, run.session), preview(run.session, tmp_path)
+    held.open()
+    gate.open()
+    again = resumed(run)
+    assert told.asked_again == ("a", "b")
+    assert_truthful(told, old, all_events(tmp_path, run.session)[len(old) :])
+    assert again.view.agents["a"].answers == ("A's",)
+    assert len([e for e in all_events(tmp_path, run.session) if isinstance(e, ev.ToolStarted)]) == 1
+
+
+RECIPE = """
+steps:
+- {id: one, type: bash, command: "echo one"}
+- {id: ask, agent: worker, prompt: Ask it, retry: {max_attempts: 2, initial_delay: 0.01}}
+- {id: two, type: bash, command: "if [ -e mark ]; then echo fine; else touch mark; exit 1; fi"}
+- {id: end, agent: worker, prompt: End it}
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("level", LEVELS)
+def test_after_a_stop_at_any_event_of_a_recipe_that_fails_a_resume_does_what_was_said(
+    tmp_path: Path, level: str
+) -> None:
+    path = write(tmp_path, RECIPE)
+
+    def begun(root: Path, after: int = 0) -> Run:
+        _hands.append(Hand(after, LEVELS[level]))
+        worker = ScriptedModel(BROKEN, Turn(calls=(WRITE,)), BROKEN, BROKEN, Turn(text="well"))
+        team = scripted_team(None, worker=worker)
+        return over(nb_agents.start(recipe=path, agents=team, session="s", session_root=root))
+
+    begun(tmp_path / "whole")
+    for after in range(3, len(all_events(tmp_path / "whole"))):
+        root = tmp_path / str(after)
+        run = begun(root, after)
+        while run.status != "completed" and run.turn < 8:
+            old, told = all_events(root), preview("s", root)
+            assert run.preview == told
+            run = resumed(run)
+            assert_recipe_truthful(told, old, all_events(root)[len(old) :])
+            assert run.view.notices[0] == str(told)
+        assert run.status == "completed"
+
+
+def cut(agent: str, call: int = 1) -> list[ev.Event]:
+    """A round of which the request was cut."""
+    started = ev.ModelStarted(agent=agent, call=call)
+    return [ev.RoundStarted(agent=agent, number=1), started, ev.ModelCut(agent=agent, call=call)]
+
+
+def calls_critic(agent: str) -> list[ev.Event]:
+    """A round in which another agent is called; the call and the other's request are cut."""
+    child, asks = f"{agent}/critic#1", {"name": "critic", "model": "m", "workspace": "w"}
+    response = dump_messages([ModelResponse(parts=[ToolCallPart("call_agent", {})])])[0]
+    return [
+        *cut(agent)[:-1],
+        ev.ModelFinished(agent=agent, call=1, response=response, usage=ev.Usage()),
+        ev.ToolStarted(agent=agent, call_id="1.0", tool="call_agent"),
+        ev.AgentCalled(agent=child, caller=agent, input="?", **asks),
+        *cut(child),
+    ]
+
+
+def alone(agent: str) -> list[ev.Event]:
+    """One agent is stopped, and ends."""
+    stop = ev.StopRequested(level="immediate", source="widget", agent=agent)
+    return [stop, ev.AgentEnded(agent=agent, outcome="killed")]
+
+
+def failed(agent: str) -> ev.AgentFailed:
+    return ev.AgentFailed(agent=agent, error="x")
+
+
+STOP = ev.StopRequested(level="immediate", source="widget")
+ANSWERED = ev.AnswerGiven(agent="ben", answer="Ben's")
+PRESENTS = ev.PresentationStarted(agent="ben")
+ROWS: dict[str, tuple[list[ev.Event], str]] = {
+    "nothing has happened": ([STOP], "nothing"),
+    "both were cut": ([STOP, *cut("ada"), *cut("ben")], "2 model calls cut or failed (ada, ben)"),
+    "one was stopped alone before": (
+        [*cut("ada"), *alone("ada"), STOP, *cut("ben")], "1 model call cut or failed (ben)"
+    ),
+    "each was stopped alone": (
+        [*cut("ada"), *alone("ada"), *cut("ben"), *alone("ben")],
+        "2 model calls cut or failed (ada, ben)",
+    ),
+    "a call of an agent was cut": ([*calls_critic("ada"), STOP], "the tool call ada: call_agent"),
+    "who called was stopped alone": (
+        [*calls_critic("ada"), *alone("ada"), STOP, *cut("ben")], "1 model call cut or failed (ben)"
+    ),
+    "one failed for good": (
+        [*cut("ada"), failed("ada"), STOP, *cut("ben")], "2 model calls cut or failed (ada, ben)"
+    ),
+    "one failed with no request open": (
+        [ev.RoundStarted(agent="ada", number=1), failed("ada"), STOP, *cut("ben")],
+        "1 model call cut or failed (ben), the round of ada (it failed)",
+    ),
+    "what was chosen stands": (
+        [*cut("ada"), failed("ada"), ANSWERED, PRESENTS, *cut("ben"), STOP],
+        "1 model call cut or failed (ben)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_of_a_stopped_team_runs_again_what_was_cut_or_failed(name: str) -> None:
+    events, again = ROWS[name]
+    agents = tuple(ev.AgentInfo(id=each, model="m") for each in ("ada", "ben"))
+    started = ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=60)
+    assert what_resumes([started, *events]).preview.runs_again == again
+
+
+@pytest.mark.parametrize("name", ["one fails at once", "one comes to nothing"])
+def test_one_that_failed_takes_part_again_in_a_turn_that_is_complete(
+    tmp_path: Path, name: str
+) -> None:
+    run = given(tmp_path, PLAYS[name])
+    assert run.status == "completed"
+    old, told = all_events(tmp_path), preview("s", tmp_path, agent="a")
+    again = resumed(run, agent="a")
+    assert told.asked_again + told.begun_again == ("a",)
+    assert_truthful(told, old, all_events(tmp_path)[len(old) :])
+    assert again.view.agents["a"].calls > run.view.agents["a"].calls
+    assert again.view.agents["b"].answers == run.view.agents["b"].answers

@@ -1,0 +1,184 @@
+"""Plain functions that go on in their threads after a stop: what is said of them, who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Lock
+from time import sleep
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents.errors import RunCancelled
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from tests.model_server import wait_until
+from tests.runs.test_tools import FINE, calls, results, start
+from tests.team_kit import WAIT_S, finish, metadata
+
+
+def test_an_immediate_stop_does_not_wait_for_a_function_that_does_not_ask(tmp_path: Path) -> None:
+    entered, let_go = Event(), Event()
+
+    def block() -> str:
+        entered.set()
+        let_go.wait(60)
+        return "late"
+
+    run, _ = start(tmp_path, calls(Call("block", {})), tools=[block])
+    assert entered.wait(WAIT_S)
+    run.stop(now=True)
+    with pytest.raises(RunCancelled) as caught:
+        run.wait(WAIT_S)
+    finish(run)
+    for told in (caught.value.receipt, run.receipt):
+        assert told.tools == (("a: block", "still running in its thread"),)
+    when_cut = ["a: block", "still running in its thread when it was cut"]
+    assert metadata(run)["receipt"]["tools"] == [when_cut]
+    assert run.view.notices[-1].startswith("a: block was still running in its thread when")
+    let_go.set()
+    wait_until(lambda: run.receipt.tools == (("a: block", "killed"),), WAIT_S, "its end")
+    assert results(run) == [""]
+
+
+def test_an_immediate_stop_gives_a_plain_function_a_moment_to_clean_up(tmp_path: Path) -> None:
+    entered, steps = Event(), []
+
+    def work() -> None:
+        try:
+            while True:
+                entered.set()
+                nb_agents.checkpoint()
+        finally:
+            sleep(0.2)
+            steps.append("closed")
+
+    run, _ = start(tmp_path, calls(Call("work", {})), tools=[work])
+    assert entered.wait(WAIT_S)
+    run.stop(now=True)
+    with pytest.raises(RunCancelled):
+        run.wait(WAIT_S)
+    assert steps == ["closed"]
+    assert run.receipt.tools == (("a: work", "killed"),)
+    assert run.view.notices == ()
+
+
+class Copies:
+    """A function that a test holds, and that tells how many of it run at once."""
+
+    def __init__(self) -> None:
+        self.begun, self.now, self.most = 0, 0, 0
+        self.gates = [Event(), Event(), Event()]
+        self._changed = Lock()
+
+    def tool(self) -> Callable[[], str]:
+        """Make the function; each call of it is held at a gate of its own."""
+
+        def block() -> str:
+            with self._changed:
+                number, self.begun, self.now = self.begun, self.begun + 1, self.now + 1
+                self.most = max(self.most, self.now)
+            self.gates[number].wait(60)
+            with self._changed:
+                self.now -= 1
+            return f"copy {number}"
+
+        return block
+
+
+def left_in_thread(root: Path, copies: Copies, **keys: Any) -> tuple[Run, Any]:
+    """A run of "a" that was stopped at once in a function which goes on."""
+    function = copies.tool()
+    run, _ = start(root, calls(Call("block", {})), Answer("done"), tools=[function], **keys)
+    wait_until(lambda: copies.begun == 1, WAIT_S, "the function")
+    run.stop(now=True)
+    finish(run)
+    return run, function
+
+
+def test_after_a_resume_no_second_copy_begins_before_the_end_of_the_first(tmp_path: Path) -> None:
+    copies = Copies()
+    run, function = left_in_thread(tmp_path, copies)
+    assert run.preview is not None and run.preview.tools_again == ("a: block",)
+    again = run.resume(tools=[function])
+    tail = "block of before the stop still runs in its thread: waiting for its end."
+    wait_until(lambda: tail in again.view.agents["a"].tool_tail, WAIT_S, "what the panel says")
+    assert copies.begun == 1
+    copies.gates[0].set()
+    wait_until(lambda: copies.begun == 2, WAIT_S, "the second copy")
+    copies.gates[1].set()
+    again.wait_over(WAIT_S)
+    assert (again.status, copies.most) == ("completed", 1)
+    assert results(again) == ["copy 1"]
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_who_waits_for_the_end_of_the_first_copy_can_be_stopped(tmp_path: Path, now: bool) -> None:
+    copies = Copies()
+    run, function = left_in_thread(tmp_path, copies)
+    again = run.resume(tools=[function])
+    wait_until(lambda: again.view.agents["a"].tool_tail, WAIT_S, "the waiting")
+    again.stop(now=now)
+    again.wait_over(WAIT_S)
+    assert (again.status, copies.begun) == ("cancelled", 1)
+    for each in (run, again):
+        assert each.receipt.tools == (("a: block", "still running in its thread"),)
+    copies.gates[0].set()
+    for gate in copies.gates:
+        gate.set()
+    last = again.resume(tools=[function])
+    last.wait_over(WAIT_S)
+    assert (last.status, copies.most, copies.begun) == ("completed", 1, 2)
+
+
+def test_an_agent_that_is_called_again_waits_for_the_copy_of_the_one_before(tmp_path: Path) -> None:
+    copies = Copies()
+    function = copies.tool()
+    helper = ScriptedModel(calls(Call("block")), calls(Call("block")), FINE)
+    main = ScriptedModel(calls(Call("call_agent", {"name": "helper", "input": "?"})), Answer("a"))
+    team = nb_agents.TeamSpec.model_validate(
+        {
+            "agents": [
+                {"id": "a", "backend": {"type": "python", "instance": main, "can_call": "*"}}
+            ],
+            "callable_agents": [
+                {"id": "helper", "backend": {"type": "python", "instance": helper}}
+            ],
+        }
+    )
+    run = nb_agents.start("t", team, session_root=tmp_path, tools=[function])
+    wait_until(lambda: copies.begun == 1, WAIT_S, "the function")
+    run.stop(now=True)
+    finish(run)
+    again = run.resume(tools=[function])
+    child = "a/helper#2"
+    wait_until(
+        lambda: child in again.view.agents and again.view.agents[child].tool_tail, WAIT_S, child
+    )
+    assert copies.begun == 1
+    for gate in copies.gates:
+        gate.set()
+    again.wait_over(WAIT_S)
+    assert (again.status, copies.most) == ("completed", 1)
+
+
+def test_an_agent_beside_one_whose_function_goes_on_calls_it_all_the_same(tmp_path: Path) -> None:
+    copies = Copies()
+    function = copies.tool()
+    a = ScriptedModel(calls(Call("block")))
+    held = Gate()
+    b = ScriptedModel(Turn(gate=held, calls=(Call("block"),)), Answer("B's"))
+    team = scripted_team(a=a, b=b)
+    run = nb_agents.start("t", team, session_root=tmp_path, tools=[function])
+    wait_until(lambda: copies.begun == 1, WAIT_S, "the function")
+    run.stop(now=True, agent="a")
+    wait_until(lambda: run.view.agents["a"].outcome, WAIT_S, "the end of a")
+    held.open()
+    wait_until(lambda: copies.begun == 2, WAIT_S, "the other's call")
+    assert run.receipt.tools[0] == ("a: block", "still running in its thread")
+    for gate in copies.gates:
+        gate.set()
+    finish(run)
+    assert run.status == "completed"

@@ -1,0 +1,115 @@
+"""A copy holds what was there, shares it where the disk can, and follows nothing."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from nb_agents.disk import entry
+from nb_agents.session import copying
+from nb_agents.session.copying import copy_tree, copy_workspaces, not_copied
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    source = tmp_path / "source"
+    (source / "ada" / "empty").mkdir(parents=True)
+    (source / "ada" / "run.sh").write_text("echo")
+    (source / "ada" / "run.sh").chmod(0o6751)
+    os.utime(source / "ada" / "run.sh", ns=(1_000, 2_000))
+    (source / "ada" / "python").symlink_to("/usr/bin/python3")
+    (source / "ada" / "latest").symlink_to("empty", target_is_directory=True)
+    return source
+
+
+def test_a_copy_holds_files_directories_and_links(source: Path, tmp_path: Path) -> None:
+    assert copy_workspaces(source, tmp_path / "copy") == ()
+    copy = tmp_path / "copy" / "ada"
+    assert sorted(os.listdir(copy)) == ["empty", "latest", "python", "run.sh"]
+    assert (copy / "empty").is_dir() and not (copy / "empty").is_symlink()
+    assert os.readlink(copy / "python") == "/usr/bin/python3"
+    assert os.readlink(copy / "latest") == "empty"
+    about = (copy / "run.sh").stat()
+    # Who copies a program does not lend it his rights.
+    assert (about.st_mode & 0o7777, about.st_mtime_ns) == (0o751, 2_000)
+    assert (copy / "run.sh").read_text() == "echo"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reflinks are Linux's")
+@pytest.mark.parametrize("can", [True, False])
+def test_a_file_is_shared_where_the_disk_can(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can: bool
+) -> None:
+    asked = []
+
+    def ioctl(new: int, request: int, old: int) -> None:
+        asked.append(request)
+        if not can:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    copy_tree(source, tmp_path / "copy")
+    assert asked == [0x40049409]
+    # This one shares nothing, so that nothing is there when it is believed.
+    assert (tmp_path / "copy" / "ada" / "run.sh").read_text() == ("" if can else "echo")
+
+
+def test_what_can_not_be_copied_is_named(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(source / "ada" / "pipe")
+    os.mkfifo(source / "pipe")
+    real = entry.open_file
+
+    def forbidden(name: str, folder: int) -> object:
+        if name == "run.sh":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(name, folder)
+
+    monkeypatch.setattr(entry, "open_file", forbidden)
+    left_out = copy_workspaces(source, tmp_path / "copy")
+    assert left_out == (
+        "pipe (a pipe)",
+        "ada/pipe (a pipe)",
+        "ada/run.sh (can't be read: Permission denied)",
+    )
+    assert not_copied(left_out) == (f"Not copied: {', '.join(left_out)}.",)
+    assert sorted(os.listdir(tmp_path / "copy" / "ada")) == ["empty", "latest", "python"]
+    assert not_copied(()) == ()
+
+
+def test_a_link_in_the_place_of_a_workspace_is_not_copied(source: Path, tmp_path: Path) -> None:
+    (source / "ben").symlink_to("/etc")
+    copy_workspaces(source, tmp_path / "copy")
+    assert os.listdir(tmp_path / "copy") == ["ada"]
+    (source.parent / "link").symlink_to(source)
+    with pytest.raises(OSError):
+        copy_tree(source.parent / "link", tmp_path / "other")
+
+
+def test_a_turn_without_workspaces_has_nothing_to_copy(tmp_path: Path) -> None:
+    assert copy_workspaces(tmp_path / "nothing", tmp_path / "copy") == ()
+
+
+def test_a_disk_that_refuses_ends_the_copy(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(copying, "copy_file", full)
+    monkeypatch.setattr(copying, "_reflink", lambda old, new: False)
+    with pytest.raises(OSError, match="No space left"):
+        copy_workspaces(source, tmp_path / "copy")
+
+
+def test_a_file_that_grows_while_it_is_copied_has_an_end(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"0123456789")
+    with open(tmp_path / "log", "rb") as old, open(tmp_path / "copy", "wb") as new:
+        copying.copy_file(old, new, 4)
+    assert (tmp_path / "copy").read_bytes() == b"0123"

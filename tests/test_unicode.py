@@ -1,0 +1,68 @@
+"""Text that can be stored, sent and shown."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nb_agents.unicode import half_at_end, well_formed
+
+ANY_CHARACTER = st.characters(exclude_categories=[])
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.text(ANY_CHARACTER) | st.integers() | st.none(),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(ANY_CHARACTER), inner) | st.tuples(inner)
+    ),
+    max_leaves=10,
+)
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str
+    number: int = 0
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("\ud83d\ude00", "😀"),
+        ("a\ud83d", "a\ufffd"),
+        ("\ude00\ud83d", "\ufffd\ufffd"),
+        ("\ud83d\ud83d\ude00", "\ufffd😀"),
+        ("😀\x00\x1b\ufeff\u2028", "😀\x00\x1b\ufeff\u2028"),
+    ],
+)
+def test_halves_become_the_character_that_they_stand_for(text: str, whole: str) -> None:
+    assert well_formed(text) == whole
+    assert well_formed(Word(text, 3)) == Word(whole, 3)
+    assert well_formed({text: [(text, 1.5)]}) == {whole: [(whole, 1.5)]}
+
+
+@given(VALUES)
+def test_any_value_becomes_one_that_utf_8_takes_and_stays_so(value: Any) -> None:
+    whole = well_formed(value)
+    repr(whole).encode()
+    str(_texts(whole)).encode()
+    assert well_formed(whole) is whole
+
+
+@given(st.text())
+def test_well_formed_text_is_left_as_it_is(text: str) -> None:
+    assert well_formed(text) is text
+
+
+@given(st.text(ANY_CHARACTER), st.text(ANY_CHARACTER))
+def test_a_text_in_two_pieces_is_whole_when_the_half_at_the_end_waits(a: str, b: str) -> None:
+    half = half_at_end(a)
+    assert well_formed(a.removesuffix(half)) + well_formed(half + b) == well_formed(a + b)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for pair in value.items() for each in pair for text in _texts(each)]
+    if isinstance(value, list | tuple):
+        return [text for each in value for text in _texts(each)]
+    return [value] if isinstance(value, str) else []

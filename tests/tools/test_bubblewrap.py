@@ -1,0 +1,217 @@
+"""Bubblewrap: what runs in it writes its own files and nothing of the machine, whoever runs it."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nb_agents.tools import bubblewrap
+from nb_agents.tools.bubblewrap import Unusable, installed, try_out
+from nb_agents.tools.readonly_devices import SHOWN
+from tests.tools.sandboxes import User, needs_sandbox, user
+
+__all__ = ["user"]
+
+# Nothing is changed, not even when it could be: files are opened and closed again, modes are set to
+# what they are, and what was made is removed.
+TRY_ALL = r"""
+exec 2>/dev/null
+find / -print0 >/tmp/list  # a pipe would be read byte by byte
+mapfile -d '' -t places </tmp/list
+for place in "${places[@]}"; do
+    if [[ -L $place ]]; then
+        continue
+    elif [[ -f $place ]]; then
+        { : >>"$place"; } && echo "file $place"
+    elif [[ -d $place ]]; then
+        made="$place/made_by_an_agent"
+        { : >"$made"; } && echo "folder $place" && rm "$made"
+    elif [[ -c $place || -b $place ]]; then
+        chmod "$(stat -c %a "$place")" "$place" && echo "mode $place"
+    fi
+done
+while read -r _ _ _ _ place options _; do
+    [[ $options == rw* ]] && echo "mount $place"
+done </proc/self/mountinfo
+echo end
+"""
+
+
+def run(user: User, script: str) -> str:
+    """Run a script in bubblewrap; give what it printed."""
+    done = subprocess.run(
+        user.command(script), stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_sandbox
+@pytest.mark.timeout(120)
+def test_nothing_but_its_own_places_can_be_written(user: User) -> None:
+    (user.workspace / "file").touch()
+    os.chown(user.workspace / "file", user.number, -1)
+    found = set(run(user, TRY_ALL).splitlines())
+    if user.number:  # the devices are not theirs
+        found -= {f"mount /dev/{name}" for name in SHOWN}
+    own = [str(user.workspace), "/tmp", "/dev/shm"]
+    assert sorted(found) == sorted(
+        ["end", f"file {user.workspace}/file", "file /tmp/list", "folder /tmp/home"]
+        + ["mount /dev/pts", "mode /dev/pts/ptmx"]
+        + [f"{what} {place}" for what in ("folder", "mount") for place in own]
+    )
+
+
+@needs_sandbox
+def test_the_machines_settings_and_devices_can_be_read_and_not_written(user: User) -> None:
+    script = """
+    for place in /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do
+        { : >>$place; } 2>/dev/null && echo "$place can be written"
+    done
+    ls -d /sys 2>/dev/null; cat /proc/sys/kernel/ostype
+    echo x >/dev/null && head -c 3 /dev/zero | wc -c && head -c 3 /dev/urandom | wc -c
+    """
+    assert run(user, script).split() == ["Linux", "3", "3"]
+
+
+@needs_sandbox
+def test_it_has_no_capability_and_can_get_none(user: User) -> None:
+    seen = run(user, "grep -E '^(Cap|NoNewPrivs)' /proc/self/status").split()
+    told = dict(zip(seen[::2], seen[1::2], strict=True))
+    assert told.pop("NoNewPrivs:") == "1"
+    assert len(told) == 5 and {int(mask, 16) for mask in told.values()} == {0}
+
+
+@needs_sandbox
+def test_another_namespace_makes_nothing_writable(user: User) -> None:
+    script = """
+    exec 2>/dev/null
+    unshare --user --map-root-user --mount --pid --fork bash -c '
+        mount -t proc proc /proc; mount -o remount,rw /proc; mount -o remount,bind,rw /usr
+        for place in /proc/sys/kernel/core_pattern /usr/made; do { : >>$place; } && echo $place
+        done'
+    echo end
+    """
+    assert run(user, script) == "end\n"
+
+
+@needs_sandbox
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
+def test_memory_that_looks_like_files_is_bounded(user: User, place: str) -> None:
+    script = f"head -c 3000000 /dev/zero >{place}/x 2>/dev/null; stat -c %s {place}/x"
+    done = subprocess.run(user.command(script, tmp_bytes=2_000_000), capture_output=True, text=True)
+    assert 1_900_000 < int(done.stdout) < 2_100_000
+
+
+@needs_sandbox
+def test_an_old_bubblewrap_confines_as_well(
+    user: User, tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before 0.8 know fewer options, and refuse the others."""
+    real = shutil.which("bwrap")
+    old = make_bwrap(
+        user.workspace.parent,
+        f"""
+        if [ "$1" = --help ]; then
+            {real} --help 2>&1 | grep -v -e --disable-userns -e --size
+            exit
+        fi
+        case " $* " in *" --disable-userns "*|*" --size "*) echo unknown >&2; exit 1;; esac
+        exec {real} "$@"
+        """,
+    )
+    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    assert installed() == str(old)
+    found = run(user, TRY_ALL.replace("find /", "find /proc /dev"))
+    assert set(found.splitlines()) >= {"end", "folder /dev/shm"}
+    assert not [line for line in found.splitlines() if "/proc" in line]
+
+
+# Whether it can be used
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be known of what was tried before."""
+    monkeypatch.setattr(bubblewrap, "_found", [])
+    monkeypatch.setattr(bubblewrap, "_tried", set())
+    monkeypatch.setattr(bubblewrap, "_options_of", {})
+
+
+def make_bwrap(folder: Path, body: str) -> Path:
+    program = folder / "bin" / "bwrap"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/bash\n{body}\n")
+    program.chmod(0o755)
+    return program
+
+
+NOT_PERMITTED = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
+HELP = '[ "$1" = --help ] && { echo --remount-ro; exit; }\n'
+
+
+@pytest.mark.parametrize(
+    "body, why",
+    [
+        (HELP + NOT_PERMITTED, "bwrap: No permissions to create new namespace"),
+        (NOT_PERMITTED, "it does not say what it can do .exit code 1."),
+        (HELP + "exit 7", "exit code 7"),
+        (HELP + "sleep 1000", "it did nothing for 0.2 s"),
+        # It runs the command as it is.
+        (
+            HELP + 'until [ "$1" = -- ]; do shift; done; shift; exec "$@"',
+            "it does not keep commands from writing to the machine",
+        ),
+    ],
+)
+def test_what_does_not_confine_can_not_be_used_and_is_tried_again(
+    tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch, body: str, why: str
+) -> None:
+    monkeypatch.setattr(bubblewrap, "_TRY_TIMEOUT_S", 0.2)
+    if "namespace" in why or "writing" in why:
+        monkeypatch.setattr(bubblewrap, "_TRY_TIMEOUT_S", 10)
+    program = make_bwrap(tmp_path, body)
+    for _ in range(2):
+        with pytest.raises(Unusable, match=why):
+            try_out(str(program))
+
+
+@needs_sandbox
+def test_what_failed_for_want_of_something_works_when_that_is_there(fresh: None) -> None:
+    program = installed()
+    assert program is not None
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))  # those that are open stay so
+    try:
+        with pytest.raises(Unusable, match="Too many open files"):
+            try_out(program)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    try_out(program)
+
+
+@needs_sandbox
+def test_what_works_is_tried_out_once(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = installed()
+    assert program is not None
+    try_out(program)
+    monkeypatch.setattr(bubblewrap.subprocess, "Popen", lambda *_, **__: pytest.fail("again"))
+    try_out(program)
+
+
+def test_once_found_it_counts_as_installed(
+    tmp_path: Path, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "defpath", "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert installed() is None
+    program = make_bwrap(tmp_path, "exit 1")
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert installed() == str(program)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert installed() == str(program)
