@@ -66,11 +66,16 @@ _ETC = (
     "mime.types",
     "nsswitch.conf",
     "passwd",
-    "pki",
+    "pki/ca-trust",
+    "pki/tls/cert.pem",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
     "protocols",
     "resolv.conf",
     "services",
-    "ssl",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
     "timezone",
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +14,15 @@ from anyio import to_thread
 from nb_agents.config.permissions import Verdict
 from nb_agents.config.tools import ToolKeys, rule_for
 from nb_agents.tools.access import WriteAccess
-from nb_agents.tools.base import Tool, ToolError, not_yet, summarize
+from nb_agents.tools.base import Tool, ToolError, hide_arguments, not_yet, summarize
 from nb_agents.tools.call_permissions import judge
 
 __all__ = ["AgentTools", "Answer", "Ask", "Policy"]
 
 MAX_ASKED_CHARS = 4_000
+
+# What shows the rest of a line in another order. Source: Unicode's UAX #9, and CVE-2021-42574.
+_TURNS_TEXT = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 _STRICTNESS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 
@@ -135,9 +140,13 @@ class Policy:
 
 
 def _about(name: str, args: dict[str, Any]) -> str:
-    """Say what a call is about, for a person who decides: of commands and code, all of it."""
+    """Say what a call is about, for a person who decides: all of it, up to a limit."""
     whole = args.get({"run_command": "command", "run_python": "code"}.get(name, ""))
     if not isinstance(whole, str):
-        return summarize(name, args)
+        first = "path" if "path" in args else next(iter(args), "")
+        others = {key: value for key, value in args.items() if key != first}
+        rest = json.dumps(hide_arguments(others), ensure_ascii=False, default=str)
+        whole = f"{summarize(name, args)} {rest}" if others else summarize(name, args)
     left_out = len(whole) - MAX_ASKED_CHARS
-    return whole if left_out <= 0 else f"{whole[:MAX_ASKED_CHARS]} [{left_out} characters more]"
+    shown = whole if left_out <= 0 else f"{whole[:MAX_ASKED_CHARS]} [{left_out} characters more]"
+    return _TURNS_TEXT.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)

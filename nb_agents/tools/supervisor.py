@@ -51,6 +51,9 @@ _MEASURE_AGAIN_BYTES = 100 * _MB
 _POLL_S = 0.02
 _PARENT_POLL_S = 1.0
 _PR_SET_CHILD_SUBREAPER = 36
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+# By machine. Source: the tables of system calls in Linux.
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -116,9 +119,13 @@ class _Watch:
         self.exceeded = ""
 
     def confine(self) -> None:
-        """Set the limits that the system holds this process to, and all that it starts."""
+        """Set the limits that the system holds this process to, and all that it starts.
+
+        An agent's command has limits; what has none is the person's own, keys included.
+        """
         if not self._limits:
             return
+        _leave_keyring()
         for number, most in (
             (resource.RLIMIT_NOFILE, self._limits["open_files"]),
             (resource.RLIMIT_FSIZE, self._limits["file_size_mb"] * _MB),
@@ -292,6 +299,15 @@ def _adopt_orphans() -> None:
             import ctypes
 
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _leave_keyring() -> None:
+    """Begin a session keyring of its own: no namespace keeps a command from the person's keys."""
+    if sys.platform == "linux" and (call := _KEYCTL.get(os.uname().machine)):
+        with suppress(ImportError, OSError, AttributeError, MemoryError):
+            import ctypes
+
+            ctypes.CDLL(None).syscall(call, _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def _execute(command: list[str]) -> None:

@@ -153,6 +153,6 @@ def commands_alive(root: Path) -> list[str]:
                 where = os.readlink(process / "cwd")
             except OSError:
                 continue
-            if where.startswith(str(root)):
+            if Path(where).is_relative_to(os.path.realpath(root)):
                 alive.append(f"{process.name} in {where}")
     return alive

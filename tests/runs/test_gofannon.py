@@ -96,7 +96,7 @@ async def everything(root: Path, policy: Any) -> AsyncIterator[list[Tool]]:
             "tool_policy": policy,
         }
     )
-    places = ToolPlaces(session=root, turn=root, readable=[], secrets=[])
+    places = ToolPlaces(session=root, kept=root / "kept", readable=[], secrets=[])
     async with ToolKit(places, [function, coroutine], lambda text: None, ask) as kit:
         opened = await kit.open("a", root / "w", keys)
         yield opened.with_files(Workspace(root / "w", {}, []).tools())

@@ -215,3 +215,11 @@ def test_once_found_it_counts_as_installed(
     assert installed() == str(program)
     monkeypatch.setenv("PATH", "/nowhere")
     assert installed() == str(program)
+
+
+@needs_sandbox
+def test_certificates_are_shown_and_private_keys_are_not(user: User) -> None:
+    found = run(user, "find /etc/ssl /etc/pki -mindepth 1 -maxdepth 2 2>/dev/null || true")
+    shown = {Path(line).name for line in found.splitlines()}
+    assert "private" not in shown
+    assert "certs" in shown

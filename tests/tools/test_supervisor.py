@@ -1,5 +1,6 @@
 """Limits: a command that takes too much of the machine is refused it or ended, whoever runs it."""
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -89,6 +90,29 @@ async def test_one_process_is_refused_what_is_beyond_a_limit(
     done = await run(script, **limits)
     assert done.outcome == "finished"
     assert told in done.output + done.errors
+
+
+# KEYCTL_READ: how many bytes its session keyring holds.
+HELD = "perl -e 'print syscall(250, 11, -3, 0, 0)'"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the system call's number is another")
+async def test_a_command_has_a_session_keyring_of_its_own_without_the_persons_keys(
+    user: User,
+) -> None:
+    key = b"user", b"nb_agents_test", b"a ticket", 8, -3
+    number = ctypes.CDLL(None).syscall(248, *key)  # add_key, to this process's session
+    try:
+        done = await run_command(
+            user.plain_command(HELD),
+            cwd=user.workspace,
+            env=PLAIN,
+            timeout_s=15,
+            limits=CommandLimits(),
+        )
+    finally:
+        ctypes.CDLL(None).syscall(250, 9, number, -3)  # unlink
+    assert done.output == "0"
 
 
 async def test_what_forked_processes_share_is_counted_once(run: Runner) -> None:
