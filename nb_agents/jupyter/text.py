@@ -218,5 +218,7 @@ def agent_state(agent: AgentView, view: RunView) -> str:
     elif agent.answers:
         parts.append("no vote yet")
     if words := len(agent.unsubmitted.split()):
-        parts.append(f"was writing ({words} word{'' if words == 1 else 's'} kept)")
+        kept = f"{words} word{'' if words == 1 else 's'}"
+        was_cut = (agent.partial + agent.partial_call).strip()
+        parts.append(f"was writing ({kept} kept)" if was_cut else f"{kept} in no answer")
     return " · ".join(parts)

@@ -186,7 +186,7 @@ def paced(part: Callable[[Request], Reply]) -> Callable[[Request], Reply]:
 def open_what_happened(card: Locator) -> Locator:
     """Open the section; returns it."""
     section = card.locator("details", has=card.page.get_by_text(re.compile("^What happened")))
-    section.locator("summary").click()
+    section.locator("summary").first.click()
     return section
 
 

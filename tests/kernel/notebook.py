@@ -234,7 +234,7 @@ def assert_stopped_now(turn: Turn, server: ModelServer, source: str) -> None:
     assert sorted(kept) == sorted(AGENTS)
     for entry in kept.values():
         assert (entry["partial"], entry["partial_text"]) == (True, HELD)
-    assert turn.answer.startswith("[PARTIAL ANSWER - Session was cancelled during")
+    assert turn.answer.startswith("[PARTIAL TEXT - Stopped during")
     assert turn.answer.endswith(HELD)
 
 

@@ -84,7 +84,7 @@ def the_screen_tells_of_the_stop(notebook: Notebook) -> None:
     text = card(notebook, turn.name)
     for said in (
         "**Incomplete turn.** Stopped by you (interrupt)",
-        "3 answers are kept",
+        "Nothing was lost: 3 answers",
         f"%agents resume {turn.session}",
         f"%%agents --continue --session {turn.session}",
     ):
