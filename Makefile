@@ -57,19 +57,20 @@ js-test: $(NODE_MODULES)
 	cd js && npm run typecheck
 	cd js && npm test
 
-# Two files at a time; kernels and pages apart, as the others would slow them beyond their limits.
+# Two tests at a time, of kernels and pages two files, as each has a kernel of its own; these apart,
+# as the others would slow them beyond their limits.
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
 py-test: .venv/.test $(PANEL) $(MASSGEN) $(MCP_FILESYSTEM) chromium
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest $(TWO_AT_A_TIME) --ignore=tests/kernel --ignore=tests/browser
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --ignore=tests/kernel --ignore=tests/browser
 	$(BIN)/python -m pytest $(TWO_AT_A_TIME) tests/browser tests/kernel
 endif
 
 # tests.conftest takes the developer's keys out of the kernels' environment.
 nb-test: .venv/.test $(PANEL)
-	$(BIN)/python -m pytest -p tests.conftest --nbval-lax --timeout=120 notebooks/
+	$(BIN)/python -m pytest -p tests.conftest --nbval-lax --timeout=120 $(TWO_AT_A_TIME) notebooks/
 
 bench: .venv/.test $(PANEL)
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -31,8 +31,10 @@ from nb_agents.errors import (
     RecipeError,
     RunCancelled,
     RunFailed,
+    UserError,
 )
 from nb_agents.models.retry import Retry
+from nb_agents.receipt import Receipt
 from nb_agents.runs.asking import ask
 from nb_agents.runs.children import call
 from nb_agents.runs.options import RunOptions, Timeout
@@ -40,11 +42,14 @@ from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.session.cancellation import SessionStore
+from nb_agents.session.follow import follow
 from nb_agents.terminal import WithoutControls
 from nb_agents.tools.approval import ApprovalConfig
+from nb_agents.tools.base import ToolError
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.functions import tool
+from nb_agents.view import RunView
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -65,6 +70,7 @@ __all__ = [
     "ConfigError",
     "DataStore",
     "NbAgentsError",
+    "Receipt",
     "Recipe",
     "RecipeError",
     "Retry",
@@ -72,14 +78,18 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunOptions",
+    "RunView",
     "SessionStore",
     "StopResult",
     "TeamSpec",
     "Timeout",
     "ToolContext",
+    "ToolError",
+    "UserError",
     "ask",
     "call",
     "checkpoint",
+    "follow",
     "resume",
     "runs",
     "should_stop",

@@ -58,11 +58,19 @@ class CancellationStatus(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Who asked for a stop, how hard, and why."""
+    """Who asked for a stop, how hard, and why.
+
+    Attributes:
+        level: How hard.
+        source: The door.
+        reason: In a person's words.
+        agent: Id of the one agent that is to stop, or "" for the run.
+    """
 
     level: CancellationStatus
     source: StopSource
     reason: str = ""
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +79,13 @@ class StopResult:
 
     Attributes:
         changed: Whether this request raised the level.
-        status: Where the run stands now: "unknown", "finished", "vetoed", "stopping" (graceful)
-            or "stopping-now" (immediate).
+        status: Where the run stands now: "unknown", "finished", "vetoed", "asked", "stopping"
+            (graceful) or "stopping-now" (immediate). What was asked is not felt yet: the hook that
+            may veto it has not decided, or the loop is busy.
     """
 
     changed: bool
-    status: Literal["unknown", "finished", "vetoed", "stopping", "stopping-now"]
+    status: Literal["unknown", "finished", "vetoed", "asked", "stopping", "stopping-now"]
 
 
 class AgentStopped(BaseException):

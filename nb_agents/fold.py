@@ -446,7 +446,8 @@ def _said(view: RunView, e: ev.Said) -> RunView:
 
 
 def _noticed(view: RunView, e: ev.Noticed) -> RunView:
-    return replace(view, notices=(*view.notices, e.text))
+    is_saved = view.is_saved if e.is_saved is None else e.is_saved
+    return replace(view, notices=(*view.notices, e.text), is_saved=is_saved)
 
 
 def _context_changed(view: RunView, e: ev.ContextChanged) -> RunView:

@@ -22,8 +22,6 @@ __all__ = [
     "Ending",
     "RunStatus",
     "RunView",
-    "SAVING_FAILED",
-    "SAVING_WORKS",
     "StopView",
     "ToolView",
     "VoteView",
@@ -36,11 +34,6 @@ AgentPhase = Literal[
 RunStatus = Literal["pending", "in-progress", "awaiting", "completed", "failed", "cancelled"]
 """Words of OS Protocol's handle; a cancelled run is shown as "stopped"."""
 Ending = Literal["", "completed", "failed", "stopped", "timed out", "killed", "cancelled"]
-
-
-SAVING_FAILED = "Saving failed: "
-"""How a notice begins that tells so."""
-SAVING_WORKS = "Saving works again; everything is on disk."
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +222,7 @@ class RunView:
             step that called it; "" is the run's own.
         next: Of a recipe that ended early: addresses of what a resume does first.
         is_paused: Whether work holds still at its boundaries until it is told to go on.
+        is_saved: Whether all of it is on disk, as far as is known.
         seq: Journal position that this shows.
     """
 
@@ -263,6 +257,7 @@ class RunView:
     )
     next: tuple[str, ...] = ()
     is_paused: bool = False
+    is_saved: bool = True
     seq: int = 0
 
     @property
@@ -309,12 +304,6 @@ class RunView:
         """Of a recipe: the units that are known and have not begun, in order."""
         known = (unit for outline in self.outlines.values() for unit in outline)
         return tuple(unit for unit in known if unit.address not in self.steps)
-
-    @property
-    def is_saved(self) -> bool:
-        """Whether all of it is on disk, as far as its notices tell."""
-        told = (n for n in reversed(self.notices) if n.startswith((SAVING_FAILED, SAVING_WORKS)))
-        return next(told, SAVING_WORKS) == SAVING_WORKS
 
     @property
     def workspaces(self) -> tuple[str, ...]:

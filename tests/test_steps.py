@@ -7,8 +7,10 @@ from nb_agents.fold import fold
 from nb_agents.view import RunView
 from tests.jupyter.recipe_views import OUTLINE, began, finished, over, recipe
 
-FAILING = ev.Noticed(text="Saving failed: No space left on device. All is kept in memory.")
-WORKS = ev.Noticed(text="Saving works again; everything is on disk.")
+FAILING = ev.Noticed(
+    text="Saving failed: No space left on device. All is kept in memory.", is_saved=False
+)
+WORKS = ev.Noticed(text="Saving works again; everything is on disk.", is_saved=True)
 
 
 def resumed(past: RunView) -> RunView:

@@ -36,7 +36,7 @@ from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, usage_of
 from nb_agents.models.ending import BrokenReplyError, ending_of
-from nb_agents.models.retry import describe
+from nb_agents.models.retry import describe, is_throttled
 from nb_agents.tools.base import Toolbox, ToolResult, attempting, repeating, summarize
 from nb_agents.unicode import well_formed
 
@@ -179,7 +179,11 @@ class AgentTurn:
                 error = describe(exc)
                 self._emit(
                     ev.ModelFailed(
-                        agent=self._agent, call=self._calls, error=error, retry_in_s=delay_s
+                        agent=self._agent,
+                        call=self._calls,
+                        error=error,
+                        retry_in_s=delay_s,
+                        is_throttled=is_throttled(exc),
                     )
                 )
                 if delay_s is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -40,6 +41,7 @@ class Boundary:
         self._token = token
         self._felt = token.patient(token.name) if patient else token
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._asked = anyio.Event()
         self._scope = anyio.CancelScope()
         self._bound = bind(self._felt)
@@ -163,6 +165,10 @@ class Boundary:
         scope.cancel()
 
     def _post(self, request: StopRequest) -> None:
+        if threading.get_ident() == self._thread:
+            # Before whoever asked for the stop goes on: no caller is left to believe that it works.
+            self._feel(request)
+            return
         try:
             self._loop.call_soon_threadsafe(self._feel, request)
         except RuntimeError:  # the loop is closed: nothing is left to be told

@@ -71,12 +71,19 @@ class ModelFinished(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFailed(BaseEvent):
-    """An attempt failed; ``retry_in_s`` is None when it was the last."""
+    """An attempt failed.
+
+    Attributes:
+        error: Why, for people.
+        retry_in_s: Seconds until the next attempt; None when this was the last.
+        is_throttled: Whether the server refused it because there are too many requests.
+    """
 
     agent: str
     call: Count
     error: str
     retry_in_s: Seconds | None = None
+    is_throttled: bool = False
     kind: Literal["model_failed"] = "model_failed"
 
 

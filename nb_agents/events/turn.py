@@ -130,9 +130,14 @@ class Said(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed(BaseEvent):
-    """Something a person should know: a hook failed, or saving failed."""
+    """Something a person should know: a hook failed, or saving failed.
+
+    Attributes:
+        is_saved: Of a notice about saving: whether all is on disk now; else None.
+    """
 
     text: str
+    is_saved: bool | None = None
     kind: Literal["noticed"] = "noticed"
 
 

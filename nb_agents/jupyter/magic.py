@@ -10,7 +10,8 @@ from collections.abc import Callable
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
-from nb_agents.errors import TaskError, UserError
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError, TaskError, UserError
 from nb_agents.jupyter import verbs
 from nb_agents.jupyter.errors import as_usage_error
 from nb_agents.jupyter.ipython import (
@@ -161,11 +162,10 @@ class AgentsMagics(Magics):
             raise TaskError(f"--out {args.out}: that is no variable's name. Write, say, --out run.")
         run = registry.start(
             "" if args.recipe else fill_in(cell, names),
-            config=args.config,
+            config=chosen_team(args.config, args.model),
             tools=find_functions(args.tools, names) if args.tools else (),
             recipe=args.recipe,
             context=context_of(cell, args.settings, names) if args.recipe else None,
-            model=args.model,
             skip_unsupported=args.skip_unsupported,
             session=args.session,
             continue_=args.continue_,
@@ -184,6 +184,26 @@ class AgentsMagics(Magics):
             action()
         except UserError as exc:
             raise as_usage_error(exc) from None
+
+
+def chosen_team(config: str | None, model: str | None) -> str | TeamSpec | None:
+    """Bring ``--config`` and ``--model`` together.
+
+    Args:
+        config: A team file.
+        model: One agent of this model, as ``openai:gpt-5-mini``.
+
+    Returns:
+        The team, or None for the demo's.
+
+    Raises:
+        ConfigError: Both are given, or there is no such model.
+    """
+    if model is None:
+        return config
+    if config is not None:
+        raise ConfigError("A model and a config are both given. Leave out --model or --config.")
+    return TeamSpec.from_model(model)
 
 
 def fill_in(task: str, names: dict[str, Any]) -> str:

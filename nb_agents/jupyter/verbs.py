@@ -78,10 +78,11 @@ def stop(ip: Any, args: Any) -> None:
     if agent and agent.outcome and not run.is_over:
         result = StopResult(False, "finished")
     else:
-        result = run.request_stop(args.now, "magic", args.reason, args.agent)
+        result = run.stop(args.now, args.agent, args.reason, source="magic")
     what = f"agent {args.agent} of run {run.id}" if args.agent else f"run {run.id}"
     said = {
         "finished": f"{what} is over already; nothing was changed.",
+        "asked": f"{what} is asked to stop; it will as soon as it can be reached.",
         "vetoed": f"{what} goes on: its before_cancel hook vetoed the stop. --now can't be vetoed.",
         "stopping": f"{what} is stopping; calls in flight may finish. --now cuts them.",
         "stopping-now": f"{what} is stopping now.",

@@ -46,7 +46,7 @@ def stay(ip: Any, run: Run) -> str:
 def _until_asked(run: Run) -> str:
     gate = _wait_for_gate(run)
     if gate is None:
-        run.wait_quietly()
+        run.wait(raise_on_stop=False)
         return ""
     deny = f"`%agents deny {run.id} [MESSAGE]`"
     match asked_for(gate, run.view):
@@ -63,8 +63,9 @@ def _until_asked(run: Run) -> str:
 def _stop_when_asked(run: Run) -> str:
     gate = _wait_for_gate(run)
     if gate is not None:
-        run.request_stop(False, "approval", f"nobody is there to answer {gate.address!r}")
-    run.wait_quietly()
+        why = f"nobody is there to answer {gate.address!r}"
+        run.stop(reason=why, source="approval")
+    run.wait(raise_on_stop=False)
     if gate is None:
         return ""
     return (
@@ -80,7 +81,7 @@ def _tell_when_asked(run: Run) -> str:
         told.append(gate.address)
         how = "Answer on the panel. An interrupt stops the run here, and a resume asks again."
         display({"text/plain": f"{question(gate)} {how}"})
-    run.wait_quietly()
+    run.wait(raise_on_stop=False)
     return ""
 
 
@@ -107,7 +108,10 @@ def _wait_for_gate(run: Run, told: Collection[str] = ()) -> GateView | None:
         if (gate or view.is_over) and not found.done():
             found.set_result(gate)
 
-    run.subscribe(look)
+    end = run.subscribe(look)
     look(run.view)
-    with interrupt_calls(run.press):
-        return found.result()
+    try:
+        with interrupt_calls(run.press):
+            return found.result()
+    finally:
+        end()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nb_agents.config.backends import BACKEND_TYPES, type_at, why_unsupported
@@ -84,11 +85,20 @@ def http_client() -> httpx2.AsyncClient:
     from nb_agents.models.response_limits import limit
 
     return httpx2.AsyncClient(
+        verify=_tls(),
         timeout=httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=None),
         limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
         follow_redirects=True,
         event_hooks={"response": [limit]},
     )
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Make what all clients trust; reading the certificates takes tens of milliseconds."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def check_team(team: TeamSpec) -> None:

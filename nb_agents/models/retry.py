@@ -15,7 +15,15 @@ from typing import Literal
 from nb_agents.errors import ReplyTooLongError, UserError
 from nb_agents.models.ending import BrokenReplyError
 
-__all__ = ["Backoff", "DEFAULT_RETRY", "Retry", "describe", "is_transient", "retry_delay_s"]
+__all__ = [
+    "Backoff",
+    "DEFAULT_RETRY",
+    "Retry",
+    "describe",
+    "is_throttled",
+    "is_transient",
+    "retry_delay_s",
+]
 
 Backoff = Literal["none", "linear", "exponential"]
 """How the waits between attempts grow: d, d, d; d, 2d, 3d; d, 2d, 4d."""
@@ -161,6 +169,15 @@ def _limit_in(error: BaseException) -> ReplyTooLongError | None:
             return cause
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def is_throttled(error: Exception) -> bool:
+    """Whether a server refused a call because there are too many of them.
+
+    Args:
+        error: What was raised.
+    """
+    return _status(error) == 429
 
 
 def _status(error: Exception) -> int | None:

@@ -266,7 +266,7 @@ class Executor:
             self._calls[event.agent] = event.call
         elif isinstance(event, ev.ModelFinished):
             self._pace.succeeded()
-        elif isinstance(event, ev.ModelFailed) and "429" in event.error:
+        elif isinstance(event, ev.ModelFailed) and event.is_throttled:
             self._pace.throttled()
         self._progress = apply(self._progress, event)
         self._publish(event)

@@ -20,6 +20,7 @@ from typing import Any
 
 import anyio
 from anyio import to_thread
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from nb_agents import events as ev
 from nb_agents.agents.agent import AgentTurn
@@ -33,7 +34,7 @@ from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, UserError
 from nb_agents.models.backend import Backend
 from nb_agents.recipes.agent_step import StepSeat, toolbox
-from nb_agents.runs.loop import portal
+from nb_agents.runs.loop import submit
 from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.policy import AgentTools
 
@@ -50,9 +51,6 @@ MAX_CHILDREN = 20
 
 CLOSE_S = 2.0
 """What children that are still at work when their run ends get to come to their own end."""
-
-CUT_S = 0.3
-"""How long a call waits for the cut of its caller, which was asked for at the same moment."""
 
 _SYSTEM = """Another agent calls you with a question or a piece of work. Your last message, as plain
 text, is all that it gets: write the result alone, without asking back. You have a workspace of
@@ -383,7 +381,7 @@ async def call(name: str, input: str) -> str:
             "elsewhere use nb_agents.start(task)."
         )
     # On the loop of the runs, whatever loop this is; cancelling what waits here cancels it there.
-    pending = portal().start_task_soon(_outcome, children, name, input, caller, token)
+    pending = submit(_outcome, children, name, input, caller, token)
     outcome = await asyncio.wrap_future(pending)
     if isinstance(outcome, BaseException):
         raise outcome
@@ -403,8 +401,7 @@ async def _outcome(
 async def _leave_with(caller: CancelToken) -> None:
     """Leave with a caller that is stopped, too: it is cut from without, else at this boundary."""
     if caller.status >= CancellationStatus.IMMEDIATE:
-        with anyio.move_on_after(CUT_S):
-            await anyio.sleep_forever()
+        await checkpoint_if_cancelled()
     caller.checkpoint()
 
 

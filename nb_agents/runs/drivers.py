@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,16 +24,43 @@ from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.recipes.executor import Executor, Models
 from nb_agents.recipes.progress import fold
 from nb_agents.runs.children import Children, Home
-from nb_agents.session.cancellation import read_stop
+from nb_agents.runs.work import Work
 from nb_agents.tools.kit import ToolKit, ToolPlaces
-from nb_agents.tools.policy import AgentTools
+from nb_agents.tools.policy import AgentTools, Ask
 
 if TYPE_CHECKING:
     import httpx2
 
-    from nb_agents.runs.execution import Execution
+__all__ = ["Driver", "Job", "children_for", "driver_for", "kit_for"]
 
-__all__ = ["Driver", "children_for", "driver_for", "kit_for"]
+
+@dataclass(frozen=True)
+class Job:
+    """What a run gives to those who do its work.
+
+    Attributes:
+        work: What to do.
+        started_at: When it began, in Unix seconds.
+        token: The run's.
+        agents: By id, those of its agents that are members of the team.
+        emit: Takes what happens.
+        note: Tells a person something.
+        admit: Is given the token of each agent that is called later.
+        ask: Asks a person whether a call may be made.
+        stop: Stops the run.
+        look: Looks whether another process has asked for a stop.
+    """
+
+    work: Work
+    started_at: float
+    token: CancelToken
+    agents: Mapping[str, CancelToken]
+    emit: Callable[[ev.Event], None]
+    note: Callable[[str], None]
+    admit: Callable[[str, CancelToken], None]
+    ask: Ask
+    stop: Callable[[StopRequest], object]
+    look: Callable[[], None]
 
 
 class Driver(Protocol):
@@ -53,12 +80,12 @@ class Driver(Protocol):
 
 
 async def driver_for(
-    run: Execution, client: httpx2.AsyncClient, kit: ToolKit, children: Children
+    job: Job, client: httpx2.AsyncClient, kit: ToolKit, children: Children
 ) -> Team | Executor:
     """Make what does a run's work.
 
     Args:
-        run: The run.
+        job: What the run gives.
         client: Its HTTP client.
         kit: Its tools.
         children: The agents that are called in it.
@@ -66,36 +93,31 @@ async def driver_for(
     Returns:
         The driver.
     """
-    make = _executor if run.work.recipe else _team
-    return await make(run, client, kit, children)
+    make = _executor if job.work.recipe else _team
+    return await make(job, client, kit, children)
 
 
-def children_for(run: Execution, client: httpx2.AsyncClient, kit: ToolKit) -> Children:
+def children_for(job: Job, client: httpx2.AsyncClient, kit: ToolKit) -> Children:
     """Make what works on the calls of a run's agents; it ends with the run's tools."""
-
-    def admit(agent: str, token: CancelToken) -> None:
-        # Another one, because a thread that stops an agent may be reading this.
-        run.agents = {**run.agents, agent: token}
-
-    work = run.work
+    work = job.work
     children = Children(
         Home(
             work.spec,
-            _maker(run, client),
+            _maker(job, client),
             kit.open,
             work.paths.live_workspaces,
             work.context,
-            run.limits.emit,
-            admit,
+            job.emit,
+            job.admit,
         )
     )
     kit.call_at_end(children.close)
     return children
 
 
-def kit_for(run: Execution) -> ToolKit:
+def kit_for(job: Job) -> ToolKit:
     """Make the tools of a run; they start when it does."""
-    work = run.work
+    work = job.work
     places = ToolPlaces(
         work.paths.path.parent,
         work.paths.tools,
@@ -105,13 +127,11 @@ def kit_for(run: Execution) -> ToolKit:
         work.writable,
         work.spec.orchestrator.protects_paths,
     )
-    return ToolKit(places, work.functions, run.recorder.note, run.approvals.ask, current_caller)
+    return ToolKit(places, work.functions, job.note, job.ask, current_caller)
 
 
-async def _team(
-    run: Execution, client: httpx2.AsyncClient, kit: ToolKit, children: Children
-) -> Team:
-    work, spec = run.work, run.work.spec
+async def _team(job: Job, client: httpx2.AsyncClient, kit: ToolKit, children: Children) -> Team:
+    work, spec = job.work, job.work.spec
     tools: dict[str, AgentTools] = {}
 
     async def open_tools(agent: AgentSpec) -> None:
@@ -123,7 +143,7 @@ async def _team(
         for agent in spec.agents:
             group.start_soon(open_tools, agent)
 
-    make = _maker(run, client)
+    make = _maker(job, client)
 
     def backends() -> dict[str, Backend]:
         return {a.id: make(a) for a in spec.agents}
@@ -135,9 +155,9 @@ async def _team(
         work.task,
         work.history,
         work.context,
-        run.token,
-        run.agents,
-        run.limits.emit,
+        job.token,
+        job.agents,
+        job.emit,
         work.resumed.past if work.resumed else None,
         work.timeout_s,
         tools,
@@ -145,26 +165,26 @@ async def _team(
 
 
 async def _executor(
-    run: Execution, client: httpx2.AsyncClient, kit: ToolKit, children: Children
+    job: Job, client: httpx2.AsyncClient, kit: ToolKit, children: Children
 ) -> Executor:
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))
 
-    work = run.work
+    work = job.work
     assert work.recipe is not None
-    resumed, make = work.resumed, _maker(run, client)
+    resumed, make = work.resumed, _maker(job, client)
     loaded = ev.RecipeLoaded(step="", path=str(work.recipe.path or ""), text=work.recipe.text)
-    started = replace(work.started(), at=run.view.started_at)
+    started = replace(work.started(), at=job.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
     return Executor(
         fold([loaded], progress),
         Models(work.spec, make, is_usable, open_tools, work.paths.tools, _uninherited(work.spec)),
         work.paths.live_workspaces / work.recipe.name,
         work.context,
-        run.token,
-        run.limits.emit,
-        _denier(run),
-        _looker(run),
+        job.token,
+        job.emit,
+        _denier(job),
+        job.look,
         # What was said in this turn before there was a driver is heard by it apart.
         resumed.view.said if resumed else (),
         resumed.past if resumed else None,
@@ -172,10 +192,10 @@ async def _executor(
     )
 
 
-def _maker(run: Execution, client: httpx2.AsyncClient) -> Callable[[AgentSpec], Backend]:
+def _maker(job: Job, client: httpx2.AsyncClient) -> Callable[[AgentSpec], Backend]:
     def make(agent: AgentSpec) -> Backend:
         # It takes the key that is set now, which may be another than when the run began.
-        run.work.mask.add(secrets_of_environment())
+        job.work.mask.add(secrets_of_environment())
         return backend_for(agent, client)
 
     return make
@@ -188,16 +208,8 @@ def _uninherited(spec: TeamSpec) -> list[str]:
     return [*own, *(os.environ.get(name, "") for name in variables)]
 
 
-def _denier(run: Execution) -> Callable[[str], None]:
+def _denier(job: Job) -> Callable[[str], None]:
     def deny(why: str) -> None:
-        run.stops.request(StopRequest(CancellationStatus.REQUESTED, "approval", why))
+        job.stop(StopRequest(CancellationStatus.REQUESTED, "approval", why))
 
     return deny
-
-
-def _looker(run: Execution) -> Callable[[], None]:
-    def look() -> None:
-        if (request := read_stop(run.work.paths)) is not None:
-            run.stops.request(request)
-
-    return look

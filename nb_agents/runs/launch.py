@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +18,10 @@ from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, StorageError
 from nb_agents.runs.debug import open_debug_log
-from nb_agents.runs.execution import Work
-from nb_agents.runs.loop import portal
+from nb_agents.runs.interrupts import interrupts_held
+from nb_agents.runs.loop import ensure_loop, submit
 from nb_agents.runs.run import Run
+from nb_agents.runs.work import Work
 from nb_agents.session import layout
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.turn import read_json
@@ -31,11 +34,19 @@ __all__ = [
     "owner_of",
     "runs",
     "timeout_of",
+    "wait_until_saved",
 ]
+
+SAVED_S = 2.0
+"""What a turn that has ended gets to be saved before its session counts as taken."""
+
+MAX_OVER = 50
+"""Runs that are over and still known; whoever holds an older one's handle can go on using it."""
 
 # Separates threads that start runs at the same moment.
 _lock = threading.Lock()
 _runs: dict[str, Run] = {}
+_numbers = itertools.count(1)
 
 
 def launch(
@@ -63,12 +74,34 @@ def launch(
         SessionBusyError: A turn of the session is live.
         StorageError: The directory can't be written.
     """
-    with _lock:
+    ensure_loop()  # where it can't be had, nothing is begun
+    # An interrupt comes before the run is there, or when it is known and every door reaches it.
+    with interrupts_held(), _lock:
         paths, lock = layout.claim_turn(session, owner_of(session), task)
-        begin = partial(Run, f"r{len(_runs) + 1}", lock=lock, policy=policy, resume=resume)
+        begin = partial(Run, f"r{next(_numbers)}", lock=lock, policy=policy, resume=resume)
         run = _begin(begin, paths, make, lock, debug)
         _runs[run.id] = run
+        _prune()
     return run
+
+
+def _prune() -> None:
+    """Let go of the oldest runs that are over: what they were is on disk."""
+    over = [run for run in _runs.values() if run.is_over]
+    for run in over[: max(0, len(over) - MAX_OVER)]:
+        run.let_go()
+        del _runs[run.id]
+
+
+def _forget() -> None:
+    """Know no run in a forked child: they are the parent's."""
+    global _lock
+    _lock = threading.Lock()
+    _runs.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _begin(
@@ -87,7 +120,7 @@ def _begin(
         if debug:
             close_log = open_debug_log(paths.path / "debug.log")
             run.subscribe(lambda view: close_log() if view.is_over else None)
-        portal().start_task_soon(run.execute, name=f"run {run.id}")
+        submit(run.execute)
     except BaseException as exc:
         lock.release()
         layout.give_back(paths)
@@ -95,6 +128,18 @@ def _begin(
             raise StorageError(str(paths.path), exc.strerror or str(exc)) from None
         raise
     return run
+
+
+def wait_until_saved(session: Path) -> None:
+    """Wait, a moment, for the files of a turn of this process that has ended.
+
+    Args:
+        session: The session's directory.
+    """
+    for run in live_runs():
+        if run.path.parent == session and run.view.is_over:
+            with suppress(TimeoutError):
+                run.wait(SAVED_S, raise_on_stop=False)
 
 
 def runs() -> tuple[Run, ...]:

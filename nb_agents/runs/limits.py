@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import anyio
 
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.config.orchestrator import OnTimeout, OrchestratorSpec
+from nb_agents.runs.hooks import Hooks
+from nb_agents.runs.work import Work
 from nb_agents.view import RunView
 
-if TYPE_CHECKING:
-    from nb_agents.runs.execution import Execution
-
-__all__ = ["Limits", "over_budget", "unpriced"]
+__all__ = ["Limits", "over_budget", "stands_still", "unpriced"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -55,19 +54,52 @@ def unpriced(view: RunView) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a.model for a in view.agents.values() if a.cost is None))
 
 
-ASKING_S = 0.5
-"""How closely the time is told in which a person is asked something, or the run is paused."""
+def stands_still(view: RunView) -> bool:
+    """Whether a turn's own time does not count now.
+
+    It does not while the turn is paused, nor while a recipe does nothing but wait for a person. Of
+    a team, only the time of the agent that waits stands still: the others work on.
+
+    Args:
+        view: The turn.
+    """
+    if view.is_paused or not (view.recipe and view.gates):
+        return view.is_paused
+    waiting = tuple(f"{address.rpartition(': ')[0]}" for address in view.gates)
+    return not any(
+        not step.is_over and step.unit in ("agent", "bash") and step.address not in waiting
+        for step in view.steps.values()
+    )
+
+
+LOOK_S = 0.5
+"""How closely the time is told that counts."""
 
 
 class Limits:
     """Watches a run's time and budget, and logs how far it is.
 
     Args:
-        run: The run.
+        work: What is done, with its limits.
+        hooks: The person's functions.
+        view: Gives the turn as it stands.
+        stop: Stops the run.
+        note: Tells a person something.
     """
 
-    def __init__(self, run: Execution) -> None:
-        self._run = run
+    def __init__(
+        self,
+        work: Work,
+        hooks: Hooks,
+        view: Callable[[], RunView],
+        stop: Callable[[StopRequest], object],
+        note: Callable[[str], None],
+    ) -> None:
+        self._work = work
+        self._hooks = hooks
+        self._view = view
+        self._stop = stop
+        self._note = note
         self._fails = False
         self._told: set[str] = set()
         self._spent = anyio.Event()
@@ -75,12 +107,12 @@ class Limits:
     @property
     def has_failed(self) -> bool:
         """Whether the run was stopped by its timeout, and counts as failed by that."""
-        stop = self._run.view.stop
+        stop = self._view().stop
         return self._fails and stop is not None and stop.source == "timeout"
 
     async def watch(self) -> None:
         """Stop the run when its time or its budget is over; runs as long as it does."""
-        limit_s = self._run.work.timeout_s
+        limit_s = self._work.timeout_s
         if limit_s:
             logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
         logger.info("Starting coordination...")
@@ -88,11 +120,8 @@ class Limits:
             group.start_soon(self._watch_time, limit_s)
             group.start_soon(self._watch_budget)
 
-    def emit(self, event: ev.Event) -> None:
-        """Record what the team did, and see what it used up."""
-        before = self._run.view
-        self._run.recorder.emit(event)
-        after = self._run.view
+    def observe(self, event: ev.Event, before: RunView, after: RunView) -> None:
+        """See what the team has done, and what it used up."""
         if isinstance(event, ev.RoundStarted) and after.round > before.round:
             self._log_round(before.round)
         if isinstance(event, ev.ModelFinished):
@@ -104,9 +133,9 @@ class Limits:
         Args:
             status: As in TurnEnded.
         """
-        stop = self._run.view.stop
+        stop = self._view().stop
         if status == "completed":
-            self._log_round(self._run.view.round)
+            self._log_round(self._view().round)
         elif stop is not None and stop.source == "timeout":
             self._tell(INCOMPLETE)
 
@@ -116,8 +145,7 @@ class Limits:
         if not limit_s:
             return
         await self._pass(limit_s)
-        run = self._run
-        if run.token.is_stopping:
+        if self._view().stop is not None:
             return
         reason = f"orchestrator timeout reached ({limit_s:.10g} seconds)"
         request = _graceful("timeout", reason)
@@ -125,59 +153,52 @@ class Limits:
         action = await self._action(request)
         if action == "continue":
             self._tell(GOING_ON)
-        elif not run.token.is_stopping and not await run.stops.is_vetoed(request):
+        elif self._view().stop is None and not await self._hooks.is_vetoed(request):
             self._tell(SAVING)
             self._fails = action == "fail"
-            run.stops.request(request)
+            self._stop(request)
 
     async def _pass(self, limit_s: float) -> None:
-        """Let working time pass: neither a pause counts nor a question that waits for a person."""
+        """Let working time pass."""
         left_s = limit_s
         while left_s > 0:
             began = anyio.current_time()
-            await anyio.sleep(min(left_s, ASKING_S))
-            if self._run.view.status != "awaiting":
+            await anyio.sleep(min(left_s, LOOK_S))
+            if not stands_still(self._view()):
                 left_s -= anyio.current_time() - began
 
     async def _action(self, request: StopRequest) -> OnTimeout:
         """Ask the person's hook what the timeout makes of the run, else the team's file."""
-        configured = self._run.work.spec.timeout_settings.on_timeout
-        if (given := self._run.work.options.timeout) is not None:
+        configured = self._work.spec.timeout_settings.on_timeout
+        if (given := self._work.options.timeout) is not None:
             configured = given.on_timeout
-            if given.callback is not None:
-                await self._run.call_hook(given.callback, request)
-        hook = self._run.policy.on_timeout
-        chosen = await self._run.call_hook(hook, request) if hook else None
+        chosen = await self._hooks.on_timeout(request)
         return chosen if chosen in ("fail", "cancel", "continue") else configured
 
     # Money -----------------------------------------------------------------------------------
 
     def _count(self, view: RunView) -> None:
-        budget = self._run.work.spec.orchestrator
+        budget = self._work.spec.orchestrator
         if budget.max_cost is not None:
             for model in unpriced(view):
                 self._tell_once(f"No price is known for {model}: max_cost can't count its money.")
-        if over_budget(view, budget) and not self._spent.is_set():
+        if (reason := over_budget(view, budget)) and not self._spent.is_set():
             self._spent.set()
-            if self._run.policy.before_cancel is None:
+            if not self._hooks.may_veto:
                 # At once, so that no agent begins another call before the task below runs.
-                self._stop_over_budget()
+                self._stop(_graceful("budget", reason))
 
     async def _watch_budget(self) -> None:
         await self._spent.wait()
-        request = _graceful("budget", over_budget(self._run.view, self._run.work.spec.orchestrator))
-        if not self._run.token.is_stopping and not await self._run.stops.is_vetoed(request):
-            self._stop_over_budget()
-
-    def _stop_over_budget(self) -> None:
-        reason = over_budget(self._run.view, self._run.work.spec.orchestrator)
-        self._run.stops.request(_graceful("budget", reason))
+        request = _graceful("budget", over_budget(self._view(), self._work.spec.orchestrator))
+        if self._view().stop is None and not await self._hooks.is_vetoed(request):
+            self._stop(request)
 
     # Telling ---------------------------------------------------------------------------------
 
     def _log_round(self, number: int) -> None:
-        elapsed_s = time.time() - self._run.view.started_at
-        limit_s = self._run.work.timeout_s
+        elapsed_s = time.time() - self._view().started_at
+        limit_s = self._work.timeout_s
         logger.info("Round %d complete (elapsed: %.0fs / %.10gs)", number, elapsed_s, limit_s)
 
     def _tell_once(self, text: str) -> None:
@@ -187,7 +208,7 @@ class Limits:
 
     def _tell(self, text: str) -> None:
         logger.info("%s", text)
-        self._run.recorder.note(text)
+        self._note(text)
 
 
 def _graceful(source: StopSource, reason: str) -> StopRequest:

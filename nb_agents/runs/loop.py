@@ -1,24 +1,30 @@
 """The background loop: one named daemon thread with an asyncio loop for all runs of a process.
 
 It is never the kernel's loop, so a busy cell can't freeze the agents and agents can't freeze a
-cell. It starts on first use; at the interpreter's exit every run is stopped at once and saved.
+cell. It starts on first use, and anew when its thread has died or the process was forked; at the
+interpreter's exit every run is stopped at once and saved.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio
-from anyio.from_thread import BlockingPortal
 
-__all__ = ["at_shutdown", "call", "portal", "post"]
+from nb_agents.errors import UserError
+
+__all__ = ["at_shutdown", "call", "ensure_loop", "is_loop_thread", "post", "submit"]
+
+logger = logging.getLogger("nb_agents")
 
 THREAD_NAME = "nb_agents"
 
@@ -31,7 +37,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Background:
-    portal: BlockingPortal
     loop: asyncio.AbstractEventLoop
     end: asyncio.Event
     thread: threading.Thread
@@ -43,16 +48,46 @@ _background: _Background | None = None
 _before_exit: list[Callable[[], None]] = []
 
 
-def portal() -> BlockingPortal:
-    """Give the way onto the loop; starts its thread on first use."""
+def ensure_loop() -> asyncio.AbstractEventLoop:
+    """Give the loop; starts its thread where none lives.
+
+    Raises:
+        UserError: The system gives it no thread or no files.
+    """
     global _background
     with _lock:
-        if _background is None:
-            ready: Future[_Background] = Future()
-            threading.Thread(target=_serve, args=(ready,), name=THREAD_NAME, daemon=True).start()
-            _background = ready.result()
-            atexit.register(_shut_down)
-        return _background.portal
+        if _background is None or not _background.thread.is_alive():
+            _background = _started()
+        return _background.loop
+
+
+def _started() -> _Background:
+    ready: Future[_Background] = Future()
+    thread = threading.Thread(target=_serve, args=(ready,), name=THREAD_NAME, daemon=True)
+    try:
+        thread.start()
+        started = ready.result()
+    except (OSError, RuntimeError) as exc:
+        raise UserError(
+            f"The loop that runs agents can't start: {exc}. Close files, threads or other runs, "
+            "and try again."
+        ) from None
+    atexit.unregister(_shut_down)
+    atexit.register(_shut_down)
+    return started
+
+
+def submit(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
+    """Start a task on the loop; from any thread, without waiting for the loop.
+
+    Args:
+        function: Async. Tasks begin in the order in which they were submitted.
+        args: Its arguments.
+
+    Returns:
+        What comes of it; cancelling that cancels the task.
+    """
+    return asyncio.run_coroutine_threadsafe(function(*args), ensure_loop())
 
 
 def post(function: Callable[..., object], *args: Any) -> None:
@@ -62,24 +97,49 @@ def post(function: Callable[..., object], *args: Any) -> None:
         function: Must not block.
         args: Its arguments.
     """
-    if _background is not None:
-        with suppress(RuntimeError):  # the loop is closed: nothing is left to be told
-            _background.loop.call_soon_threadsafe(function, *args)
+
+    async def posted() -> None:
+        # In a task: what waits on the loop can be made in no plain callback.
+        try:
+            function(*args)
+        except Exception:
+            logger.exception("%s failed", getattr(function, "__qualname__", function))
+
+    if _background is None or _background.loop.is_closed():
+        return
+    task = posted()
+    try:
+        asyncio.run_coroutine_threadsafe(task, _background.loop)
+    except RuntimeError:  # the loop is closed: nothing is left to be told
+        task.close()
 
 
-def call(function: Callable[..., T], *args: Any) -> T:
+def call(function: Callable[..., T], *args: Any, timeout_s: float | None = None) -> T:
     """Call a function on the loop and wait for its result; from any thread, the loop's own too.
 
     Args:
         function: Must not block.
         args: Its arguments.
+        timeout_s: Seconds after which to give up waiting: it is called all the same.
 
     Returns:
         What it returned.
+
+    Raises:
+        TimeoutError: ``timeout_s`` passed.
     """
-    if _background is not None and threading.current_thread() is _background.thread:
+
+    async def called() -> T:
         return function(*args)
-    return portal().call(function, *args)
+
+    if is_loop_thread():
+        return function(*args)
+    return submit(called).result(timeout_s)
+
+
+def is_loop_thread() -> bool:
+    """Whether this is the loop's own thread, on which nothing may wait for the loop."""
+    return _background is not None and threading.current_thread() is _background.thread
 
 
 def at_shutdown(action: Callable[[], None]) -> None:
@@ -89,21 +149,34 @@ def at_shutdown(action: Callable[[], None]) -> None:
 
 def _serve(ready: Future[_Background]) -> None:
     async def main() -> None:
-        end = asyncio.Event()
-        async with BlockingPortal() as made:
-            here = threading.current_thread()
-            ready.set_result(_Background(made, asyncio.get_running_loop(), end, here))
-            await end.wait()
-            await made.stop(cancel_remaining=True)
+        end, here = asyncio.Event(), threading.current_thread()
+        ready.set_result(_Background(asyncio.get_running_loop(), end, here))
+        await end.wait()
 
-    # anyio's start_blocking_portal would do, but it joins its thread without a limit, also when
-    # its context is merely garbage-collected: a tool that hangs would then hold up the exit.
-    anyio.run(main)
+    # Not anyio's blocking portal: it waits for the loop to begin a task, so that a busy loop would
+    # hold up who starts a run, and it joins its thread without a limit at the exit.
+    try:
+        anyio.run(main)
+    except BaseException as exc:
+        if ready.done():
+            raise
+        ready.set_exception(exc)  # no loop could be made
 
 
 def _shut_down() -> None:
     for action in _before_exit:
         action()
     if _background is not None:
-        post(_background.end.set)
+        with suppress(RuntimeError):
+            _background.loop.call_soon_threadsafe(_background.end.set)
         _background.thread.join(GOODBYE_S)
+
+
+def _forget() -> None:
+    """Begin anew in a forked child: the thread has stayed with the parent."""
+    global _lock, _background
+    _lock, _background = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)

@@ -13,7 +13,6 @@ from nb_agents.cancel import CancelPolicy, StopResult, StopSource
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
-    ConfigError,
     SessionBusyError,
     TaskError,
     UnknownRunError,
@@ -29,13 +28,14 @@ from nb_agents.runs.launch import (
     owner_of,
     runs,
     timeout_of,
+    wait_until_saved,
 )
 from nb_agents.runs.loop import at_shutdown
 from nb_agents.runs.options import RunOptions, chosen_options
 from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
 from nb_agents.runs.resume import resume
-from nb_agents.runs.run import Run, Work
-from nb_agents.runs.work import checked_functions, mask_for, writable_places
+from nb_agents.runs.run import Run
+from nb_agents.runs.work import Work, checked_functions, mask_for, writable_places
 from nb_agents.session import layout
 from nb_agents.session.copying import not_copied
 from nb_agents.session.history import Session, load_session
@@ -74,10 +74,8 @@ def start(
     *,
     recipe: str | os.PathLike[str] | Recipe | None = None,
     context: Mapping[str, Any] | None = None,
-    agents: str | os.PathLike[str] | TeamSpec | None = None,
     tools: Sequence[Callable[..., Any]] = (),
     from_turn: int | None = None,
-    model: str | None = None,
     skip_unsupported: bool = False,
     policy: CancelPolicy | None = None,
     options: RunOptions | None = None,
@@ -87,20 +85,19 @@ def start(
 
     Args:
         task: What is asked; a recipe asks for itself.
-        config: A team file, or a TeamSpec; by default three demo agents that need no key.
+        config: A team file, or a TeamSpec, such as ``TeamSpec.from_model("openai:gpt-5-mini")``;
+            by default three demo agents that need no key.
         session: The session's id: goes on in it when it exists, else begins it. By default a new
             session of its own, or with ``continue_`` the one used last.
         continue_: Go on in a session that must exist.
         recipe: A recipe file, or a Recipe, for the agents to work through.
         context: The values that the recipe starts with.
-        agents: Another name for ``config``, as recipes have it.
         tools: Functions that all agents may call; see `nb_agents.tool`.
         from_turn: With ``continue_``: leave that session as it is, and go on from this turn of it
             in a new one.
         session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
         timeout: Orchestrator timeout in seconds; by default the config's, else 1800, and none for a
             recipe, whose steps have their own.
-        model: One agent of this model instead of a team, as ``openai:gpt-5-mini``.
         skip_unsupported: Whether to run a team without its agents that can't run here.
         policy: Grace time and hooks of a stop.
         options: Time, retries, stop, approvals and callbacks at once; in the place of ``timeout``
@@ -124,10 +121,7 @@ def start(
         run.stop(reason="wrong path")
     """
     task = _task(task, recipe)
-    if config is not None and agents is not None:
-        raise ConfigError("config= and agents= are two names of one thing. Give one of them.")
-    config = agents if config is None else config
-    spec, notices = _team(_chosen(config, model), skip_unsupported)
+    spec, notices = _team(config, skip_unsupported)
     functions = checked_functions(tools)
     given = given_values(context or {}) if recipe is not None else {}
     read = None if recipe is None else read_recipe(recipe, given, spec)
@@ -209,17 +203,7 @@ def stop(
         run = find_run(run_id)
     except UnknownRunError:
         return StopResult(False, "unknown")
-    return run.request_stop(now, source, reason, agent)
-
-
-def _chosen(
-    config: str | os.PathLike[str] | TeamSpec | None, model: str | None
-) -> str | os.PathLike[str] | TeamSpec | None:
-    if model is None:
-        return config
-    if config is not None:
-        raise ConfigError("A model and a config are both given. Leave out --model or --config.")
-    return TeamSpec.from_model(model)
+    return run.stop(now, agent, reason, source=source)
 
 
 def _task(task: str, recipe: object) -> str:
@@ -278,6 +262,7 @@ def _open_session(
         path = layout.named_session(where, session)
     else:
         path = layout.new_session(where, now)
+    wait_until_saved(path)
     if any(turn.is_live() for turn in layout.turns_of(path)[-1:]):
         raise SessionBusyError(path.name, owner_of(path))
     return load_session(path), ()
@@ -290,11 +275,11 @@ def stop_all() -> None:
     """
     live = live_runs()
     for run in live:
-        run.request_stop(True, "parent", "the kernel or process is shutting down")
+        run.stop(True, reason="the kernel or process is shutting down", source="parent")
     deadline = time.monotonic() + SHUTDOWN_S
     for run in live:
         with suppress(TimeoutError):
-            run.wait_over(max(0.0, deadline - time.monotonic()))
+            run.wait(max(0.0, deadline - time.monotonic()), raise_on_stop=False)
 
 
 at_shutdown(stop_all)

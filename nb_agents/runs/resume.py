@@ -20,13 +20,12 @@ from nb_agents.errors import ConfigError, SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
 from nb_agents.masking import safe_errors
 from nb_agents.models.providers import check_team, load
-from nb_agents.runs.execution import Resumed, Work
-from nb_agents.runs.launch import config_path, launch, owner, owner_of, timeout_of
+from nb_agents.runs.launch import config_path, launch, owner, owner_of, timeout_of, wait_until_saved
 from nb_agents.runs.options import RunOptions, chosen_options
 from nb_agents.runs.recipes import given_to, keep_recipe, read_recipe
 from nb_agents.runs.resumption import Preview, started_of, stored_team, what_resumes
 from nb_agents.runs.run import Run
-from nb_agents.runs.work import checked_functions, mask_for, writable_places
+from nb_agents.runs.work import Resumed, Work, checked_functions, mask_for, writable_places
 from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
@@ -165,7 +164,9 @@ def resume(
 def _find(
     session: str, root: str | os.PathLike[str] | None, agent: str = ""
 ) -> tuple[PastTurn, Session]:
-    found = load_session(layout.find_session(layout.session_root(root), session))
+    path = layout.find_session(layout.session_root(root), session)
+    wait_until_saved(path)
+    found = load_session(path)
     # One that has no first line was never begun: its process died while it was made ready.
     begun = [t for t in found.turns if os.path.exists(t.paths.journal) or t.is_live]
     last = (begun or found.turns)[-1]

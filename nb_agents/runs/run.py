@@ -1,18 +1,16 @@
 """A run: the handle of one turn that is being worked on, from any thread.
 
-The work happens on the background loop (`nb_agents.runs.execution`); everything that reaches it
-from here is a level on a cancel token.
+The work happens on the background loop (`nb_agents.runs.turn`); all that reaches it from here is a
+command.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from getpass import getuser
 from importlib import import_module
 from pathlib import Path
@@ -30,19 +28,23 @@ from nb_agents.cancel import (
 from nb_agents.errors import (
     CancellationRequestedError,
     RunCancelled,
-    RunFailed,
     StorageError,
     UserError,
 )
+from nb_agents.events import Event
+from nb_agents.events.commands import Continue, Decide, Pause, Say
 from nb_agents.receipt import Receipt, receipt
 from nb_agents.runs.approvals import text_of
-from nb_agents.runs.execution import Execution, Work
 from nb_agents.runs.interrupts import interrupt_calls
 from nb_agents.runs.log import log_lines
-from nb_agents.runs.loop import call, portal, post
+from nb_agents.runs.loop import call, is_loop_thread, post, submit
 from nb_agents.runs.outcome import failure_of, result_of
+from nb_agents.runs.past_turn import PastTurn
 from nb_agents.runs.progress import Progress, progress_of
-from nb_agents.runs.resumption import Preview
+from nb_agents.runs.resumption import Preview, preview_of
+from nb_agents.runs.turn import Turn
+from nb_agents.runs.work import Work
+from nb_agents.session.follow import follow
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
 from nb_agents.steps import ApprovalView
@@ -51,9 +53,12 @@ from nb_agents.tools.threads import still_runs
 from nb_agents.unicode import well_formed
 from nb_agents.view import RunStatus, RunView
 
-__all__ = ["Run", "Work"]
+__all__ = ["Run"]
 
 _Answer = TypeVar("_Answer")
+
+ANSWER_S = 1.0
+"""What the loop gets to answer a stop; one that is late is heeded all the same."""
 
 MAX_SAID = 20_000
 """Characters of one follow-up text: every agent reads it again in each of its rounds."""
@@ -90,12 +95,13 @@ class Run:
         # A team from a file is read anew: its keys are there. Another has them in memory alone.
         self._team = None if work.config else work.spec
         try:
-            self._execution = Execution(run_id, work, lock, policy)
+            self._turn: Turn | PastTurn = Turn(run_id, work, lock, policy)
         except OSError as exc:
             raise StorageError(str(work.paths.path), exc.strerror or str(exc)) from None
         self._functions = work.functions
         self._options = work.options
         self._was_pressed = False
+        self._preview: Preview | None = None
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.session}/{self.turn}: {self.status}>"
@@ -120,7 +126,7 @@ class Run:
     @property
     def view(self) -> RunView:
         """The turn as it stands: answers, votes, calls; `timeline` has when they were."""
-        return self._execution.view
+        return self._turn.view
 
     @property
     def status(self) -> RunStatus:
@@ -149,13 +155,18 @@ class Run:
 
     @property
     def preview(self) -> Preview | None:
-        """Of a run that is over: what `resume` would do; None when there is nothing to resume."""
-        return self._execution.preview
+        """Of a run that is over: what `resume` would do; None when there is nothing to resume.
+
+        Found out when it is first asked for, which takes its time for a long recipe.
+        """
+        if self._preview is None and self.is_over:
+            self._preview = preview_of(self.view, self._paths)
+        return self._preview
 
     @property
     def timeline(self) -> Timeline:
         """What happened and when, of the turns that this one resumed too; grows while it runs."""
-        return self._execution.recorder.timeline
+        return self._turn.timeline
 
     def to_frame(self) -> Any:
         """Give the timeline as a pandas DataFrame: a row for each span and mark.
@@ -180,48 +191,40 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether it has ended and everything is written."""
-        return self._execution.done.done()
+        return self._turn.done.done()
 
     # Waiting --------------------------------------------------------------------------------
 
-    def wait(self, timeout: float | None = None) -> str:
+    def wait(self, timeout: float | None = None, *, raise_on_stop: bool = True) -> str:
         """Wait for the end, blocking. An interrupt stops the run, and the wait goes on.
 
         Args:
             timeout: Seconds after which to give up waiting; the run goes on. None means never.
+            raise_on_stop: Whether to raise when there is no final answer.
 
         Returns:
-            The final answer.
+            The final answer; "" when there is none.
 
         Raises:
             RunCancelled: It was stopped; carries what was kept.
             RunFailed: No agent gave an answer.
             TimeoutError: ``timeout`` passed.
         """
-        self.wait_over(timeout)
-        return self._outcome()
-
-    def wait_over(self, timeout: float | None = None) -> None:
-        """Wait for the end as `wait` does, however it ends; raises only TimeoutError."""
         with interrupt_calls(self.press):
-            self._execution.done.result(timeout)
+            self._turn.done.result(timeout)
+        return self._outcome() if raise_on_stop else self.view.answer
 
     def __await__(self) -> Generator[Any, None, str]:
         return self._wait_async().__await__()
 
     async def _wait_async(self) -> str:
         with interrupt_calls(self.press):
-            await asyncio.wrap_future(self._execution.done)
+            await asyncio.wrap_future(self._turn.done)
         return self._outcome()
 
-    def wait_quietly(self) -> None:
-        """Wait for the end without raising for a stopped or failed run; for cells that wait."""
-        with suppress(RunCancelled, RunFailed):
-            self.wait()
-
     def _outcome(self) -> str:
-        if self._execution.crash is not None:
-            raise self._execution.crash
+        if self._turn.crash is not None:
+            raise self._turn.crash
         view = self.view
         if view.status == "completed":
             return view.answer
@@ -231,7 +234,7 @@ class Run:
         if not view.recipe:
             raise RunCancelled(*kept)
         hard = view.stop is not None and view.stop.level == "immediate"
-        step = view.current_step or self._execution.next_step
+        step = view.current_step or self._turn.next_step
         raise CancellationRequestedError(*kept, self.session, hard, step)
 
     # Saying ---------------------------------------------------------------------------------
@@ -259,7 +262,7 @@ class Run:
                 f"The text has {len(text)} characters; at most {MAX_SAID} are taken. Shorten it, "
                 "or let the agents read it from a file."
             )
-        if self.is_over or not call(self._execution.say, text):
+        if self.is_over or not self._take(Say(text)):
             raise UserError(
                 f"Run {self.id} is over. "
                 f"`%%agents --continue --session {self.session}` asks its agents something new."
@@ -310,7 +313,7 @@ class Run:
         """
         who = by or getuser()
         said = well_formed(message)
-        if self.is_over or not call(self._execution.decide, approved, said, who, gate):
+        if self.is_over or not self._take(Decide(approved, said, who, gate)):
             what = f"at no gate {gate!r}" if gate else "for no approval"
             raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
 
@@ -333,8 +336,7 @@ class Run:
         """
         if message is None:
             return self._next_approval(timeout)
-        question = partial(self._execution.approvals.ask_whether, message)
-        gate = self._answer_to(question, timeout)
+        gate = self._answer_to(lambda turn: turn.approvals.ask_whether(message), timeout)
         return next(given for given in self.view.approvals if given.address == gate)
 
     def _next_approval(self, timeout: float | None) -> ApprovalView:
@@ -344,10 +346,13 @@ class Run:
             if (len(view.approvals) > seen or view.is_over) and not changed.done():
                 changed.set_result(None)
 
-        self.subscribe(look)
+        end = self.subscribe(look)
         look(self.view)
-        with interrupt_calls(self.press):
-            changed.result(timeout)
+        try:
+            with interrupt_calls(self.press):
+                changed.result(timeout)
+        finally:
+            end()
         if len(self.view.approvals) == seen:
             raise UserError(f"Run {self.id} ended without asking; it is {self.status}.")
         return self.view.approvals[seen]
@@ -366,8 +371,8 @@ class Run:
             UserError: The person refuses to answer, or the run ended before.
             TimeoutError: ``timeout`` passed.
         """
-        question = partial(self._execution.approvals.ask_for_text, prompt)
-        return text_of(self._answer_to(question, timeout))
+        asked = self._answer_to(lambda turn: turn.approvals.ask_for_text(prompt), timeout)
+        return text_of(asked)
 
     def answer(self, text: str, by: str = "") -> None:
         """Answer the question for a text that has waited longest.
@@ -386,9 +391,12 @@ class Run:
         self.decide(True, text, by, gate)
 
     def _answer_to(
-        self, question: Callable[[], Awaitable[_Answer]], timeout: float | None
+        self, question: Callable[[Turn], Awaitable[_Answer]], timeout: float | None
     ) -> _Answer:
-        asked = self._execution.ask_outside(question)
+        turn = self._turn
+        if isinstance(turn, PastTurn):
+            raise UserError(f"Run {self.id} is over: nobody is asked any more.")
+        asked = turn.ask_outside(lambda: question(turn))
         try:
             with interrupt_calls(self.press):
                 answer = asked.result(timeout)
@@ -409,14 +417,19 @@ class Run:
         Raises:
             UserError: The run is over or stopping.
         """
-        if self.is_over or not call(self._execution.pause):
+        if self.is_over or not self._take(Pause()):
             state = "over" if self.is_over else "stopping"
             raise UserError(f"Run {self.id} can't be paused: it is {state}.")
 
     # Stopping -------------------------------------------------------------------------------
 
     def stop(
-        self, now: bool = False, agent: str | None = None, reason: str | None = None
+        self,
+        now: bool = False,
+        agent: str | None = None,
+        reason: str = "",
+        *,
+        source: StopSource = "api",
     ) -> StopResult:
         """Ask the run, or one agent of it, to stop. Returns at once; idempotent.
 
@@ -424,6 +437,7 @@ class Run:
             now: Cut the work in hand instead of letting it finish.
             agent: Id of the one agent to stop; the others go on.
             reason: Why, for the record.
+            source: The door that it came through, for the record.
 
         Returns:
             Whether this changed anything, and where the run stands.
@@ -431,7 +445,24 @@ class Run:
         Raises:
             UserError: No agent of that id.
         """
-        return self.request_stop(now, "api", reason or "", agent)
+        turn = self._turn
+        if agent is not None and agent not in turn.agents:
+            known = ", ".join(turn.agents)
+            raise UserError(f"Run {self.id} has no agent {agent!r}. It has: {known}.")
+        if isinstance(turn, PastTurn) or turn.view.is_over or self.is_over:
+            return StopResult(False, "finished")
+        level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
+        request = StopRequest(level, source, reason, agent or "")
+        if now or agent is not None or turn.is_stopping or not turn.hooks.may_veto:
+            try:
+                return call(turn.take, request, timeout_s=ANSWER_S)  # type: ignore[no-any-return]
+            except TimeoutError:
+                return StopResult(False, "asked")
+        if is_loop_thread():
+            # The hook may take its time: nothing may wait for it here.
+            submit(turn.take_unless_vetoed, request)
+            return StopResult(False, "asked")
+        return submit(turn.take_unless_vetoed, request).result()
 
     async def cancel(self, reason: str | None = None) -> StopResult:
         """Ask for a stop as the run's policy has it, and wait until it is done and saved.
@@ -443,64 +474,20 @@ class Run:
             Whether this changed anything, and where the run stands afterwards.
         """
         now, why = not self.policy.graceful, reason or self.policy.reason
-        result = await asyncio.to_thread(self.request_stop, now, "api", why)
+        result = await asyncio.to_thread(self.stop, now, None, why)
         if result.status == "vetoed":
             return result
-        await asyncio.wrap_future(self._execution.done)
+        await asyncio.wrap_future(self._turn.done)
         return StopResult(result.changed, "finished")
-
-    def request_stop(
-        self, now: bool, source: StopSource, reason: str = "", agent: str | None = None
-    ) -> StopResult:
-        """Ask for a stop through a door; see `stop`. Not to be called on the loop thread.
-
-        Args:
-            now: Whether it is immediate.
-            source: The door.
-            reason: Why.
-            agent: Id of the one agent to stop, or None for the run.
-
-        Returns:
-            Whether this changed anything, and where the run stands.
-
-        Raises:
-            UserError: No agent of that id.
-        """
-        work = self._execution
-        if agent is not None and agent not in work.agents:
-            known = ", ".join(work.agents)
-            raise UserError(f"Run {self.id} has no agent {agent!r}. It has: {known}.")
-        if work.view.is_over or self.is_over:
-            return StopResult(False, "finished")
-        level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-        request = StopRequest(level, source, reason)
-        if agent is None and not now and not work.token.is_stopping and self._is_vetoed(request):
-            return StopResult(False, "vetoed")
-        token = work.token if agent is None else work.agents[agent]
-        changed = token.request(level, source, reason)
-        if changed:
-            post(work.stops.note, request, agent or "")
-        hard = token.status >= CancellationStatus.IMMEDIATE
-        return StopResult(changed, "stopping-now" if hard else "stopping")
-
-    def _is_vetoed(self, request: StopRequest) -> bool:
-        if self.policy.before_cancel is None:
-            return False
-        return portal().call(self._execution.stops.is_vetoed, request)
 
     def press(self) -> None:
         """Take one interrupt: graceful first, then immediate. Only posts; for signal handlers."""
         post(self._press)
 
     def _press(self) -> None:
-        now = self._was_pressed or self._execution.token.is_stopping
+        now = self._was_pressed or self.view.stop is not None
         self._was_pressed = True
-        if now or self.policy.before_cancel is None:
-            self.request_stop(now, "interrupt", "interrupted")
-        else:
-            # The hook may take its time: not on the loop.
-            loop = asyncio.get_running_loop()
-            loop.run_in_executor(None, self.request_stop, now, "interrupt", "interrupted")
+        self.stop(now, reason="interrupted", source="interrupt")
 
     def resume(self, **options: Any) -> Run:
         """Go on with this run's turn: at once after a pause, else as `nb_agents.resume` does.
@@ -515,7 +502,7 @@ class Run:
         Raises:
             UserError: The turn is complete, or is not the session's last.
         """
-        if self.view.is_paused and not options and call(self._execution.go_on):
+        if self.view.is_paused and not options and self._take(Continue()):
             return self
         last = turns_of(self.path.parent)[-1].number
         if last != self.turn:
@@ -532,13 +519,27 @@ class Run:
 
     # Watching -------------------------------------------------------------------------------
 
-    def subscribe(self, callback: Callable[[RunView], None]) -> None:
+    def subscribe(self, callback: Callable[[RunView], None]) -> Callable[[], None]:
         """Call back with the view at most ten times a second while there is news, and at the end.
 
         Args:
-            callback: Called on the loop thread; must be quick.
+            callback: Called in a worker thread, never twice at a time.
+
+        Returns:
+            A function that ends it.
         """
-        self._execution.recorder.subscribers.append(callback)
+        if isinstance(self._turn, PastTurn):
+            return lambda: None
+        return self._turn.subscribers.add(callback)
+
+    def events(self) -> AsyncIterator[Event]:
+        """Give all events of the turn: those so far, then each that comes, to the turn's end.
+
+        Example:
+            async for event in run.events():
+                print(event.kind)
+        """
+        return follow(self.path)
 
     def save(self) -> None:
         """Write everything again, after saving had failed.
@@ -546,14 +547,29 @@ class Run:
         Raises:
             StorageError: It still fails; memory keeps it.
         """
+        if isinstance(self._turn, PastTurn):
+            return
         # On the loop: the journal has one writer.
-        error = portal().call(self._execution.save)
+        error = submit(self._turn.save).result()
         if error is not None:
             raise StorageError(str(self.path), error.strerror or str(error))
 
     async def execute(self) -> None:
-        """Do the work; called once, on the loop, by `nb_agents.runs.registry`."""
-        await self._execution.run()
+        """Do the work; called once, on the loop, by `nb_agents.runs.launch`."""
+        assert isinstance(self._turn, Turn)
+        if (task := asyncio.current_task()) is not None:
+            task.set_name(f"run {self.id}")
+        await self._turn.run()
+
+    def let_go(self) -> None:
+        """Keep no more of a run that is over and saved than where it is."""
+        if isinstance(self._turn, Turn) and self.is_over and self.view.is_saved:
+            self._turn = PastTurn(self._paths, tuple(self._turn.agents), self._turn.crash)
+
+    def _take(self, command: Say | Decide | Pause | Continue) -> Any:
+        """Bring a command to the turn: what became of it; nothing when the turn is over."""
+        turn = self._turn
+        return call(turn.take, command) if isinstance(turn, Turn) else None
 
 
 def _words(view: RunView) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """The files of a turn, made from its view: for people, for MassGen's reader, for later turns.
 
-Each is replaced atomically (temp → fsync → rename) and carries, where it is JSON, the journal
-position that it shows, so that a stale or missing one is told and made again. Keys are MassGen's;
-ours come after them. A turn is incomplete from its first moment and becomes complete only by the
-last write of all.
+Each is replaced as a whole (temp → rename) and carries, where it is JSON, the journal position that
+it shows, so that a stale, torn or missing one is told and made again: the journal alone is synced.
+Keys are MassGen's; ours come after them. A turn is incomplete from its first moment and becomes
+complete only by the last write of all.
 
 Source: MassGen `session/_state.py` (save_partial_turn) and `cli/run.py` (complete turns).
 """
@@ -192,7 +192,7 @@ def _write_summary(view: RunView, paths: TurnPaths) -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a file as a whole: temp → fsync → rename.
+    """Replace a file as a whole: temp → rename.
 
     Args:
         path: The file.
@@ -208,8 +208,6 @@ def write_atomic(path: Path, text: str) -> None:
         temp.unlink(missing_ok=True)
         with open(temp, "xb") as file:
             file.write(text.encode("utf-8", "replace"))
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(temp, path)
     except OSError:
         temp.unlink(missing_ok=True)

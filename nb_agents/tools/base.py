@@ -126,6 +126,27 @@ class ToolResult(str):
         return result
 
 
+_schemas: dict[Any, tuple[ToolDefinition, Any]] = {}
+
+
+def _schema_of(function: Callable[..., Awaitable[str]]) -> tuple[ToolDefinition, Any]:
+    """Make what a model is told of a function, and what checks its arguments.
+
+    That takes milliseconds: of a method it is made once, as each round of each agent has the tools
+    of its workspace anew.
+    """
+    from pydantic_ai import Tool as PydanticTool
+
+    method = getattr(function, "__func__", None)
+    if method in _schemas:
+        return _schemas[method]
+    tool: Any = PydanticTool(function)
+    made = tool.tool_def, tool.function_schema.validator
+    if method is not None:
+        _schemas[method] = made
+    return made
+
+
 class Tool:
     """One tool.
 
@@ -134,10 +155,8 @@ class Tool:
     """
 
     def __init__(self, function: Callable[..., Awaitable[str]]) -> None:
-        from pydantic_ai import Tool as PydanticTool
-
-        tool: Any = PydanticTool(function)
-        self._setup(tool.tool_def, tool.function_schema.validator, lambda known: function(**known))
+        definition, validator = _schema_of(function)
+        self._setup(definition, validator, lambda known: function(**known))
 
     @classmethod
     def from_definition(

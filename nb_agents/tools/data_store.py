@@ -25,10 +25,8 @@ from pydantic import JsonValue
 
 from nb_agents.cancel import checkpoint
 from nb_agents.errors import UserError
-from nb_agents.tools.base import Tool
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.data_file import DEFAULT_NAMESPACE, FILE_NAME, DataFile
-from nb_agents.tools.data_tools import AgentStore
 
 __all__ = ["DataStore", "Entry", "FILE_NAME", "Operation"]
 
@@ -235,14 +233,6 @@ class DataStore:
         query = "SELECT at, by, name, namespace, about FROM operations ORDER BY id"
         with self._file.transaction() as db:
             return [Operation(*row) for row in _each(db.execute(query))]
-
-    def tools(self, context: ToolContext) -> list[Tool]:
-        """The operations as tools.
-
-        Args:
-            context: The agent that they are for.
-        """
-        return AgentStore(DataStore(self._path, context.agent), context.mask).tools()
 
     def _read(self, db: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, JsonValue]]:
         query = "SELECT value FROM entries WHERE namespace = ? AND key = ?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from anyio import to_thread
 from pydantic import JsonValue
@@ -13,9 +13,7 @@ from nb_agents.errors import UserError
 from nb_agents.masking import Mask
 from nb_agents.tools.base import Tool, ToolError, is_repeated
 from nb_agents.tools.data_file import DEFAULT_NAMESPACE
-
-if TYPE_CHECKING:
-    from nb_agents.tools.data_store import DataStore
+from nb_agents.tools.data_store import DataStore
 
 __all__ = ["AgentStore"]
 

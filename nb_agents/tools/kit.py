@@ -29,6 +29,7 @@ from nb_agents.tools.command_guard import CommandGuard, find_programs
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
+from nb_agents.tools.data_tools import AgentStore
 from nb_agents.tools.functions import function_tool
 from nb_agents.tools.kept import last_chars
 from nb_agents.tools.mcp import McpServers
@@ -157,7 +158,7 @@ class ToolKit:
         tools += others
         tools += await to_thread.run_sync(self._hands, context, keys)
         if keys.data_store:
-            tools += DataStore.of(context).tools(context)
+            tools += AgentStore(DataStore.of(context), context.mask).tools()
         found = list(policy.take(tools))
         if keys.custom_tools:
             made = await self._custom.tools(context, keys.custom_tools, keys.takes)

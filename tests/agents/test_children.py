@@ -254,7 +254,7 @@ def test_stopping_a_caller_stops_all_under_it_and_nothing_beside_it(
     assert b.open_streams == 1 and run.view.agents["b"].outcome is None
     assert run.view.agents["a/mid#1/low#1"].partial == HELD_WORDS
     gate.open()
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     assert [e.outcome for e in events(run, ev.ToolFinished) if e.agent == "a"] == ["cut"]
     assert (run.status, run.view.winner) == ("completed", "b")
 
@@ -457,7 +457,7 @@ def test_a_call_that_was_cut_is_made_again_and_a_finished_one_is_not(
     run.stop(now=True)
     finish(run)
     again = run.resume()
-    again.wait_over(WAIT_S)
+    again.wait(WAIT_S, raise_on_stop=False)
     assert (again.status, again.result) == ("completed", "A's")
     assert len(critic.requests) == 3 and len(a.requests) == 2
     assert told(again) == ["second"]
@@ -470,7 +470,7 @@ def test_steps_of_a_recipe_call_agents(tmp_path: Path) -> None:
     path = write(tmp_path, "steps: [{id: draft, agent: a, prompt: write it, output: text}]\n")
     critic = ScriptedModel(Turn(text="fine"))
     spec = team({"a": ScriptedModel(ASK, DONE)}, {"critic": critic})
-    run = nb_agents.start(recipe=path, agents=spec, session_root=tmp_path / "sessions")
+    run = nb_agents.start(recipe=path, config=spec, session_root=tmp_path / "sessions")
     finish(run)
     assert (run.status, run.view.answer) == ("completed", "A's")
     assert run.view.agents["draft/critic#1"].caller == "draft"
@@ -486,17 +486,17 @@ def test_a_stop_of_a_recipe_is_felt_as_its_step_feels_it(
     critic = ScriptedModel(listing, Turn(text="fine"))
     a = ScriptedModel(ASK, DONE)
     spec = team({"a": a}, {"critic": critic})
-    run = nb_agents.start(recipe=path, agents=spec, session_root=tmp_path / "sessions")
+    run = nb_agents.start(recipe=path, config=spec, session_root=tmp_path / "sessions")
     gate.wait_reached()
     run.stop(now=now)
     gate.open()
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     # A graceful stop lets a step in hand come to its end, with all that it calls.
     assert outcomes(run)["draft/critic#1"] == ("killed" if now else "finished")
     assert run.status == ("cancelled" if now else "completed")
     if now:
         again = run.resume()
-        again.wait_over(WAIT_S)
+        again.wait(WAIT_S, raise_on_stop=False)
         assert (again.status, again.view.answer) == ("completed", "A's")
         assert len(a.requests) == 2  # the one that called, and the one that was told
 

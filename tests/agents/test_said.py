@@ -10,13 +10,16 @@ import pytest
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from nb_agents.runs import execution
-from nb_agents.runs.execution import Execution
+from nb_agents.events.commands import Say
+from nb_agents.runs import turn
+from nb_agents.runs.drivers import Job
 from nb_agents.runs.run import MAX_SAID, Run
+from nb_agents.runs.turn import Turn as Writer
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import wait_until
 from tests.team_kit import events, finish, outcome, prompt, start, start_by_rules
+from tests.watching import turns_watched
 
 TEXT = "And in British English, please."
 NOTE = Call("write_file", {"path": "notes.md", "content": "kept"})
@@ -158,15 +161,17 @@ def test_several_texts_are_told_in_their_order_each_once(tmp_path: Path) -> None
 def test_a_text_said_before_the_team_is_there_is_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = execution.driver_for
+    make = turn.driver_for
+    writers: list[Writer] = []
 
-    async def say_first(run: Execution, *given: Any) -> object:
-        run.say(TEXT)
-        return await make(run, *given)
+    async def say_first(job: Job, *given: Any) -> object:
+        writers[0].take(Say(TEXT))
+        return await make(job, *given)
 
-    monkeypatch.setattr(execution, "driver_for", say_first)
+    monkeypatch.setattr(turn, "driver_for", say_first)
     solo = ScriptedModel(Answer("A"))
-    assert start(tmp_path, solo=solo).wait(10) == "A"
+    with turns_watched(lambda writer, event: writers.append(writer)):
+        assert start(tmp_path, solo=solo).wait(10) == "A"
     assert heard(solo, 0) == 1
     assert "<FOLLOW_UP>" in prompt(solo, 0)
 

@@ -234,7 +234,7 @@ class Watch:
         if self.target is None and self.run is not None:
             self.target = list(self.born)[self._pick % len(self.born)]
             self.stopped_at = self.run.view.seq
-            self.run.request_stop(self.now, "api", agent=self.born[self.target])
+            self.run.stop(self.now, agent=self.born[self.target])
 
 
 def begin(root: Path, tree: Tree, backend: dict[str, Any], **models: str) -> Run:

@@ -46,7 +46,7 @@ def live_team(url: str, count: int) -> Iterator[Run]:
             yield run
         finally:
             run.stop(now=True)
-            run.wait_quietly()
+            run.wait(raise_on_stop=False)
 
 
 @asynccontextmanager

@@ -89,7 +89,7 @@ def _many_turns(root: str) -> None:
         nb_agents.start("t", config=team, session="long", session_root=root).wait()
     run = _hanging(root, "long")
     run.stop(now=True)
-    run.wait_quietly()
+    run.wait(raise_on_stop=False)
 
 
 def _print_stops() -> None:
@@ -117,7 +117,7 @@ def _stop(fill: Callable[[Path], None]) -> tuple[float, float, float]:
         while not _is_on_disk(run):
             time.sleep(POLL_S)
         on_disk = time.perf_counter() - began
-        run.wait_quietly()
+        run.wait(raise_on_stop=False)
         over = time.perf_counter() - began
         began = time.perf_counter()
         again = run.resume(config=scripted_team(a=ScriptedModel(Answer("an answer"))))

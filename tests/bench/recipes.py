@@ -107,7 +107,7 @@ def _stop() -> tuple[int, float]:
         while _status_on_disk(run) != "cancelled":
             time.sleep(POLL_S)
         on_disk = time.perf_counter() - began
-        run.wait_quietly()
+        run.wait(raise_on_stop=False)
         return _steps_done(run), on_disk
 
 
@@ -138,6 +138,6 @@ def _start(root: str, count: int, parallel: int | None, call_s: float) -> nb_age
     return nb_agents.start(
         recipe=Recipe.from_text(text, "bench.yaml"),
         context={"items": list(range(count))},
-        agents=scripted_team(a=ScriptedModel(Turn(text="done", delay_s=call_s))),
+        config=scripted_team(a=ScriptedModel(Turn(text="done", delay_s=call_s))),
         session_root=Path(root),
     )

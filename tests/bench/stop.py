@@ -73,7 +73,7 @@ def _stop_team(server: BenchServer, size: int) -> Stopped:
         server.wait_streaming(size)
         asked, asked_ns = time.monotonic(), time.time_ns()
         run.stop(now=True)
-        run.wait_quietly()
+        run.wait(raise_on_stop=False)
         file = run.path / "metadata.json"
         assert json.loads(file.read_text())["run_status"] == "cancelled"
         # A rename changes the ctime: that moment is when readers see the new file.

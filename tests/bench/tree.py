@@ -52,7 +52,7 @@ def _stop(server: BenchServer, tree: Tree) -> Silent:
         server.wait_streaming(len(tree.leaves))
         asked, asked_ns = time.monotonic(), time.time_ns()
         run.stop(now=True, agent=ROOT)
-        run.wait_quietly()
+        run.wait(raise_on_stop=False)
         over = time.monotonic() - asked
         file = run.path / "metadata.json"
         assert json.loads(file.read_text())["run_status"] == "cancelled"
@@ -73,7 +73,7 @@ def _live_tree(url: str, tree: Tree) -> Iterator[Run]:
             yield run
         finally:
             run.stop(now=True)
-            run.wait_quietly()
+            run.wait(raise_on_stop=False)
 
 
 def _team(url: str, tree: Tree) -> dict[str, Any]:

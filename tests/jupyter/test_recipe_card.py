@@ -338,13 +338,13 @@ def test_a_resume_makes_the_calls_again_that_the_card_names(tmp_path: Path) -> N
         for k, m in models.items()
     ]
     team = TeamSpec.model_validate({"agents": agents})
-    run = nb_agents.start(recipe=path, agents=team, session="s", session_root=tmp_path / "s")
+    run = nb_agents.start(recipe=path, config=team, session="s", session_root=tmp_path / "s")
     gate.wait_reached()
     run.stop(now=True)
     finish(run)
     assert "runs again: the tool call draft: call_agent\n" in plain(run.view, run.preview)
     resumed = run.resume()
-    resumed.wait_over(WAIT_S)
+    resumed.wait(WAIT_S, raise_on_stop=False)
     assert (resumed.status, len(a.requests), len(critic.requests)) == ("completed", 2, 3)
     assert "  - critic#3 · python · done" in plain(resumed.view)
 
@@ -396,8 +396,10 @@ def test_a_card_of_a_loop_with_thousands_of_iterations_stays_small() -> None:
 
 # Saving
 
-FAILING = ev.Noticed(text="Saving failed: No space left on device. All is kept in memory.")
-WORKS: Any = ev.Noticed(text="Saving works again; everything is on disk.")
+FAILING = ev.Noticed(
+    text="Saving failed: No space left on device. All is kept in memory.", is_saved=False
+)
+WORKS: Any = ev.Noticed(text="Saving works again; everything is on disk.", is_saved=True)
 
 
 def test_a_card_whose_turn_is_not_on_the_disk_does_not_say_that_it_is() -> None:

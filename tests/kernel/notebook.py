@@ -214,7 +214,9 @@ class Notebook:
         """Stop every run of the kernel at once, even while a cell waits, and wait for it."""
         for run in self.panels():
             self.kernel.control("nb_agents_stop_request", {"run": run, "now": True})
-        self.kernel.run("import nb_agents as _nb\nfor _run in _nb.runs(): _run.wait_quietly()")
+        self.kernel.run(
+            "import nb_agents as _nb\nfor _run in _nb.runs(): _run.wait(raise_on_stop=False)"
+        )
 
     def text(self, result: Result) -> str:
         """All plain text that a person sees of a cell."""

@@ -243,7 +243,7 @@ def test_continue_after_a_stop_in_the_same_kernel(open_notebook: Open, server: M
     notebook = open_notebook()
     notebook.start_held()
     notebook.kernel.run("%agents stop --now")
-    notebook.kernel.run("__import__('nb_agents').runs()[0].wait_quietly()")
+    notebook.kernel.run("__import__('nb_agents').runs()[0].wait(raise_on_stop=False)")
     before = server.count()
     server.release()
     turn = notebook.start("--continue", task="Go on.")

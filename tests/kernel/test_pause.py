@@ -12,7 +12,7 @@ from nb_agents.testing import ScriptedModel, Turn, scripted_team
 team = scripted_team(None, a=ScriptedModel(Turn("I think ", hang=True)))
 run = nb_agents.start("a task", team)
 """
-STOP = "run.stop(now=True); run.wait_over()"
+STOP = "run.stop(now=True); run.wait(raise_on_stop=False)"
 ASK = """
 box = []
 thread = threading.Thread(target=lambda: box.append(run.wait_for_input("Which city?")))

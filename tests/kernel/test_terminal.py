@@ -242,7 +242,9 @@ def test_what_a_model_wrote_does_not_drive_the_terminal(ipython: Terminal) -> No
     ipython.enter("from nb_agents.testing import Answer, ScriptedModel, scripted_team")
     hostile = r"\x1b]52;c;cm0=\x07spoken\x1b[2J\x9b2J"
     ipython.enter(f"team = scripted_team(a=ScriptedModel(Answer('{hostile}')))")
-    ipython.enter(f"nb_agents.start('Say {hostile}', config=team, session='s').wait_over()")
+    ipython.enter(
+        f"nb_agents.start('Say {hostile}', config=team, session='s').wait(raise_on_stop=False)"
+    )
     before = len(ipython.bytes)
     shown = [ipython.enter(f"%agents {verb}") for verb in ("", "show s", "log s", "sessions")]
     assert all("spoken" in each for each in shown)

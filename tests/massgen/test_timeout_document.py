@@ -306,7 +306,9 @@ def verdict(path: Path, patch: pytest.MonkeyPatch, keys: Mapping[str, str] = KEY
 
 @says("A quick question to a single agent, with five minutes.")
 def example_of_a_quick_question(root: Path, patch: pytest.MonkeyPatch) -> None:
-    run = nb_agents.start(TASK, model="demo:quick", session_root=root, timeout=300)
+    run = nb_agents.start(
+        TASK, config=TeamSpec.from_model("demo:quick"), session_root=root, timeout=300
+    )
     (agent,) = run.view.agents.values()
     assert run.view.timeout_s == 300
     wait_until(lambda: run.view.agents[agent.id].partial)
@@ -373,7 +375,7 @@ def remedy_more_time(root: Path, patch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel(Turn("b ", gate=gate, calls=writes("a.md").calls), Answer("A's"))
     run = timed_out(root, {"a": model}, gate)
     again = run.resume(timeout=3600)
-    again.wait_over(10)
+    again.wait(10, raise_on_stop=False)
     assert (again.result, again.view.timeout_s, len(model.requests)) == ("A's", 3600, 2)
 
 
@@ -402,7 +404,7 @@ def remedy_faster_models(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = timed_out(root, {"a": slow}, grace_timeout_s=0.05)
     fast = ScriptedModel(Answer("quick"))
     again = run.resume(config=scripted_team(600, a=fast))
-    again.wait_over(10)
+    again.wait(10, raise_on_stop=False)
     assert (again.result, len(slow.requests), len(fast.requests)) == ("quick", 1, 1)
 
 

@@ -20,7 +20,7 @@ from nb_agents.cancel import CancelPolicy, StopSource
 from nb_agents.config.team import TeamSpec
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_text
-from nb_agents.runs import registry, saving
+from nb_agents.runs import registry, turn_files
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import SESSIONS_VARIABLE
@@ -119,7 +119,7 @@ def w04_nothing_outlives_a_stop(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = begin(root, a=a, b=b)
     wait_until(lambda: children and b.open_streams)
     run.stop(now=True)
-    run.wait_over(10)
+    run.wait(10, raise_on_stop=False)
     assert (a.open_streams, b.open_streams) == (0, 0)
     assert children[0].returncode == -signal.SIGKILL
     finish(run)
@@ -214,9 +214,9 @@ def w09_a_failed_save_is_said(root: Path, patch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     with patch.context() as broken:
-        broken.setattr(saving, "write_views", full)
+        broken.setattr(turn_files, "write_views", full)
         run.stop(now=True)
-        run.wait_over(10)
+        run.wait(10, raise_on_stop=False)
     card = card_text(run.view, str(run.path))
     assert "Saving failed: No space left on device." in card
     assert "saved" not in card.lower()

@@ -91,7 +91,7 @@ def _play(root: Path, text: str = STEPS) -> nb_agents.Run:
     backend = {"type": "demo", "words_per_second": FAST}
     spec = TeamSpec.model_validate({"agents": [{"id": "demo_0", "backend": backend}]})
     return finish(
-        nb_agents.start(recipe=Recipe.from_text(text, "ask.yaml"), agents=spec, session_root=root)
+        nb_agents.start(recipe=Recipe.from_text(text, "ask.yaml"), config=spec, session_root=root)
     )
 
 

@@ -80,7 +80,7 @@ def begin(path: Path, model: Backend | None = None, **options: Any) -> Run:
     """Start a recipe; its session is "s", beside the file."""
     team = scripted_team(None, worker=model or Echo())
     options.setdefault("session_root", path.parent / "sessions")
-    return nb_agents.start(recipe=path, agents=team, session="s", **options)
+    return nb_agents.start(recipe=path, config=team, session="s", **options)
 
 
 def resume(run: Run, model: Backend | None = None, **options: Any) -> Run:
@@ -92,7 +92,7 @@ def resume(run: Run, model: Backend | None = None, **options: Any) -> Run:
 
 def over(run: Run) -> Run:
     """Wait for a run's end."""
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     return run
 
 

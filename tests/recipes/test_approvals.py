@@ -315,7 +315,7 @@ def governed(root: Path, approval: ApprovalConfig, more: str = "") -> Run:
     team = scripted_team(None, worker=Echo())
     return nb_agents.start(
         recipe=path,
-        agents=team,
+        config=team,
         session="s",
         session_root=root / "sessions",
         options=RunOptions(approval=approval),
@@ -410,7 +410,7 @@ def test_a_team_file_says_how_the_gates_of_its_recipes_are_approved(tmp_path: Pa
         }
     )
     run = nb_agents.start(
-        recipe=write(tmp_path, GATED.format(more="")), agents=team, session_root=tmp_path
+        recipe=write(tmp_path, GATED.format(more="")), config=team, session_root=tmp_path
     )
     wait_for_gate(run)
     (gate,) = run.view.gates.values()

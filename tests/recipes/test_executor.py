@@ -43,7 +43,7 @@ def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Pa
         backend = {"type": "chatcompletion", "base_url": server.url, "api_key": KEY, "model": "m"}
         team = TeamSpec.model_validate({"agents": [{"id": "worker", "backend": backend}]})
         path = write(tmp_path, TALK_AND_WORK)
-        run = nb_agents.start(recipe=path, agents=team, session_root=tmp_path / "sessions")
+        run = nb_agents.start(recipe=path, config=team, session_root=tmp_path / "sessions")
         workspace = run.path / "workspaces/main"
         wait_until(lambda: (workspace / "begun").exists(), WAIT_S, "the command")
         wait_until(lambda: "both[0]/talk" in run.view.agents, WAIT_S, "the agent")

@@ -320,7 +320,7 @@ def test_all_that_a_recipe_has_in_hand_is_cut_when_its_time_is_over(tmp_path: Pa
         server.script("m", Reply(text="so far", hang_after=2))
         backend = {"type": "chatcompletion", "base_url": server.url, "api_key": KEY, "model": "m"}
         team = TeamSpec.model_validate({"agents": [{"id": "worker", "backend": backend}]})
-        run = nb_agents.start(recipe=path, agents=team, session_root=tmp_path / "sessions")
+        run = nb_agents.start(recipe=path, config=team, session_root=tmp_path / "sessions")
         workspaces = run.path / "workspaces"
         for name in ("begun", "deep"):
             wait_until(lambda name=name: (workspaces / name).exists(), WAIT_S, name)
@@ -437,7 +437,7 @@ def test_the_time_in_which_a_person_is_asked_about_a_tool_does_not_count(
     run = finish(
         nb_agents.start(
             recipe=write(tmp_path, body),
-            agents=team,
+            config=team,
             session_root=tmp_path / "sessions",
             tools=[list_data],
             options=waits,

@@ -5,19 +5,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
 
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.errors import CancellationRequestedError
-from nb_agents.runs import execution
-from nb_agents.runs.execution import Execution
+from nb_agents.events.commands import Decide
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
+from nb_agents.runs.turn import Turn
 from nb_agents.session.history import load_session
 from tests.model_server import wait_until
 from tests.processes import line, python, tell
@@ -30,6 +28,7 @@ from tests.recipes.live import (
 )
 from tests.recipes.rich import assert_nothing_ran_twice, assert_truthful, write_rich
 from tests.team_kit import WAIT_S, events, finish
+from tests.watching import turns_watched
 
 PARTS = 3
 LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
@@ -53,12 +52,12 @@ class Stage:
         _stages[str(self.root)] = self
         return finish(begin(write_rich(self.root)))
 
-    def heed(self, run: Execution, event: ev.Event | None = None) -> None:
+    def heed(self, turn: Turn, event: ev.Event | None = None) -> None:
         """Stop the run if this is the event, and approve what it asks."""
-        if run.view.seq == self.stop_after and not run.view.is_over:
-            run.stops.request(StopRequest(self.level, "api", "at an event"))
+        if (event.seq if event else turn.view.seq) == self.stop_after and not turn.view.is_over:
+            turn.take(StopRequest(self.level, "api", "at an event"))
         if isinstance(event, ev.ApprovalAsked):
-            asyncio.get_running_loop().call_soon(run.decide, True, "fine", "me")
+            asyncio.get_running_loop().call_soon(turn.take, Decide(True, "fine", "me"))
 
 
 _stages: dict[str, Stage] = {}
@@ -67,27 +66,12 @@ _stages: dict[str, Stage] = {}
 @pytest.fixture(scope="module", autouse=True)
 def _watched() -> Iterator[None]:
     """Let stages hear all events of their runs, as they are written."""
-    original = Execution.run
 
-    async def run(self: Execution) -> None:
-        emit, stage = self.recorder.emit, _stages.get(str(self.work.paths.path.parents[2]))
+    def hear(turn: Turn, event: ev.Event | None) -> None:
+        if stage := _stages.get(str(turn._work.paths.path.parents[2])):
+            stage.heed(turn, event)
 
-        def watched(event: ev.Event) -> None:
-            emit(event)
-            if stage is not None:
-                stage.heed(self, event)
-
-        self.recorder.emit = watched  # type: ignore[method-assign]
-        if stage is not None:
-            stage.heed(self)
-        await original(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Execution, "run", run)
-        # Half of a run's time would go into reading certificates that nobody needs.
-        patch.setattr(
-            execution, "http_client", lambda: SimpleNamespace(aclose=anyio.lowlevel.checkpoint)
-        )
+    with turns_watched(hear):
         yield
     _stages.clear()
 
@@ -196,7 +180,7 @@ def play(verb, recipe, after):
     wait_until(lambda: run.view.gates or run.is_over, 15)
     if not run.is_over:
         run.approve("fine", "me")
-    run.wait_over(15)
+    run.wait(15, raise_on_stop=False)
 
 assert threading.active_count() == 1
 gc.freeze()

@@ -340,7 +340,7 @@ def play(verb: str, root: str, tool: str) -> None:
         _obey(run)
     else:
         run = nb_agents.resume("s", session_root=root, tools=tools)
-        run.wait_over(15)
+        run.wait(15, raise_on_stop=False)
         answers = {a.id: a.answer for a in run.view.agents.values()}
         print(json.dumps({"status": run.status, "answers": answers}), flush=True)
 
@@ -354,5 +354,5 @@ def _obey(run: Run) -> None:
             continue
         print(time.monotonic(), flush=True)
         run.stop(now=told == "now")
-        run.wait_over()
+        run.wait(raise_on_stop=False)
         print(time.monotonic(), flush=True)

@@ -191,7 +191,7 @@ def test_changes_that_should_be_reviewed_first_are_not_made(tmp_path: Path, site
 def test_agents_of_a_recipe_only_read_and_the_run_says_so(tmp_path: Path, site: Path) -> None:
     recipe = write(tmp_path, "steps:\n- {id: do, agent: worker, prompt: go, output: said}\n")
     spec = team([ScriptedModel(put(site / "style.css"), DONE)], site)
-    it = nb_agents.start(recipe=recipe, agents=spec, session_root=tmp_path / "sessions")
+    it = nb_agents.start(recipe=recipe, config=spec, session_root=tmp_path / "sessions")
     finish(it)
     assert said(it, "write_file")[0].startswith("Error")
     assert any("only read in a recipe" in notice for notice in it.view.notices)
@@ -285,6 +285,6 @@ def test_a_resumed_presenter_may_still_write(tmp_path: Path, site: Path) -> None
     finish(it)
     again = team([ScriptedModel(put(site / "style.css"), DONE), ScriptedModel()], site)
     resumed = nb_agents.resume(it.session, again, session_root=tmp_path / "sessions")
-    resumed.wait_over(WAIT_S)
+    resumed.wait(WAIT_S, raise_on_stop=False)
     assert (resumed.result, read(site)["style.css"]) == ("done", "new")
     assert json.loads((resumed.path / "metadata.json").read_text())["receipt"]["context_changes"]

@@ -358,7 +358,7 @@ def test_a_stop_before_there_is_a_task_is_heeded(tmp_path: Path, now: bool) -> N
     post(hold.wait, WAIT_S)  # the loop does nothing until the stop is there
     run = start(tmp_path, a=model)
     try:
-        assert run.stop(now=now).changed
+        assert run.stop(now=now) == StopResult(False, "asked")
     finally:
         hold.set()
     finish(run)
@@ -373,7 +373,7 @@ def test_a_finished_runs_status_is_never_overwritten(tmp_path: Path) -> None:
         assert run.stop(now=now) == StopResult(False, "finished")
     assert (run.status, run.result, run.view.stop) == ("completed", "A's", None)
     assert ((run.path / "events.jsonl").read_bytes(), metadata(run)) == before
-    assert not run._execution.token.is_stopping
+    assert not run._turn.is_stopping
 
 
 def test_a_stop_reaches_the_run_that_is_shown_and_no_other(tmp_path: Path, gate: Gate) -> None:

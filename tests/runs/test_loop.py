@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-from nb_agents.runs.loop import THREAD_NAME, portal, post
+from nb_agents.runs.loop import THREAD_NAME, ensure_loop, post
 from nb_agents.runs.recorder import Recorder
 from nb_agents.session.journal import Journal
 from nb_agents.testing import Answer, ScriptedModel
@@ -18,12 +18,12 @@ def test_all_runs_share_one_daemon_thread_of_that_name(tmp_path: Path) -> None:
     finish(start(tmp_path, a=ScriptedModel(Answer("x"))))
     found = [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
     assert len(found) == 1 and found[0].daemon
-    assert portal() is portal()
+    assert ensure_loop() is ensure_loop()
 
 
 def test_first_uses_at_once_start_one_thread() -> None:
     found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(portal())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(ensure_loop())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -32,7 +32,7 @@ def test_first_uses_at_once_start_one_thread() -> None:
 
 
 def test_a_post_from_anywhere_runs_on_the_loop() -> None:
-    portal()
+    ensure_loop()
     names: list[str] = []
     post(lambda: names.append(threading.current_thread().name))
     wait_until(lambda: names)

@@ -197,7 +197,7 @@ def test_progress_counts_the_steps_of_a_recipe(tmp_path: Path, gate: Gate) -> No
         "  - {id: two, agent: a, prompt: p}\n"
     )
     team = scripted_team(None, a=ScriptedModel(Turn("words ", gate=gate)))
-    run = nb_agents.start(recipe=recipe, agents=team, session_root=tmp_path)
+    run = nb_agents.start(recipe=recipe, config=team, session_root=tmp_path)
     gate.wait_reached()
     seen = run.progress
     assert (seen.current, seen.total, seen.message) == (1, 2, "two")
@@ -252,7 +252,7 @@ def test_a_recipe_begins_no_step_while_it_is_paused(tmp_path: Path, gate: Gate) 
         "  - {id: two, type: bash, command: 'true'}\n"
     )
     team = scripted_team(None, a=ScriptedModel(Turn("words ", gate=gate)))
-    run = nb_agents.start(recipe=recipe, agents=team, session_root=tmp_path)
+    run = nb_agents.start(recipe=recipe, config=team, session_root=tmp_path)
     gate.wait_reached()
     run.pause()
     gate.open()
@@ -413,7 +413,7 @@ def test_a_resumed_run_keeps_its_options_but_for_those_that_are_given(
     run = start(tmp_path, at_work(gate), Answer("A's"), timeout=timeout, on_complete=told.append)
     gate.wait_reached()
     run.stop(now=True)
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     again = run.resume(timeout=60.0)
     again.wait(WAIT_S)
     assert (again.view.timeout_s, told) == (60.0, ["A's"])

@@ -13,7 +13,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import ConfigError, SessionBusyError, StorageError, UserError
-from nb_agents.runs.loop import THREAD_NAME, portal
+from nb_agents.runs.loop import THREAD_NAME, call
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session import copying
@@ -36,13 +36,13 @@ def held(root: Path, *before: Turn, **others: Any) -> tuple[Run, ScriptedModel]:
     run = nb_agents.start("the task", team, session="s", session_root=root)
     gate.wait_reached()
     run.stop(now=True)
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     return run, model
 
 
 def resumed(run: Run, **options: Any) -> Run:
     again = run.resume(**options)
-    again.wait_over(WAIT_S)
+    again.wait(WAIT_S, raise_on_stop=False)
     return again
 
 
@@ -68,7 +68,7 @@ def test_files_are_copied_while_other_runs_go_on(
 
     def copy(source: IO[bytes], target: IO[bytes]) -> None:
         # The loop answers in the middle of the copying.
-        loops.append(portal().call(lambda: threading.current_thread().name))
+        loops.append(call(lambda: threading.current_thread().name))
         copy_one(source, target)
 
     monkeypatch.setattr(copying, "_fill", copy)
@@ -85,7 +85,7 @@ def test_a_turn_is_resumed_again_and_again(tmp_path: Path) -> None:
     for gate in gates:
         gate.wait_reached()
         run.stop(now=True)
-        run.wait_over(WAIT_S)
+        run.wait(WAIT_S, raise_on_stop=False)
         assert preview("s", tmp_path).calls == 1
         run = run.resume()
     assert run.wait(WAIT_S) == "A's"
@@ -127,7 +127,7 @@ def test_an_agent_that_failed_while_others_lived_is_asked_again(tmp_path: Path) 
     gate.wait_reached()
     wait_until(lambda: run.view.agents["a"].error)
     run.stop(now=True)
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     assert preview(run.session, tmp_path).asked_again == ("a", "b")
     again = resumed(run)
     assert again.status == "completed"
@@ -141,7 +141,7 @@ def test_when_all_had_failed_all_try_again(tmp_path: Path) -> None:
     a = ScriptedModel(Turn(calls=(WRITE,)), broken, Answer("A's"), Vote("agent1"), PRESENTED)
     b = ScriptedModel(EMPTY, EMPTY, EMPTY, Vote("agent1"))
     run = start(tmp_path, a=a, b=b)
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     assert run.status == "failed"
     told = preview(run.session, tmp_path)
     assert (told.asked_again, told.calls) == (("a",), 4)
@@ -169,15 +169,15 @@ def test_that_all_tried_again_is_known_to_the_next_resume(
         for agent, held in gates.items():
             held.wait_reached()
             run.stop(now=True, agent=agent)
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     tried = run.resume()
     gate.wait_reached()
     wait_until(lambda: bool(tried.view.agents["a"].answers))
     tried.stop(now=True)
-    tried.wait_over(WAIT_S)
+    tried.wait(WAIT_S, raise_on_stop=False)
     gate.open()
     again = tried.resume()
-    again.wait_over(WAIT_S)
+    again.wait(WAIT_S, raise_on_stop=False)
     # The cut request is sent again, and nobody is left out.
     assert {a.id: a.vote.target for a in again.view.agents.values() if a.vote} == {
         "a": "a",
@@ -198,7 +198,7 @@ def test_the_presenters_turn_is_resumed_where_it_was(tmp_path: Path) -> None:
     run = start(tmp_path, a=a, b=b)
     gate.wait_reached()
     run.stop(now=True)
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     assert run.view.phase == "presenting"
     asked = len(b.requests)
     again = resumed(run)
@@ -214,7 +214,7 @@ def test_a_turn_that_ran_out_of_time_is_resumed_with_new_time(tmp_path: Path) ->
     gate.wait_reached()
     wait_until(lambda: run.view.stop)
     gate.open()
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     assert load_session(run.path.parent).turns[-1].state == "incomplete (timed out)"
     assert preview(run.session, tmp_path).tools_again == ("a: write_file",)
     again = resumed(run, timeout=60)
@@ -294,7 +294,7 @@ def in_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         server.wait_chunks(1)
         run.stop()
         server.release()
-        run.wait_over(WAIT_S)
+        run.wait(WAIT_S, raise_on_stop=False)
         assert run.status == "cancelled"
         yield server
 

@@ -78,7 +78,7 @@ def test_a_round_whose_messages_can_not_be_read_begins_anew(
     change(run, lambda line: {**line, field: value} if field in line else line)
     assert "Runs again: the round of ada (its journal is damaged)." in str(preview("s", tmp_path))
     again = resume("s", scripted_team(ada=ScriptedModel(Answer("Done."))), tmp_path)
-    again.wait_over(WAIT_S)
+    again.wait(WAIT_S, raise_on_stop=False)
     assert (again.status, again.result) == ("completed", "Done.")
     assert [e.number for e in events(again, ev.RoundStarted)][0] == 2
 

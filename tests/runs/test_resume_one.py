@@ -23,12 +23,12 @@ def stopped_b(root: Path, b: ScriptedModel, gate: Gate, *a: Turn) -> Run:
     run = nb_agents.start("the task", team, "s", session_root=root)
     gate.wait_reached()
     run.stop(now=True, agent="b")
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     return run
 
 
 def ended(run: Run) -> Run:
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     return run
 
 

@@ -32,12 +32,12 @@ def begin(root: Path, **models: Any) -> Run:
 
 def stop(run: Run) -> None:
     run.stop(now=True)
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
 
 
 def resumed(run: Run) -> Run:
     again = run.resume()
-    again.wait_over(WAIT_S)
+    again.wait(WAIT_S, raise_on_stop=False)
     return again
 
 
@@ -93,7 +93,7 @@ def test_what_is_said_to_the_resumption_of_a_cut_request_comes_after_what_was_he
         run.say(f"Text {number}.")
         stop(run)
         run = run.resume()
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     read = prompt(model, -1)
     assert [read.count(f"Text {n}.") for n in (1, 2)] == [1, 1]
     assert read.index("Text 1.") < read.index("Text 2.")

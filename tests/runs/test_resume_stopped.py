@@ -4,10 +4,8 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
@@ -17,10 +15,9 @@ from nb_agents import events as ev
 from nb_agents.agents.replay import dump_messages
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.models.backend import PydanticBackend
-from nb_agents.runs import execution
-from nb_agents.runs.execution import Execution
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
+from nb_agents.runs.turn import Turn
 from nb_agents.testing import scripted_team
 from tests.play import AGENTS, Conductor
 from tests.runs.proof import (
@@ -31,6 +28,7 @@ from tests.runs.proof import (
     lines_said,
     without_time,
 )
+from tests.watching import turns_watched
 
 LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
 PARTS = 10
@@ -86,16 +84,18 @@ class Stage:
         self.conductor.begin(lines_said(all_events(self.root)))
         return self._to_its_end(nb_agents.resume("s", self.team, self.root))
 
-    def heed(self, run: Execution) -> None:
+    def heed(self, turn: Turn, event: ev.Event | None) -> None:
         """Stop the run if this is the event."""
-        if run.view.seq == self.stop_after and not run.view.is_over:
-            run.stops.request(StopRequest(self.level, "api", "at an event"))
+        if isinstance(event, ev.ModelFinished):
+            self.conductor.said(line_of(event.response))
+        if (event.seq if event else turn.view.seq) == self.stop_after and not turn.view.is_over:
+            turn.take(StopRequest(self.level, "api", "at an event"))
             if self.level is CancellationStatus.REQUESTED:
                 self.conductor.free()
 
     def _to_its_end(self, run: Run) -> Run:
         try:
-            run.wait_over(WAIT_S)
+            run.wait(WAIT_S, raise_on_stop=False)
         except TimeoutError:
             run.stop(now=True)
             raise AssertionError(f"Stuck after {self.conductor.asked}") from None
@@ -108,27 +108,8 @@ _stages: list[Stage] = []
 @pytest.fixture(scope="module", autouse=True)
 def _watched() -> Iterator[None]:
     """Let the stage of the moment hear all events of its runs, as they are written."""
-    original = Execution.run
 
-    async def run(self: Execution) -> None:
-        emit, stage = self.recorder.emit, _stages[-1]
-
-        def watched(event: ev.Event) -> None:
-            emit(event)
-            if isinstance(event, ev.ModelFinished):
-                stage.conductor.said(line_of(event.response))
-            stage.heed(self)
-
-        self.recorder.emit = watched  # type: ignore[method-assign]
-        stage.heed(self)
-        await original(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Execution, "run", run)
-        # Half of a run's time would go into reading certificates that nobody needs.
-        patch.setattr(
-            execution, "http_client", lambda: SimpleNamespace(aclose=anyio.lowlevel.checkpoint)
-        )
+    with turns_watched(lambda turn, event: _stages[-1].heed(turn, event)):
         yield
     _stages.clear()
 

@@ -7,10 +7,8 @@ comes to nothing, all of them fail, one is stopped alone.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -19,17 +17,17 @@ import nb_agents
 from nb_agents import events as ev
 from nb_agents.agents.replay import dump_messages
 from nb_agents.cancel import CancellationStatus, StopRequest
-from nb_agents.runs import execution
-from nb_agents.runs.execution import Execution
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resumption import what_resumes
 from nb_agents.runs.run import Run
+from nb_agents.runs.turn import Turn as Writer
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.recipes.live import write
 from tests.recipes.rich import assert_truthful as assert_recipe_truthful
 from tests.runs.proof import all_events, assert_truthful
 from tests.team_kit import WAIT_S, start_by_rules
+from tests.watching import turns_watched
 
 LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
 WRITE = Call("write_file", {"path": "n.md", "content": "kept"})
@@ -89,15 +87,13 @@ class Hand:
     level: CancellationStatus
     alone: str = ""
 
-    def heed(self, run: Execution, event: ev.Event) -> None:
+    def heed(self, turn: Writer, event: ev.Event) -> None:
         """Look at an event that was just written."""
         if isinstance(event, ev.ModelStarted) and event.agent == self.alone:
-            request = StopRequest(CancellationStatus.IMMEDIATE, "api", "it alone")
-            run.agents[self.alone].request(request.level, request.source, request.reason)
             alone, self.alone = self.alone, ""
-            run.stops.note(request, alone)
-        if run.view.seq == self.after and not run.view.is_over:
-            run.stops.request(StopRequest(self.level, "api", "at an event"))
+            turn.take(StopRequest(CancellationStatus.IMMEDIATE, "api", "it alone", alone))
+        if event.seq == self.after and not turn.view.is_over:
+            turn.take(StopRequest(self.level, "api", "at an event"))
 
 
 _hands: list[Hand] = []
@@ -106,30 +102,18 @@ _hands: list[Hand] = []
 @pytest.fixture(scope="module", autouse=True)
 def _watched() -> Iterator[None]:
     """Let the hand of the moment see all events of a run, as they are written."""
-    original = Execution.run
 
-    async def run(self: Execution) -> None:
-        emit, hand = self.recorder.emit, _hands[-1]
+    def hear(turn: Writer, event: ev.Event | None) -> None:
+        if event is not None:
+            _hands[-1].heed(turn, event)
 
-        def watched(event: ev.Event) -> None:
-            emit(event)
-            hand.heed(self, event)
-
-        self.recorder.emit = watched  # type: ignore[method-assign]
-        await original(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Execution, "run", run)
-        # Half of a run's time would go into reading certificates that nobody needs.
-        patch.setattr(
-            execution, "http_client", lambda: SimpleNamespace(aclose=anyio.lowlevel.checkpoint)
-        )
+    with turns_watched(hear):
         yield
     _hands.clear()
 
 
 def over(run: Run) -> Run:
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     return run
 
 
@@ -205,7 +189,7 @@ def test_after_a_stop_at_any_event_of_a_recipe_that_fails_a_resume_does_what_was
         _hands.append(Hand(after, LEVELS[level]))
         worker = ScriptedModel(BROKEN, Turn(calls=(WRITE,)), BROKEN, BROKEN, Turn(text="well"))
         team = scripted_team(None, worker=worker)
-        return over(nb_agents.start(recipe=path, agents=team, session="s", session_root=root))
+        return over(nb_agents.start(recipe=path, config=team, session="s", session_root=root))
 
     begun(tmp_path / "whole")
     for after in range(3, len(all_events(tmp_path / "whole"))):

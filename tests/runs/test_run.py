@@ -18,12 +18,12 @@ from nb_agents.agents.team import Team
 from nb_agents.cancel import StopResult
 from nb_agents.errors import StorageError, UserError
 from nb_agents.jupyter.cards import card_bundle
-from nb_agents.runs import execution, saving
-from nb_agents.runs.loop import portal
+from nb_agents.runs import turn, turn_files
+from nb_agents.runs.loop import call
 from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session
+from nb_agents.session.history import load_session, load_turn
 from nb_agents.session.layout import TurnPaths
-from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from nb_agents.view import RunView
 from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, wait_until
@@ -202,7 +202,7 @@ def test_a_defect_of_ours_is_raised_to_the_waiter_and_the_turn_is_saved(
 
 @pytest.mark.parametrize(
     "where, broken",
-    [(saving, "workspace_files"), (saving, "write_views"), (execution, "receipt")],
+    [(turn_files, "workspace_files"), (turn_files, "write_views"), (turn, "receipt")],
 )
 def test_waiters_are_told_whatever_breaks_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: ModuleType, broken: str, gate: Gate
@@ -214,10 +214,10 @@ def test_waiters_are_told_whatever_breaks_at_the_end(
 
     monkeypatch.setattr(where, broken, fail)
     gate.open()
-    run.wait_over(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
     assert not TurnPaths(run.path).is_live()
     if broken != "receipt":  # it is made for after_cancel only
-        assert isinstance(run._execution.crash, ValueError)
+        assert isinstance(run._turn.crash, ValueError)
 
 
 def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
@@ -226,7 +226,7 @@ def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
     def vanish(*args: object) -> None:
         raise FileNotFoundError(2, "gone")
 
-    monkeypatch.setattr(saving, "workspace_files", vanish)
+    monkeypatch.setattr(turn_files, "workspace_files", vanish)
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     assert run.result == "A's"
     assert "The workspaces can't be listed: gone." in run.view.notices
@@ -235,13 +235,13 @@ def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
 @pytest.fixture
 def listing(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Holds up the listing of the workspaces until it is set."""
-    go_on, list_now = threading.Event(), saving.workspace_files
+    go_on, list_now = threading.Event(), turn_files.workspace_files
 
     def wait_and_list(*args: Any) -> ev.FilesListed:
         go_on.wait()
         return list_now(*args)
 
-    monkeypatch.setattr(saving, "workspace_files", wait_and_list)
+    monkeypatch.setattr(turn_files, "workspace_files", wait_and_list)
     yield go_on
     go_on.set()
 
@@ -259,12 +259,13 @@ def test_the_turn_is_on_disk_before_its_files_are_listed(
         run.stop(now=True)
     else:
         gate.open()
+    wait_until(lambda: events(run)[-1].kind == "turn_ended")
     status = "cancelled" if stopped else "completed"
-    wait_until(lambda: metadata(run)["run_status"] == status)
-    assert [e.kind for e in events(run)][-1] == "turn_ended"
+    # Who reads the turn now finds it as it ended; its files are made of that, once.
+    assert load_turn(TurnPaths(run.path)).view.status == status
     assert "files" not in metadata(run)
     # The loop is free, the session is still taken, and nobody is shown half of it.
-    assert portal().call(lambda: run.is_over) is False
+    assert call(lambda: run.is_over) is False
     assert TurnPaths(run.path).is_live()
     assert shown == []
     assert run.stop() == StopResult(False, "finished")
@@ -276,10 +277,28 @@ def test_the_turn_is_on_disk_before_its_files_are_listed(
     assert [len(view.files) for view in shown] == [1]
 
 
+def test_the_next_turn_waits_for_the_files_of_the_one_before(
+    tmp_path: Path, listing: threading.Event
+) -> None:
+    run = start(tmp_path, a=ScriptedModel(Answer("A's")))
+    wait_until(lambda: run.view.is_over)
+    begun: list[Run] = []
+
+    def go_on() -> None:
+        team = scripted_team(None, a=ScriptedModel(Answer("B's")))
+        begun.append(nb_agents.start("t", team, run.session, session_root=tmp_path))
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    listing.set()
+    thread.join()
+    assert finish(begun[0]).turn == 2
+
+
 def test_waiters_are_told_when_the_workspaces_take_too_long_to_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: threading.Event
 ) -> None:
-    monkeypatch.setattr(saving, "LISTING_S", 0.01)
+    monkeypatch.setattr(turn_files, "LISTING_S", 0.01)
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     assert run.result == "A's"
     assert "The workspaces can't be listed within 0.01 s." in run.view.notices
@@ -295,7 +314,7 @@ def test_views_that_could_not_be_written_are_written_by_save(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving, "write_views", full)
+        patch.setattr(turn_files, "write_views", full)
         gate.open()
         assert run.wait(WAIT_S) == "A's"
         assert any("run.save() tries again" in notice for notice in run.view.notices)
@@ -314,18 +333,18 @@ def test_nothing_is_left_on_the_loop_when_runs_are_over(tmp_path: Path, gate: Ga
         return {task.get_name() for task in asyncio.all_tasks() if "run " in task.get_name()}
 
     def timers() -> int:
-        return sum("escalate" in repr(t) for t in asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
+        return sum("Turn._stop" in repr(t) for t in asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
 
-    before = portal().call(timers)
+    before = call(timers)
     run = start(tmp_path, a=ScriptedModel(Turn(text="x ", gate=gate)))
     gate.wait_reached()
     run.stop()
     run.stop(now=True)
     finish(run)
-    wait_until(lambda: f"run {run.id}" not in portal().call(tasks))
-    agents = [t for t in portal().call(lambda: [t.get_name() for t in asyncio.all_tasks()])]
+    wait_until(lambda: f"run {run.id}" not in call(tasks))
+    agents = [t for t in call(lambda: [t.get_name() for t in asyncio.all_tasks()])]
     assert not [name for name in agents if name.startswith("agent ")]
-    assert portal().call(timers) - before in (0, 1)  # cancelled ones go with the next turn
+    assert call(timers) - before in (0, 1)  # cancelled ones go with the next turn
 
 
 def test_an_immediate_stop_closes_every_connection(tmp_path: Path) -> None:
@@ -389,7 +408,7 @@ def test_the_words_of_a_dropped_stream_outlive_the_retry_that_hung(tmp_path: Pat
         server.wait_chunks(1)
         wait_until(lambda: again.view.agents["a"].partial == "other")
         again.stop(now=True)
-        again.wait_over(WAIT_S)
+        again.wait(WAIT_S, raise_on_stop=False)
     told = load_session(run.path.parent).messages[-1].content
     assert words in told and "other" in told
 
@@ -405,7 +424,7 @@ def test_a_disk_that_is_full_at_the_start_is_a_storage_error_and_leaves_no_turn(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving, "write_views", full)
+        patch.setattr(turn_files, "write_views", full)
         with pytest.raises(StorageError, match="No space left"):
             start(tmp_path, a=ScriptedModel(Answer("A's")))
     assert list(tmp_path.glob("*/turn_*")) == []

@@ -17,8 +17,8 @@ from nb_agents import events as ev
 from nb_agents.config.secret_names import is_distinctive
 from nb_agents.errors import ConfigError, NbAgentsError
 from nb_agents.jupyter.cards import card_bundle
-from nb_agents.runs.execution import Execution
 from nb_agents.runs.run import Run
+from nb_agents.runs.turn import Turn as Writer
 from nb_agents.session.manage import export_session
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
@@ -292,7 +292,7 @@ def test_what_a_hook_raises_is_told_without_the_key(
     run = nb_agents.start("t", team, session_root=tmp_path / "s", policy=policy, debug=True)
     run.stop(reason=f"it says {KEY}")
     run.stop(now=True)
-    run.wait_over(10)
+    run.wait(10, raise_on_stop=False)
     assert sum("its [key]" in notice for notice in run.view.notices) == 2
     assert_nowhere(run, caplog)
 
@@ -300,15 +300,15 @@ def test_what_a_hook_raises_is_told_without_the_key(
 def test_a_defect_is_told_and_raised_without_the_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: Execution) -> None:
+    async def broken(self: Writer) -> None:
         try:
             raise KeyError(f"inner {TOKEN}")
         except KeyError as exc:
             raise RuntimeError(f"defect of {KEY}") from exc
 
-    monkeypatch.setattr(Execution, "_run_driver", broken)
+    monkeypatch.setattr(Writer, "_run_driver", broken)
     run, _ = start(tmp_path)
-    run.wait_over(10)
+    run.wait(10, raise_on_stop=False)
     with pytest.raises(RuntimeError, match=r"defect of \[key\]") as caught:
         run.wait()
     assert TOKEN not in repr(caught.value.__cause__)

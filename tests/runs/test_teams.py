@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import nb_agents
-from nb_agents import ConfigError
+from nb_agents import ConfigError, TeamSpec
+from nb_agents.jupyter.magic import chosen_team
 from tests.team_kit import finish
 
 MIXED = """\
@@ -57,21 +58,19 @@ def test_nobody_left_is_an_error(tmp_path: Path) -> None:
 
 
 def test_one_model_is_a_run_of_one_agent(tmp_path: Path) -> None:
-    run = finish(nb_agents.start("t", model="demo:", session_root=tmp_path))
+    run = finish(nb_agents.start("t", TeamSpec.from_model("demo:"), session_root=tmp_path))
     assert [(a.id, a.model) for a in run.view.agents.values()] == [("agent1", "demo")]
     assert run.status == "completed"
 
 
-def test_a_model_and_a_config_together_are_refused(tmp_path: Path, mixed: Path) -> None:
+def test_a_model_and_a_config_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="Leave out --model or --config"):
-        nb_agents.start("t", mixed, model="demo:", session_root=tmp_path / "s")
-    assert not (tmp_path / "s").exists()
+        chosen_team("team.yaml", "demo:")
 
 
-def test_a_model_without_provider_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_provider_is_refused() -> None:
     with pytest.raises(ConfigError, match="'gpt-5-mini' is not type:model"):
-        nb_agents.start("t", model="gpt-5-mini", session_root=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        chosen_team(None, "gpt-5-mini")
 
 
 CALLING = """\

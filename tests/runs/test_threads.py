@@ -109,7 +109,7 @@ def test_after_a_resume_no_second_copy_begins_before_the_end_of_the_first(tmp_pa
     copies.gates[0].set()
     wait_until(lambda: copies.begun == 2, WAIT_S, "the second copy")
     copies.gates[1].set()
-    again.wait_over(WAIT_S)
+    again.wait(WAIT_S, raise_on_stop=False)
     assert (again.status, copies.most) == ("completed", 1)
     assert results(again) == ["copy 1"]
 
@@ -121,7 +121,7 @@ def test_who_waits_for_the_end_of_the_first_copy_can_be_stopped(tmp_path: Path, 
     again = run.resume(tools=[function])
     wait_until(lambda: again.view.agents["a"].tool_tail, WAIT_S, "the waiting")
     again.stop(now=now)
-    again.wait_over(WAIT_S)
+    again.wait(WAIT_S, raise_on_stop=False)
     assert (again.status, copies.begun) == ("cancelled", 1)
     for each in (run, again):
         assert each.receipt.tools == (("a: block", "still running in its thread"),)
@@ -129,7 +129,7 @@ def test_who_waits_for_the_end_of_the_first_copy_can_be_stopped(tmp_path: Path, 
     for gate in copies.gates:
         gate.set()
     last = again.resume(tools=[function])
-    last.wait_over(WAIT_S)
+    last.wait(WAIT_S, raise_on_stop=False)
     assert (last.status, copies.most, copies.begun) == ("completed", 1, 2)
 
 
@@ -160,7 +160,7 @@ def test_an_agent_that_is_called_again_waits_for_the_copy_of_the_one_before(tmp_
     assert copies.begun == 1
     for gate in copies.gates:
         gate.set()
-    again.wait_over(WAIT_S)
+    again.wait(WAIT_S, raise_on_stop=False)
     assert (again.status, copies.most) == ("completed", 1)
 
 

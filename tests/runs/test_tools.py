@@ -129,7 +129,7 @@ def test_each_kind_works_in_a_recipes_step(tmp_path: Path, family: Any) -> None:
     model = ScriptedModel(calls(call), Turn(text="done"))
     team = team_of(model, **keys)
     run = nb_agents.start(
-        recipe=recipe, agents=team, session="s", session_root=tmp_path / "s", tools=[area]
+        recipe=recipe, config=team, session="s", session_root=tmp_path / "s", tools=[area]
     )
     finish(run)
     assert run.result == {"said": "done"}
@@ -155,7 +155,7 @@ def test_what_tools_write_is_shown_at_the_step_that_calls_them(tmp_path: Path, s
     # Both of one agent, whose interpreter goes on from the first step to the second.
     model = ScriptedModel(calls(say), Turn(text="one"), calls(say), Turn(text="two"))
     team = team_of(model, enable_mcp_command_line=True)
-    run = nb_agents.start(recipe=recipe, agents=team, session="s", session_root=tmp_path / "s")
+    run = nb_agents.start(recipe=recipe, config=team, session="s", session_root=tmp_path / "s")
     for step in ("x", "y"):
         tail = lambda: step in run.view.agents and run.view.agents[step].tool_tail  # noqa: E731, B023
         wait_until(tail, WAIT_S, f"words at {step}", lambda: run.view)
@@ -190,7 +190,7 @@ def test_a_step_with_another_providers_model_takes_nothing_from_the_next(
     model = ScriptedModel(calls(call), Turn(text="done"))
     run = nb_agents.start(
         recipe=write(tmp_path, ANOTHERS_MODEL),
-        agents=team_of(model, **keys),
+        config=team_of(model, **keys),
         session="s",
         session_root=tmp_path / "s",
         tools=[area],
@@ -259,7 +259,7 @@ def test_a_recipe_tells_of_it_before_its_first_step(
         "- {id: do, agent: worker, prompt: go, output: said}\n",
     )
     team = team_of(ScriptedModel(Turn(text="done")), enable_mcp_command_line=True)
-    run = nb_agents.start(recipe=recipe, agents=team, session="s", session_root=tmp_path / "s")
+    run = nb_agents.start(recipe=recipe, config=team, session="s", session_root=tmp_path / "s")
     finish(run)
     journal = (run.path / "events.jsonl").read_text("utf-8")
     assert journal.count(told) == 1
@@ -362,7 +362,7 @@ def test_a_key_of_the_team_is_not_in_what_is_asked_and_called(tmp_path: Path) ->
     finish(run)
     first, second = events(run, ev.ApprovalAsked)
     assert first.prompt == "May a call repeat: [key]?"
-    assert second.prompt == "May a call log_in: [key]?"
+    assert second.prompt == 'May a call log_in: [key] {"user": "ann"}?'
     assert events(run, ev.ApprovalGiven)[0].message == "with [key]"
     assert [each.input for each in events(run, ev.AgentCalled)] == ["use [key]"]
 

@@ -168,7 +168,7 @@ def test_a_live_session_is_neither_deleted_nor_renamed(tmp_path: Path) -> None:
         with pytest.raises(SessionBusyError, match="turn 1 is live"):
             attempt(tmp_path / "live")
     run.stop(now=True)
-    run.wait_quietly()
+    run.wait(raise_on_stop=False)
     assert (tmp_path / "live" / "turn_1" / "metadata.json").exists()
 
 

@@ -22,10 +22,11 @@ from nb_agents.config.secrets import Secret
 from nb_agents.errors import UserError
 from nb_agents.masking import Mask
 from nb_agents.tools import data_file, data_store
-from nb_agents.tools.base import Toolbox, ToolResult, repeating
+from nb_agents.tools.base import Tool, Toolbox, ToolResult, repeating
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.data_file import DEFAULT_NAMESPACE
 from nb_agents.tools.data_store import FILE_NAME, DataStore, Operation
+from nb_agents.tools.data_tools import AgentStore
 from tests.processes import line, python, tell
 
 pytestmark = pytest.mark.anyio
@@ -152,9 +153,13 @@ def test_each_operation_does_as_gofannons(row: Row, store: DataStore) -> None:
     assert store.use_namespace("other").get_all() == {"a": "elsewhere"}
 
 
+def store_tools(context: ToolContext) -> list[Tool]:
+    return AgentStore(DataStore.of(context), context.mask).tools()
+
+
 @by_row
 async def test_each_operation_is_a_tool(row: Row, store: DataStore, context: ToolContext) -> None:
-    tools = Toolbox(store.tools(context))
+    tools = Toolbox(store_tools(context))
     result = await tools.call(f"data_{row.name}", row.args)
     assert (result, result.is_error) == (row.told, False)
     assert store.get_all() == row.leaves
@@ -194,7 +199,7 @@ def test_use_namespace_gives_the_same_store_at_another_place(store: DataStore) -
 async def test_tools_work_in_the_namespace_that_is_named(
     store: DataStore, context: ToolContext
 ) -> None:
-    tools = Toolbox(store.tools(context))
+    tools = Toolbox(store_tools(context))
     args = {"key": "k", "value": 1, "namespace": "new"}
     assert await tools.call("data_set", args) == "Set 'k'."
     assert await tools.call("data_get", {"key": "k", "namespace": "new"}) == "1"
@@ -297,7 +302,7 @@ async def test_an_immediate_stop_leaves_no_write_behind(
     store: DataStore, context: ToolContext, tmp_path: Path
 ) -> None:
     token = Watched(checks=5)  # the tool's, the operation's, its items', and two of the wait
-    tools = Toolbox(store.tools(context))
+    tools = Toolbox(store_tools(context))
 
     async def stop() -> None:
         assert await anyio.to_thread.run_sync(token.is_waiting.wait, WAIT_S)
@@ -380,7 +385,7 @@ def test_what_can_not_be_kept_is_told_and_nothing_is_set(
 
 async def test_a_complaint_goes_to_the_model(store: DataStore, context: ToolContext) -> None:
     args = '{"key": "k", "value": NaN}'
-    result = await Toolbox(store.tools(context)).call("data_set", args)
+    result = await Toolbox(store_tools(context)).call("data_set", args)
     assert result.is_error
     assert result.startswith("Error: The value of 'k' can't be kept")
 
@@ -396,7 +401,7 @@ async def test_a_complaint_goes_to_the_model(store: DataStore, context: ToolCont
 async def test_a_key_is_not_kept(
     tool: str, args: dict[str, Any], store: DataStore, context: ToolContext, tmp_path: Path
 ) -> None:
-    result = await Toolbox(store.tools(context)).call(tool, args)
+    result = await Toolbox(store_tools(context)).call(tool, args)
     assert result == "Error: what you set holds a key, and keys are not kept"
     assert store.get_all() == START
     assert all(KEY.encode() not in (tmp_path / name).read_bytes() for name in os.listdir(tmp_path))
@@ -405,7 +410,7 @@ async def test_a_key_is_not_kept(
 async def test_a_call_that_was_cut_is_done_again_without_complaint(
     store: DataStore, context: ToolContext
 ) -> None:
-    tools = Toolbox(store.tools(context))
+    tools = Toolbox(store_tools(context))
     assert await tools.call("data_delete", {"key": "a"}) == "Deleted 'a'."
     with repeating(True):
         assert await tools.call("data_delete", {"key": "a"}) == "Deleted 'a'."
@@ -458,7 +463,7 @@ def test_the_file_is_one_when_nobody_uses_it(tmp_path: Path) -> None:
 
 async def test_agents_in_parallel_lose_nothing(context: ToolContext) -> None:
     async def work(agent: int) -> None:
-        tools = Toolbox(DataStore.of(context).tools(context))
+        tools = Toolbox(store_tools(context))
         for number in range(5):
             args = {"key": f"{agent}.{number}", "value": number}
             assert not (await tools.call("data_set", args)).is_error
@@ -621,5 +626,5 @@ async def test_no_arguments_whatever_break_a_call(args: str) -> None:
     with TemporaryDirectory() as folder:
         place = Path(folder)
         context = ToolContext("a", place, (), place, place, (), lambda text: None)
-        for each in DataStore.of(context).tools(context):
+        for each in store_tools(context):
             assert isinstance(await each.call(args), ToolResult)

@@ -17,7 +17,7 @@ import anyio
 import pytest
 from anyio import create_task_group, to_thread
 
-from nb_agents.runs.loop import portal
+from nb_agents.runs.loop import submit
 from nb_agents.tools import process
 from nb_agents.tools.process import Finished, run_bash, run_command
 from tests.model_server import wait_until
@@ -369,8 +369,8 @@ def test_a_command_can_be_interrupted_though_its_starter_ignores_interrupts(
 
 
 def test_commands_run_and_stop_on_the_background_loop(family: Family) -> None:
-    assert portal().call(family.run, "exit 6").exit_code == 6
-    running = portal().start_task_soon(family.run, "sleep 1000 & echo ready; sleep 1000")
+    assert submit(family.run, "exit 6").result().exit_code == 6
+    running = submit(family.run, "sleep 1000 & echo ready; sleep 1000")
     wait_until(lambda: "ready\n" in family.heard)
     running.cancel()
     family.wait_gone()

@@ -1,0 +1,193 @@
+"""A person's functions: called in worker threads, one at a time of a kind, each within its time.
+
+A hook may be sync or async; an async one gets an event loop of its own, so that none holds up the
+loop of all runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import Any
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from nb_agents.cancel import AgentStopped, CancelPolicy, StopRequest
+from nb_agents.events import Event
+from nb_agents.models.retry import DEFAULT_RETRY, Retry, retry_delay_s
+from nb_agents.runs.options import RunOptions
+from nb_agents.view import RunView
+
+__all__ = ["Hooks"]
+
+logger = logging.getLogger("nb_agents")
+
+MAX_WHY = 500
+"""Characters of what a hook raised that are noted."""
+
+
+class Hooks:
+    """Calls the functions that a run was given. Lives on the loop.
+
+    Args:
+        run_id: The run's name, for the log.
+        policy: The hooks of a stop, and how long each hook may take.
+        options: The callbacks.
+        retry: When a failed model call is tried again; None for the usual rules.
+        note: Takes what a person should know of a hook that failed.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        policy: CancelPolicy,
+        options: RunOptions,
+        retry: Retry | None,
+        note: Callable[[str], None],
+    ) -> None:
+        self._run_id = run_id
+        self._policy = policy
+        self._options = options
+        self._retry = retry
+        self._note = note
+        self._untold: deque[str] = deque()
+        self._news = asyncio.Event()
+        # Separates the one that tells while the run goes on from its end, which tells the rest.
+        self._telling = asyncio.Lock()
+
+    async def call(self, hook: Callable[..., Any], *arguments: object) -> Any:
+        """Call a hook within its time; what goes wrong in it is noted, and ends there.
+
+        Args:
+            hook: The function, sync or async.
+            arguments: What it is given.
+
+        Returns:
+            What it returned, or None when it failed or took too long.
+        """
+        name = getattr(hook, "__name__", "hook")
+        timeout_s = self._policy.hook_timeout_s
+        with anyio.move_on_after(timeout_s):
+            try:
+                return await to_thread.run_sync(
+                    _call,
+                    hook,
+                    arguments,
+                    timeout_s,
+                    abandon_on_cancel=True,
+                    # Of its own: hooks that hang can't take the threads that others need.
+                    limiter=CapacityLimiter(1),
+                )
+            except _TooLong:
+                pass
+            except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
+                self._failed(name, exc)
+                return None
+        self._tell(f"The hook {name} took longer than {timeout_s:g} s.")
+        return None
+
+    def _failed(self, name: str, exc: BaseException) -> None:
+        self._tell(f"The hook {name} failed: {type(exc).__name__}: {str(exc)[:MAX_WHY]}")
+
+    def _tell(self, text: str) -> None:
+        logger.warning("run %s: %s", self._run_id, text)
+        self._note(text)
+
+    # Stops and timeouts ----------------------------------------------------------------------
+
+    @property
+    def may_veto(self) -> bool:
+        """Whether there is a hook that may veto a graceful stop."""
+        return self._policy.before_cancel is not None
+
+    async def is_vetoed(self, request: StopRequest) -> bool:
+        """Ask the hook whether a graceful stop may not be."""
+        hook = self._policy.before_cancel
+        return hook is not None and await self.call(hook, request) is False
+
+    async def on_timeout(self, request: StopRequest) -> Any:
+        """Tell of the timeout: what the hook makes of it, or None."""
+        if self._options.timeout is not None and self._options.timeout.callback is not None:
+            await self.call(self._options.timeout.callback, request)
+        hook = self._policy.on_timeout
+        return await self.call(hook, request) if hook is not None else None
+
+    # Retries ---------------------------------------------------------------------------------
+
+    async def retry_delay_s(self, error: Exception, attempt: int) -> float | None:
+        """Decide whether a failed model call is tried again.
+
+        Args:
+            error: What was raised.
+            attempt: How many attempts were made, from 1.
+
+        Returns:
+            Seconds to wait, or None to give up.
+        """
+        retry = self._retry or DEFAULT_RETRY
+        wanted: bool | None = None
+        if retry.should_retry is not None and attempt <= retry.attempts:
+            said = await self.call(retry.should_retry, error)
+            wanted = None if said is None else bool(said)
+        delay_s = retry_delay_s(error, attempt, self._retry, wanted)
+        if delay_s is not None and retry.on_retry is not None:
+            await self.call(retry.on_retry, error, attempt)
+        return delay_s
+
+    # Callbacks -------------------------------------------------------------------------------
+
+    def observe(self, event: Event, before: RunView, after: RunView) -> None:
+        """Take a status that the run has come to."""
+        if after.status != before.status and self._options.on_status_change is not None:
+            self._untold.append(after.status)
+            self._news.set()
+
+    async def watch(self) -> None:
+        """Tell each status; runs as long as the run does."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            # A function that was called is let come to its end, or it would be called again.
+            with anyio.CancelScope(shield=True):
+                await self._tell_statuses()
+
+    async def finish(self, status: str, result: Any, error: Exception | None) -> None:
+        """Tell what is untold, and the end.
+
+        Args:
+            status: How the run ended.
+            result: Of one that completed.
+            error: Of one that failed.
+        """
+        await self._tell_statuses()
+        if status == "completed" and self._options.on_complete is not None:
+            await self.call(self._options.on_complete, result)
+        elif status == "failed" and self._options.on_failed is not None:
+            await self.call(self._options.on_failed, error)
+
+    async def _tell_statuses(self) -> None:
+        hook = self._options.on_status_change
+        async with self._telling:
+            while self._untold and hook is not None:
+                await self.call(hook, self._untold.popleft())
+
+
+class _TooLong(TimeoutError):
+    """An async hook was cut; another TimeoutError is its own."""
+
+
+def _call(hook: Callable[..., Any], arguments: tuple[object, ...], timeout_s: float) -> Any:
+    made = hook(*arguments)
+    if not isawaitable(made):
+        return made
+
+    async def waited() -> Any:
+        with anyio.move_on_after(timeout_s):
+            return await made
+        raise _TooLong
+
+    return asyncio.run(waited())

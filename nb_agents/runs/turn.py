@@ -1,0 +1,554 @@
+"""The writer of one turn, on the background loop.
+
+It owns the turn's lock, its journal and its cancel tokens. Whatever changes its direction is a
+command that comes through `Turn.take`, one after the other: it is journalled first and acted on
+then. However the work ends, it ends the same way: every task awaited, the client closed, the turn
+written, its lock released, the hooks called, and only then the waiters told.
+
+`nb_agents.runs.run` is the handle that other threads hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+from anyio import to_thread
+from filelock import FileLock
+
+from nb_agents import events as ev
+from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.team import Result, Team
+from nb_agents.agents.terms import Hold, Terms, bind_terms
+from nb_agents.cancel import (
+    AgentStopped,
+    CancellationStatus,
+    CancelPolicy,
+    CancelToken,
+    StopRequest,
+    StopResult,
+    bind,
+    checkpoint,
+)
+from nb_agents.errors import UserError
+from nb_agents.events.commands import Command, Continue, Decide, Pause, Say
+from nb_agents.models.providers import http_client
+from nb_agents.models.retry import Retry
+from nb_agents.receipt import receipt
+from nb_agents.recipes.addresses import planned
+from nb_agents.recipes.executor import Executor
+from nb_agents.runs.approvals import Approvals, text_of
+from nb_agents.runs.asking import bind_asker
+from nb_agents.runs.children import Children
+from nb_agents.runs.debug import hidden_in_logs
+from nb_agents.runs.drivers import Driver, Job, children_for, driver_for, kit_for
+from nb_agents.runs.hooks import Hooks
+from nb_agents.runs.limits import Limits
+from nb_agents.runs.loop import post, submit
+from nb_agents.runs.outcome import failure_of, result_of
+from nb_agents.runs.recorder import Recorder
+from nb_agents.runs.subscribers import Subscribers
+from nb_agents.runs.turn_files import TurnFiles
+from nb_agents.runs.work import Work
+from nb_agents.session.cancellation import read_stop
+from nb_agents.session.history import past_events
+from nb_agents.session.journal import Journal
+from nb_agents.session.layout import TurnPaths
+from nb_agents.timeline import Timeline
+from nb_agents.tools.kit import ToolKit
+from nb_agents.tools.threads import still_runs
+from nb_agents.view import RunView
+
+__all__ = ["Turn"]
+
+logger = logging.getLogger("nb_agents")
+
+Asked = TypeVar("Asked")
+
+TICK_S = 0.1
+"""How much a kill -9 may cost, and how often people are shown news."""
+
+CLOSE_S = 2.0
+"""What the HTTP client gets to close its connections."""
+
+MAX_NEXT = 20
+"""Addresses of a stopped recipe's next steps that are kept: a loop may have thousands."""
+
+
+class Turn:
+    """One turn that is worked on. All methods belong to the loop thread, but for `ask_*`.
+
+    Args:
+        run_id: The run's name in this process.
+        work: What to do.
+        lock: The turn's lock, held; released when the turn is saved.
+        policy: How it stops.
+
+    Attributes:
+        agents: Each agent's cancel token; made before the team is, so that no early stop is lost.
+        done: Set when everything is written; waiting for it is for any thread.
+        crash: A defect that ended it, or None.
+        hooks: The person's functions.
+        subscribers: Who is shown its view while it changes.
+        approvals: What waits for a person, besides a recipe's gates.
+
+    Raises:
+        OSError: The turn's first files can't be written.
+    """
+
+    def __init__(self, run_id: str, work: Work, lock: FileLock, policy: CancelPolicy) -> None:
+        self._id = run_id
+        self._work = work
+        self._lock = lock
+        self._policy = policy
+        self._token = CancelToken(run_id)
+        self.agents = _tokens(work, self._token)
+        # Without those that others call, which come later.
+        self._members = tuple(self.agents.values())
+        self._grace_timers: list[asyncio.TimerHandle] = []
+        self._hold = Hold()
+        self._driver: Team | Executor | None = None
+        self._said_before: list[ev.Said] = []
+        self._is_vetoing = False
+        self.done: Future[None] = Future()
+        # As one that runs it can't be cancelled by those who wait for it.
+        self.done.set_running_or_notify_cancel()
+        self.crash: Exception | None = None
+
+        journal = Journal(work.paths.journal)
+        self._recorder = _recorder(journal, work)
+        self._files = TurnFiles(run_id, work.paths, work.owner, self._recorder)
+        self.subscribers = Subscribers()
+        self.hooks = Hooks(run_id, policy, work.options, _retry_of(work), self._recorder.note)
+        self._limits = Limits(work, self.hooks, lambda: self.view, self.take, self._recorder.note)
+        self._recorder.observe(self.hooks.observe)
+        self._recorder.observe(self._limits.observe)
+        self.approvals = Approvals(
+            self._token, self._recorder.emit, self.take, work.options.approval
+        )
+        # The turn's first line and its incomplete metadata are on disk before anything else.
+        self._recorder.emit(work.started())
+        if work.recipe is not None:
+            path, outline = str(work.recipe.path or ""), planned(work.recipe)
+            self._recorder.emit(
+                ev.RecipeLoaded(step="", path=path, text=work.recipe.text, outline=outline)
+            )
+        if (error := self._recorder.error or self._files.write()) is not None:
+            journal.close()
+            raise error
+
+    @property
+    def view(self) -> RunView:
+        """The turn as it stands."""
+        return self._recorder.view
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened so far, and when."""
+        return self._recorder.timeline
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop of any level was asked for; may be called from any thread."""
+        return self._token.is_stopping
+
+    # Commands --------------------------------------------------------------------------------
+
+    def take(self, command: Command) -> Any:
+        """Take a command: it is journalled first, and acted on then.
+
+        Args:
+            command: From whatever door.
+
+        Returns:
+            Of a stop its StopResult; of a decision the gate's address, or "" when it does not
+            wait; else whether the command could be followed.
+
+        Raises:
+            UserError: Who decides is not among the approvers.
+        """
+        match command:
+            case StopRequest():
+                return self._stop(command)
+            case Say(text=text):
+                return self._say(ev.Said(text=text))
+            case Pause():
+                return self._pause()
+            case Continue():
+                return self._go_on()
+            case Decide():
+                return self._decide(command)
+
+    async def take_unless_vetoed(self, request: StopRequest) -> StopResult:
+        """Take a graceful stop of the run, if the person's hook lets it be."""
+        if self._is_vetoing:
+            return StopResult(False, "asked")
+        self._is_vetoing = True
+        try:
+            if await self.hooks.is_vetoed(request):
+                return StopResult(False, "vetoed")
+        finally:
+            self._is_vetoing = False
+        return self._stop(request)
+
+    def _stop(self, request: StopRequest) -> StopResult:
+        token = self.agents[request.agent] if request.agent else self._token
+        if self.view.is_over:
+            return StopResult(False, "finished")
+        changed = request.level > token.status
+        if changed:
+            is_hard = request.level >= CancellationStatus.IMMEDIATE
+            grace_s = None if is_hard else self._policy.grace_timeout_s
+            self._recorder.emit(
+                ev.StopRequested(
+                    level="immediate" if is_hard else "requested",
+                    source=request.source,
+                    reason=request.reason,
+                    agent=request.agent,
+                    grace_s=grace_s,
+                )
+            )
+            token.request(request.level, request.source, request.reason)
+            self._give_grace(request, grace_s)
+            self._publish()
+        is_hard = token.status >= CancellationStatus.IMMEDIATE
+        return StopResult(changed, "stopping-now" if is_hard else "stopping")
+
+    def _give_grace(self, request: StopRequest, grace_s: float | None) -> None:
+        """Let a graceful stop become immediate when its time is over."""
+        if grace_s is not None:
+            hard, why = CancellationStatus.IMMEDIATE, "the grace time is over"
+            over = StopRequest(hard, request.source, why, request.agent)
+            loop = asyncio.get_running_loop()
+            self._grace_timers.append(loop.call_later(grace_s, post, self._stop, over))
+
+    def _say(self, event: ev.Said) -> bool:
+        # Journalled whatever comes of it: the next turn has it in its conversation.
+        if self.view.is_over:
+            return False
+        self._recorder.emit(event)
+        if self._driver is None:
+            self._said_before.append(event)
+        else:
+            self._driver.hear(event)
+        self._publish()
+        return True
+
+    def _pause(self) -> bool:
+        if self.view.is_over or self._token.is_stopping:
+            return False
+        if not self._hold.is_on:
+            self._recorder.emit(ev.Paused())
+            self._hold.pause()
+            self._publish()
+        return True
+
+    def _go_on(self) -> bool:
+        if not self._hold.is_on:
+            return False
+        if not self.view.is_over:
+            self._recorder.emit(ev.Continued())
+        self._hold.go_on()
+        self._publish()
+        return True
+
+    def _decide(self, decision: Decide) -> str:
+        if self.view.is_over:
+            return ""
+        said = (decision.approved, decision.message, decision.by, decision.gate)
+        address = self.approvals.decide(*said)
+        if not address and isinstance(self._driver, Executor):
+            address = self._driver.decide(*said)
+        self._publish()
+        return address
+
+    def _look_for_stop(self) -> None:
+        """Take a stop that another process has asked for."""
+        if self._work.paths.stop.exists() and (request := read_stop(self._work.paths)) is not None:
+            self._stop(request)
+
+    def _publish(self) -> None:
+        self.subscribers.publish(self.view)
+
+    # The work --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Do the work and finish it. Runs once; never raises."""
+        result: Result | None = None
+        with hidden_in_logs(self._work.mask):
+            try:
+                result = await self._run_driver()
+            except AgentStopped:
+                pass
+            except BaseException as exc:
+                # A defect of ours, or the loop's end: the turn is saved all the same.
+                self._crashed(exc)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._finish(result)
+
+    def _crashed(self, exc: BaseException) -> None:
+        while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+            exc = exc.exceptions[0]
+        logger.error("run %s crashed", self._id, exc_info=exc)
+        if isinstance(exc, Exception):
+            text = f"A defect of nb_agents ended this run: {type(exc).__name__}: {exc}"
+            self._recorder.note(text)
+            self.crash = self.crash or self._work.mask.error(exc)
+
+    async def _run_driver(self) -> Result:
+        client = await to_thread.run_sync(http_client)
+        try:
+            terms = Terms(self._hold, self.hooks.retry_delay_s)
+            with bind(self._token), bind_terms(terms), bind_asker(self.ask_for_text):
+                job = self._job()
+                async with kit_for(job) as kit:
+                    children = children_for(job, client, kit)
+                    with children.bound():
+                        driver = await self._start(job, client, kit, children)
+                        return await self._drive(driver, kit, children)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
+                await client.aclose()
+
+    def _job(self) -> Job:
+        return Job(
+            work=self._work,
+            started_at=self.view.started_at,
+            token=self._token,
+            agents=self.agents,
+            emit=self._recorder.emit,
+            note=self._recorder.note,
+            admit=self._admit,
+            ask=self.approvals.ask,
+            stop=self.take,
+            look=self._look_for_stop,
+        )
+
+    def _admit(self, agent: str, token: CancelToken) -> None:
+        # Another one, because a thread that stops an agent may be reading this.
+        self.agents = {**self.agents, agent: token}
+
+    async def _start(
+        self, job: Job, client: Any, kit: ToolKit, children: Children
+    ) -> Team | Executor:
+        """Make the driver; tools that take their time to start are given up at a stop."""
+        everyone = [(agent.id, agent.backend) for agent in self._work.spec.everyone]
+        if self._work.recipe is not None:  # its agents' tools start with their steps
+            with Boundary(self._token) as boundary, suppress(AgentStopped):
+                await boundary.until(partial(kit.announce, everyone))
+            return await driver_for(job, client, kit, children)
+        made: list[Team | Executor] = []
+
+        async def make() -> None:
+            await kit.announce(everyone)
+            made.append(await driver_for(job, client, kit, children))
+
+        with Boundary(self._token) as boundary:
+            await boundary.until(make)
+        self._token.checkpoint()
+        return made[0]
+
+    async def _drive(self, driver: Team | Executor, kit: ToolKit, children: Children) -> Result:
+        for event in self._said_before:
+            driver.hear(event)
+        self._driver = driver
+        # What the work raises is caught inside because the group would wrap it.
+        outcome: Result | AgentStopped | Exception
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._tick, driver, kit, children)
+            group.start_soon(self._sync)
+            group.start_soon(self._limits.watch)
+            group.start_soon(self.hooks.watch)
+            try:
+                outcome = await driver.run()
+            except (AgentStopped, Exception) as exc:
+                outcome = exc
+            group.cancel_scope.cancel()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    async def _tick(self, driver: Driver, kit: ToolKit, children: Children) -> None:
+        """Ten times a second: bring streamed words to the journal, and news to those who watch."""
+        shown = (-1, -1)
+        while True:
+            await anyio.sleep(TICK_S)
+            self._look_for_stop()
+            driver.flush()
+            children.flush()
+            for agent, text in kit.take_told().items():
+                self._recorder.emit(ev.ToolTold(agent=agent, text=text))
+            self._recorder.flush()
+            news = (self.view.seq, int(time.time() - self.view.started_at))
+            if news != shown:
+                shown = news
+                self._publish()
+
+    async def _sync(self) -> None:
+        """Bring the journal to the disk itself; apart from `_tick`, as a slow disk may block it."""
+        synced = 0
+        while True:
+            await anyio.sleep(TICK_S)
+            if self.view.seq != synced:
+                synced = self.view.seq
+                await to_thread.run_sync(self._recorder.sync)
+
+    # Asking ----------------------------------------------------------------------------------
+
+    def ask_for_text(self, prompt: str) -> str:
+        """Ask the person for a text, blocking; not on the loop.
+
+        Args:
+            prompt: The question.
+
+        Raises:
+            UserError: The person refuses to answer.
+            AgentStopped: The run is being stopped.
+        """
+        asked = self.ask_outside(partial(self.approvals.ask_for_text, prompt))
+        try:
+            while not asked.done():
+                # A stop may be of the one agent whose tool asks.
+                checkpoint()
+                wait((asked,), TICK_S)
+            answer = asked.result()
+        finally:
+            asked.cancel()
+        if answer is None:
+            self._token.checkpoint()
+            checkpoint()  # the one agent whose tool asks
+            raise UserError(f"Run {self._id} is over: nobody is asked any more.")
+        return text_of(answer)
+
+    def ask_outside(self, question: Callable[[], Awaitable[Asked]]) -> Future[Asked | None]:
+        """Ask the person for code on another thread.
+
+        Args:
+            question: Asks, on the loop.
+
+        Returns:
+            What comes of it; None when the run ends before.
+        """
+
+        async def asked() -> Asked | None:
+            if self.view.is_over:
+                return None
+            try:
+                return await question()
+            except AgentStopped:
+                # On its own it would end the loop of all runs.
+                return None
+
+        return submit(asked)
+
+    # The end ---------------------------------------------------------------------------------
+
+    @property
+    def next_step(self) -> str:
+        """Of a stopped recipe: the step that comes next; else ""."""
+        return next(iter(self.view.next), "")
+
+    async def _finish(self, result: Result | None) -> None:
+        """Save the turn and tell the waiters; whatever fails on the way, they are told."""
+        try:
+            self._end(result)
+            await self._files.finish()
+            self._publish()
+            self._recorder.close()
+        except Exception as exc:
+            self._crashed(exc)
+        finally:
+            self._lock.release()
+        try:
+            await self._call_last_hooks()
+            await self.subscribers.finish(self.view)
+        finally:
+            self.done.set_result(None)
+
+    async def _call_last_hooks(self) -> None:
+        was_stopped = self.view.stop is not None and self.view.status != "completed"
+        if was_stopped and self._policy.after_cancel is not None:
+            kept = receipt(self.view, str(self._work.paths.path), still_runs)
+            await self.hooks.call(self._policy.after_cancel, kept)
+        error = self.crash or failure_of(self._id, self.view, self._work.paths.path)
+        await self.hooks.finish(self.view.status, result_of(self.view), error)
+
+    def _end(self, result: Result | None) -> None:
+        """Record how the turn ended."""
+        self._note_that_all_were_stopped(result)
+        for timer in self._grace_timers:
+            timer.cancel()
+        self.approvals.close()
+        status = self._status(result)
+        is_complete = status == "completed"
+        self._limits.conclude(status)
+        self._recorder.emit(
+            ev.TurnEnded(
+                status=status,
+                phase=self.view.phase,
+                winner=result.winner if result and result.winner else self.view.winner,
+                answer=result.answer if result and is_complete else "",
+                outputs=dict(result.outputs or {}) if result and is_complete else {},
+                next=() if is_complete else self._next(),
+            )
+        )
+        if status == "cancelled":
+            self._token.request(CancellationStatus.CANCELLED, "api")
+
+    def _next(self) -> tuple[str, ...]:
+        """Say what a recipe would have done next; a defect in that must not cost the turn."""
+        if not isinstance(self._driver, Executor):
+            return ()
+        try:
+            return self._driver.next()[:MAX_NEXT]
+        except Exception as exc:
+            logger.error("run %s: what is next is not known", self._id, exc_info=exc)
+            return ()
+
+    def _status(self, result: Result | None) -> Any:
+        if result is not None and result.is_complete:
+            return "completed"
+        is_failure = self._limits.has_failed or not self._token.is_stopping
+        return "failed" if is_failure else "cancelled"
+
+    def _note_that_all_were_stopped(self, result: Result | None) -> None:
+        """Make it a stop of the run, and not its failure, that each agent was stopped by itself."""
+        alone = [token.first_request for token in self._members]
+        if result is not None and not result.is_complete and alone and all(alone):
+            first = alone[0]
+            assert first is not None
+            self._stop(StopRequest(first.level, first.source, first.reason))
+
+    async def save(self) -> OSError | None:
+        """Write everything again, after saving had failed.
+
+        Returns:
+            What the disk said when it refused again, else None.
+        """
+        return await self._files.write_again(is_last=self.done.done())
+
+
+def _tokens(work: Work, token: CancelToken) -> dict[str, CancelToken]:
+    """Make the token of each agent; those of a recipe work in steps, under the run's own."""
+    return {} if work.recipe else {a.id: token.child(a.id) for a in work.spec.agents}
+
+
+def _recorder(journal: Journal, work: Work) -> Recorder:
+    if work.resumed is None:
+        return Recorder(journal, mask=work.mask)
+    old = TurnPaths(work.paths.path.with_name(f"turn_{work.resumed.turn}"))
+    return Recorder(journal, work.resumed.view, past_events(old), work.mask)
+
+
+def _retry_of(work: Work) -> Retry | None:
+    spec = work.spec.retry
+    written = Retry(spec.attempts, spec.delay, spec.backoff, spec.max_delay) if spec else None
+    return work.options.retry or written

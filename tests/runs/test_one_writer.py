@@ -1,0 +1,357 @@
+"""One writer: a command is journalled before it is acted on, whatever it is and whence it comes."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions, UserError
+from nb_agents import events as ev
+from nb_agents.cancel import CancellationStatus, CancelPolicy, StopRequest, StopResult
+from nb_agents.events.commands import Command, Continue, Pause, Say
+from nb_agents.runs import launch, loop
+from nb_agents.runs.interrupts import interrupt_calls, interrupts_held
+from nb_agents.runs.loop import call, ensure_loop, post
+from nb_agents.runs.past_turn import PastTurn
+from nb_agents.runs.turn import Turn as Writer
+from nb_agents.session import journal
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from tests.model_server import wait_until
+from tests.team_kit import WAIT_S, events, finish, start
+from tests.watching import turns_watched
+
+REQUESTED, IMMEDIATE = CancellationStatus.REQUESTED, CancellationStatus.IMMEDIATE
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def held(tmp_path: Path, gate: Gate, **options: Any) -> nb_agents.Run:
+    """Start a run whose agent streams a word and waits."""
+    return start(tmp_path, a=ScriptedModel(Turn(text="word ", gate=gate), Answer("A")), **options)
+
+
+# Journalled first ----------------------------------------------------------------------------
+
+COMMANDS: list[tuple[Command, str, Callable[[Writer], object]]] = [
+    (StopRequest(REQUESTED, "api"), "stop_requested", lambda turn: turn.is_stopping),
+    (StopRequest(IMMEDIATE, "api"), "stop_requested", lambda turn: turn.is_stopping),
+    (
+        StopRequest(IMMEDIATE, "api", agent="a"),
+        "stop_requested",
+        lambda turn: turn.agents["a"].is_stopping,
+    ),
+    (Pause(), "paused", lambda turn: turn._hold.is_on),
+    (Say("more"), "said", lambda turn: turn._driver and turn._driver._state.said),  # type: ignore[union-attr]
+]
+
+
+@pytest.mark.parametrize("command, kind, is_felt", COMMANDS, ids=lambda each: str(each)[:40])
+def test_a_command_is_in_the_journal_before_anything_feels_it(
+    tmp_path: Path, gate: Gate, command: Command, kind: str, is_felt: Callable[[Writer], object]
+) -> None:
+    felt: list[object] = []
+
+    def hear(turn: Writer, event: ev.Event | None) -> None:
+        if event is not None and event.kind == kind:
+            felt.append(is_felt(turn))
+
+    with turns_watched(hear):
+        run = held(tmp_path, gate)
+        gate.wait_reached()
+        call(run._turn.take, command)  # type: ignore[union-attr]
+        assert felt and not felt[0]
+        assert is_felt(run._turn)  # type: ignore[arg-type]
+        run.stop(now=True)
+        gate.open()
+        finish(run)
+
+
+def test_commands_are_taken_in_the_order_in_which_they_were_given(
+    tmp_path: Path, gate: Gate
+) -> None:
+    run = held(tmp_path, gate)
+    gate.wait_reached()
+    for command in (Pause(), Continue(), Say("one"), Say("two"), StopRequest(REQUESTED, "api")):
+        post(run._turn.take, command)  # type: ignore[union-attr]
+    gate.open()
+    finish(run)
+    kinds = ("paused", "continued", "said", "stop_requested")
+    assert [e.kind for e in events(run) if e.kind in kinds] == [
+        "paused", "continued", "said", "said", "stop_requested",
+    ]  # fmt: skip
+
+
+def test_what_an_observer_commands_comes_behind_the_event_that_it_heard(
+    tmp_path: Path, gate: Gate
+) -> None:
+    heard: list[str] = []
+
+    def hear(turn: Writer, event: ev.Event | None) -> None:
+        if event is not None:
+            heard.append(event.kind)
+            if isinstance(event, ev.ModelStarted):
+                turn.take(StopRequest(IMMEDIATE, "api"))
+
+    with turns_watched(hear):
+        run = held(tmp_path, gate)
+        finish(run)
+    assert heard == [e.kind for e in events(run)][1:]
+    assert heard.index("stop_requested") == heard.index("model_started") + 1
+
+
+# From anywhere --------------------------------------------------------------------------------
+
+
+def test_a_stop_from_a_subscriber_waits_for_nobody(tmp_path: Path, gate: Gate) -> None:
+    run = held(tmp_path, gate)
+    said: list[StopResult] = []
+
+    def stop(view: nb_agents.RunView) -> None:
+        if view.agents["a"].partial and not said:
+            said.append(run.stop(now=True))
+
+    end = run.subscribe(stop)
+    finish(run)
+    end()
+    assert (said, run.status) == ([StopResult(True, "stopping-now")], "cancelled")
+
+
+def test_a_stop_and_a_start_from_a_tool_wait_for_nobody(tmp_path: Path) -> None:
+    found: list[Any] = []
+
+    def tool() -> str:
+        """Stop the run and start another."""
+        model = ScriptedModel(Answer("other"))
+        other = nb_agents.start("t", scripted_team(a=model), session_root=tmp_path / "o")
+        found.append(other.wait(WAIT_S))
+        found.append(run.stop().status)
+        return "done"
+
+    model = ScriptedModel(Turn(calls=(Call("tool", {}),)), Answer("never"))
+    team = scripted_team(a=model)
+    run = nb_agents.start("t", team, session_root=tmp_path / "s", tools=[tool])
+    finish(run)
+    assert (found, run.status) == (["other", "stopping"], "cancelled")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_hook_may_block_stop_and_start_and_no_other_run_feels_it(
+    tmp_path: Path, gate: Gate, is_async: bool
+) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def body(request: object) -> bool:
+        entered.set()
+        assert run.stop().status == "asked"  # it decides on that very stop
+        return leave.wait(WAIT_S)
+
+    async def hook(request: object) -> bool:
+        return body(request)
+
+    policy = CancelPolicy(before_cancel=hook if is_async else body, hook_timeout_s=WAIT_S)
+    run = held(tmp_path / "one", gate, policy=policy)
+    gate.wait_reached()
+    stopping = threading.Thread(target=run.stop)
+    stopping.start()
+    assert entered.wait(WAIT_S)
+    assert finish(start(tmp_path / "two", a=ScriptedModel(Answer("B")))).result == "B"
+    assert not run.view.stop
+    leave.set()
+    stopping.join()
+    gate.open()
+    finish(run)
+    assert run.view.stop is not None and run.view.stop.source == "api"
+
+
+def test_a_disk_that_syncs_slowly_holds_up_no_stop(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs, go_on = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        syncs.set()
+        go_on.wait(WAIT_S)
+
+    run = held(tmp_path / "one", gate)
+    gate.wait_reached()
+    monkeypatch.setattr(journal.os, "fsync", slow)
+    run.say("more")
+    assert syncs.wait(WAIT_S)
+    other = start(tmp_path / "two", a=ScriptedModel(Turn(text="x ", hang=True)))
+    wait_until(lambda: other.view.agents["a"].partial)
+    # With every sync still waiting, both stops are felt and journalled.
+    assert other.stop(now=True) == run.stop(now=True) == StopResult(True, "stopping-now")
+    wait_until(lambda: any(e.kind == "model_cut" for e in events(other)))
+    go_on.set()
+    finish(run)
+    finish(other)
+
+
+# The loop ---------------------------------------------------------------------------------------
+
+
+def test_a_loop_whose_thread_has_died_is_started_anew(tmp_path: Path) -> None:
+    background = loop._background
+    ensure_loop()
+    background = loop._background
+    assert background is not None
+    post(background.end.set)
+    background.thread.join(WAIT_S)
+    assert finish(start(tmp_path, a=ScriptedModel(Answer("A")))).result == "A"
+
+
+def test_a_loop_that_can_not_be_had_is_said_in_a_sentence_and_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(main: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(loop, "_background", None)
+    monkeypatch.setattr(loop.anyio, "run", none)
+    with pytest.raises(UserError, match=r"can't start: \[Errno 24\] Too many open files"):
+        start(tmp_path, a=ScriptedModel(Answer("A")))
+    assert not list(tmp_path.rglob("turn_*"))
+
+
+FORK = """
+import os, sys, nb_agents
+from nb_agents.testing import *
+def team(): return scripted_team(a=ScriptedModel(Answer("A")))
+first = nb_agents.start("t", team(), session_root=sys.argv[1]); first.wait(20)
+child = os.fork()
+if child == 0:
+    run = nb_agents.start("t", team(), session_root=sys.argv[1])
+    os._exit(0 if run.wait(20) == "A" and nb_agents.runs() == (run,) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_child_has_runs_of_its_own(tmp_path: Path) -> None:
+    argv = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+# Ctrl-C -------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_within_start_comes_when_every_door_reaches_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each call that `launch` makes."""
+    steps = ["layout.claim_turn", "_begin", "_prune", "submit"]
+    for number, step in enumerate(steps):
+        holder, _, name = step.rpartition(".")
+        place: Any = getattr(launch, holder) if holder else launch
+        original = getattr(place, name)
+
+        def pressed(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+            signal.raise_signal(signal.SIGINT)
+            return original(*args, **kwargs)
+
+        before = launch.runs()
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(place, name, pressed)
+            start(tmp_path / str(number), a=ScriptedModel(Answer("A")))
+        (run,) = [each for each in launch.runs() if each not in before][-1:]
+        assert finish(run).result == "A"
+
+
+def test_held_interrupts_come_at_the_end_of_the_block_once() -> None:
+    came: list[str] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append("handler"))
+    try:
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            assert came == []
+        assert came == ["handler"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_handler_over_ours_that_calls_it_reaches_who_was_there_before() -> None:
+    came: list[str] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append("first"))
+    try:
+        with interrupt_calls(lambda: came.append("press")):
+            ours: Any = signal.getsignal(signal.SIGINT)
+            signal.signal(signal.SIGINT, lambda number, frame: ours(number, frame))
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # nobody waits: ours passes it on
+        with interrupt_calls(lambda: came.append("again")):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == ["press", "first", "again", "first"]
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+def test_old_runs_are_let_go_of_and_their_handles_go_on_working(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "MAX_OVER", 0)
+    old = finish(start(tmp_path / "old", a=ScriptedModel(Answer("A's"))))
+    before = old.view, old.receipt, old.timeline
+    finish(start(tmp_path / "new", a=ScriptedModel(Answer("B's"))))
+    assert old not in nb_agents.runs()
+    assert isinstance(old._turn, PastTurn)
+    assert (old.result, old.wait(), old.status) == ("A's", "A's", "completed")
+    assert (old.view.answer, old.receipt) == (before[0].answer, before[1])
+    assert old.timeline == before[2]
+    assert old.stop() == StopResult(False, "finished")
+    assert asyncio.run(_first(old)).kind == "turn_started"
+    with pytest.raises(UserError, match="over"):
+        old.say("more")
+
+
+async def _first(run: nb_agents.Run) -> ev.Event:
+    return await anext(run.events())
+
+
+# Limits -------------------------------------------------------------------------------------------
+
+
+def test_an_unanswered_approval_stops_the_clock_of_who_waits_and_of_nobody_else(
+    tmp_path: Path,
+) -> None:
+    waits = ScriptedModel(Turn(calls=(Call("write_file", {"path": "x", "content": "y"}),)))
+    works = ScriptedModel(Turn(text="word ", hang=True))
+    rules = [{"match": "write_file", "action": "ask"}]
+    team = scripted_team(None, a=waits, b=works)
+    agents = [
+        agent.model_copy(
+            update={"backend": agent.backend.model_copy(update={"tool_policy": _rules(rules)})}
+        )
+        for agent in team.agents
+    ]
+    team = team.model_copy(update={"agents": tuple(agents)})
+    options = RunOptions(
+        timeout=nb_agents.Timeout(seconds=0.6, on_timeout="cancel"),
+        cancel=CancelPolicy(grace_timeout_s=0.0),
+    )
+    run = nb_agents.start("t", team, session_root=tmp_path, options=options)
+    wait_until(lambda: run.view.gates)
+    # Nobody answers: the team's time passes all the same.
+    finish(run)
+    assert (run.status, run.view.stop and run.view.stop.source) == ("cancelled", "timeout")
+
+
+def _rules(rules: list[dict[str, str]]) -> Any:
+    from nb_agents.config.tools import ToolKeys
+
+    return ToolKeys.model_validate({"tool_policy": rules}).tool_policy

@@ -1,0 +1,106 @@
+"""Following a turn: all that happened so far, then what comes, whoever writes it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import nb_agents
+from nb_agents import UserError
+from nb_agents import events as ev
+from nb_agents.fold import fold
+from nb_agents.session.layout import TurnPaths
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
+from tests.team_kit import events, finish, start
+
+LOOK = Turn(calls=(Call("list_files", {}),))
+
+WRITER = """
+import sys, nb_agents
+from nb_agents.testing import *
+model = ScriptedModel(Turn(text="so far ", hang=True))
+run = nb_agents.start("t", scripted_team(a=model), "s", session_root=sys.argv[1])
+while not run.view.agents["a"].partial: pass
+print("streams", flush=True)
+run.wait(raise_on_stop=False)
+"""
+
+
+async def all_of(stream: AsyncIterator[ev.Event]) -> list[ev.Event]:
+    return [event async for event in stream]
+
+
+def test_a_turn_that_is_over_is_given_from_its_first_event_to_its_last(tmp_path: Path) -> None:
+    run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
+    followed = asyncio.run(all_of(run.events()))
+    assert followed == events(run)
+    assert (followed[0].kind, followed[-1].kind) == ("turn_started", "files_listed")
+
+
+def test_who_comes_late_hears_what_was_and_then_each_event_to_the_end(tmp_path: Path) -> None:
+    gate = Gate()
+    run = start(tmp_path, a=ScriptedModel(LOOK, Answer("A's", gate=gate)))
+    gate.wait_reached()
+
+    async def follow() -> list[ev.Event]:
+        heard = []
+        async for event in run.events():
+            heard.append(event)
+            if isinstance(event, ev.ModelStarted) and event.call == 2:
+                gate.open()  # so that the rest comes while it is followed
+        return heard
+
+    heard = asyncio.run(asyncio.wait_for(follow(), 20))
+    assert heard == events(run)
+    assert fold(heard).answer == "A's"
+
+
+def test_two_who_follow_hear_the_same(tmp_path: Path) -> None:
+    gate = Gate()
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+
+    async def follow() -> list[list[ev.Event]]:
+        both = asyncio.gather(all_of(run.events()), all_of(nb_agents.follow(run.path)))
+        gate.open()
+        return await asyncio.wait_for(both, 20)
+
+    one, other = asyncio.run(follow())
+    assert one == other == events(run)
+
+
+@pytest.mark.timeout(40)
+def test_a_turn_of_another_process_is_followed_until_that_dies(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"streams\n"
+
+        async def follow() -> list[ev.Event]:
+            heard = []
+            async for event in nb_agents.follow(tmp_path / "s" / "turn_1"):
+                heard.append(event)
+                if isinstance(event, ev.TextStreamed) and event.text.endswith("far "):
+                    os.kill(writer.pid, signal.SIGKILL)
+            return heard
+
+        heard = asyncio.run(asyncio.wait_for(follow(), 30))
+    assert fold(heard).agents["a"].partial == "so far "
+    assert not TurnPaths(tmp_path / "s" / "turn_1").is_live()
+
+
+def test_half_a_line_waits_for_its_other_half_and_a_bad_one_is_left_out(tmp_path: Path) -> None:
+    run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
+    journal = run.path / "events.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:200] + b"\n" + whole + whole[:50])
+    assert asyncio.run(all_of(run.events())) == events(run)
+
+
+def test_what_is_no_turn_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no turn"):
+        asyncio.run(all_of(nb_agents.follow(tmp_path)))

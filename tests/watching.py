@@ -1,0 +1,38 @@
+"""Hearing all events of runs as they are written, on their loop: to stop a run at any of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import anyio.lowlevel
+import pytest
+
+from nb_agents import events as ev
+from nb_agents.runs import turn
+from nb_agents.runs.turn import Turn
+
+__all__ = ["turns_watched"]
+
+
+@contextmanager
+def turns_watched(hear: Callable[[Turn, ev.Event | None], None]) -> Iterator[None]:
+    """Let somebody hear what all turns write that begin within the block.
+
+    Args:
+        hear: Called on the loop with the turn: with None when it begins to work, then with each
+            event right after it was written. What it commands comes behind that event.
+    """
+    original = Turn.run
+
+    async def run(self: Turn) -> None:
+        self._recorder.observe(lambda event, before, after: hear(self, event))
+        hear(self, None)
+        await original(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Turn, "run", run)
+        # Nobody needs a client here.
+        patch.setattr(
+            turn, "http_client", lambda: SimpleNamespace(aclose=anyio.lowlevel.checkpoint)
+        )
+        yield
