@@ -29,13 +29,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
-from typing import Any
-
-from lark import Lark, Token, Tree
-from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, cast
 
 from nb_agents.errors import RecipeError
+
+if TYPE_CHECKING:
+    from lark import Lark, Token, Tree
+    from lark.exceptions import UnexpectedInput
 
 __all__ = [
     "Comparison",
@@ -64,9 +65,6 @@ NUMBER.1: /-?\d+(\.\d+)?(?![\w.])/
 NAME: /\w+(\.\w+)*/
 %ignore /\s+/
 """
-
-# The basic lexer: a contextual one would read `{{a}} orb` as `{{a}} or b`.
-_PARSER = Lark(_GRAMMAR, parser="lalr", lexer="basic", start="either")
 
 _VALUES = {"VARIABLE", "STRING", "NUMBER", "NAME", "LPAR", "NOT"}
 _EXPECTED = {
@@ -155,8 +153,10 @@ def parse(text: str) -> Expression:
     """
     if not text.strip():
         return Expression(text, (), (), None)
+    from lark.exceptions import UnexpectedInput
+
     try:
-        tree = _PARSER.parse(text)
+        tree = _parser().parse(text)
     except UnexpectedInput as exc:
         raise _unexpected(text, exc) from None
     leaves = sorted(
@@ -244,10 +244,17 @@ def _undefined(path: str, inside: str, value: Any, part: str) -> RecipeError:
     return RecipeError(f"{{{{{path}}}}} is not defined.{hint} Available: {shown}{more}.")
 
 
+@cache
+def _parser() -> Lark:
+    """Make the parser when a condition is first read: most teams have none."""
+    from lark import Lark
+
+    # The basic lexer: a contextual one would read `{{a}} orb` as `{{a}} or b`.
+    return Lark(_GRAMMAR, parser="lalr", lexer="basic", start="either")
+
+
 def _token(leaf: Tree[Token]) -> Token:
-    token = leaf.children[0]
-    assert isinstance(token, Token)
-    return token
+    return cast("Token", leaf.children[0])
 
 
 def _path(leaf: Tree[Token]) -> str:
@@ -260,10 +267,9 @@ def _path(leaf: Tree[Token]) -> str:
 
 
 def _comparisons(node: Tree[Token] | Token, is_wanted: bool) -> Iterator[Comparison]:
-    assert isinstance(node, Tree)
+    node = cast("Tree[Token]", node)
     if node.data == "comparison":
-        left, sign, right = node.children
-        assert isinstance(left, Tree) and isinstance(right, Tree)
+        left, sign, right = cast("list[Tree[Token]]", node.children)
         yield from _comparison(left, str(sign), right, is_wanted)
     elif node.data in ("either", "both", "negation"):
         for child in node.children:
@@ -288,7 +294,7 @@ def _literal(leaf: Tree[Token]) -> str:
 
 
 def _value(node: Tree[Token] | Token, context: Mapping[str, Any]) -> Any:
-    assert isinstance(node, Tree)
+    node = cast("Tree[Token]", node)
     if node.data == "either":
         return any(_is_true(_value(child, context)) for child in node.children)
     if node.data == "both":
@@ -358,6 +364,8 @@ def _number(value: Any) -> Decimal | None:
 
 
 def _unexpected(text: str, exc: UnexpectedInput) -> ExpressionError:
+    from lark.exceptions import UnexpectedCharacters, UnexpectedToken
+
     if isinstance(exc, UnexpectedCharacters):
         at = exc.pos_in_stream or 0
         opened = text[at] in "'\""

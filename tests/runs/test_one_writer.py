@@ -55,7 +55,10 @@ COMMANDS: list[tuple[Command, str, Callable[[Writer], object]]] = [
 ]
 
 
-@pytest.mark.parametrize("command, kind, is_felt", COMMANDS, ids=lambda each: str(each)[:40])
+IDS = ["graceful", "at once", "of one agent", "pause", "text"]
+
+
+@pytest.mark.parametrize("command, kind, is_felt", COMMANDS, ids=IDS)
 def test_a_command_is_in_the_journal_before_anything_feels_it(
     tmp_path: Path, gate: Gate, command: Command, kind: str, is_felt: Callable[[Writer], object]
 ) -> None:
