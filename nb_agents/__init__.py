@@ -35,7 +35,7 @@ from nb_agents.errors import (
 )
 from nb_agents.models.retry import Retry
 from nb_agents.receipt import Receipt
-from nb_agents.runs.asking import ask
+from nb_agents.runs.approvals import ask
 from nb_agents.runs.children import call
 from nb_agents.runs.options import RunOptions, Timeout
 from nb_agents.runs.registry import runs, start

@@ -27,8 +27,8 @@ from nb_agents.errors import UserError
 from nb_agents.jupyter.cards import card_bundle
 from nb_agents.jupyter.session_verbs import listed
 from nb_agents.recipes.addresses import planned
-from nb_agents.runs.log import log_lines
 from nb_agents.runs.resume import preview
+from nb_agents.runs.status import log_lines
 from nb_agents.session.history import load_session, past_events
 from nb_agents.session.journal import Journal, read_journal
 from nb_agents.session.layout import TurnPaths

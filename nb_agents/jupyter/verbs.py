@@ -27,11 +27,11 @@ from nb_agents.jupyter.tables import show_table
 from nb_agents.jupyter.waiting import stay
 from nb_agents.models.report import report_on
 from nb_agents.runs import registry
-from nb_agents.runs.log import log_lines
 from nb_agents.runs.options import find_options
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
 from nb_agents.runs.run import Run
+from nb_agents.runs.status import log_lines
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,7 +18,9 @@ from nb_agents.runs.loop import post
 from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
 from nb_agents.tools.policy import Answer
 
-__all__ = ["Approvals", "text_of"]
+__all__ = ["Approvals", "ask", "bind_asker", "text_of"]
+
+_current: ContextVar[Callable[[str], str] | None] = ContextVar("nb_agents_asker", default=None)
 
 
 @dataclass
@@ -207,3 +211,40 @@ def text_of(answer: Answer) -> str:
         why = f": {answer.message}" if answer.message else "."
         raise UserError(f"The person does not answer{why}")
     return answer.message
+
+
+def ask(prompt: str) -> str:
+    """Ask the person who watches the run that this code works for, and wait for the answer.
+
+    For plain functions given as tools; in an async one it would hold up the others.
+
+    Args:
+        prompt: The question; it is shown on the panel, and `Run.answer` answers it.
+
+    Returns:
+        What the person wrote.
+
+    Raises:
+        UserError: There is no run here, or the person refuses to answer.
+        AgentStopped: The run is being stopped. Let it pass.
+
+    Example:
+        @nb_agents.tool
+        def choose(options: list[str]) -> str:
+            "Let the person choose."
+            return nb_agents.ask(f"Which of {options}?")
+    """
+    asker = _current.get()
+    if asker is None:
+        raise UserError("nb_agents.ask asks for a run: call it in a function given as a tool.")
+    return asker(prompt)
+
+
+@contextmanager
+def bind_asker(asker: Callable[[str], str]) -> Iterator[None]:
+    """Make ``asker`` what `ask` uses, within the block and the tasks that it starts."""
+    reset = _current.set(asker)
+    try:
+        yield
+    finally:
+        _current.reset(reset)

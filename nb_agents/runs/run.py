@@ -36,12 +36,10 @@ from nb_agents.events.commands import Continue, Decide, Pause, Say
 from nb_agents.receipt import Receipt, receipt
 from nb_agents.runs.approvals import text_of
 from nb_agents.runs.interrupts import interrupt_calls
-from nb_agents.runs.log import log_lines
 from nb_agents.runs.loop import call, is_loop_thread, post, submit
-from nb_agents.runs.outcome import failure_of, result_of
 from nb_agents.runs.past_turn import PastTurn
-from nb_agents.runs.progress import Progress, progress_of
 from nb_agents.runs.resumption import Preview, preview_of
+from nb_agents.runs.status import Progress, failure_of, log_lines, progress_of, result_of
 from nb_agents.runs.turn import Turn
 from nb_agents.runs.work import Work
 from nb_agents.session.follow import follow

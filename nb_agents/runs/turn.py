@@ -44,16 +44,15 @@ from nb_agents.models.retry import Retry
 from nb_agents.receipt import receipt
 from nb_agents.recipes.addresses import planned
 from nb_agents.recipes.executor import Executor
-from nb_agents.runs.approvals import Approvals, text_of
-from nb_agents.runs.asking import bind_asker
+from nb_agents.runs.approvals import Approvals, bind_asker, text_of
 from nb_agents.runs.children import Children
 from nb_agents.runs.debug import hidden_in_logs
 from nb_agents.runs.drivers import Driver, Job, children_for, driver_for, kit_for
 from nb_agents.runs.hooks import Hooks
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.loop import post, submit
-from nb_agents.runs.outcome import failure_of, result_of
 from nb_agents.runs.recorder import Recorder
+from nb_agents.runs.status import failure_of, result_of
 from nb_agents.runs.subscribers import Subscribers
 from nb_agents.runs.turn_files import TurnFiles
 from nb_agents.runs.work import Work

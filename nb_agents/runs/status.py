@@ -1,12 +1,24 @@
-"""How far a run is, for people and programs: a function of its view and the time."""
+"""What a run's view and journal tell people and programs: how far it is, its log, its end."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
 
+from nb_agents.errors import RunFailed
+from nb_agents.events import Event, TextStreamed
+from nb_agents.terminal import without_controls
 from nb_agents.view import RunView
 
-__all__ = ["Progress", "progress_of"]
+__all__ = ["Progress", "failure_of", "log_lines", "progress_of", "result_of"]
+
+MAX_LINE = 400
+"""Characters of a line."""
+
+_HIDDEN = {"seq", "at", "kind", "agent", "request", "response", "schema_version", "agents"}
 
 
 @dataclass(frozen=True)
@@ -83,3 +95,46 @@ def _message(view: RunView) -> str:
     if view.is_over:
         return view.status
     return view.current_step or f"round {view.round}"
+
+
+def log_lines(events: Iterable[Event]) -> list[str]:
+    """Say what happened, one line an event; streamed words are left out.
+
+    Args:
+        events: In journal order.
+    """
+    return [_line(event) for event in events if not isinstance(event, TextStreamed)]
+
+
+def _line(event: Event) -> str:
+    clock = datetime.fromtimestamp(event.at).strftime("%H:%M:%S")
+    fields = (name for name in type(event).__dataclass_fields__ if name not in _HIDDEN)
+    shown = [f"{name}={value!r}" for name in fields if (value := getattr(event, name))]
+    what = event.kind.replace("_", " ")
+    text = f"{clock}  {getattr(event, 'agent', '') or '-':<12} {what}  " + " ".join(shown)
+    line = " ".join(without_controls(text[: 2 * MAX_LINE]).split())
+    return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…"
+
+
+def result_of(view: RunView) -> Any:
+    """Give the final answer, or a recipe's outputs by name; None of a turn that did not complete.
+
+    Args:
+        view: The turn.
+    """
+    if view.status != "completed":
+        return None
+    return dict(view.outputs) if view.recipe else view.answer
+
+
+def failure_of(run_id: str, view: RunView, path: Path) -> RunFailed:
+    """Make the error of a turn that failed.
+
+    Args:
+        run_id: The run's id.
+        view: The turn.
+        path: Its directory.
+    """
+    why = view.stop.reason if view.stop else "no answer"
+    failed = {s.address: s.why for s in view.steps.values() if s.status == "failed"}
+    return RunFailed(run_id, failed or {a.id: a.error or why for a in view.agents.values()}, path)
