@@ -19,7 +19,6 @@ import anyio.lowlevel
 from nb_agents import events as ev
 from nb_agents.agents import prompts
 from nb_agents.agents.boundary import Boundary
-from nb_agents.agents.caller import calling
 from nb_agents.agents.cuts import Cut, told
 from nb_agents.agents.decisions import (
     Decision,
@@ -37,7 +36,8 @@ from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, usage_of
 from nb_agents.models.ending import BrokenReplyError, ending_of
 from nb_agents.models.retry import describe, is_throttled
-from nb_agents.tools.base import Toolbox, ToolResult, attempting, repeating, summarize
+from nb_agents.tools.base import Toolbox, ToolResult, summarize
+from nb_agents.tools.call import ToolCall, calling
 from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
@@ -248,8 +248,9 @@ class AgentTurn:
             while calls:
                 await self._boundary.ready()
                 number, call = calls.pop(0)
-                with repeating(number in exchange.begun):
-                    results[number] = await self._run_tool(call, f"{exchange.call}.{number}")
+                made = ToolCall(self._agent, is_repeated=number in exchange.begun)
+                with calling(made):
+                    results[number] = await self._run_tool(call, f"{exchange.call}.{number}", made)
         except AgentStopped:
             if self.decision is None:
                 raise
@@ -258,7 +259,7 @@ class AgentTurn:
                 self._finish_tool(call, f"{exchange.call}.{number}", "cancelled", CANCELLED_RETURN)
         return results
 
-    async def _run_tool(self, call: ToolCallPart, call_id: str) -> ToolResult:
+    async def _run_tool(self, call: ToolCallPart, call_id: str, made: ToolCall) -> ToolResult:
         args, began = call.args, anyio.current_time()
         self._emit(
             ev.ToolStarted(
@@ -269,28 +270,26 @@ class AgentTurn:
                 summary=summarize(call.tool_name, args),
             )
         )
-        with attempting(self._agent) as attempt:
-            try:
-                result = await self._call(call)
-            except (anyio.get_cancelled_exc_class(), AgentStopped):
-                # One that still waited for a person's leave has not happened in part.
-                outcome = "cut" if attempt.began else "cancelled"
-                self._finish_tool(call, call_id, outcome, "", began, attempt.thread)
-                if attempt.thread:
-                    told = LEFT_IN_THREAD.format(agent=self._agent, tool=call.tool_name)
-                    self._emit(ev.Noticed(text=told))
-                raise
-            except (SystemExit, KeyboardInterrupt) as exc:
-                # Out of a task, these would end the loop of all runs.
-                result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
+        try:
+            result = await self._call(call)
+        except (anyio.get_cancelled_exc_class(), AgentStopped):
+            # One that still waited for a person's leave has not happened in part.
+            outcome = "cut" if made.began else "cancelled"
+            self._finish_tool(call, call_id, outcome, "", began, made.thread)
+            if made.thread:
+                told = LEFT_IN_THREAD.format(agent=self._agent, tool=call.tool_name)
+                self._emit(ev.Noticed(text=told))
+            raise
+        except (SystemExit, KeyboardInterrupt) as exc:
+            # Out of a task, these would end the loop of all runs.
+            result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
         self._finish_tool(call, call_id, "error" if result.is_error else "ok", result, began)
         return result
 
     async def _call(self, call: ToolCallPart) -> ToolResult:
         if self._offer.must_decide:
             return ToolResult(prompts.NO_TOOLS.format(tools=self._offer.names), is_error=True)
-        with calling(self._agent):
-            return await self._toolbox.call(call.tool_name, call.args)
+        return await self._toolbox.call(call.tool_name, call.args)
 
     def _finish_tool(
         self,

@@ -25,7 +25,6 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from nb_agents import events as ev
 from nb_agents.agents.agent import AgentTurn
 from nb_agents.agents.boundary import Boundary
-from nb_agents.agents.caller import current_caller
 from nb_agents.agents.decisions import Answered
 from nb_agents.agents.replay import dump_messages
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
@@ -36,6 +35,7 @@ from nb_agents.models.backend import Backend
 from nb_agents.recipes.agent_step import StepSeat, toolbox
 from nb_agents.runs.loop import submit
 from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.call import current_call
 from nb_agents.tools.policy import AgentTools
 
 __all__ = ["Children", "Home", "MAX_CHILDREN", "MAX_DEPTH", "call"]
@@ -138,7 +138,7 @@ class Children:
             name, asked = args.get("name"), args.get("input")
             if name not in names:
                 raise ToolError(f"there is no agent {name!r} to call. Call one of: {known}.")
-            return await self.run(str(name), str(asked or ""), current_caller(), agent)
+            return await self.run(str(name), str(asked or ""), current_call().agent, agent)
 
         known = ", ".join(names)
         described = (
@@ -374,7 +374,7 @@ async def call(name: str, input: str) -> str:
         async def review(text: str) -> str:
             return await nb_agents.call("critic", f"What is wrong with this?\n\n{text}")
     """
-    children, caller, token = _children.get(), current_caller(), current_token()
+    children, caller, token = _children.get(), current_call().agent, current_token()
     if children is None or not caller or token is None:
         raise UserError(
             "nb_agents.call works in a function that an agent calls as its tool; "

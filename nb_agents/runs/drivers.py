@@ -12,7 +12,6 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.agents.caller import current_caller
 from nb_agents.agents.team import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
@@ -127,7 +126,7 @@ def kit_for(job: Job) -> ToolKit:
         work.writable,
         work.spec.orchestrator.protects_paths,
     )
-    return ToolKit(places, work.functions, job.note, job.ask, current_caller)
+    return ToolKit(places, work.functions, job.note, job.ask)
 
 
 async def _team(job: Job, client: httpx2.AsyncClient, kit: ToolKit, children: Children) -> Team:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,18 +21,12 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
 __all__ = [
-    "Attempt",
     "MAX_RESULT_CHARS",
     "Tool",
     "ToolError",
     "ToolResult",
     "Toolbox",
-    "attempting",
-    "current_attempt",
     "hide_arguments",
-    "is_repeated",
-    "not_yet",
-    "repeating",
     "summarize",
 ]
 
@@ -45,66 +36,6 @@ MAX_RESULT_CHARS = 100_000
 """What one result may add to a conversation; the rest is cut, and the model is told."""
 
 _ANY_MAPPING = TypeAdapter(dict[str, Any]).validator
-
-_repeated: ContextVar[bool] = ContextVar("nb_agents_repeated", default=False)
-
-
-@contextmanager
-def repeating(value: bool) -> Iterator[None]:
-    """Say, within the block, whether a call may have happened before: it was cut in its middle."""
-    reset = _repeated.set(value)
-    try:
-        yield
-    finally:
-        _repeated.reset(reset)
-
-
-def is_repeated() -> bool:
-    """Whether the call that runs now may have happened before; a tool then takes done for done."""
-    return _repeated.get()
-
-
-@dataclass
-class Attempt:
-    """One call of a tool.
-
-    Attributes:
-        agent: Whose it is: an agent's id, or the address of its step.
-        began: Whether its tool was let begin.
-        thread: Number of the thread in which it was left running; 0 when it was not.
-    """
-
-    agent: str = ""
-    began: bool = True
-    thread: int = 0
-
-
-_attempt: ContextVar[Attempt | None] = ContextVar("nb_agents_attempt", default=None)
-
-
-@contextmanager
-def attempting(agent: str) -> Iterator[Attempt]:
-    """Make a call of a tool for an agent, within the block."""
-    attempt = Attempt(agent)
-    reset = _attempt.set(attempt)
-    try:
-        yield attempt
-    finally:
-        _attempt.reset(reset)
-
-
-def current_attempt() -> Attempt:
-    """Return the call that is made here; one that is nobody's where none is."""
-    return _attempt.get() or Attempt()
-
-
-@contextmanager
-def not_yet() -> Iterator[None]:
-    """Say that the call has not begun within the block, nor after it when the block raises."""
-    attempt = current_attempt()
-    attempt.began = False
-    yield
-    attempt.began = True
 
 
 class ToolError(Exception):

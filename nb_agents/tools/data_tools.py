@@ -11,7 +11,8 @@ from pydantic import JsonValue
 
 from nb_agents.errors import UserError
 from nb_agents.masking import Mask
-from nb_agents.tools.base import Tool, ToolError, is_repeated
+from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.call import current_call
 from nb_agents.tools.data_file import DEFAULT_NAMESPACE
 from nb_agents.tools.data_store import DataStore
 
@@ -78,7 +79,11 @@ class AgentStore:
             namespace: Part of the store.
         """
         was_there = await self._do(namespace, lambda store: store.delete(key))
-        return f"Deleted {key!r}." if was_there or is_repeated() else _missing(key, namespace)
+        return (
+            f"Deleted {key!r}."
+            if was_there or current_call().is_repeated
+            else _missing(key, namespace)
+        )
 
     async def data_list_keys(self, prefix: str = "", namespace: str = DEFAULT_NAMESPACE) -> str:
         """List the keys of the data store.

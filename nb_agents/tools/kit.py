@@ -25,6 +25,7 @@ from nb_agents.tools.access import WriteAccess
 from nb_agents.tools.announcements import announcements
 from nb_agents.tools.base import Tool
 from nb_agents.tools.bubblewrap import shown_places
+from nb_agents.tools.call import current_call
 from nb_agents.tools.command_guard import CommandGuard, find_programs
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.custom import CustomTools
@@ -77,7 +78,6 @@ class ToolKit:
         functions: Functions of the notebook, for all agents.
         notice: Takes what a person should know, in a sentence.
         ask: Asks a person whether a call may be made.
-        caller: Says, within a call, whose it is: a recipe's agent works in steps.
     """
 
     def __init__(
@@ -86,13 +86,11 @@ class ToolKit:
         functions: Sequence[Callable[..., Any]],
         notice: Callable[[str], None],
         ask: Ask,
-        caller: Callable[[], str] = str,
     ) -> None:
         self._places = places
         self._functions = functions
         self._notice = notice
         self._ask = ask
-        self._caller = caller
         self._told: dict[str, list[str]] = {}
         self._tools: dict[str, AgentTools] = {}
         self._opening: dict[str, anyio.Lock] = {}
@@ -200,7 +198,8 @@ class ToolKit:
         )
 
     def _tell(self, agent: str, text: str) -> None:
-        self._told.setdefault(self._caller() or agent, []).append(text)
+        # A recipe's agent works in steps.
+        self._told.setdefault(current_call().agent or agent, []).append(text)
 
     def take_told(self) -> dict[str, str]:
         """Give the last of what running tools wrote since the last time.

@@ -14,7 +14,8 @@ from anyio import to_thread
 from nb_agents.config.permissions import Verdict
 from nb_agents.config.tools import ToolKeys, rule_for
 from nb_agents.tools.access import WriteAccess
-from nb_agents.tools.base import Tool, ToolError, hide_arguments, not_yet, summarize
+from nb_agents.tools.base import Tool, ToolError, hide_arguments, summarize
+from nb_agents.tools.call import current_call
 from nb_agents.tools.call_permissions import judge
 
 __all__ = ["AgentTools", "Answer", "Ask", "Policy"]
@@ -132,7 +133,7 @@ class Policy:
         return Tool.from_definition(tool.definition, call)
 
     async def _asked(self, name: str, args: dict[str, Any], stops: bool) -> None:
-        with not_yet():
+        with current_call().waiting():
             said = await self._ask(name, _about(name, args), stops)
         if not said.approved:
             why = f": {said.message}" if said.message else "."

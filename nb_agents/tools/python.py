@@ -11,7 +11,8 @@ from typing import Any
 
 from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, to_thread
 
-from nb_agents.tools.base import Tool, ToolError, is_repeated
+from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.call import current_call
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.kept import Transcript, kept_folder
 from nb_agents.tools.plots import FOLDER, Plot, next_number, png, write_plots
@@ -61,7 +62,7 @@ class PythonCells:
         Args:
             code: The cell.
         """
-        if is_repeated():
+        if current_call().is_repeated:
             raise ToolError(
                 "this cell was begun before and cut off, and its interpreter is gone: part of it "
                 "may have happened. Look at what is there, then run what is still to be done."

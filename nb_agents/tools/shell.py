@@ -11,7 +11,8 @@ import signal
 
 from anyio import CancelScope, to_thread
 
-from nb_agents.tools.base import Tool, ToolError, is_repeated
+from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.call import current_call
 from nb_agents.tools.command_guard import CommandGuard
 from nb_agents.tools.kept import Transcript, kept_folder
 from nb_agents.tools.process import Finished
@@ -99,7 +100,7 @@ class Shell:
 
 
 def _check(command: str, timeout_s: float | None) -> None:
-    if is_repeated():
+    if current_call().is_repeated:
         raise ToolError(
             "this command was begun before and cut off: part of it may have happened. "
             "Look at what is there, then run what is still to be done."

@@ -20,7 +20,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from nb_agents.cancel import checkpoint
-from nb_agents.tools.base import current_attempt
+from nb_agents.tools.call import current_call
 
 __all__ = ["Work", "still_runs"]
 
@@ -83,25 +83,25 @@ class Work:
             raise
 
     def _leave(self, over: Future[None]) -> None:
-        attempt = current_attempt()
-        attempt.thread = next(_numbers)
-        _left[attempt.thread] = _Left(self.session, _family(attempt.agent), self.tool, over)
+        call = current_call()
+        call.thread = next(_numbers)
+        _left[call.thread] = _Left(self.session, _family(call.agent), self.tool, over)
 
     async def _wait_for_copies(self) -> None:
         """Wait for the end of those that this agent, or one in its place, had begun before."""
-        attempt = current_attempt()
-        mine = (self.session, _family(attempt.agent), self.tool)
+        call = current_call()
+        mine = (self.session, _family(call.agent), self.tool)
         copies = {n: e.over for n, e in _alive().items() if (e.session, e.family, e.tool) == mine}
         if not copies:
             return
         self.tell(
             f"{self.tool} of before the stop still runs in its thread: waiting for its end.\n"
         )
-        attempt.thread = max(copies)
+        call.thread = max(copies)
         while not all(over.done() for over in copies.values()):
             checkpoint()
             await anyio.sleep(POLL_S)
-        attempt.thread = 0
+        call.thread = 0
 
 
 def still_runs(thread: int) -> bool:

@@ -21,7 +21,8 @@ from anyio import to_thread
 
 from nb_agents.disk.directory import Directory, Guard, real_above
 from nb_agents.disk.entry import RefusedError, shown
-from nb_agents.tools.base import Tool, ToolError, is_repeated
+from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.call import current_call
 from nb_agents.tools.writable import WritablePath
 
 __all__ = ["Workspace"]
@@ -153,7 +154,7 @@ class Workspace:
             except UnicodeDecodeError:
                 # Read with replacement and written back, its other bytes would be lost.
                 raise ToolError(f"{path!r} is not UTF-8 text and can't be edited") from None
-            if is_repeated() and new in text and not _left_to_replace(text, old, new):
+            if current_call().is_repeated and new in text and not _left_to_replace(text, old, new):
                 return
             if not old or text.count(old) != 1:
                 raise ToolError(f"`old` occurs {text.count(old) if old else 0} times, not once")
@@ -164,7 +165,7 @@ class Workspace:
             with self._opened(path, writing=True) as (directory, inner, _):
                 directory.remove(inner)
         except _MissingError:
-            if not is_repeated():
+            if not current_call().is_repeated:
                 raise
 
     @contextmanager

@@ -22,7 +22,8 @@ from nb_agents.config.secrets import Secret
 from nb_agents.errors import UserError
 from nb_agents.masking import Mask
 from nb_agents.tools import data_file, data_store
-from nb_agents.tools.base import Tool, Toolbox, ToolResult, repeating
+from nb_agents.tools.base import Tool, Toolbox, ToolResult
+from nb_agents.tools.call import ToolCall, calling
 from nb_agents.tools.context import ToolContext
 from nb_agents.tools.data_file import DEFAULT_NAMESPACE
 from nb_agents.tools.data_store import FILE_NAME, DataStore, Operation
@@ -412,7 +413,7 @@ async def test_a_call_that_was_cut_is_done_again_without_complaint(
 ) -> None:
     tools = Toolbox(store_tools(context))
     assert await tools.call("data_delete", {"key": "a"}) == "Deleted 'a'."
-    with repeating(True):
+    with calling(ToolCall(is_repeated=True)):
         assert await tools.call("data_delete", {"key": "a"}) == "Deleted 'a'."
 
 

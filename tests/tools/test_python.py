@@ -13,7 +13,8 @@ from anyio import create_task_group, to_thread
 
 from nb_agents.tools import python as cells_module
 from nb_agents.tools import python_kernel, scratch
-from nb_agents.tools.base import ToolError, repeating
+from nb_agents.tools.base import ToolError
+from nb_agents.tools.call import ToolCall, calling
 from nb_agents.tools.kept import MAX_SHOWN_CHARS
 from nb_agents.tools.plots import Plot, next_number, png, write_plots
 from nb_agents.tools.python import PythonCells
@@ -502,7 +503,7 @@ async def test_what_cannot_be_run_is_told_to_the_model(cells: PythonCells) -> No
     assert tool.name == "run_python"
     result = await tool.call({"code": "'\ud800'"})
     assert result.is_error and "half a surrogate pair" in result
-    with repeating(True):
+    with calling(ToolCall(is_repeated=True)):
         result = await tool.call({"code": "1"})
     assert result.is_error and "begun before and cut off" in result
     assert (await tool.call({"code": "1"})) == "1"

@@ -13,7 +13,7 @@ from anyio import create_task_group, to_thread
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.config.secrets import Secret
 from nb_agents.masking import Mask
-from nb_agents.tools.base import repeating
+from nb_agents.tools.call import ToolCall, calling
 from nb_agents.tools.kept import MAX_SHOWN_CHARS
 from nb_agents.tools.shell import Shell
 from tests.model_server import wait_until
@@ -256,7 +256,7 @@ async def test_the_schema_says_what_it_takes(place: Place) -> None:
 
 async def test_a_command_that_was_cut_off_is_not_run_again_unasked(place: Place) -> None:
     (tool,) = Shell(place.sandbox()).tools()
-    with repeating(True):
+    with calling(ToolCall(is_repeated=True)):
         result = await tool.call({"command": "touch made"})
     assert result.is_error and "begun before and cut off" in result
     assert not (place.workspace / "made").exists()

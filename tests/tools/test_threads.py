@@ -6,7 +6,7 @@ from threading import Event
 import anyio
 import pytest
 
-from nb_agents.tools.base import attempting
+from nb_agents.tools.call import ToolCall, calling
 from nb_agents.tools.threads import Work, still_runs
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def cut(agent: str, held: Held, cleanup_s: float, *, ends: bool = False) -
             held.let_go.set()
 
     async with anyio.create_task_group() as group:
-        with attempting(agent) as attempt, anyio.CancelScope() as scope:
+        with calling(ToolCall(agent)) as attempt, anyio.CancelScope() as scope:
             group.start_soon(cancel)
             await Work("f").run(held, cleanup_s)
     assert scope.cancelled_caught
@@ -50,7 +50,7 @@ async def cut(agent: str, held: Held, cleanup_s: float, *, ends: bool = False) -
 
 async def test_a_call_that_is_cancelled_before_it_begins_is_never_made() -> None:
     made: list[str] = []
-    with attempting("a") as attempt, anyio.CancelScope() as scope:
+    with calling(ToolCall("a")) as attempt, anyio.CancelScope() as scope:
         scope.cancel()
         await Work("f").run(lambda: made.append("made"), 1.0)
     assert scope.cancelled_caught
@@ -85,7 +85,7 @@ async def test_only_a_copy_of_its_own_is_waited_for(
     await cut(left, held, 0.01)
 
     async def call() -> None:
-        with attempting(agent):
+        with calling(ToolCall(agent)):
             made.append(await Work(tool, tell=told.append).run(lambda: "made", 0.01))
 
     async with anyio.create_task_group() as group:

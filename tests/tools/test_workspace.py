@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.disk.directory import Directory
 from nb_agents.tools import workspace
-from nb_agents.tools.base import Toolbox, ToolResult, repeating
+from nb_agents.tools.base import Toolbox, ToolResult
+from nb_agents.tools.call import ToolCall, calling
 from nb_agents.tools.workspace import Workspace
 
 NAMES = ("list_files", "read_file", "write_file", "edit_file", "delete_file")
@@ -373,7 +374,7 @@ async def test_an_edit_that_was_cut_happens_once(
     place: Place, found: str, old: str, new: str, left: str
 ) -> None:
     (place.own / "a.txt").write_text(found)
-    with repeating(True):
+    with calling(ToolCall(is_repeated=True)):
         await place.ok("edit_file", path="a.txt", old=old, new=new)
     assert (place.own / "a.txt").read_text() == left
 
