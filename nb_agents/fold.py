@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from nb_agents import events as ev
+from nb_agents.growing import grown
 from nb_agents.steps import MAX_TAIL, ApprovalView, StepView, apply_gate, apply_step
 from nb_agents.view import (
     AgentPhase,
@@ -87,9 +88,8 @@ def apply(view: RunView, event: ev.Event) -> RunView:
 
 
 def _with_agent(view: RunView, agent: str, **changes: Any) -> RunView:
-    agents = dict(view.agents)
-    agents[agent] = _changed(agents[agent], **changes)
-    return _changed(view, agents=MappingProxyType(agents))
+    changed = _changed(view.agents[agent], **changes)
+    return _changed(view, agents=grown(view.agents, agent, changed))
 
 
 _View = TypeVar("_View", AgentView, RunView)
@@ -375,19 +375,18 @@ def _presentation_started(view: RunView, e: ev.PresentationStarted) -> RunView:
 
 
 def _recipe_loaded(view: RunView, e: ev.RecipeLoaded) -> RunView:
-    return replace(view, outlines=MappingProxyType({**view.outlines, e.step: e.outline}))
+    return _changed(view, outlines=grown(view.outlines, e.step, e.outline))
 
 
 def _step_event(view: RunView, e: Any) -> RunView:
-    return replace(view, steps=apply_step(view.steps, e))
+    return _changed(view, steps=apply_step(view.steps, e))
 
 
 def _step_started(view: RunView, e: ev.StepStarted) -> RunView:
     view = _step_event(view, e)
     if e.unit != "agent" or e.step in view.agents:
         return view
-    agents = {**view.agents, e.step: AgentView(e.step, e.model)}
-    return replace(view, agents=MappingProxyType(agents))
+    return _changed(view, agents=grown(view.agents, e.step, AgentView(e.step, e.model)))
 
 
 def _step_finished(view: RunView, e: ev.StepFinished) -> RunView:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nb_agents import events as ev
+from nb_agents.growing import grown
 
 __all__ = [
     "ApprovalView",
@@ -119,7 +120,7 @@ StepEvent = ev.StepStarted | ev.OutputStreamed | ev.StepFailed | ev.StepFinished
 GateEvent = ev.ApprovalAsked | ev.ApprovalGiven
 
 
-def apply_step(steps: Mapping[str, StepView], event: StepEvent) -> dict[str, StepView]:
+def apply_step(steps: Mapping[str, StepView], event: StepEvent) -> Mapping[str, StepView]:
     """Give the units after one event; ``steps`` is unchanged.
 
     Args:
@@ -127,7 +128,7 @@ def apply_step(steps: Mapping[str, StepView], event: StepEvent) -> dict[str, Ste
         event: What happened.
     """
     known = steps.get(event.step)
-    return {**steps, event.step: _changed(known or StepView(event.step, "group"), event)}
+    return grown(steps, event.step, _changed(known or StepView(event.step, "group"), event))
 
 
 def _changed(step: StepView, event: StepEvent) -> StepView:

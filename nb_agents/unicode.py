@@ -11,7 +11,7 @@ This module imports nothing of nb_agents.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -47,9 +47,13 @@ def _whole(value: Any) -> Any:
     """Make a copy that is well-formed; None when the value is."""
     if isinstance(value, str):
         return _whole_text(value)
+    if value is None or isinstance(value, int | float):
+        return None
     if isinstance(value, dict):
-        items = _whole_items(part for item in value.items() for part in item)
-        return items and dict(zip(items[::2], items[1::2], strict=True))
+        names, parts = _whole_items(value), _whole_items(value.values())
+        if names is None and parts is None:
+            return None
+        return dict(zip(names or value, parts or value.values(), strict=True))
     if isinstance(value, list | tuple):
         items = _whole_items(value)
         return items and (items if isinstance(value, list) else tuple(items))
@@ -60,10 +64,11 @@ def _whole(value: Any) -> Any:
     return None
 
 
-def _whole_items(values: Iterable[Any]) -> list[Any] | None:
-    pairs = [(value, _whole(value)) for value in values]
-    if all(whole is None for _, whole in pairs):
+def _whole_items(values: Collection[Any]) -> list[Any] | None:
+    wholes = [_whole(value) for value in values]
+    if wholes.count(None) == len(wholes):
         return None
+    pairs = zip(values, wholes, strict=True)
     return [value if whole is None else whole for value, whole in pairs]
 
 

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "nb_agents"
 FLOORS = {
     "disk": 0,
     "errors": 0,
+    "growing": 0,
     "terminal": 0,
     "unicode": 0,
     "cancel": 1,

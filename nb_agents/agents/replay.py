@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nb_agents import events as ev
 from nb_agents.agents import coordination as co
+from nb_agents.growing import grown
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -95,10 +96,10 @@ class Past:
     """
 
     state: co.Coordination
-    rounds: dict[str, OpenRound] = field(default_factory=dict)
+    rounds: Mapping[str, OpenRound] = field(default_factory=dict)
     failed: dict[str, ev.Event] = field(default_factory=dict)
-    round_numbers: dict[str, int] = field(default_factory=dict)
-    calls: dict[str, int] = field(default_factory=dict)
+    round_numbers: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
 
 
@@ -222,9 +223,9 @@ def _apply(past: Past, event: ev.Event) -> Past:
     match event:
         case ev.RoundStarted(agent=agent, number=number, seen=seen, request=request):
             past = _with_round(past, agent, OpenRound(number, dict(seen), list(request)))
-            return replace(past, round_numbers={**past.round_numbers, agent: number})
+            return replace(past, round_numbers=grown(past.round_numbers, agent, number))
         case ev.ModelStarted(agent=agent, call=call):
-            past = replace(past, calls={**past.calls, agent: call})
+            past = replace(past, calls=grown(past.calls, agent, call))
             return _change(past, agent, was_asking=True)
         case ev.ModelFinished(agent=agent, call=call, response=response):
             open_round = past.rounds.get(agent)
@@ -259,7 +260,7 @@ def _apply(past: Past, event: ev.Event) -> Past:
 
 
 def _with_round(past: Past, agent: str, open_round: OpenRound) -> Past:
-    return replace(past, rounds={**past.rounds, agent: open_round})
+    return replace(past, rounds=grown(past.rounds, agent, open_round))
 
 
 def _change(past: Past, agent: str, **changes: Any) -> Past:

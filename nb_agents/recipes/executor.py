@@ -37,7 +37,7 @@ from nb_agents.recipes.clocks import Clocks
 from nb_agents.recipes.crew import Worker, worker_for
 from nb_agents.recipes.output import final_text
 from nb_agents.recipes.pace import Pace
-from nb_agents.recipes.plan import plan
+from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
 from nb_agents.recipes.work import (
     AgentWork,
@@ -47,7 +47,6 @@ from nb_agents.recipes.work import (
     Failed,
     GateWork,
     LoadWork,
-    Plan,
     Work,
 )
 from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
@@ -140,6 +139,7 @@ class Executor:
         self._calls = dict(past.calls) if past else {}
         self._heard = past.state.heard if past else {}
         self._approval = approval or ApprovalConfig()
+        self._planner = Planner(self._approval)
         recipe = progress.recipes[""]
         pause_ms = recipe.orchestrator.config.min_delay_between_calls_ms
         self._pace = Pace(recipe.rate_limiting, pause_ms, {**recipe.context, **progress.context})
@@ -237,7 +237,7 @@ class Executor:
 
     def _go_on(self, group: anyio.abc.TaskGroup) -> Completed | Failed | Denied | None:
         """Do what the plan says now: how the recipe ended, or None."""
-        now: Plan = plan(self._progress, frozenset(self._busy), self._approval)
+        now = self._planner.plan(self._progress, self._busy)
         for event in now.events:
             if self._token.is_stopping:
                 return None

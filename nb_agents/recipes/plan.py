@@ -5,18 +5,21 @@ not is what there is to do. The context that a step sees is thus always the same
 outcomes before it, in a run that was never stopped and in one that was resumed five times.
 
 A walk must not depend on its own events: what it decides it decides again once they are folded in.
+So a `Planner` need not begin anew each time: its walk stands still, as a generator, where there is
+something to do, and goes on from there. One more step costs the same after ten and after ten
+thousand.
 
 Source: the language is that of Amplifier's recipes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
 from functools import cached_property, partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from nb_agents import events as ev
 from nb_agents.config import recipe_values as ranges
@@ -44,14 +47,21 @@ from nb_agents.recipes.work import (
 )
 from nb_agents.tools.approval import ApprovalConfig
 
-__all__ = ["fatal", "plan"]
+__all__ = ["Planner", "fatal", "plan"]
 
 _BY_ANYBODY = ApprovalConfig()
+
+_T = TypeVar("_T")
+_Wait = tuple[str, Unit] | None
+"""What a walk waits for: an agent's or a command's step that has begun, as it was; None for more
+than that, or for another thing."""
+_Walk = Generator[_Wait, None, _T]
+"""Stands still where something is to be done or under way; gives how it came out."""
 
 
 def plan(
     progress: Progress,
-    busy: frozenset[str] = frozenset(),
+    busy: Set[str] = frozenset(),
     approval: ApprovalConfig = _BY_ANYBODY,
 ) -> Plan:
     """Say what a recipe does next.
@@ -65,9 +75,7 @@ def plan(
         The plan. Once its events are folded in, planning again gives the same work and no events.
         The recipe completes or fails only when nothing is under way; a denied gate ends it at once.
     """
-    walk = _Walk(progress, busy, approval)
-    ended = walk.ended()
-    return Plan(tuple(walk.events), tuple(walk.work), ended, tuple(walk.limits))
+    return Planner(approval).plan(progress, busy)
 
 
 def fatal(progress: Progress) -> tuple[str, ...]:
@@ -79,7 +87,7 @@ def fatal(progress: Progress) -> tuple[str, ...]:
     Returns:
         The addresses; also of those beside which others were still under way.
     """
-    ended = _Walk(progress, frozenset(), _BY_ANYBODY, waits=False).ended()
+    ended = Planner(waits=False).plan(progress).ended
     return ended.addresses if isinstance(ended, Failed) else ()
 
 
@@ -110,7 +118,6 @@ class _Flow(Enum):
     """How the walk of a unit came out."""
 
     DONE = auto()
-    BUSY = auto()
     SKIP_REST = auto()
 
 
@@ -148,106 +155,148 @@ class _Frame:
         return self._wanted.get(step.id, _UNREAD)
 
 
-class _Walk:
-    """One walk through a recipe.
+@dataclass
+class _Parallel:
+    """A parallel loop under way.
+
+    Attributes:
+        results: What each iteration gave.
+        end: None behind this one begins any more: one failed, or stopped the rest.
+        failures: Of iterations, by index.
+        skips: Whether one stopped the rest.
+        walks: Those that are open, by index.
+        waits: For what they wait.
+    """
+
+    results: list[Any]
+    end: int
+    failures: dict[int, FailedError] = field(default_factory=dict)
+    skips: bool = False
+    walks: dict[int, _Walk[tuple[_Flow, Any]]] = field(default_factory=dict)
+    waits: dict[int, _Wait] = field(default_factory=dict)
+
+    def go_on(self, index: int) -> None:
+        """Walk one of the open iterations on."""
+        try:
+            self.waits[index] = next(self.walks[index])
+            return
+        except StopIteration as over:
+            flow, self.results[index] = over.value
+            if flow is _Flow.SKIP_REST:
+                self.end, self.skips = min(self.end, index), True
+        except FailedError as exc:
+            self.failures[index] = exc
+            self.end = min(self.end, index)
+        del self.walks[index]
+
+
+class Planner:
+    """Plans one recipe again and again while it goes on, each time from where it has come to.
 
     Args:
-        progress: How far it is.
-        busy: Addresses of the work that is under way.
         approval: What holds for gates that do not say it themselves.
         waits: Whether a failure in a parallel loop waits for the other iterations.
     """
 
-    def __init__(
-        self,
-        progress: Progress,
-        busy: frozenset[str],
-        approval: ApprovalConfig,
-        *,
-        waits: bool = True,
-    ) -> None:
-        self.events: list[ev.Event] = []
-        self.work: list[Work] = []
-        self.limits: list[Limit] = []
-        self._units = progress.units
-        self._progress = progress
-        self._busy = busy
+    def __init__(self, approval: ApprovalConfig = _BY_ANYBODY, *, waits: bool = True) -> None:
         self._approval = approval
         self._waits = waits
-        self._agent_steps = sum(1 for unit in self._units.values() if unit.kind == "agent")
-        self._not_met = {address for address in busy if address not in self._units}
+        self._walk = self._run()
+        self._ended: Completed | Failed | Denied | None = None
 
-    def ended(self) -> Completed | Failed | Denied | None:
-        """Walk; say how the recipe ended, or None."""
-        root = self._progress.recipes[""]
-        given = {**root.context, **self._progress.context}
-        scope = Scope({**given, **_inner(root, self._progress)})
+    def plan(self, progress: Progress, busy: Set[str] = frozenset()) -> Plan:
+        """Say what the recipe does next; the same as the function `plan`.
+
+        Args:
+            progress: How far it is: the last one that was given, with the events of its plan and
+                others that have happened since folded in.
+            busy: Addresses of the work that is under way.
+        """
+        self._events: list[ev.Event] = []
+        self._work: list[Work] = []
+        self._limits: list[Limit] = []
+        self._progress = progress
+        self._units = progress.units
+        self._busy = busy
+        self._agent_steps = progress.agent_steps
+        self._met: set[str] = set()
+        if self._ended is None:
+            self._ended = self._go_on()
+        return Plan(tuple(self._events), tuple(self._work), self._ended, tuple(self._limits))
+
+    def _go_on(self) -> Completed | Failed | Denied | None:
         try:
-            flow = self._recipe(_Frame("", root, root.recursion, (root.name,)), scope)
+            next(self._walk)
+        except StopIteration as over:
+            return Completed(over.value)
         except FailedError as exc:
             return Failed(exc.addresses, exc.error)
         except _DeniedError as exc:
             return Denied(exc.address, exc.message)
-        return None if flow is _Flow.BUSY else Completed(scope.set_by_steps)
+        return None
+
+    def _run(self) -> _Walk[Mapping[str, Any]]:
+        """Walk the whole recipe: its outputs."""
+        root = self._progress.recipes[""]
+        given = {**root.context, **self._progress.context}
+        scope = Scope({**given, **_inner(root, self._progress)})
+        yield from self._recipe(_Frame("", root, root.recursion, (root.name,)), scope)
+        return scope.set_by_steps
 
     # Recipes and stages ----------------------------------------------------------------------
 
-    def _recipe(self, frame: _Frame, scope: Scope) -> _Flow:
+    def _recipe(self, frame: _Frame, scope: Scope) -> _Walk[None]:
         for index, stage in enumerate(frame.recipe.stages):
-            if self._stage(frame, scope, stage, index) is _Flow.BUSY:
-                return _Flow.BUSY
-        return _Flow.DONE
+            yield from self._stage(frame, scope, stage, index)
 
-    def _stage(self, frame: _Frame, scope: Scope, stage: Stage, index: int) -> _Flow:
+    def _stage(self, frame: _Frame, scope: Scope, stage: Stage, index: int) -> _Walk[None]:
         if not stage.name:  # a recipe without stages
-            return self._steps(frame, scope, stage.steps, frame.address)
+            yield from self._steps(frame, scope, stage.steps, frame.address)
+            return
         address = join(frame.address, stage.name)
         scope.values["stage"] = {"name": stage.name, "index": index}
         try:
-            return self._named_stage(frame, scope, stage, address)
+            yield from self._named_stage(frame, scope, stage, address)
         except FailedError as exc:
             self._pass_on(address, exc)
 
-    def _named_stage(self, frame: _Frame, scope: Scope, stage: Stage, address: str) -> _Flow:
+    def _named_stage(self, frame: _Frame, scope: Scope, stage: Stage, address: str) -> _Walk[None]:
         unit = self._units.get(address)
         if unit is None or unit.outcome == "failed":
             if not values.holds(stage.condition, scope, address, "condition"):
                 self._skip(address, f"its condition is false: {stage.condition}")
-                return _Flow.DONE
+                return
         elif unit.outcome == "skipped":
-            return _Flow.DONE
+            return
         self._begin(address, "stage")
         # What `skip_remaining` skips is the rest of its stage.
-        if self._steps(frame, scope, stage.steps, address) is _Flow.BUSY:
-            return _Flow.BUSY
-        if self._gate(scope, stage, address) is _Flow.BUSY:
-            return _Flow.BUSY
+        yield from self._steps(frame, scope, stage.steps, address)
+        yield from self._gate(scope, stage, address)
         self._end(address)
-        return _Flow.DONE
 
-    def _gate(self, scope: Scope, stage: Stage, address: str) -> _Flow:
+    def _gate(self, scope: Scope, stage: Stage, address: str) -> _Walk[None]:
         approval = stage.gate
         if approval is None:
-            return _Flow.DONE
+            return
         gate = self._progress.gates.get(address) or self._ask(scope, stage, approval, address)
-        if gate.approved is None:
+        while gate.approved is None:
             if address not in self._busy:
-                self.work.append(self._wait(scope, approval, address))
-            return _Flow.BUSY
+                self._work.append(self._wait(scope, approval, address))
+            yield None
+            gate = self._progress.gates[address]
         if not gate.approved:
             raise _DeniedError(address, gate.message)
         scope.values["_approval_message"] = gate.message
-        return _Flow.DONE
 
     def _ask(self, scope: Scope, stage: Stage, approval: Approval, address: str) -> Gate:
         conditions = stage.auto_approve_if
         if conditions and all(
             values.holds(condition, scope, address, "auto_approve_if") for condition in conditions
         ):
-            self.events.append(ev.ApprovalGiven(step=address, approved=True, by="auto_approve_if"))
+            self._events.append(ev.ApprovalGiven(step=address, approved=True, by="auto_approve_if"))
             return Gate(True)
         wait = self._wait(scope, approval, address)
-        self.events.append(
+        self._events.append(
             ev.ApprovalAsked(
                 step=address,
                 prompt=values.text(approval.prompt, scope, address),
@@ -269,27 +318,27 @@ class _Walk:
 
     # Steps -----------------------------------------------------------------------------------
 
-    def _steps(self, frame: _Frame, scope: Scope, steps: Sequence[Step], base: str) -> _Flow:
+    def _steps(self, frame: _Frame, scope: Scope, steps: Sequence[Step], base: str) -> _Walk[_Flow]:
         """Walk steps one after the other."""
         for index, step in enumerate(steps):
             stage = scope.values["stage"]["name"]
             scope.values["step"] = {"id": step.id, "index": index, "stage": stage}
-            flow = self._step(frame, scope, step, join(base, step.id))
+            flow = yield from self._step(frame, scope, step, join(base, step.id))
             if flow is not _Flow.DONE:
                 return flow
         return _Flow.DONE
 
-    def _step(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
+    def _step(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[_Flow]:
         scope.missing.pop(step.id, None)  # of an earlier iteration
         try:
             if self._is_skipped(step, scope, address):
                 scope.values["_skipped_steps"] = [*scope.values["_skipped_steps"], step.id]
                 return _Flow.DONE
             if step.foreach:
-                return self._foreach(frame, scope, step, address)
+                return (yield from self._foreach(frame, scope, step, address))
             if step.while_condition:
-                return self._while(frame, scope, step, address)
-            return self._body(frame, scope, step, address)
+                return (yield from self._while(frame, scope, step, address))
+            return (yield from self._body(frame, scope, step, address))
         except FailedError as exc:
             return self._absorb(step, scope, address, exc)
 
@@ -323,34 +372,47 @@ class _Walk:
         scope.set(step.output_exit_code, None)
         self._give(scope, step, None)
 
-    def _body(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
+    def _body(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[_Flow]:
         """Walk what a step does: once, or in one iteration of its loop."""
         if step.steps:
             self._begin(address, "iteration")
-            flow = self._steps(frame, scope, step.steps, address)
-            if flow is not _Flow.BUSY:
-                self._end(address)
+            flow = yield from self._steps(frame, scope, step.steps, address)
+            self._end(address)
             return flow
         if step.type == "recipe":
-            return self._call(frame, scope, step, address)
-        return self._leaf(frame, scope, step, address)
+            yield from self._call(frame, scope, step, address)
+        else:
+            yield from self._leaf(frame, scope, step, address)
+        return _Flow.DONE
 
-    def _leaf(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
+    def _leaf(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[None]:
         """Walk a step that an agent or a command does."""
-        self._check(address)
-        unit = self._units.get(address)
-        if unit is not None and unit.is_done:
-            self._give_leaf(frame, scope, step, unit)
-            return _Flow.DONE
-        is_counted = step.type != "agent" or (unit is not None and unit.kind == "agent")
+        while True:
+            self._check(address)
+            unit = self._units.get(address)
+            if unit is not None and unit.is_done:
+                break
+            is_counted = step.type != "agent" or (unit is not None and unit.kind == "agent")
+            self._open_leaf(frame, scope, step, address, unit, is_counted)
+            yield (address, unit) if unit is not None and is_counted else None
+        self._give_leaf(frame, scope, step, unit)
+
+    def _open_leaf(
+        self,
+        frame: _Frame,
+        scope: Scope,
+        step: Step,
+        address: str,
+        unit: Unit | None,
+        is_counted: bool,
+    ) -> None:
         if address in self._busy:
-            self._not_met.discard(address)
+            self._met.add(address)
             self._agent_steps += not is_counted
-            return _Flow.BUSY
+            return
         work = work_of(step, unit or Unit("group"), frame.wanted(step), scope, address)
         if is_counted or self._may_begin(frame, scope, address):
-            self.work.append(work)
-        return _Flow.BUSY
+            self._work.append(work)
 
     def _give_leaf(self, frame: _Frame, scope: Scope, step: Step, unit: Unit) -> None:
         if unit.exit_code is not None:
@@ -370,63 +432,64 @@ class _Walk:
         matters, none begins.
         """
         limit = values.number(ranges.MAX_STEPS, frame.limits.max_total_steps, scope, address)
-        if self._agent_steps >= limit:
+        room = limit - self._agent_steps
+        if room <= 0:
             self._fail(address, f"The limit of {limit:g} agent steps is reached (max_total_steps).")
-        if self._agent_steps + len(self._not_met) >= limit:
-            return False
+        if len(self._busy) >= room:
+            not_met = self._busy - self._met
+            if sum(each not in self._units for each in not_met) >= room:
+                return False
         self._agent_steps += 1
         return True
 
-    def _call(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
-        """Walk a step that calls a recipe."""
+    def _call(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[None]:
+        """Walk a step that calls a recipe, until its end or the end of its time."""
         self._begin(address, "recipe")
-        unit = self._units.get(address)
-        # An attempt that failed is one whose time was over: nothing else fails a recipe itself.
-        if unit is not None and unit.failures:
-            return self._take_back(address, unit)
-        if step.recipe_timeout is None:
-            return self._called(frame, scope, step, address)
-        timeout_s = values.number(ranges.TIMEOUT, step.recipe_timeout, scope, address)
-        place = len(self.limits)
-        flow = self._called(frame, scope, step, address)
-        if flow is _Flow.BUSY:
-            self.limits.insert(place, Limit(address, timeout_s))  # before those in it
-        return flow
+        walk = self._called(frame, scope, step, address)
+        while True:
+            unit = self._units.get(address)
+            # An attempt that failed is one whose time was over: nothing else fails a recipe itself.
+            if unit is not None and unit.failures:
+                yield from self._take_back(address, unit)
+            limits = self._limit(step, scope, address)
+            place = len(self._limits)
+            try:
+                next(walk)
+            except StopIteration:
+                return
+            self._limits[place:place] = limits  # before those in it
+            yield None
 
-    def _take_back(self, address: str, unit: Unit) -> _Flow:
+    def _limit(self, step: Step, scope: Scope, address: str) -> Sequence[Limit]:
+        if step.recipe_timeout is None:
+            return ()
+        return [Limit(address, values.number(ranges.TIMEOUT, step.recipe_timeout, scope, address))]
+
+    def _take_back(self, address: str, unit: Unit) -> _Walk[NoReturn]:
         """Fail a call whose time was over, and all that is open in it, once its work has ended."""
         failure = FailedError((address,), unit.why)
-        for gate in self._open_gates:
-            if is_within(gate, address):
+        for gate, each in self._progress.gates.items():
+            if each.approved is None and is_within(gate, address):
                 given = ev.ApprovalGiven(step=gate, approved=False, message=unit.why, by="timeout")
-                self.events.append(given)
-        if any(is_within(each, address) for each in self._busy):
+                self._events.append(given)
+        while any(is_within(each, address) for each in self._busy):
             self._tell_failed(address, failure)
-            return _Flow.BUSY
-        for inner in self._open_units:
-            if inner != address and is_within(inner, address):
+            yield None
+        for inner, held in self._units.items():
+            if not held.outcome and inner != address and is_within(inner, address):
                 self._tell_failed(inner, failure)
         raise failure
 
-    @cached_property
-    def _open_units(self) -> list[str]:
-        return [address for address, unit in self._units.items() if not unit.outcome]
-
-    @cached_property
-    def _open_gates(self) -> list[str]:
-        gates = self._progress.gates.items()
-        return [address for address, gate in gates if gate.approved is None]
-
-    def _called(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
+    def _called(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[None]:
         """Walk the recipe that a step calls."""
-        recipe = self._progress.recipes.get(address)
-        if recipe is None:
+        while address not in self._progress.recipes:
             self._check(address)
             if address not in self._busy:
                 path = values.text(step.recipe, scope, address)
                 beside = frame.recipe.path
-                self.work.append(LoadWork(address=address, path=path, beside=beside))
-            return _Flow.BUSY
+                self._work.append(LoadWork(address=address, path=path, beside=beside))
+            yield None
+        recipe = self._progress.recipes[address]
         limits = step.recursion or frame.limits
         stack = (*frame.stack, recipe.name)
         most = values.number(ranges.MAX_DEPTH, limits.max_depth, scope, address)
@@ -438,42 +501,41 @@ class _Walk:
             self._fail(address, f"{recipe.name} needs {missing[0]!r} in its context.")
         inner = Scope({**recipe.context, **given, **_inner(recipe, self._progress)})
         called = _Frame(address, recipe, limits, stack, frame.wanted(step).reads)
-        if self._recipe(called, inner) is _Flow.BUSY:
-            return _Flow.BUSY
+        yield from self._recipe(called, inner)
         self._end(address)
         self._give(scope, step, inner.set_by_steps)
-        return _Flow.DONE
 
     # Loops -----------------------------------------------------------------------------------
 
-    def _foreach(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
+    def _foreach(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[_Flow]:
         items = items_of(step, scope, address)
         if not items:
             scope.values["_skipped_steps"] = [*scope.values["_skipped_steps"], step.id]
         width = width_of(step, len(items), scope, address)
         self._begin(address, "foreach", total=len(items))
         walk = self._sequential if width is None else partial(self._parallel, width)
-        return self._close(scope, step, address, *walk(frame, scope, step, address, items))
+        return self._close(
+            scope, step, address, *(yield from walk(frame, scope, step, address, items))
+        )
 
     def _close(
         self, scope: Scope, step: Step, address: str, flow: _Flow, results: list[Any]
     ) -> _Flow:
-        """Give what a loop gave, when it is over."""
-        if flow is not _Flow.BUSY:
-            self._end(address)
-            last = results[-1] if results else None
-            scope.last = results if step.collect else last
-            scope.set(step.collect, results)
-            scope.set(step.output if results else None, last)
+        """Give what a loop gave."""
+        self._end(address)
+        last = results[-1] if results else None
+        scope.last = results if step.collect else last
+        scope.set(step.collect, results)
+        scope.set(step.output if results else None, last)
         return flow
 
     def _sequential(
         self, frame: _Frame, scope: Scope, step: Step, address: str, items: list[Any]
-    ) -> tuple[_Flow, list[Any]]:
+    ) -> _Walk[tuple[_Flow, list[Any]]]:
         results: list[Any] = []
         for index, item in enumerate(items):
             with scope.bound(**{step.as_: item}):
-                flow, value = self._iteration(frame, scope, step, f"{address}[{index}]")
+                flow, value = yield from self._iteration(frame, scope, step, f"{address}[{index}]")
             results.append(value)
             if flow is not _Flow.DONE:
                 return flow, results
@@ -481,45 +543,52 @@ class _Walk:
 
     def _parallel(
         self, width: float, frame: _Frame, scope: Scope, step: Step, address: str, items: list[Any]
-    ) -> tuple[_Flow, list[Any]]:
-        results: list[Any] = [None] * len(items)
-        failures: dict[int, FailedError] = {}
-        open_, end, skips = 0, len(items), False
-        for index in self._begun_first(address, len(items)):
-            where = f"{address}[{index}]"
-            # After a failure, or a stop of the rest, what is under way ends and nothing begins.
-            if not self._has_begun(where) and (open_ >= width or index > end):
-                break
+    ) -> _Walk[tuple[_Flow, list[Any]]]:
+        def begin(index: int) -> None:
             inner = scope.copy(**{step.as_: items[index], "_parallel_group_id": address})
-            try:
-                flow, results[index] = self._iteration(frame, inner, step, where)
-            except FailedError as exc:
-                failures[index] = exc
-                end = min(end, index)
-                continue
-            open_ += flow is _Flow.BUSY
-            if flow is _Flow.SKIP_REST:
-                end, skips = min(end, index), True
-        if open_ and (self._waits or not failures):
-            return _Flow.BUSY, results
-        if failures:
-            raise all_of(failures, len(items))
-        return _Flow.SKIP_REST if skips else _Flow.DONE, results
+            loop.walks[index] = self._iteration(frame, inner, step, f"{address}[{index}]")
 
-    def _has_begun(self, address: str) -> bool:
-        return address in self._units or address in self._busy
+        def has_begun(index: int) -> bool:
+            where = f"{address}[{index}]"
+            return where in self._units or where in self._busy
 
-    def _begun_first(self, address: str, count: int) -> list[int]:
-        """Order iterations so that those are counted that are open before others begin."""
-        return sorted(range(count), key=lambda i: not self._has_begun(f"{address}[{i}]"))
+        loop = _Parallel([None] * len(items), len(items))
+        left = []  # those that have not begun, the next one last
+        for index in reversed(range(len(items))):
+            begin(index) if has_begun(index) else left.append(index)
+        while True:
+            # Those are counted that are open before others begin.
+            for index in sorted(loop.walks):
+                if not self._still_waits(loop.waits.get(index)):
+                    loop.go_on(index)
+            # After a failure, or a stop of the rest, what is under way ends and nothing begins.
+            while left and len(loop.walks) < width and left[-1] <= loop.end:
+                begin(left[-1])
+                loop.go_on(left.pop())
+            if not loop.walks or (loop.failures and not self._waits):
+                break
+            yield None
+            for index in sorted(loop.walks, reverse=True):
+                if loop.waits[index] is None and not has_begun(
+                    index
+                ):  # what it would have begun with had to wait
+                    del loop.walks[index]
+                    left.append(index)
+        if loop.failures:
+            raise all_of(loop.failures, len(items))
+        return _Flow.SKIP_REST if loop.skips else _Flow.DONE, loop.results
+
+    def _still_waits(self, wait: _Wait) -> bool:
+        """Tell whether walking on would come to the same place."""
+        return wait is not None and self._units.get(wait[0]) is wait[1] and wait[0] in self._busy
 
     def _iteration(
         self, frame: _Frame, scope: Scope, step: Step, address: str
-    ) -> tuple[_Flow, Any]:
+    ) -> _Walk[tuple[_Flow, Any]]:
         """Walk one iteration: how it came out, and its value; a tolerated failure gives None."""
         scope.last = None
         try:
-            flow = self._body(frame, scope, step, address)
+            flow = yield from self._body(frame, scope, step, address)
         except FailedError as exc:
             if step.on_error != "continue":
                 self._pass_on(address, exc)
@@ -527,7 +596,7 @@ class _Walk:
             flow = _Flow.DONE
         return flow, scope.last
 
-    def _while(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Flow:
+    def _while(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[_Flow]:
         most = values.number(ranges.WHILE_ITERATIONS, step.max_while_iterations, scope, address)
         self._begin(address, "while")
         results: list[Any] = []
@@ -536,14 +605,15 @@ class _Walk:
             with scope.bound(_loop_index=index, _loop_iteration=index + 1):
                 if not self._goes_on(step, scope, address, index):
                     break
-                flow, value = self._iteration(frame, scope, step, f"{address}[{index}]")
+                flow, value = yield from self._iteration(frame, scope, step, f"{address}[{index}]")
                 results.append(value)
                 if flow is not _Flow.DONE or self._is_broken(step, scope, address):
                     break
         return self._close(scope, step, address, flow, results)
 
     def _goes_on(self, step: Step, scope: Scope, address: str, index: int) -> bool:
-        if self._has_begun(f"{address}[{index}]"):
+        where = f"{address}[{index}]"
+        if where in self._units or where in self._busy:
             return True
         return values.holds(step.while_condition, scope, address, "while_condition")
 
@@ -557,16 +627,16 @@ class _Walk:
 
     def _begin(self, address: str, kind: ev.StepKind, total: int | None = None) -> None:
         if address not in self._units:
-            self.events.append(ev.StepStarted(step=address, unit=kind, total=total))
+            self._events.append(ev.StepStarted(step=address, unit=kind, total=total))
 
     def _end(self, address: str) -> None:
         unit = self._units.get(address)
         if unit is None or not unit.outcome:
-            self.events.append(ev.StepFinished(step=address, outcome="ok"))
+            self._events.append(ev.StepFinished(step=address, outcome="ok"))
 
     def _skip(self, address: str, why: str) -> None:
         if address not in self._units:
-            self.events.append(ev.StepFinished(step=address, outcome="skipped", why=why))
+            self._events.append(ev.StepFinished(step=address, outcome="skipped", why=why))
 
     def _check(self, address: str) -> None:
         """Raise when a unit has failed."""
@@ -585,4 +655,4 @@ class _Walk:
     def _tell_failed(self, address: str, exc: FailedError) -> None:
         unit = self._units.get(address)
         if unit is None or unit.outcome != "failed":
-            self.events.append(ev.StepFinished(step=address, outcome="failed", why=exc.error))
+            self._events.append(ev.StepFinished(step=address, outcome="failed", why=exc.error))

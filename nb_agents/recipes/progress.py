@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from nb_agents import events as ev
 from nb_agents.config.recipe import Recipe
+from nb_agents.growing import grown
 from nb_agents.recipes.addresses import is_within
 from nb_agents.recipes.output import Output
 
@@ -70,6 +71,7 @@ class Progress:
         context: The values that the run was started with.
         session: The session's id.
         started: When the first turn started, in Unix seconds.
+        agent_steps: How many of the units are agents' steps.
     """
 
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class Progress:
     context: Mapping[str, Any] = field(default_factory=dict)
     session: str = ""
     started: float = 0.0
+    agent_steps: int = 0
 
 
 def fold(events: Iterable[ev.Event], progress: Progress | None = None) -> Progress:
@@ -106,7 +109,7 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
         case ev.TurnStarted(resumes=0):
             return replace(progress, context=event.context, session=event.session, started=event.at)
         case ev.RecipeLoaded(step=step, path=path, text=text):
-            return replace(progress, recipes={**progress.recipes, step: _recipe(text, path)})
+            return replace(progress, recipes=grown(progress.recipes, step, _recipe(text, path)))
         case ev.StepStarted(step=step, unit=kind):
             unit = progress.units.get(step)
             if unit is None or unit.outcome:  # of a loop, where a changed recipe has one step
@@ -128,9 +131,10 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
             )
             return _with_unit(progress, step, over)
         case ev.ApprovalAsked(step=step):
-            return replace(progress, gates={**progress.gates, step: Gate()})
+            return replace(progress, gates=grown(progress.gates, step, Gate()))
         case ev.ApprovalGiven(step=step, approved=approved, message=message):
-            return replace(progress, gates={**progress.gates, step: Gate(approved, message)})
+            gate = Gate(approved, message)
+            return replace(progress, gates=grown(progress.gates, step, gate))
         case _:
             return progress
 
@@ -154,7 +158,8 @@ def forget(progress: Progress, failed: Iterable[str]) -> Progress:
         if unit.outcome != "failed" or (address not in again and unit.cut_by not in failed)
     }
     gates = {address: gate for address, gate in progress.gates.items() if gate.approved}
-    return replace(progress, units=units, gates=gates)
+    agent_steps = sum(unit.kind == "agent" for unit in units.values())
+    return replace(progress, units=units, gates=gates, agent_steps=agent_steps)
 
 
 def _holders(address: str) -> Iterator[str]:
@@ -175,7 +180,10 @@ def _cut_within(progress: Progress, recipe: str) -> Progress:
 
 
 def _with_unit(progress: Progress, address: str, unit: Unit) -> Progress:
-    return replace(progress, units={**progress.units, address: unit})
+    before = progress.units.get(address)
+    was_agent = before is not None and before.kind == "agent"
+    agent_steps = progress.agent_steps + (unit.kind == "agent") - was_agent
+    return replace(progress, units=grown(progress.units, address, unit), agent_steps=agent_steps)
 
 
 @lru_cache(maxsize=64)

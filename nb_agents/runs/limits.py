@@ -40,12 +40,14 @@ def over_budget(view: RunView, budget: OrchestratorSpec) -> str:
         A sentence, or "" when there is something left. Agents without a known price count with
         their tokens alone.
     """
-    tokens = sum(a.tokens for a in view.agents.values())
-    cost = sum(a.cost or 0.0 for a in view.agents.values())
-    if budget.max_tokens is not None and tokens >= budget.max_tokens:
-        return f"budget used up ({tokens} of {budget.max_tokens} tokens)"
-    if budget.max_cost is not None and cost >= budget.max_cost:
-        return f"budget used up (${cost:.4g} of ${budget.max_cost:.4g})"
+    if budget.max_tokens is not None:
+        tokens = sum(a.tokens for a in view.agents.values())
+        if tokens >= budget.max_tokens:
+            return f"budget used up ({tokens} of {budget.max_tokens} tokens)"
+    if budget.max_cost is not None:
+        cost = sum(a.cost or 0.0 for a in view.agents.values())
+        if cost >= budget.max_cost:
+            return f"budget used up (${cost:.4g} of ${budget.max_cost:.4g})"
     return ""
 
 
@@ -101,6 +103,7 @@ class Limits:
         self._stop = stop
         self._note = note
         self._fails = False
+        self._round = 0  # the furthest that was seen: a view has to ask all its agents
         self._told: set[str] = set()
         self._spent = anyio.Event()
 
@@ -122,8 +125,10 @@ class Limits:
 
     def observe(self, event: ev.Event, before: RunView, after: RunView) -> None:
         """See what the team has done, and what it used up."""
-        if isinstance(event, ev.RoundStarted) and after.round > before.round:
-            self._log_round(before.round)
+        if isinstance(event, ev.RoundStarted) and event.number > self._round:
+            self._round = after.round
+            if self._round > before.round:
+                self._log_round(before.round)
         if isinstance(event, ev.ModelFinished):
             self._count(after)
 

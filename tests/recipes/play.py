@@ -1,4 +1,8 @@
-"""Plays a recipe through its plan, without models, commands or time."""
+"""Plays a recipe through its plan, without models, commands or time.
+
+Each plan is made in three ways, which must give the same: from the beginning, by a planner that is
+asked once a turn, as the executor's is, and by one that is asked at every opportunity.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 
 from nb_agents import events as ev
 from nb_agents.recipes.addresses import is_within
-from nb_agents.recipes.plan import plan
+from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
 from nb_agents.recipes.replay import past
 from nb_agents.recipes.work import (
@@ -21,6 +25,7 @@ from nb_agents.recipes.work import (
     GateWork,
     Limit,
     LoadWork,
+    Plan,
     Work,
 )
 
@@ -202,10 +207,11 @@ class Play:
 
     def _events(self) -> Iterator[ev.Event]:
         yield from self._take(*self._opening())
+        once, often = Planner(), Planner()
         while True:
-            now = plan(self._progress, frozenset(self._under_way))
+            now = self._plan(once, often)
             yield from self._take(*now.events)
-            again = plan(self._progress, frozenset(self._under_way))
+            again = self._plan(often)
             assert again.events == (), again.events
             # An iteration that begins anew after a resume changes places once it has begun.
             assert _in_order(again.work) == _in_order(now.work)
@@ -225,6 +231,13 @@ class Play:
                 yield from self._end_time(address)
             else:
                 yield from self._go_on(self.order(list(self._under_way)))
+
+    def _plan(self, *planners: Planner) -> Plan:
+        busy = frozenset(self._under_way)
+        now = plan(self._progress, busy)
+        for planner in planners:
+            assert planner.plan(self._progress, busy) == now
+        return now
 
     def _go_on(self, address: str) -> Iterator[ev.Event]:
         left = self._under_way[address]
