@@ -36,11 +36,11 @@ from nb_agents.errors import (
 from nb_agents.models.retry import Retry
 from nb_agents.receipt import Receipt
 from nb_agents.runs.approvals import ask
-from nb_agents.runs.children import call
 from nb_agents.runs.options import RunOptions, Timeout
 from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
+from nb_agents.runs.subagents import call
 from nb_agents.session.cancellation import SessionStore
 from nb_agents.session.follow import follow
 from nb_agents.terminal import WithoutControls

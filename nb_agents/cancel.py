@@ -221,7 +221,7 @@ class CancelToken:
             self._children.append(token)
         return token
 
-    def patient(self, name: str) -> CancelToken:
+    def immediate_only_child(self, name: str) -> CancelToken:
         """Make a node that feels an immediate stop of this one and no graceful one.
 
         For work that a graceful stop lets come to its end, with all that it begins.
@@ -277,7 +277,7 @@ class CancelToken:
             raise AgentStopped(self._first)
 
     def clear(self) -> None:
-        """Go back to NONE, for a resumption only. Children made before keep their stop."""
+        """Go back to NONE, for a resumption only. SubAgents made before keep their stop."""
         with self._lock:
             self._status, self._first, self._last = CancellationStatus.NONE, None, None
 

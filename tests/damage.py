@@ -32,7 +32,7 @@ from nb_agents.runs.status import log_lines
 from nb_agents.session.history import load_session, past_events
 from nb_agents.session.journal import Journal, read_journal
 from nb_agents.session.layout import TurnPaths
-from nb_agents.session.turn import write_views
+from nb_agents.session.views import write_views
 from nb_agents.timeline import fold_timeline
 from nb_agents.view import RunView
 

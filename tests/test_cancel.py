@@ -243,7 +243,7 @@ def test_a_token_knows_who_asked_first_and_who_raised_it_last() -> None:
 
 def test_a_patient_token_feels_an_immediate_stop_alone() -> None:
     run = CancelToken("run")
-    step = run.patient("step")
+    step = run.immediate_only_child("step")
     run.request(CancellationStatus.REQUESTED, "api")
     assert not step.is_stopping
     run.request(IMMEDIATE, "api")
@@ -252,6 +252,6 @@ def test_a_patient_token_feels_an_immediate_stop_alone() -> None:
 
 def test_a_patient_token_that_nobody_holds_is_forgotten() -> None:
     run = CancelToken("run")
-    step = weakref.ref(run.patient("step"))
+    step = weakref.ref(run.immediate_only_child("step"))
     assert step() is None
     assert run.request(IMMEDIATE, "api")

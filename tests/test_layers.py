@@ -139,8 +139,8 @@ def test_imports_go_strictly_down_and_notebook_libraries_stay_in_jupyter() -> No
     "module, source",
     [
         ("nb_agents.errors", "from nb_agents.cancel import checkpoint"),
-        ("nb_agents.session.turn", "from nb_agents.agents.team import Team"),
-        ("nb_agents.session.turn", "from nb_agents.agents import team"),
+        ("nb_agents.session.views", "from nb_agents.agents.team_driver import Team"),
+        ("nb_agents.session.views", "from nb_agents.agents import team_driver"),
         ("nb_agents.events", "def f():\n    import nb_agents.models.backend"),
         ("nb_agents.runs.run", "from nb_agents import jupyter"),
         ("nb_agents.runs.run", "import nb_agents"),
@@ -163,6 +163,11 @@ def test_no_files_know_each_other_in_a_circle_not_even_by_their_types() -> None:
         if found.target in MODULES and found.importer != found.target:
             graph.setdefault(found.importer, set()).add(found.target)
     TopologicalSorter(graph).prepare()
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    names = [path.name for path in MODULES.values() if path.name != "__init__.py"]
+    assert [name for name in set(names) if names.count(name) > 1] == []
 
 
 def test_session_knows_nothing_of_agents() -> None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nb_agents.agents import coordination as co
-from nb_agents.agents import prompts
+from nb_agents.agents import prompts, voting
 from nb_agents.agents.rules import Rules
 from nb_agents.config.team import TeamSpec
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.base import Toolbox
-from nb_agents.tools.kept import kept_folder
+from nb_agents.tools.output_log import kept_folder
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.workspace import Workspace
 from nb_agents.tools.writable import WritablePath
@@ -50,7 +49,7 @@ class Briefing:
     context: Sequence[Path]
     tools: Mapping[str, AgentTools] = field(default_factory=dict)
 
-    def opening(self, state: co.Coordination, agent: str, note: str) -> list[ModelMessage]:
+    def opening(self, state: voting.Coordination, agent: str, note: str) -> list[ModelMessage]:
         """Make the messages that open a round.
 
         Args:
@@ -60,27 +59,27 @@ class Briefing:
         """
         answers, own = _answers_for(state, agent)
         prompt = prompts.coordination_prompt(self.task, self.history, answers, own, state.said)
-        role: prompts.Role = "member" if co.may_answer(state, self.rules, agent) else "voter"
-        if co.is_alone(state):
+        role: prompts.Role = "member" if voting.may_answer(state, self.rules, agent) else "voter"
+        if voting.is_alone(state):
             role = "alone"
         return self._messages(agent, role, f"{prompt}\n\n{note}" if note else prompt)
 
     def presentation(
-        self, state: co.Coordination, agent: str, votes: Mapping[str, int]
+        self, state: voting.Coordination, agent: str, votes: Mapping[str, int]
     ) -> list[ModelMessage]:
         """Make the messages that ask an agent to present; ``votes`` is by agent id."""
         answers, own = _answers_for(state, agent)
-        labels = {a: label for label, a in co.labels(state).items()}
+        labels = {a: label for label, a in voting.labels(state).items()}
         tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
         prompt = prompts.presentation_prompt(
             self.task, self.history, answers, own, tally, state.said
         )
         return self._messages(agent, "presenter", prompt)
 
-    def toolbox(self, state: co.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
+    def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
         """Give an agent its tools; while the team plans, only those that change nothing."""
         spaces = self.paths.live_workspaces
-        peers = {label: spaces / a for label, a in co.labels(state).items() if a != agent}
+        peers = {label: spaces / a for label, a in voting.labels(state).items() if a != agent}
         readable = [*self.context, kept_folder(self.paths.tools, agent)]
         given = self.tools.get(agent, AgentTools())
         given.access.is_open = self._may_write(is_presenting)
@@ -106,8 +105,8 @@ class Briefing:
         return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(prompt)])]
 
 
-def _answers_for(state: co.Coordination, agent: str) -> tuple[dict[str, str], str]:
+def _answers_for(state: voting.Coordination, agent: str) -> tuple[dict[str, str], str]:
     """The latest answers by anonymous name, and which name is the agent's own."""
-    labels = co.labels(state)
+    labels = voting.labels(state)
     answers = {label: state.answers[a][-1] for label, a in labels.items() if a in state.answers}
     return answers, next(label for label, a in labels.items() if a == agent)

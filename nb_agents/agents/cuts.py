@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nb_agents.agents import prompts
-from nb_agents.agents.draft import ANSWER_TOOL, answer_so_far, read_arguments
+from nb_agents.agents.stream_buffer import ANSWER_TOOL, answer_so_far, read_arguments
 from nb_agents.models.ending import ending_of
 
 if TYPE_CHECKING:

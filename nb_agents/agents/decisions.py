@@ -1,6 +1,6 @@
 """How a model ends its turn: the tools that it is offered, and what its response says.
 
-Pure but for the judges that it asks: `Seat` says what is allowed now.
+Pure but for the judges that it asks: `RoundContext` says what is allowed now.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from nb_agents.agents import prompts
-from nb_agents.agents.coordination import STALE
 from nb_agents.agents.cuts import Cut, join
-from nb_agents.agents.draft import read_arguments
+from nb_agents.agents.stream_buffer import read_arguments
+from nb_agents.agents.voting import STALE
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse, ToolCallPart
@@ -23,7 +23,7 @@ __all__ = [
     "Decision",
     "Offer",
     "Reading",
-    "Seat",
+    "RoundContext",
     "Stale",
     "Verdict",
     "Voted",
@@ -95,7 +95,7 @@ class Verdict(NamedTuple):
     refusal: str
 
 
-class Seat(Protocol):
+class RoundContext(Protocol):
     """An agent's place in its team, for one round: what it may do, and what it is told."""
 
     def offer(self) -> Offer:
@@ -137,7 +137,9 @@ class Reading(NamedTuple):
     kept: str = ""
 
 
-def read_response(response: ModelResponse, seat: Seat, offer: Offer, kept: str = "") -> Reading:
+def read_response(
+    response: ModelResponse, seat: RoundContext, offer: Offer, kept: str = ""
+) -> Reading:
     """Read the answer or vote out of a response.
 
     Args:
@@ -173,14 +175,14 @@ def _read_plain(text: str, offer: Offer) -> Reading:
     return Reading(None, complaint, "it wrote plain text and called no tool")
 
 
-def _read_answer(call: ToolCallPart, seat: Seat, kept: str) -> Reading:
+def _read_answer(call: ToolCallPart, seat: RoundContext, kept: str) -> Reading:
     args = read_arguments(call.args)
     if args is None:
         return Reading(None, prompts.UNREADABLE, _UNREADABLE)
     return _judged(join(kept, str(args.get("content") or "")).strip(), seat)
 
 
-def _judged(answer: str, seat: Seat) -> Reading:
+def _judged(answer: str, seat: RoundContext) -> Reading:
     if not answer:
         return Reading(None, prompts.EMPTY, "its answer was empty")
     if refusal := seat.judge_answer(answer):
@@ -188,7 +190,7 @@ def _judged(answer: str, seat: Seat) -> Reading:
     return Reading(Answered(answer))
 
 
-def _read_vote(call: ToolCallPart, seat: Seat) -> Reading:
+def _read_vote(call: ToolCallPart, seat: RoundContext) -> Reading:
     args = read_arguments(call.args)
     if args is None:
         return Reading(None, prompts.UNREADABLE, _UNREADABLE)

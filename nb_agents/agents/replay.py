@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from nb_agents import events as ev
-from nb_agents.agents import coordination as co
+from nb_agents.agents import voting
 from nb_agents.growing import grown
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Past:
             a new one.
     """
 
-    state: co.Coordination
+    state: voting.Coordination
     rounds: Mapping[str, OpenRound] = field(default_factory=dict)
     failed: dict[str, ev.Event] = field(default_factory=dict)
     round_numbers: Mapping[str, int] = field(default_factory=dict)
@@ -201,7 +201,7 @@ def _turns(events: Iterable[ev.Event]) -> Iterator[list[ev.Event]]:
 
 
 def _fold(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
-    past = Past(co.begin(tuple(order)))
+    past = Past(voting.begin(tuple(order)))
     for turn in _turns(events):
         # An agent may feel its stop before the stop is noted, which comes from another thread.
         alone = {e.agent for e in turn if isinstance(e, ev.StopRequested)}
@@ -219,7 +219,7 @@ def _fold(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
 
 
 def _apply(past: Past, event: ev.Event) -> Past:
-    past = replace(past, state=co.apply(past.state, event))
+    past = replace(past, state=voting.apply(past.state, event))
     match event:
         case ev.RoundStarted(agent=agent, number=number, seen=seen, request=request):
             past = _with_round(past, agent, OpenRound(number, dict(seen), list(request)))

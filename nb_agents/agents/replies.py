@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
-from nb_agents.agents.coordination import MAX_REJECTED_TURNS
 from nb_agents.agents.cuts import Cut, cut_of, join, marked, told
-from nb_agents.agents.decisions import Abstained, Answered, Offer, Reading, Seat, read_response
+from nb_agents.agents.decisions import (
+    Abstained,
+    Answered,
+    Offer,
+    Reading,
+    RoundContext,
+    read_response,
+)
+from nb_agents.agents.voting import MAX_REJECTED_TURNS
 from nb_agents.errors import ModelCallError
 from nb_agents.models.ending import ending_of
 
@@ -44,7 +51,7 @@ class Replies:
     """
 
     def __init__(
-        self, agent: str, model: str, seat: Seat, emit: Callable[[ev.Event], None]
+        self, agent: str, model: str, seat: RoundContext, emit: Callable[[ev.Event], None]
     ) -> None:
         self._agent = agent
         self._model = model

@@ -1,6 +1,6 @@
 """The rules of a team's work, as one frozen value made from its spec. Pure; no clock.
 
-The coordination machine (`nb_agents.agents.coordination`) is driven by it: who may answer, when
+The coordination machine (`nb_agents.agents.voting`) is driven by it: who may answer, when
 votes count, where the final answer comes from, how long a round may take.
 
 Source: MassGen's orchestrator section and timeout settings.

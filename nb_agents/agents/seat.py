@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nb_agents import events as ev
-from nb_agents.agents import coordination as co
-from nb_agents.agents import prompts, timing
+from nb_agents.agents import prompts, timing, voting
 from nb_agents.agents.decisions import Offer, Verdict
 from nb_agents.agents.rules import Rules
 
-__all__ = ["TeamSeat"]
+__all__ = ["TeamContext"]
 
 MAX_NEWS = 2
 """Times a round in which a working agent is shown new answers. Source: MassGen."""
 
 
 @dataclass
-class TeamSeat:
+class TeamContext:
     """A working agent's seat.
 
     Attributes:
@@ -39,7 +38,7 @@ class TeamSeat:
 
     agent: str
     rules: Rules
-    state: Callable[[], co.Coordination]
+    state: Callable[[], voting.Coordination]
     elapsed: Callable[[], timing.Elapsed]
     emit: Callable[[ev.Event], None]
     known: dict[str, int]
@@ -56,9 +55,9 @@ class TeamSeat:
             return Offer(
                 text_counts=counts, text_stands_for="" if counts else "answer", must_decide=late
             )
-        is_open = co.voting_is_open(state, self.rules)
-        voters = [label for label, a in co.labels(state).items() if is_open and a in self.known]
-        answers = co.may_answer(state, self.rules, self.agent)
+        is_open = voting.voting_is_open(state, self.rules)
+        voters = [label for label, a in voting.labels(state).items() if is_open and a in self.known]
+        answers = voting.may_answer(state, self.rules, self.agent)
         # Who could do neither answers, is refused, and is shown what there is to vote on.
         return Offer(
             answers or not voters,
@@ -78,17 +77,17 @@ class TeamSeat:
         """Judge an answer; the presenter's is always taken."""
         if self.is_presenting:
             return ""
-        return co.judge_answer(self.state(), self.rules, self.agent, answer)
+        return voting.judge_answer(self.state(), self.rules, self.agent, answer)
 
     def judge_vote(self, label: str) -> Verdict:
         """Judge a vote over what it has seen."""
         if not self._can_vote():
-            return Verdict("", co.NO_VOTING)
+            return Verdict("", voting.NO_VOTING)
         state = self.state()
-        target = co.labels(state).get(label, "")
-        if state.answers and not co.voting_is_open(state, self.rules):
-            return Verdict(target, co.TOO_EARLY)
-        return Verdict(target, co.judge_vote(state, self.agent, target, self.known))
+        target = voting.labels(state).get(label, "")
+        if state.answers and not voting.voting_is_open(state, self.rules):
+            return Verdict(target, voting.TOO_EARLY)
+        return Verdict(target, voting.judge_vote(state, self.agent, target, self.known))
 
     def opening_note(self) -> str:
         """Say what it is told as its round opens: nothing, unless the time comes to its end."""
@@ -122,16 +121,16 @@ class TeamSeat:
 
     def _take_news(self, was_refused: bool) -> str:
         state = self.state()
-        now = co.seen(state)
+        now = voting.seen(state)
         fresh = [a for a in now if now[a] != self.known.get(a) and a != self.agent]
         if not fresh or not self._may_be_shown(state, was_refused):
             return ""
         self.news += 1
         self.known = now
-        names = {agent: label for label, agent in co.labels(state).items()}
+        names = {agent: label for label, agent in voting.labels(state).items()}
         return prompts.news({names[a]: state.answers[a][-1] for a in sorted(fresh)})
 
-    def _may_be_shown(self, state: co.Coordination, was_refused: bool) -> bool:
+    def _may_be_shown(self, state: voting.Coordination, was_refused: bool) -> bool:
         """Whether it is shown new answers now.
 
         One that has not answered yet is left to its own thoughts, as long as it can answer: a
@@ -140,10 +139,10 @@ class TeamSeat:
         if self.is_presenting or (self.news >= MAX_NEWS and self.known):
             return False
         has_answered = self.agent in state.answers
-        return has_answered or was_refused or not co.may_answer(state, self.rules, self.agent)
+        return has_answered or was_refused or not voting.may_answer(state, self.rules, self.agent)
 
     def _can_vote(self) -> bool:
         return not (self.is_presenting or self._is_alone() or self.rules.skips_voting)
 
     def _is_alone(self) -> bool:
-        return co.is_alone(self.state())
+        return voting.is_alone(self.state())

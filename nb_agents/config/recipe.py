@@ -121,7 +121,7 @@ class Recipe(Spec):
         steps: The steps of a recipe without stages, as the file has them.
         recursion: How far recipes may call recipes.
         rate_limiting: How fast models may be called, or None when the file leaves it out.
-        orchestrator: Pace of the calls.
+        orchestrator: RateLimiter of the calls.
 
     Example:
         >>> text = "{name: hi, description: d, version: 1.0.0, "

@@ -18,10 +18,10 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from nb_agents.config import report
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, why_unsupported
+from nb_agents.config.command_limits import CommandLimits
 from nb_agents.config.document import load_document
 from nb_agents.config.faults import Origin, Sections, as_error, invalid, slips
 from nb_agents.config.foreign_keys import foreign_keys, refusal
-from nb_agents.config.limits import CommandLimits
 from nb_agents.config.mcp_security import McpEnvSecurity, McpSecurity
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.orchestrator import (

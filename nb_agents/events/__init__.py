@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Discriminator, TypeAdapter
 
-from nb_agents.events.agent import (
+from nb_agents.events.agent_events import (
     Abstained,
     AgentCalled,
     AgentEnded,
@@ -32,7 +32,7 @@ from nb_agents.events.agent import (
     VoteCast,
     VoteIgnored,
 )
-from nb_agents.events.model import (
+from nb_agents.events.model_events import (
     Channel,
     ModelCut,
     ModelFailed,
@@ -41,7 +41,7 @@ from nb_agents.events.model import (
     TextStreamed,
     Usage,
 )
-from nb_agents.events.recipe import (
+from nb_agents.events.recipe_events import (
     ApprovalAsked,
     ApprovalGiven,
     OutputStreamed,
@@ -52,12 +52,12 @@ from nb_agents.events.recipe import (
     StepKind,
     StepStarted,
 )
-from nb_agents.events.tool import (
+from nb_agents.events.tool_events import (
     ToolFinished,
     ToolStarted,
     ToolTold,
 )
-from nb_agents.events.turn import (
+from nb_agents.events.turn_events import (
     SCHEMA_VERSION,
     AgentInfo,
     Continued,

@@ -17,8 +17,8 @@ __all__ = ["load", "unload"]
 def load(ip: InteractiveShell) -> None:
     """Register everything with a shell; loading twice does no harm."""
     from nb_agents.jupyter import kernel
-    from nb_agents.jupyter.errors import show_cancelled_as_cards
     from nb_agents.jupyter.magic import AgentsMagics
+    from nb_agents.jupyter.usage_errors import show_cancelled_as_cards
     from nb_agents.models import providers
 
     magics = AgentsMagics(ip)

@@ -17,10 +17,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nb_agents.events import ContextChanged, FileInfo
-from nb_agents.jupyter import recipe_card, text, what_happened
+from nb_agents.jupyter import recipe_card, text, timeline_svg
 from nb_agents.jupyter.ipython import display, harmless
 from nb_agents.jupyter.markdown import as_html
-from nb_agents.jupyter.plots import plots_of
+from nb_agents.jupyter.plot_images import plots_of
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
@@ -307,9 +307,9 @@ def _html(view: RunView, path: str, timeline: Timeline, again: Preview | None) -
         summary=_summary(view),
         card=recipe_card.recipe_card(view, again) if view.recipe else None,
         go_on=_go_on(view),
-        heading=what_happened.heading(view),
-        picture=what_happened.picture(timeline),
-        revisions=what_happened.revisions,
+        heading=timeline_svg.heading(view),
+        picture=timeline_svg.picture(timeline),
+        revisions=timeline_svg.revisions,
         # An incomplete turn's answers are above, whole.
         limit=MAX_SHOWN if text.state(view) == "complete" else MAX_SHOWN // 5,
         address=_address(view),

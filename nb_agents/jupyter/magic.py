@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, TaskError, UserError
 from nb_agents.jupyter import verbs
-from nb_agents.jupyter.errors import as_usage_error
 from nb_agents.jupyter.ipython import (
     Magics,
     UsageError,
@@ -27,6 +26,7 @@ from nb_agents.jupyter.ipython import (
 )
 from nb_agents.jupyter.recipe_cell import context_of
 from nb_agents.jupyter.session_verbs import options_option, tell_of_dead_turns, tools_option
+from nb_agents.jupyter.usage_errors import as_usage_error
 from nb_agents.runs import registry
 from nb_agents.runs.options import find_options
 from nb_agents.tools.functions import find_functions

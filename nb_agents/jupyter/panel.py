@@ -23,8 +23,8 @@ from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.kernel import decide_once, pin_comm, say_once, stop_as_asked
+from nb_agents.jupyter.recipe_rows import UnitRow, asked_for, name_of, units
 from nb_agents.jupyter.rows import MAX_SAYS, agent_row
-from nb_agents.jupyter.units import UnitRow, asked_for, name_of, units
 from nb_agents.receipt import total_cost
 from nb_agents.runs.run import Run
 from nb_agents.view import RunView

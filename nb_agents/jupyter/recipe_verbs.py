@@ -10,7 +10,7 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.jupyter.ipython import argument, arguments, display
-from nb_agents.jupyter.units import asked_for
+from nb_agents.jupyter.recipe_rows import asked_for
 from nb_agents.recipes.check import check
 from nb_agents.recipes.diagram import mermaid
 from nb_agents.runs import registry

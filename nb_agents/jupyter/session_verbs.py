@@ -26,7 +26,7 @@ from nb_agents.session.layout import (
     turns_of,
 )
 from nb_agents.session.manage import delete_session, export_session, rename_session
-from nb_agents.session.turn import read_json
+from nb_agents.session.views import read_json
 from nb_agents.terminal import without_controls
 
 __all__ = [

@@ -25,7 +25,7 @@ from nb_agents.jupyter.session_verbs import (
 )
 from nb_agents.jupyter.tables import show_table
 from nb_agents.jupyter.waiting import stay
-from nb_agents.models.report import report_on
+from nb_agents.models.check_report import report_on
 from nb_agents.runs import registry
 from nb_agents.runs.options import find_options
 from nb_agents.runs.resume import preview

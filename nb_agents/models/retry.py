@@ -1,6 +1,6 @@
 """When a failed model call is tried again, and what is said of it. Pure functions.
 
-The loop that obeys them is in `nb_agents.agents.agent`, with a stop's checkpoint before each
+The loop that obeys them is in `nb_agents.agents.agent_round`, with a stop's checkpoint before each
 attempt and during each wait.
 """
 

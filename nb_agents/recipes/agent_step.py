@@ -10,7 +10,7 @@ from nb_agents import events as ev
 from nb_agents.agents.decisions import Offer, Verdict
 from nb_agents.agents.prompts import follow_up
 from nb_agents.agents.replay import OpenRound
-from nb_agents.recipes.work import AgentWork
+from nb_agents.recipes.tasks import AgentWork
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.workspace import Workspace
@@ -18,7 +18,7 @@ from nb_agents.tools.workspace import Workspace
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
-__all__ = ["StepSeat", "goes_on", "opening", "toolbox"]
+__all__ = ["StepContext", "goes_on", "opening", "toolbox"]
 
 _SYSTEM = """You do one step of a workflow. Your last message, as plain text, is the step's result:
 the next steps get it as it is, so write the result alone, without asking back. You have a workspace
@@ -26,7 +26,7 @@ of files that all steps of the workflow share, reached by the tools list_files, 
 write_file, edit_file and delete_file with relative paths."""
 
 
-class StepSeat:
+class StepContext:
     """The seat of an agent that works alone on one prompt: its plain text is the result.
 
     Args:

@@ -22,10 +22,10 @@ from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
-from nb_agents.recipes.crew import worker_for
+from nb_agents.recipes.agent_lookup import resolve_agent
 from nb_agents.recipes.expression import parse
 from nb_agents.recipes.outline import Outline, one_line
-from nb_agents.recipes.shell import misplaced
+from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import variables
 
 __all__ = ["Report", "check", "find_recipe"]
@@ -196,7 +196,7 @@ class _Checker:
         if self.team is None or step.kind != "agent":
             return ""
         try:
-            worker = worker_for(step, self.team, lambda a: not why_unsupported(a.backend.type))
+            worker = resolve_agent(step, self.team, lambda a: not why_unsupported(a.backend.type))
         except RecipeError as exc:
             self.faults.append(recipe.finding(f"Step {step.id!r}: {exc}", *path))
             return ""

@@ -19,11 +19,11 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.agents.agent import AgentTurn
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Answered
 from nb_agents.agents.replay import Past, dump_messages, load_messages, load_round
-from nb_agents.agents.team import Result
+from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.team_driver import Result
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -32,14 +32,14 @@ from nb_agents.errors import ConfigError, ModelCallError, NbAgentsError
 from nb_agents.models.backend import Backend
 from nb_agents.recipes import agent_step
 from nb_agents.recipes.addresses import is_within, planned
+from nb_agents.recipes.agent_lookup import Worker, resolve_agent
 from nb_agents.recipes.check import find_recipe
-from nb_agents.recipes.clocks import Clocks
-from nb_agents.recipes.crew import Worker, worker_for
 from nb_agents.recipes.output import final_text
-from nb_agents.recipes.pace import Pace
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
-from nb_agents.recipes.work import (
+from nb_agents.recipes.rate_limiter import RateLimiter
+from nb_agents.recipes.sub_recipe_timeouts import SubRecipeTimeouts
+from nb_agents.recipes.tasks import (
     AgentWork,
     CommandWork,
     Completed,
@@ -51,7 +51,7 @@ from nb_agents.recipes.work import (
 )
 from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
 from nb_agents.tools.environment import persons_env
-from nb_agents.tools.kept import kept_folder, last_chars
+from nb_agents.tools.output_log import kept_folder, last_chars
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.process import run_bash
 
@@ -142,16 +142,18 @@ class Executor:
         self._planner = Planner(self._approval)
         recipe = progress.recipes[""]
         pause_ms = recipe.orchestrator.config.min_delay_between_calls_ms
-        self._pace = Pace(recipe.rate_limiting, pause_ms, {**recipe.context, **progress.context})
+        self._pace = RateLimiter(
+            recipe.rate_limiting, pause_ms, {**recipe.context, **progress.context}
+        )
         # By all that a step's wish for a model can change of an agent: specs have no hash.
         self._backends: dict[tuple[str, str, str], Backend] = {}
         self._making = anyio.Lock()
         self._busy: set[str] = set()
-        self._active: dict[str, AgentTurn] = {}
+        self._active: dict[str, AgentRound] = {}
         self._written: dict[str, list[str]] = {}
         self._gates: dict[str, _Gate] = {}
-        self._boundaries: dict[str, Boundary] = {}
-        self._clocks = Clocks(token, self._only_waits, self._take_too_long)
+        self._boundaries: dict[str, StopScope] = {}
+        self._clocks = SubRecipeTimeouts(token, self._only_waits, self._take_too_long)
         self._changed = anyio.Event()
 
     # What the run asks of it -----------------------------------------------------------------
@@ -278,7 +280,7 @@ class Executor:
 
     def _waits_for_person(self, address: str) -> bool:
         boundary = self._boundaries.get(address)
-        return address in self._gates or (boundary is not None and boundary.stands_still)
+        return address in self._gates or (boundary is not None and boundary.is_waiting)
 
     def _take_too_long(self, recipe: str, why: str) -> None:
         """Note that a called recipe's time is over; from then on nothing in it begins."""
@@ -297,10 +299,10 @@ class Executor:
     async def _try(self, work: Work, token: CancelToken) -> None:
         """Do one piece of work within its boundary; what a stop cuts begins anew on resume."""
         # A step in hand is done as a whole: an agent may make further calls for it.
-        with Boundary(token, patient=True) as boundary:
+        with StopScope(token, ignore_graceful=True) as boundary:
             self._boundaries[work.address] = boundary
             try:
-                await boundary.ready()
+                await boundary.wait_if_paused()
                 token.checkpoint()
                 match work:
                     case AgentWork():
@@ -345,9 +347,9 @@ class Executor:
 
     # Agents ----------------------------------------------------------------------------------
 
-    async def _agent(self, work: AgentWork, boundary: Boundary) -> None:
+    async def _agent(self, work: AgentWork, boundary: StopScope) -> None:
         await boundary.sleep(work.delay_s)
-        worker = worker_for(work.step, self._models.team, self._models.is_usable)
+        worker = resolve_agent(work.step, self._models.team, self._models.is_usable)
         backend = await self._backend(worker.agent)
         async with self._pace.turn(boundary):
             with boundary.limit(work.timeout_s) as clock:
@@ -366,7 +368,7 @@ class Executor:
         return self._backends[key]
 
     async def _ask(
-        self, work: AgentWork, worker: Worker, backend: Backend, boundary: Boundary
+        self, work: AgentWork, worker: Worker, backend: Backend, boundary: StopScope
     ) -> str:
         address, spec = work.address, worker.agent
         self._emit(
@@ -394,12 +396,12 @@ class Executor:
             )
         kept = kept_folder(self._models.kept, spec.id)
         tools = await self._models.tools(spec.id, self._workspace, spec.backend)
-        turn = self._active[address] = AgentTurn(
+        turn = self._active[address] = AgentRound(
             address,
             backend,
             agent_step.toolbox(self._workspace, [*self._context, kept], tools),
             self._emit,
-            agent_step.StepSeat(address, self._said, heard, self._emit),
+            agent_step.StepContext(address, self._said, heard, self._emit),
             boundary,
             calls=self._calls.get(address, 0),
         )
@@ -413,7 +415,7 @@ class Executor:
 
     # Commands --------------------------------------------------------------------------------
 
-    async def _command(self, work: CommandWork, boundary: Boundary) -> None:
+    async def _command(self, work: CommandWork, boundary: StopScope) -> None:
         await boundary.sleep(work.delay_s)
         address = work.address
         self._emit(
@@ -464,7 +466,7 @@ class Executor:
         outline = planned(recipe, work.address)
         self._emit(ev.RecipeLoaded(step=work.address, path=path, text=recipe.text, outline=outline))
 
-    async def _gate(self, work: GateWork, boundary: Boundary) -> None:
+    async def _gate(self, work: GateWork, boundary: StopScope) -> None:
         gate = self._gates.get(work.address)
         if gate is None:
             return

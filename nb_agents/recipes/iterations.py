@@ -13,7 +13,7 @@ from nb_agents.recipes.output import value_of
 from nb_agents.recipes.scope import Scope
 from nb_agents.recipes.values import FailedError
 
-__all__ = ["all_of", "items_of", "width_of"]
+__all__ = ["all_of", "concurrency", "items_of"]
 
 _KINDS: Mapping[type, str] = {dict: "a mapping", str: "text", type(None): "empty"}
 
@@ -42,7 +42,7 @@ def items_of(step: Step, scope: Scope, address: str) -> list[Any]:
     return items
 
 
-def width_of(step: Step, count: int, scope: Scope, address: str) -> float | None:
+def concurrency(step: Step, count: int, scope: Scope, address: str) -> float | None:
     """Give how many iterations may run at the same time; None for one after the other.
 
     Args:

@@ -29,13 +29,12 @@ from nb_agents.config.recipe_stage import Approval, Stage
 from nb_agents.config.recipe_step import Step
 from nb_agents.recipes import values
 from nb_agents.recipes.addresses import is_within, join
-from nb_agents.recipes.fields import Read, Wanted, wanted
-from nb_agents.recipes.iterations import all_of, items_of, width_of
-from nb_agents.recipes.leaves import work_of
+from nb_agents.recipes.iterations import all_of, concurrency, items_of
+from nb_agents.recipes.output_schema import Read, Wanted, wanted
 from nb_agents.recipes.progress import Gate, Progress, Unit
 from nb_agents.recipes.scope import Scope
-from nb_agents.recipes.values import FailedError
-from nb_agents.recipes.work import (
+from nb_agents.recipes.step_tasks import step_task
+from nb_agents.recipes.tasks import (
     Completed,
     Denied,
     Failed,
@@ -45,6 +44,7 @@ from nb_agents.recipes.work import (
     Plan,
     Work,
 )
+from nb_agents.recipes.values import FailedError
 from nb_agents.tools.approval import ApprovalConfig
 
 __all__ = ["Planner", "fatal", "plan"]
@@ -410,7 +410,7 @@ class Planner:
             self._met.add(address)
             self._agent_steps += not is_counted
             return
-        work = work_of(step, unit or Unit("group"), frame.wanted(step), scope, address)
+        work = step_task(step, unit or Unit("group"), frame.wanted(step), scope, address)
         if is_counted or self._may_begin(frame, scope, address):
             self._work.append(work)
 
@@ -511,7 +511,7 @@ class Planner:
         items = items_of(step, scope, address)
         if not items:
             scope.values["_skipped_steps"] = [*scope.values["_skipped_steps"], step.id]
-        width = width_of(step, len(items), scope, address)
+        width = concurrency(step, len(items), scope, address)
         self._begin(address, "foreach", total=len(items))
         walk = self._sequential if width is None else partial(self._parallel, width)
         return self._close(

@@ -7,7 +7,7 @@ blanks, and prompts quote the templates of others. ``\{{name}}`` gives the brace
 
 In ``{{#if name}}`` a name that nothing has set is empty, as one that a skipped step would set.
 
-``{{name | raw}}`` matters in a bash command only (see `nb_agents.recipes.shell`).
+``{{name | raw}}`` matters in a bash command only (see `nb_agents.recipes.shell_values`).
 
 Source: https://github.com/microsoft/amplifier-bundle-recipes, whose ``{{name}}`` this extends by
 ``{{ name }}``, ``{{#if}}`` with any condition, ``{{else}}``, ``\{{`` and ``| raw``.

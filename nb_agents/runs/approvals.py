@@ -11,7 +11,7 @@ from typing import Literal
 import anyio
 
 from nb_agents import events as ev
-from nb_agents.agents.boundary import Boundary, person_asked
+from nb_agents.agents.stop_scope import StopScope, person_asked
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, current_token
 from nb_agents.errors import UserError
 from nb_agents.runs.loop import post
@@ -175,10 +175,10 @@ class Approvals:
         try:
             with (
                 person_asked(),
-                Boundary(self._token) as boundary,
+                StopScope(self._token) as boundary,
                 anyio.move_on_after(timeout_s),
             ):
-                await boundary.until(question.decided.wait)
+                await boundary.wait_or_stop(question.decided.wait)
             if question.answer is None:
                 self._token.checkpoint()
                 own.checkpoint()

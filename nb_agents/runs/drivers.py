@@ -12,7 +12,7 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.agents.team import Result, Team
+from nb_agents.agents.team_driver import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secrets import secrets_of_environment
@@ -22,15 +22,15 @@ from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.recipes.executor import Executor, Models
 from nb_agents.recipes.progress import fold
-from nb_agents.runs.children import Children, Home
-from nb_agents.runs.work import Work
-from nb_agents.tools.kit import ToolKit, ToolPlaces
+from nb_agents.runs.subagents import Home, SubAgents
+from nb_agents.runs.turn_spec import Work
 from nb_agents.tools.policy import AgentTools, Ask
+from nb_agents.tools.run_tools import RunTools, ToolPlaces
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["Driver", "Job", "children_for", "driver_for", "kit_for"]
+__all__ = ["Driver", "Job", "driver_for", "subagents_for", "tools_for"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Driver(Protocol):
 
 
 async def driver_for(
-    job: Job, client: httpx2.AsyncClient, kit: ToolKit, children: Children
+    job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents
 ) -> Team | Executor:
     """Make what does a run's work.
 
@@ -96,10 +96,10 @@ async def driver_for(
     return await make(job, client, kit, children)
 
 
-def children_for(job: Job, client: httpx2.AsyncClient, kit: ToolKit) -> Children:
+def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAgents:
     """Make what works on the calls of a run's agents; it ends with the run's tools."""
     work = job.work
-    children = Children(
+    children = SubAgents(
         Home(
             work.spec,
             _maker(job, client),
@@ -114,7 +114,7 @@ def children_for(job: Job, client: httpx2.AsyncClient, kit: ToolKit) -> Children
     return children
 
 
-def kit_for(job: Job) -> ToolKit:
+def tools_for(job: Job) -> RunTools:
     """Make the tools of a run; they start when it does."""
     work = job.work
     places = ToolPlaces(
@@ -126,10 +126,10 @@ def kit_for(job: Job) -> ToolKit:
         work.writable,
         work.spec.orchestrator.protects_paths,
     )
-    return ToolKit(places, work.functions, job.note, job.ask)
+    return RunTools(places, work.functions, job.note, job.ask)
 
 
-async def _team(job: Job, client: httpx2.AsyncClient, kit: ToolKit, children: Children) -> Team:
+async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents) -> Team:
     work, spec = job.work, job.work.spec
     tools: dict[str, AgentTools] = {}
 
@@ -164,7 +164,7 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: ToolKit, children: Ch
 
 
 async def _executor(
-    job: Job, client: httpx2.AsyncClient, kit: ToolKit, children: Children
+    job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents
 ) -> Executor:
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))

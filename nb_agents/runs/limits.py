@@ -15,7 +15,7 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.config.orchestrator import OnTimeout, OrchestratorSpec
 from nb_agents.runs.hooks import Hooks
-from nb_agents.runs.work import Work
+from nb_agents.runs.turn_spec import Work
 from nb_agents.view import RunView
 
 __all__ = ["Limits", "over_budget", "stands_still", "unpriced"]

@@ -23,10 +23,10 @@ from nb_agents.masking import Mask
 from nb_agents.recipes.addresses import is_within, join
 from nb_agents.recipes.agent_step import goes_on
 from nb_agents.recipes.check import check
+from nb_agents.recipes.finished_steps import past as recipe_past
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import Progress, Unit
-from nb_agents.recipes.replay import past as recipe_past
-from nb_agents.recipes.work import (
+from nb_agents.recipes.tasks import (
     AgentWork,
     CommandWork,
     GateWork,
@@ -35,14 +35,14 @@ from nb_agents.session.layout import TurnPaths
 
 __all__ = [
     "Again",
-    "Going",
+    "RecipeResume",
     "given_to",
     "given_values",
-    "going_on",
     "keep_recipe",
+    "plan_resume",
     "read_recipe",
+    "resume_preview",
     "title",
-    "what_runs_again",
 ]
 
 _PLAIN: TypeAdapter[Any] = TypeAdapter(Plain)
@@ -120,7 +120,7 @@ def keep_recipe(paths: TurnPaths, recipe: Recipe, mask: Mask, was: str = "") -> 
     (paths.path / "recipe.yaml").write_text(mask.text(recipe.text), encoding="utf-8")
 
 
-class Going(NamedTuple):
+class RecipeResume(NamedTuple):
     """How a stopped recipe goes on.
 
     Attributes:
@@ -136,7 +136,7 @@ class Going(NamedTuple):
     notices: tuple[str, ...]
 
 
-def going_on(events: Sequence[ev.Event], changed: Recipe | None) -> Going:
+def plan_resume(events: Sequence[ev.Event], changed: Recipe | None) -> RecipeResume:
     """Find where a stopped recipe goes on.
 
     Args:
@@ -163,7 +163,7 @@ def going_on(events: Sequence[ev.Event], changed: Recipe | None) -> Going:
     for called in {r.path: r for step, r in progress.recipes.items() if step}.values():
         notices += _notice_called(called)
     progress = replace(progress, recipes={**progress.recipes, "": recipe})
-    return Going(recipe, progress, readable(replay((), events)), notices)
+    return RecipeResume(recipe, progress, readable(replay((), events)), notices)
 
 
 def given_to(events: Sequence[ev.Event]) -> Mapping[str, Any]:
@@ -256,7 +256,7 @@ class Again(NamedTuple):
     next: tuple[str, ...]
 
 
-def what_runs_again(going: Going, events: Sequence[ev.Event]) -> Again:
+def resume_preview(going: RecipeResume, events: Sequence[ev.Event]) -> Again:
     """Say what of a stopped recipe runs again.
 
     Args:

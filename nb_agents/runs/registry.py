@@ -20,7 +20,7 @@ from nb_agents.errors import (
 )
 from nb_agents.masking import safe_errors
 from nb_agents.models.providers import check_team, load
-from nb_agents.runs.launch import (
+from nb_agents.runs.live_runs import (
     config_path,
     launch,
     live_runs,
@@ -35,7 +35,7 @@ from nb_agents.runs.options import RunOptions, chosen_options
 from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
-from nb_agents.runs.work import Work, checked_functions, mask_for, writable_places
+from nb_agents.runs.turn_spec import Work, checked_functions, mask_for, writable_places
 from nb_agents.session import layout
 from nb_agents.session.copying import not_copied
 from nb_agents.session.history import Session, load_session

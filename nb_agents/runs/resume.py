@@ -20,12 +20,19 @@ from nb_agents.errors import ConfigError, SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
 from nb_agents.masking import safe_errors
 from nb_agents.models.providers import check_team, load
-from nb_agents.runs.launch import config_path, launch, owner, owner_of, timeout_of, wait_until_saved
+from nb_agents.runs.live_runs import (
+    config_path,
+    launch,
+    owner,
+    owner_of,
+    timeout_of,
+    wait_until_saved,
+)
 from nb_agents.runs.options import RunOptions, chosen_options
 from nb_agents.runs.recipes import given_to, keep_recipe, read_recipe
 from nb_agents.runs.resumption import Preview, started_of, stored_team, what_resumes
 from nb_agents.runs.run import Run
-from nb_agents.runs.work import Resumed, Work, checked_functions, mask_for, writable_places
+from nb_agents.runs.turn_spec import Resumed, Work, checked_functions, mask_for, writable_places
 from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import PastTurn, Session, load_session, past_events

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from nb_agents.agents import coordination as co
+from nb_agents.agents import voting
 from nb_agents.agents.replay import OpenRound, Past, readable, replay
 from nb_agents.agents.rules import Rules, rules_of
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.events import Event, ModelFinished, TurnStarted
-from nb_agents.runs.recipes import Again, Going, going_on, what_runs_again
+from nb_agents.runs.recipes import Again, RecipeResume, plan_resume, resume_preview
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths
 from nb_agents.view import RunView
@@ -104,7 +104,7 @@ class Resumption(NamedTuple):
     """
 
     past: Past
-    going: Going | None
+    going: RecipeResume | None
     preview: Preview
 
 
@@ -130,9 +130,9 @@ def what_resumes(
         ConfigError: Its recipe can't be read.
     """
     started = started_of(events)
-    going = going_on(events, changed) if started.recipe else None
+    going = plan_resume(events, changed) if started.recipe else None
     past = going.past if going else readable(replay(_ids(started), events, again))
-    recipe = what_runs_again(going, events) if going else None
+    recipe = resume_preview(going, events) if going else None
     asked = recipe.open if recipe else _to_ask(past, _rules(team, started))
     rounds = {agent: past.rounds[agent] for agent in asked if agent in past.rounds}
     sent = tuple(agent for agent, each in rounds.items() if each.was_asking)
@@ -203,10 +203,10 @@ def _rules(team: TeamSpec | None, started: TurnStarted) -> Rules:
 
 def _to_ask(past: Past, rules: Rules) -> tuple[str, ...]:
     """Name the agents of a team that a resume asks for anything, in registration order."""
-    match co.next_step(past.state, rules):
-        case co.Work():
-            return co.awaited(past.state, rules)
-        case co.Present(winner=winner):
+    match voting.next_step(past.state, rules):
+        case voting.Work():
+            return voting.awaited(past.state, rules)
+        case voting.Present(winner=winner):
             return (winner,)
         case _:
             return ()

@@ -41,7 +41,7 @@ from nb_agents.runs.past_turn import PastTurn
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.runs.status import Progress, failure_of, log_lines, progress_of, result_of
 from nb_agents.runs.turn import Turn
-from nb_agents.runs.work import Work
+from nb_agents.runs.turn_spec import Work
 from nb_agents.session.follow import follow
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
@@ -553,7 +553,7 @@ class Run:
             raise StorageError(str(self.path), error.strerror or str(error))
 
     async def execute(self) -> None:
-        """Do the work; called once, on the loop, by `nb_agents.runs.launch`."""
+        """Do the work; called once, on the loop, by `nb_agents.runs.live_runs`."""
         assert isinstance(self._turn, Turn)
         if (task := asyncio.current_task()) is not None:
             task.set_name(f"run {self.id}")

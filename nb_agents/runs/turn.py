@@ -24,9 +24,9 @@ from anyio import to_thread
 from filelock import FileLock
 
 from nb_agents import events as ev
-from nb_agents.agents.boundary import Boundary
-from nb_agents.agents.team import Result, Team
-from nb_agents.agents.terms import Hold, Terms, bind_terms
+from nb_agents.agents.run_policy import PauseGate, RunPolicy, bind_policy
+from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.team_driver import Result, Team
 from nb_agents.cancel import (
     AgentStopped,
     CancellationStatus,
@@ -45,23 +45,23 @@ from nb_agents.receipt import receipt
 from nb_agents.recipes.addresses import planned
 from nb_agents.recipes.executor import Executor
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
-from nb_agents.runs.children import Children
 from nb_agents.runs.debug import hidden_in_logs
-from nb_agents.runs.drivers import Driver, Job, children_for, driver_for, kit_for
+from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
 from nb_agents.runs.hooks import Hooks
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.loop import post, submit
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.status import failure_of, result_of
+from nb_agents.runs.subagents import SubAgents
 from nb_agents.runs.subscribers import Subscribers
 from nb_agents.runs.turn_files import TurnFiles
-from nb_agents.runs.work import Work
+from nb_agents.runs.turn_spec import Work
 from nb_agents.session.cancellation import read_stop
 from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.timeline import Timeline
-from nb_agents.tools.kit import ToolKit
+from nb_agents.tools.run_tools import RunTools
 from nb_agents.tools.threads import still_runs
 from nb_agents.view import RunView
 
@@ -112,7 +112,7 @@ class Turn:
         # Without those that others call, which come later.
         self._members = tuple(self.agents.values())
         self._grace_timers: list[asyncio.TimerHandle] = []
-        self._hold = Hold()
+        self._hold = PauseGate()
         self._driver: Team | Executor | None = None
         self._said_before: list[ev.Said] = []
         self._is_vetoing = False
@@ -305,11 +305,11 @@ class Turn:
     async def _run_driver(self) -> Result:
         client = await to_thread.run_sync(http_client)
         try:
-            terms = Terms(self._hold, self.hooks.retry_delay_s)
-            with bind(self._token), bind_terms(terms), bind_asker(self.ask_for_text):
+            terms = RunPolicy(self._hold, self.hooks.retry_delay_s)
+            with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
                 job = self._job()
-                async with kit_for(job) as kit:
-                    children = children_for(job, client, kit)
+                async with tools_for(job) as kit:
+                    children = subagents_for(job, client, kit)
                     with children.bound():
                         driver = await self._start(job, client, kit, children)
                         return await self._drive(driver, kit, children)
@@ -336,13 +336,13 @@ class Turn:
         self.agents = {**self.agents, agent: token}
 
     async def _start(
-        self, job: Job, client: Any, kit: ToolKit, children: Children
+        self, job: Job, client: Any, kit: RunTools, children: SubAgents
     ) -> Team | Executor:
         """Make the driver; tools that take their time to start are given up at a stop."""
         everyone = [(agent.id, agent.backend) for agent in self._work.spec.everyone]
         if self._work.recipe is not None:  # its agents' tools start with their steps
-            with Boundary(self._token) as boundary, suppress(AgentStopped):
-                await boundary.until(partial(kit.announce, everyone))
+            with StopScope(self._token) as boundary, suppress(AgentStopped):
+                await boundary.wait_or_stop(partial(kit.announce, everyone))
             return await driver_for(job, client, kit, children)
         made: list[Team | Executor] = []
 
@@ -350,12 +350,12 @@ class Turn:
             await kit.announce(everyone)
             made.append(await driver_for(job, client, kit, children))
 
-        with Boundary(self._token) as boundary:
-            await boundary.until(make)
+        with StopScope(self._token) as boundary:
+            await boundary.wait_or_stop(make)
         self._token.checkpoint()
         return made[0]
 
-    async def _drive(self, driver: Team | Executor, kit: ToolKit, children: Children) -> Result:
+    async def _drive(self, driver: Team | Executor, kit: RunTools, children: SubAgents) -> Result:
         for event in self._said_before:
             driver.hear(event)
         self._driver = driver
@@ -375,7 +375,7 @@ class Turn:
             raise outcome
         return outcome
 
-    async def _tick(self, driver: Driver, kit: ToolKit, children: Children) -> None:
+    async def _tick(self, driver: Driver, kit: RunTools, children: SubAgents) -> None:
         """Ten times a second: bring streamed words to the journal, and news to those who watch."""
         shown = (-1, -1)
         while True:

@@ -14,7 +14,7 @@ from nb_agents.runs.recorder import Recorder
 from nb_agents.session.history import workspace_files
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.task import settle
-from nb_agents.session.turn import write_views
+from nb_agents.session.views import write_views
 
 __all__ = ["TurnFiles"]
 

@@ -19,7 +19,7 @@ from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.errors import StorageError, UnknownSessionError, UserError
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, find_session, session_root, turns_of
-from nb_agents.session.turn import read_json, write_atomic
+from nb_agents.session.views import read_json, write_atomic
 
 __all__ = ["Requested", "SessionStore", "read_stop"]
 

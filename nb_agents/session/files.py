@@ -1,6 +1,6 @@
 """A turn read from its files alone: another program's, or one whose journal is lost.
 
-Source: MassGen's `session/_state.py` (the keys; ours are those of `nb_agents.session.turn`).
+Source: MassGen's `session/_state.py` (the keys; ours are those of `nb_agents.session.views`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nb_agents.disk.directory import read_file
-from nb_agents.events.base import LAST_MOMENT
+from nb_agents.events.base_event import LAST_MOMENT
 from nb_agents.session.layout import TurnPaths
-from nb_agents.session.turn import MAX_BYTES, read_json
+from nb_agents.session.views import MAX_BYTES, read_json
 from nb_agents.view import AgentView, RunStatus, RunView, StopView, VoteView
 
 __all__ = ["read_files"]

@@ -21,7 +21,7 @@ from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.task import settle_dead
-from nb_agents.session.turn import answer_text, partial_answers, read_json, write_views
+from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view import RunView
 
 __all__ = [

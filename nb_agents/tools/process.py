@@ -37,7 +37,7 @@ from typing import Literal
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
-from nb_agents.config.limits import CommandLimits
+from nb_agents.config.command_limits import CommandLimits
 from nb_agents.tools.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
 __all__ = [

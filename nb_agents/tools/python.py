@@ -14,7 +14,7 @@ from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, to
 from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.call import current_call
 from nb_agents.tools.context import ToolContext
-from nb_agents.tools.kept import Transcript, kept_folder
+from nb_agents.tools.output_log import OutputLog, kept_folder
 from nb_agents.tools.plots import FOLDER, Plot, next_number, png, write_plots
 from nb_agents.tools.python_kernel import LOST, Interpreter, InterpreterEnded, Message
 from nb_agents.tools.sandbox import Sandbox
@@ -173,7 +173,7 @@ class _Cell:
     """
 
     def __init__(self, context: ToolContext, number: int) -> None:
-        self.said = Transcript(context.tell, context.mask)
+        self.said = OutputLog(context.tell, context.mask)
         self.plots: list[Plot] = []
         self.has_begun = Event()
         self.has_ended = Event()

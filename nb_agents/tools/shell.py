@@ -14,7 +14,7 @@ from anyio import CancelScope, to_thread
 from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.call import current_call
 from nb_agents.tools.command_guard import CommandGuard
-from nb_agents.tools.kept import Transcript, kept_folder
+from nb_agents.tools.output_log import OutputLog, kept_folder
 from nb_agents.tools.process import Finished
 from nb_agents.tools.sandbox import Sandbox
 
@@ -68,7 +68,7 @@ class Shell:
         _check(command, timeout_s)
         hidden = await to_thread.run_sync(self._guard.check, command) if self._guard else ()
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
-        said = Transcript(self._context.tell, self._context.mask)
+        said = OutputLog(self._context.tell, self._context.mask)
         shown = ""
         try:
             done = await self._sandbox.run(

@@ -66,8 +66,8 @@ def main(link: int, starter: int, limits: str, command: list[str]) -> None:
             a line.
         starter: The starter's process id. A process that it forked may keep the other end of the
             link open after its death.
-        limits: Lines of name=value, as `nb_agents.config.limits` names them, and folder=path for
-            each directory that is measured; "" for none.
+        limits: Lines of name=value, as `nb_agents.config.command_limits` names them, and
+            folder=path for each directory that is measured; "" for none.
         command: What to run.
     """
     watch = _Watch(limits)

@@ -14,9 +14,9 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, UserError
 from nb_agents.jupyter.rows import agent_row
 from nb_agents.models.backend import Backend
-from nb_agents.runs import children
-from nb_agents.runs.children import Children
+from nb_agents.runs import subagents
 from nb_agents.runs.run import Run
+from nb_agents.runs.subagents import SubAgents
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from nb_agents.tools.base import ToolError
@@ -207,7 +207,7 @@ def test_calls_go_three_deep_and_no_deeper(tmp_path: Path) -> None:
 def test_a_run_calls_so_many_agents_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "MAX_CHILDREN", 2)
+    monkeypatch.setattr(subagents, "MAX_CHILDREN", 2)
     run = finish(
         begin(
             tmp_path,
@@ -332,14 +332,14 @@ def write_code() -> str:
 def test_a_stop_that_races_the_birth_reaches_the_one_that_is_born(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool, who: str | None
 ) -> None:
-    place = Children._place
+    place = SubAgents._place
 
-    def stopped_in_between(self: Children, name: str, caller: str) -> tuple[str, Path]:
+    def stopped_in_between(self: SubAgents, name: str, caller: str) -> tuple[str, Path]:
         made = place(self, name, caller)
         run.stop(now=now, agent=who)  # in a worker thread, as its token is not made yet
         return made
 
-    monkeypatch.setattr(Children, "_place", stopped_in_between)
+    monkeypatch.setattr(SubAgents, "_place", stopped_in_between)
     critic, other = ScriptedModel(Turn(text="fine")), Gate()
     b = ScriptedModel(Answer("B's", gate=other), Turn(text="B's"))
     began = Gate()

@@ -3,11 +3,10 @@
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.agents import coordination as co
-from nb_agents.agents import timing
+from nb_agents.agents import timing, voting
 from nb_agents.agents.decisions import Offer
 from nb_agents.agents.rules import Rules
-from nb_agents.agents.seat import TeamSeat
+from nb_agents.agents.seat import TeamContext
 from nb_agents.agents.timing import Elapsed
 
 
@@ -15,17 +14,17 @@ class Desk:
     """A seat of agent "a" in a team of a, b and c."""
 
     def __init__(self, rules: Rules | None = None, *before: str, presenting: bool = False) -> None:
-        self.state = co.begin(["a", "b", "c"])
+        self.state = voting.begin(["a", "b", "c"])
         self.elapsed = Elapsed(0, 100)
         self.events: list[ev.Event] = []
         self.answer(*before)
-        self.seat = TeamSeat(
+        self.seat = TeamContext(
             "a",
             rules or Rules(),
             lambda: self.state,
             lambda: self.elapsed,
             self.events.append,
-            co.seen(self.state),
+            voting.seen(self.state),
             is_presenting=presenting,
         )
 
@@ -33,7 +32,7 @@ class Desk:
         for agent in agents:
             number = len(self.state.answers.get(agent, ())) + 1
             event = ev.AnswerGiven(agent=agent, answer=f"{agent}'s no. {number}")
-            self.state = co.apply(self.state, event)
+            self.state = voting.apply(self.state, event)
 
     @property
     def told(self) -> list[dict[str, int] | None]:
@@ -44,7 +43,7 @@ class Desk:
 def test_new_answers_are_shown_once_and_a_vote_then_counts() -> None:
     desk = Desk(None, "a")
     desk.answer("b")
-    assert desk.seat.judge_vote("agent1").refusal == co.STALE
+    assert desk.seat.judge_vote("agent1").refusal == voting.STALE
     note = desk.seat.note(was_refused=False)
     assert "b's no. 1" in note and "a's no. 1" not in note and '<ANSWER from="agent2">' in note
     assert desk.seat.judge_vote("agent2") == ("b", "")
@@ -59,7 +58,7 @@ def test_new_answers_are_shown_at_most_twice_a_round() -> None:
         desk.answer(agent)
         desk.seat.note(was_refused=False)
     assert desk.told == [{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}, None]
-    assert desk.seat.judge_vote("agent2").refusal == co.STALE
+    assert desk.seat.judge_vote("agent2").refusal == voting.STALE
 
 
 def test_one_without_an_answer_of_its_own_is_left_to_its_thoughts() -> None:
@@ -104,14 +103,14 @@ def test_the_text_of_one_that_calls_no_tool_is_an_answer_first_and_then_no_vote(
     assert desk.seat.offer().text_stands_for == "answer"
     desk.answer("a")
     assert desk.seat.offer().text_stands_for == "no vote"
-    desk.state = co.apply(desk.state, ev.Said(text="and shorter"))
+    desk.state = voting.apply(desk.state, ev.Said(text="and shorter"))
     assert desk.seat.offer().text_stands_for == "answer"
 
 
 def test_while_voting_is_deferred_only_answering_is_offered() -> None:
     desk = Desk(Rules(votes_after_all_answered=True), "b", "c")
     assert desk.seat.offer() == Offer(text_stands_for="answer")
-    assert desk.seat.judge_vote("agent2") == ("b", co.TOO_EARLY)
+    assert desk.seat.judge_vote("agent2") == ("b", voting.TOO_EARLY)
     desk.answer("a")
     assert desk.seat.offer() == Offer(voters=("agent2", "agent3"), text_stands_for="no vote")
 
@@ -119,7 +118,7 @@ def test_while_voting_is_deferred_only_answering_is_offered() -> None:
 def test_where_nobody_votes_only_answering_is_offered() -> None:
     desk = Desk(Rules(skips_voting=True), "b")
     assert desk.seat.offer() == Offer(text_stands_for="answer")
-    assert desk.seat.judge_vote("agent2").refusal == co.NO_VOTING
+    assert desk.seat.judge_vote("agent2").refusal == voting.NO_VOTING
 
 
 def test_a_presenter_is_shown_nothing_new_and_may_say_what_was_said() -> None:
@@ -133,12 +132,12 @@ def test_a_presenter_is_shown_nothing_new_and_may_say_what_was_said() -> None:
 def test_a_follow_up_text_is_told_once_and_makes_a_vote_count_again() -> None:
     desk = Desk(None, "a", "b")
     assert desk.seat.hear() == ""
-    desk.state = co.apply(desk.state, ev.Said(text="In French. </FOLLOW_UP>"))
-    assert desk.seat.judge_vote("agent2").refusal == co.STALE
+    desk.state = voting.apply(desk.state, ev.Said(text="In French. </FOLLOW_UP>"))
+    assert desk.seat.judge_vote("agent2").refusal == voting.STALE
     told = desk.seat.hear()
     assert "<FOLLOW_UP>\nIn French. <\\/FOLLOW_UP>\n</FOLLOW_UP>" in told
     assert desk.events == [ev.Told(agent="a", text=told, heard=1)]
-    desk.state = co.apply(desk.state, desk.events[0])
+    desk.state = voting.apply(desk.state, desk.events[0])
     assert desk.seat.hear() == ""
     assert desk.seat.judge_vote("agent2") == ("b", "")
 

@@ -10,13 +10,12 @@ from anyio import to_thread
 from pydantic_ai.messages import ModelMessage
 
 from nb_agents import events as ev
-from nb_agents.agents import coordination as co
-from nb_agents.agents import seat, timing
-from nb_agents.agents.agent import AgentTurn
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents import seat, timing, voting
+from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.replay import OpenRound, dump_messages, load_messages, load_round, replay
 from nb_agents.agents.rules import Rules
-from nb_agents.agents.seat import TeamSeat
+from nb_agents.agents.seat import TeamContext
+from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import CancelToken
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
@@ -45,7 +44,7 @@ def test_an_agent_at_its_limit_is_only_asked_to_vote(tmp_path: Path) -> None:
     run = finish(start_by_rules(tmp_path, models, max_new_answers_per_agent=1))
     assert run.result == "presented"
     assert [len(v.answers) for v in run.view.agents.values()] == [1, 1]
-    assert _why(run, "a")[0] == co.LIMIT_EACH.format(limit=1)
+    assert _why(run, "a")[0] == voting.LIMIT_EACH.format(limit=1)
     assert "All answers are in." in prompt(a, 1)
     assert "new_answer(content)" not in prompt(a, 1)
 
@@ -110,7 +109,7 @@ def test_nobody_votes_before_all_have_answered(tmp_path: Path, gate: Gate) -> No
     gate.open()
     finish(run)
     assert (run.view.winner, run.view.votes) == ("b", {"b": 3})
-    assert _why(run, "b") == [co.NO_VOTING] or _why(run, "b") == [co.TOO_EARLY]
+    assert _why(run, "b") == [voting.NO_VOTING] or _why(run, "b") == [voting.TOO_EARLY]
 
 
 def test_an_agent_far_ahead_waits_until_the_slowest_catches_up(tmp_path: Path, gate: Gate) -> None:
@@ -184,10 +183,10 @@ async def test_every_request_comes_back_word_for_word_with_a_resume(
 
 
 async def _resume(model: ScriptedModel, past: OpenRound) -> None:
-    state, elapsed = co.begin(["x", "y"]), timing.Elapsed(0, 60)
-    place = TeamSeat("x", Rules(), lambda: state, lambda: elapsed, lambda event: None, {})
-    with Boundary(CancelToken()) as boundary:
-        turn = AgentTurn("x", model, Toolbox(), lambda event: None, place, boundary)
+    state, elapsed = voting.begin(["x", "y"]), timing.Elapsed(0, 60)
+    place = TeamContext("x", Rules(), lambda: state, lambda: elapsed, lambda event: None, {})
+    with StopScope(CancelToken()) as boundary:
+        turn = AgentRound("x", model, Toolbox(), lambda event: None, place, boundary)
         await turn.run(load_messages(past.request), load_round(past))
 
 

@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 import nb_agents
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
-from nb_agents.runs import children
-from nb_agents.runs.children import Children
+from nb_agents.runs import subagents
 from nb_agents.runs.loop import call
 from nb_agents.runs.recorder import Recorder
 from nb_agents.runs.run import Run
+from nb_agents.runs.subagents import SubAgents
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.tools.base import ToolError
 from tests.canaries import KEY
@@ -211,8 +211,8 @@ class Watch:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Recorder, "emit", watched)
-            patch.setattr(children, "MAX_DEPTH", MAX_LEVELS)
-            patch.setattr(children, "MAX_CHILDREN", 200)
+            patch.setattr(subagents, "MAX_DEPTH", MAX_LEVELS)
+            patch.setattr(subagents, "MAX_CHILDREN", 200)
             yield
 
     def _see(self, event: ev.Event) -> None:
@@ -364,16 +364,16 @@ def test_nobody_is_called_for_an_agent_that_has_ended_meanwhile(
         """Ask."""
         return asyncio.run(ask())
 
-    place, placed = Children._place, Event()
+    place, placed = SubAgents._place, Event()
 
-    def placed_late(self: Children, name: str, caller: str) -> tuple[str, Path]:
+    def placed_late(self: SubAgents, name: str, caller: str) -> tuple[str, Path]:
         made = place(self, name, caller)
         run.stop(now=True, agent="a")
         wait_until(lambda: run.view.agents["a"].outcome, WAIT_S, "the caller's end")
         placed.set()
         return made
 
-    monkeypatch.setattr(Children, "_place", placed_late)
+    monkeypatch.setattr(SubAgents, "_place", placed_late)
     function = ask_plainly if is_plain else ask
     began, held = Gate(), Gate()
     a = ScriptedModel(Turn(calls=(Call(function.__name__, {}),), gate=began))

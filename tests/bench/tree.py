@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import nb_agents
 from nb_agents.config.team import TeamSpec
-from nb_agents.runs import children
+from nb_agents.runs import subagents
 from nb_agents.runs.run import Run
 from nb_agents.testing import Call, ScriptedModel, Turn
 from tests.agents.test_tree import LEAF, ROOT, Tree, even, node_of, sharing
@@ -65,7 +65,7 @@ def _stop(server: BenchServer, tree: Tree) -> Silent:
 @contextmanager
 def _live_tree(url: str, tree: Tree) -> Iterator[Run]:
     """Give a run in which each leaf streams from the server, and the others wait for theirs."""
-    with TemporaryDirectory() as root, patch.multiple(children, MAX_CHILDREN=AGENTS, MAX_DEPTH=9):
+    with TemporaryDirectory() as root, patch.multiple(subagents, MAX_CHILDREN=AGENTS, MAX_DEPTH=9):
         spec = TeamSpec.model_validate(_team(url, tree))
         options: dict[str, Any] = {"session_root": Path(root), "tools": [sharing(tree)]}
         run = nb_agents.start("node 0", spec, **options)

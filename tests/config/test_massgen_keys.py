@@ -21,8 +21,8 @@ from nb_agents.config.massgen_keys import (
 from nb_agents.config.report import tool_notices
 from nb_agents.config.snapshot import snapshot
 from nb_agents.config.team import SECTIONS as SPECS
+from nb_agents.models.check_report import report_on
 from nb_agents.models.providers import check_team
-from nb_agents.models.report import report_on
 
 ROOT = Path(__file__).parents[2]
 BACKEND = ("agents", "*", "backend")

@@ -8,7 +8,7 @@ import pytest
 
 from nb_agents import ConfigError, TeamSpec
 from nb_agents.config.backends import BackendSpec
-from nb_agents.config.limits import CommandLimits
+from nb_agents.config.command_limits import CommandLimits
 from nb_agents.config.mcp_servers import McpServerSpec, is_storable
 from nb_agents.config.snapshot import snapshot
 from nb_agents.config.tools import CustomFunction, ToolRule, rule_for

@@ -14,7 +14,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.fold import fold
 from nb_agents.jupyter.cards import TURN_MIME, card_bundle
 from nb_agents.jupyter.recipe_card import MAX_VALUES
-from nb_agents.jupyter.units import units
+from nb_agents.jupyter.recipe_rows import units
 from nb_agents.runs.resumption import Preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.timeline import Timeline, fold_timeline

@@ -196,7 +196,7 @@ def test_a_defect_of_ours_shows_its_traceback(notebook: Notebook) -> None:
 def test_a_defect_of_ours_in_the_run_shows_its_traceback_to_who_waits(notebook: Notebook) -> None:
     """The turn is saved all the same, and the panel says what happened."""
     notebook.kernel.run(
-        "from nb_agents.agents.team import Team\n"
+        "from nb_agents.agents.team_driver import Team\n"
         "_work = Team._work\n"
         "async def broken(self, agent): raise RuntimeError('a defect')\n"
         "Team._work = broken"

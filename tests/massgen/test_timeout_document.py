@@ -19,7 +19,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_text
 from nb_agents.jupyter.panel import panel_state
-from nb_agents.models.report import report_on
+from nb_agents.models.check_report import report_on
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from nb_agents.view import AgentView, RunView

@@ -13,10 +13,10 @@ from typing import Any
 
 from nb_agents import events as ev
 from nb_agents.recipes.addresses import is_within
+from nb_agents.recipes.finished_steps import past
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
-from nb_agents.recipes.replay import past
-from nb_agents.recipes.work import (
+from nb_agents.recipes.tasks import (
     AgentWork,
     CommandWork,
     Completed,

@@ -13,7 +13,7 @@ from nb_agents import events as ev
 from nb_agents.recipes.output import JSON_RIDER
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import fold
-from nb_agents.recipes.work import (
+from nb_agents.recipes.tasks import (
     AgentWork,
     CommandWork,
     Completed,

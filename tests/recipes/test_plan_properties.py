@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nb_agents import events as ev
 from nb_agents.recipes.progress import Progress
-from nb_agents.recipes.work import (
+from nb_agents.recipes.tasks import (
     Denied,
     Failed,
     Limit,

@@ -14,7 +14,7 @@ import pytest
 from nb_agents import events as ev
 from nb_agents.recipes.plan import Planner
 from nb_agents.recipes.progress import Progress, fold
-from nb_agents.recipes.work import Completed, Plan, Work
+from nb_agents.recipes.tasks import Completed, Plan, Work
 from tests.recipes.play import recipe
 
 COUNT = 200

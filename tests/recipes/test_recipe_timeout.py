@@ -13,14 +13,14 @@ import pytest
 import nb_agents
 from nb_agents import ApprovalConfig, RunOptions
 from nb_agents import events as ev
-from nb_agents.agents.terms import Hold, Terms, bind_terms
+from nb_agents.agents.run_policy import PauseGate, RunPolicy, bind_policy
 from nb_agents.cancel import CancellationStatus, CancelToken
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import RunFailed
-from nb_agents.recipes.clocks import Clocks
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import Progress, fold
-from nb_agents.recipes.work import Failed, GateWork, Limit
+from nb_agents.recipes.sub_recipe_timeouts import SubRecipeTimeouts
+from nb_agents.recipes.tasks import Failed, GateWork, Limit
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
@@ -494,10 +494,12 @@ def test_a_function_in_a_thread_hears_of_the_end_too(tmp_path: Path) -> None:
 # The clocks --------------------------------------------------------------------------------------
 
 
-def clocked() -> tuple[Clocks, CancelToken, list[str]]:
+def clocked() -> tuple[SubRecipeTimeouts, CancelToken, list[str]]:
     """Clocks that go, the token of the run, and where it is told whose time is over."""
     token, over = CancelToken("run"), []
-    clocks = Clocks(token, lambda address: False, lambda address, why: over.append(address))
+    clocks = SubRecipeTimeouts(
+        token, lambda address: False, lambda address, why: over.append(address)
+    )
     return clocks, token, over
 
 
@@ -528,7 +530,7 @@ def test_the_clock_of_a_recipe_that_is_over_never_strikes() -> None:
     anyio.run(kept)
 
 
-class PausedAtFirst(Hold):
+class PausedAtFirst(PauseGate):
     """A pause that is on for the first looks at it."""
 
     looks = 0
@@ -543,7 +545,7 @@ def test_the_clock_stands_still_during_a_pause() -> None:
     async def kept() -> None:
         clocks, _, over = clocked()
         hold = PausedAtFirst()
-        with bind_terms(Terms(hold)):
+        with bind_policy(RunPolicy(hold)):
             async with anyio.create_task_group() as group:
                 clocks.keep(group, [Limit("a", 0.01)])
         assert over == ["a"]
@@ -561,7 +563,9 @@ def test_the_clock_stands_still_while_only_a_person_is_waited_for() -> None:
         return len(looks) <= 3
 
     async def kept() -> None:
-        clocks = Clocks(CancelToken("run"), only_waits, lambda address, why: over.append(why))
+        clocks = SubRecipeTimeouts(
+            CancelToken("run"), only_waits, lambda address, why: over.append(why)
+        )
         async with anyio.create_task_group() as group:
             clocks.keep(group, [Limit("a", 0.01)])
 

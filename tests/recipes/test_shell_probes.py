@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.shell import render_command
+from nb_agents.recipes.shell_values import render_command
 from tests.recipes.test_shell_properties import VALUES
 
 PROBES = Path(__file__).with_name("probes.txt").read_text("utf-8").splitlines()

@@ -16,7 +16,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.shell import render_command
+from nb_agents.recipes.shell_values import render_command
 from nb_agents.tools.bubblewrap import Unusable, argv, installed, try_out
 
 RUN = ": >canary"

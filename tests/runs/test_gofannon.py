@@ -26,8 +26,8 @@ from nb_agents.runs.loop import post
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.tools.base import Tool
-from nb_agents.tools.kit import ToolKit, ToolPlaces
 from nb_agents.tools.policy import Answer as Decision
+from nb_agents.tools.run_tools import RunTools, ToolPlaces
 from nb_agents.tools.workspace import Workspace
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.runs.test_tools import mcp_server
@@ -97,7 +97,7 @@ async def everything(root: Path, policy: Any) -> AsyncIterator[list[Tool]]:
         }
     )
     places = ToolPlaces(session=root, kept=root / "kept", readable=[], secrets=[])
-    async with ToolKit(places, [function, coroutine], lambda text: None, ask) as kit:
+    async with RunTools(places, [function, coroutine], lambda text: None, ask) as kit:
         opened = await kit.open("a", root / "w", keys)
         yield opened.with_files(Workspace(root / "w", {}, []).tools())
 

@@ -16,7 +16,7 @@ from nb_agents import RunOptions, UserError
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelPolicy, StopRequest, StopResult
 from nb_agents.events.commands import Command, Continue, Pause, Say
-from nb_agents.runs import launch, loop
+from nb_agents.runs import live_runs, loop
 from nb_agents.runs.interrupts import interrupt_calls, interrupts_held
 from nb_agents.runs.loop import call, ensure_loop, post
 from nb_agents.runs.past_turn import PastTurn
@@ -256,18 +256,18 @@ def test_an_interrupt_within_start_comes_when_every_door_reaches_the_run(
     steps = ["layout.claim_turn", "_begin", "_prune", "submit"]
     for number, step in enumerate(steps):
         holder, _, name = step.rpartition(".")
-        place: Any = getattr(launch, holder) if holder else launch
+        place: Any = getattr(live_runs, holder) if holder else live_runs
         original = getattr(place, name)
 
         def pressed(*args: Any, original: Any = original, **kwargs: Any) -> Any:
             signal.raise_signal(signal.SIGINT)
             return original(*args, **kwargs)
 
-        before = launch.runs()
+        before = live_runs.runs()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(place, name, pressed)
             start(tmp_path / str(number), a=ScriptedModel(Answer("A")))
-        (run,) = [each for each in launch.runs() if each not in before][-1:]
+        (run,) = [each for each in live_runs.runs() if each not in before][-1:]
         assert finish(run).result == "A"
 
 
@@ -307,7 +307,7 @@ def test_a_handler_over_ours_that_calls_it_reaches_who_was_there_before() -> Non
 def test_old_runs_are_let_go_of_and_their_handles_go_on_working(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "MAX_OVER", 0)
+    monkeypatch.setattr(live_runs, "MAX_OVER", 0)
     old = finish(start(tmp_path / "old", a=ScriptedModel(Answer("A's"))))
     before = old.view, old.receipt, old.timeline
     finish(start(tmp_path / "new", a=ScriptedModel(Answer("B's"))))

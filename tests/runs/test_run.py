@@ -14,7 +14,7 @@ import pytest
 import nb_agents
 from nb_agents import RunCancelled
 from nb_agents import events as ev
-from nb_agents.agents.team import Team
+from nb_agents.agents.team_driver import Team
 from nb_agents.cancel import StopResult
 from nb_agents.errors import StorageError, UserError
 from nb_agents.jupyter.cards import card_bundle

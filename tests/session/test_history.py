@@ -22,7 +22,7 @@ from nb_agents.session.history import (
 )
 from nb_agents.session.journal import MAX_BYTES
 from nb_agents.session.layout import TurnPaths, claim_turn, turns_of
-from nb_agents.session.turn import write_atomic, write_views
+from nb_agents.session.views import write_atomic, write_views
 from nb_agents.view import RunView
 from tests import processes
 from tests.session.turns import (
@@ -423,7 +423,9 @@ def test_a_turn_is_mended_once_and_then_only_read(
     write_journal(paths, started(), *events)
     load_turn(paths)
     written: list[Path] = []
-    monkeypatch.setattr("nb_agents.session.turn.write_atomic", lambda path, _: written.append(path))
+    monkeypatch.setattr(
+        "nb_agents.session.views.write_atomic", lambda path, _: written.append(path)
+    )
     load_turn(paths)
     assert written == []
 

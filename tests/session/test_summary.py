@@ -9,7 +9,7 @@ import pytest
 
 from nb_agents.session import summary
 from nb_agents.session.layout import TurnPaths
-from nb_agents.session.turn import read_json, write_views
+from nb_agents.session.views import read_json, write_views
 from tests.session.turns import CANCELLED, COMPLETED, STOP, started, turn_paths, view_of, write_turn
 
 RULE = "=" * 80

@@ -8,7 +8,7 @@ from nb_agents.fold import fold
 from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
-from nb_agents.session.turn import write_views
+from nb_agents.session.views import write_views
 from nb_agents.view import RunView
 
 ADA = "An answer of some length."

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.config.secrets import Secret
 from nb_agents.errors import UserError
@@ -313,7 +313,7 @@ async def test_an_immediate_stop_leaves_no_write_behind(
         other.execute("BEGIN IMMEDIATE")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stop)
-            with pytest.raises(AgentStopped), Boundary(token):
+            with pytest.raises(AgentStopped), StopScope(token):
                 await tools.call("data_set", {"key": "a", "value": 2})
     assert store.get("a") == 1
     assert "agent_a" not in [each.by for each in store.operations()]
@@ -604,14 +604,14 @@ import sys
 from pathlib import Path
 from nb_agents import cancel
 from nb_agents.tools.data_store import DataStore
-class Hold(cancel.CancelToken):
+class PauseGate(cancel.CancelToken):
     checks = 0
     def checkpoint(self):
         self.checks += 1
         if self.checks == 40:
             print("in the middle", flush=True)
             sys.stdin.readline()
-with cancel.bind(Hold()):
+with cancel.bind(PauseGate()):
     DataStore(Path(sys.argv[1])).set_many({f"k{each}": each for each in range(30)})
 """
     with python(code, tmp_path / FILE_NAME) as process:

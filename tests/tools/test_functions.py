@@ -22,9 +22,9 @@ from pydantic import BaseModel, Field
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 import nb_agents
-from nb_agents.agents.agent import AgentTurn
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Offer, Verdict
+from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind, checkpoint
 from nb_agents.errors import UserError
 from nb_agents.events import ToolFinished
@@ -532,7 +532,7 @@ async def cut(token: CancelToken, meeting: Meeting, made: Tool) -> bool:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop)
-        with Boundary(token) as boundary:
+        with StopScope(token) as boundary:
             await made.call(None)
         return boundary.was_cut
 
@@ -610,7 +610,7 @@ async def test_an_async_function_that_blocks_for_ever_costs_later_ones_nothing(
     await meeting.left()
 
 
-class Seat:
+class RoundContext:
     def offer(self) -> Offer:
         return Offer(voters=())
 
@@ -639,8 +639,8 @@ async def play(made: Tool, token: CancelToken, meeting: Meeting | None) -> tuple
     async with anyio.create_task_group() as tasks:
         if meeting:
             tasks.start_soon(stop, meeting)
-        with Boundary(token) as boundary:
-            turn = AgentTurn("a", model, Toolbox([made]), emitted.append, Seat(), boundary)
+        with StopScope(token) as boundary:
+            turn = AgentRound("a", model, Toolbox([made]), emitted.append, RoundContext(), boundary)
             await turn.run([ModelRequest(parts=[UserPromptPart("go")])])
     return boundary.was_cut, [e for e in emitted if isinstance(e, ToolFinished)]
 

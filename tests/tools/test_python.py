@@ -15,7 +15,7 @@ from nb_agents.tools import python as cells_module
 from nb_agents.tools import python_kernel, scratch
 from nb_agents.tools.base import ToolError
 from nb_agents.tools.call import ToolCall, calling
-from nb_agents.tools.kept import MAX_SHOWN_CHARS
+from nb_agents.tools.output_log import MAX_SHOWN_CHARS
 from nb_agents.tools.plots import Plot, next_number, png, write_plots
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Confinement

@@ -14,7 +14,7 @@ from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.config.secrets import Secret
 from nb_agents.masking import Mask
 from nb_agents.tools.call import ToolCall, calling
-from nb_agents.tools.kept import MAX_SHOWN_CHARS
+from nb_agents.tools.output_log import MAX_SHOWN_CHARS
 from nb_agents.tools.shell import Shell
 from tests.model_server import wait_until
 from tests.processes import line, python

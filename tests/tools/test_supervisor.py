@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nb_agents.config.limits import CommandLimits
+from nb_agents.config.command_limits import CommandLimits
 from nb_agents.tools.process import Finished, run_command
 from tests.tools.sandboxes import User, needs_sandbox, user
 from tests.tools.test_process import PLAIN

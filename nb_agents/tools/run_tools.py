@@ -32,8 +32,8 @@ from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.data_tools import AgentStore
 from nb_agents.tools.functions import function_tool
-from nb_agents.tools.kept import last_chars
 from nb_agents.tools.mcp import McpServers
+from nb_agents.tools.output_log import last_chars
 from nb_agents.tools.policy import AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Sandbox
@@ -41,7 +41,7 @@ from nb_agents.tools.scratch import remove_leftovers
 from nb_agents.tools.shell import Shell
 from nb_agents.tools.writable import WritablePath
 
-__all__ = ["ToolKit", "ToolPlaces"]
+__all__ = ["RunTools", "ToolPlaces"]
 
 MAX_TOLD = 2_000
 """Characters of a running tool's output that the panel gets at a time; the tool keeps all of it."""
@@ -70,7 +70,7 @@ class ToolPlaces:
     has_protected_paths: bool = False
 
 
-class ToolKit:
+class RunTools:
     """The tools of one run; an async context manager, on the loop.
 
     Args:

@@ -6,21 +6,21 @@ from nb_agents.config import recipe_values as ranges
 from nb_agents.config.recipe_step import Step
 from nb_agents.errors import RecipeError
 from nb_agents.recipes import values
-from nb_agents.recipes.fields import Wanted
 from nb_agents.recipes.output import JSON_RIDER
+from nb_agents.recipes.output_schema import Wanted
 from nb_agents.recipes.progress import Unit
 from nb_agents.recipes.scope import Scope
-from nb_agents.recipes.shell import render_command
+from nb_agents.recipes.shell_values import render_command
+from nb_agents.recipes.tasks import AgentWork, CommandWork
 from nb_agents.recipes.values import FailedError
-from nb_agents.recipes.work import AgentWork, CommandWork
 
-__all__ = ["work_of"]
+__all__ = ["step_task"]
 
 _MOST = 131_072
 """Bytes of ``NAME=value`` and its end that Linux gives a program. Source: execve(2)."""
 
 
-def work_of(
+def step_task(
     step: Step, unit: Unit, wanted: Wanted, scope: Scope, address: str
 ) -> AgentWork | CommandWork:
     """Make the work of a step.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nb_agents.events.base import BaseEvent, Count, Dollars, Seconds
+from nb_agents.events.base_event import BaseEvent, Count, Dollars, Seconds
 
 __all__ = [
     "Channel",

@@ -1,8 +1,8 @@
 """Who answers, who votes, who wins: a pure machine over events.
 
 `apply` gives the state after an event and `next_step` says what is to be done; no await, no
-clock, no disk. The driver (`nb_agents.agents.team`) does it and emits what happened; a resume
-folds stored events and goes on from the same state. What is allowed is said by
+clock, no disk. `nb_agents.agents.team_driver` does it and emits what happened; a resume folds
+stored events and goes on from the same state. What is allowed is said by
 `nb_agents.agents.rules.Rules`; events alone make the state, so that it folds without them.
 
 Every model turn ends in an answer or a vote. An answer clears all votes and sends the others to

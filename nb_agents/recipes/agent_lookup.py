@@ -18,7 +18,7 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
 
-__all__ = ["Worker", "worker_for"]
+__all__ = ["Worker", "resolve_agent"]
 
 _TYPES = {"anthropic": "claude", "google": "gemini", "azure": "azure_openai"}
 """Backend types of the providers that recipes call by another name."""
@@ -37,7 +37,7 @@ class Worker:
     why: str
 
 
-def worker_for(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], bool]) -> Worker:
+def resolve_agent(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], bool]) -> Worker:
     """Choose who does a step.
 
     Args:

@@ -17,11 +17,9 @@ from pydantic_ai.messages import (
 )
 
 from nb_agents import events as ev
-from nb_agents.agents import agent as agent_module
-from nb_agents.agents import coordination as co
-from nb_agents.agents import draft, prompts
-from nb_agents.agents.agent import AgentTurn
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents import agent_round as agent_module
+from nb_agents.agents import prompts, stream_buffer, voting
+from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import (
     Abstained,
     Answered,
@@ -32,6 +30,7 @@ from nb_agents.agents.decisions import (
     decision_tools,
 )
 from nb_agents.agents.replay import Exchange, OpenRound
+from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.errors import ModelCallError
 from nb_agents.models.retry import Retry
@@ -41,7 +40,7 @@ from nb_agents.tools.base import Tool, Toolbox
 pytestmark = pytest.mark.anyio
 
 
-class Seat:
+class RoundContext:
     """A seat of one's own choice: `agent2` has been outdone, `refused` is no answer."""
 
     def __init__(self, offer: Offer, notes: Sequence[str] = ()) -> None:
@@ -57,7 +56,7 @@ class Seat:
         return "That is refused." if answer == "refused" else ""
 
     def judge_vote(self, label: str) -> Verdict:
-        judged = {"agent1": Verdict("a", ""), "agent2": Verdict("b", co.STALE)}
+        judged = {"agent1": Verdict("a", ""), "agent2": Verdict("b", voting.STALE)}
         return judged.get(label, Verdict("", "Nobody of that name."))
 
     def note(self, *, was_refused: bool) -> str:
@@ -76,7 +75,7 @@ class Round:
         self.offered: list[list[str]] = []
         self.events: list[ev.Event] = []
         self.messages: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
-        self.seat = Seat(Offer(**{"voters": ("agent1", "agent2"), **offer}), notes)
+        self.seat = RoundContext(Offer(**{"voters": ("agent1", "agent2"), **offer}), notes)
         self.token = CancelToken("a")
 
     def stream(self, messages: Any, tools: Any) -> Any:
@@ -86,8 +85,8 @@ class Round:
     name = "scripted"
 
     async def play(self, *tools: Any, past: OpenRound | None = None) -> Any:
-        with Boundary(self.token) as boundary:
-            turn = AgentTurn(
+        with StopScope(self.token) as boundary:
+            turn = AgentRound(
                 "a",
                 self,
                 Toolbox([Tool(each) for each in tools]),
@@ -311,7 +310,7 @@ async def test_an_empty_response_is_tried_again(monkeypatch: pytest.MonkeyPatch)
 async def test_a_reply_without_end_is_cut_and_the_agent_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(draft, "MAX_REPLY_CHARS", 20)
+    monkeypatch.setattr(stream_buffer, "MAX_REPLY_CHARS", 20)
     played = Round(Turn(text="on and on and on and on and on"))
     with pytest.raises(ModelCallError, match="The reply went over the limit of 20 characters"):
         await played.play()
@@ -441,7 +440,7 @@ async def test_a_boundary_swallows_no_cancellation_but_its_own() -> None:
 
     token, inner = CancelToken("a"), []
     with anyio.CancelScope() as outer:
-        with Boundary(token) as boundary:
+        with StopScope(token) as boundary:
             outer.cancel()
             await anyio.sleep_forever()
         inner.append("went on")
@@ -452,7 +451,7 @@ async def test_a_stop_felt_after_a_boundary_was_left_cancels_nothing() -> None:
     import anyio
 
     token = CancelToken("a")
-    with Boundary(token) as boundary:
+    with StopScope(token) as boundary:
         token.request(2, "api")  # type: ignore[arg-type]
     for _ in range(5):
         await anyio.lowlevel.checkpoint()

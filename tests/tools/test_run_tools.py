@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from nb_agents.config.tools import ToolKeys
-from nb_agents.tools import kit
+from nb_agents.tools import run_tools
 from nb_agents.tools.context import ToolContext
-from nb_agents.tools.kit import ToolKit, ToolPlaces
+from nb_agents.tools.run_tools import RunTools, ToolPlaces
 
 pytestmark = pytest.mark.anyio
 
@@ -30,14 +30,14 @@ async def test_what_a_thread_tells_while_it_is_taken_comes_the_next_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = Meanwhile(100)
-    monkeypatch.setattr(kit, "MAX_TOLD", number)
+    monkeypatch.setattr(run_tools, "MAX_TOLD", number)
 
     def speak(context: ToolContext) -> None:
         number.context = context
         context.tell("early")
 
     places = ToolPlaces(tmp_path, tmp_path, (), ())
-    async with ToolKit(places, [speak], pytest.fail, never) as tools:
+    async with RunTools(places, [speak], pytest.fail, never) as tools:
         [tool] = (await tools.open("a", tmp_path, ToolKeys())).others
         await tool.call({})
         assert tools.take_told() == {"a": "early"}

@@ -11,7 +11,7 @@ import pytest
 from nb_agents import events as ev
 from nb_agents.fold import fold
 from nb_agents.jupyter.cards import card_bundle
-from nb_agents.jupyter.plots import MAX_BYTES, MAX_PLOTS, plots_of
+from nb_agents.jupyter.plot_images import MAX_BYTES, MAX_PLOTS, plots_of
 from nb_agents.view import RunView
 
 PNG = base64.b64decode(

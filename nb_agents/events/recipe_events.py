@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from nb_agents.events.base import BaseEvent, Count, ExitCode, Seconds
+from nb_agents.events.base_event import BaseEvent, Count, ExitCode, Seconds
 
 __all__ = [
     "ApprovalAsked",

@@ -14,10 +14,10 @@ import anyio
 
 from nb_agents.models.retry import retry_delay_s
 
-__all__ = ["Hold", "Terms", "bind_terms", "terms"]
+__all__ = ["PauseGate", "RunPolicy", "bind_policy", "current_policy"]
 
 
-class Hold:
+class PauseGate:
     """A pause that work waits out at its boundaries; lives on the loop."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ async def _by_default(error: Exception, attempt: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunPolicy:
     """What a run grants.
 
     Attributes:
@@ -70,21 +70,21 @@ class Terms:
             seconds to wait before the next one; None means that there is none.
     """
 
-    hold: Hold = field(default_factory=Hold)
+    hold: PauseGate = field(default_factory=PauseGate)
     retry_delay_s: Callable[[Exception, int], Awaitable[float | None]] = _by_default
 
 
-_current: ContextVar[Terms | None] = ContextVar("nb_agents_terms", default=None)
+_current: ContextVar[RunPolicy | None] = ContextVar("nb_agents_run_policy", default=None)
 
 
-def terms() -> Terms:
-    """Give the terms of the run that this code works for, or the default ones."""
-    return _current.get() or Terms()
+def current_policy() -> RunPolicy:
+    """Return the policy of the run that this code works for, or the default one."""
+    return _current.get() or RunPolicy()
 
 
 @contextmanager
-def bind_terms(granted: Terms) -> Iterator[None]:
-    """Make ``granted`` what `terms` gives, within the block and the tasks that it starts."""
+def bind_policy(granted: RunPolicy) -> Iterator[None]:
+    """Make ``granted`` the current policy within the block and the tasks that it starts."""
     reset = _current.set(granted)
     try:
         yield

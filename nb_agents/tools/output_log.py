@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from nb_agents.masking import Mask
 
-__all__ = ["MAX_SHOWN_CHARS", "Transcript", "kept_folder", "last_chars"]
+__all__ = ["MAX_SHOWN_CHARS", "OutputLog", "kept_folder", "last_chars"]
 
 MAX_SHOWN_CHARS = 20_000
 """What a model is shown of one command, half of it from the end."""
@@ -46,7 +46,7 @@ def last_chars(text: str, most: int) -> str:
     return end[blank.end() :] if blank else end
 
 
-class Transcript:
+class OutputLog:
     """What one command wrote, in the order in which it came.
 
     Args:

@@ -10,7 +10,7 @@ from nb_agents.config.recipe import Step
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.crew import worker_for
+from nb_agents.recipes.agent_lookup import resolve_agent
 
 TEAM = TeamSpec.model_validate(
     {
@@ -58,7 +58,7 @@ ALL = usable("openai", "claude", "gemini", "azure_openai")
 def test_a_name_a_pattern_or_the_first_agent_decides_who_works(
     name: str, agent: str, why: str
 ) -> None:
-    worker = worker_for(step(name), TEAM, ALL)
+    worker = resolve_agent(step(name), TEAM, ALL)
 
     assert (worker.agent.id, worker.why) == (agent, why)
     assert worker.agent == next(a for a in TEAM.agents if a.id == agent)
@@ -93,7 +93,7 @@ def test_a_name_a_pattern_or_the_first_agent_decides_who_works(
 def test_a_step_gets_the_model_that_it_names_if_there_is_such_a_one(
     agent: str, keys: dict[str, Any], model: str, why: str
 ) -> None:
-    worker = worker_for(step(agent, **keys), TEAM, ALL)
+    worker = resolve_agent(step(agent, **keys), TEAM, ALL)
 
     assert f"{worker.agent.backend.type}:{worker.agent.backend.model}" == model
     assert worker.agent.id == agent
@@ -106,20 +106,20 @@ def test_the_first_preference_that_can_be_had_counts() -> None:
         {"provider": "google", "model": "pro"},
         {"provider": "anthropic", "model": "haiku"},
     ]
-    worker = worker_for(step(provider_preferences=wishes), TEAM, usable("openai", "claude"))
+    worker = resolve_agent(step(provider_preferences=wishes), TEAM, usable("openai", "claude"))
 
     assert (worker.agent.backend.type, worker.agent.backend.model) == ("claude", "haiku")
 
 
 def test_a_model_of_the_same_provider_is_called_with_the_same_key() -> None:
-    worker = worker_for(step(provider="openai", model="gpt-6"), TEAM, ALL)
+    worker = resolve_agent(step(provider="openai", model="gpt-6"), TEAM, ALL)
 
     key = worker.agent.backend.api_key
     assert key is not None and key.get_secret_value() == "k"
 
 
 def test_a_key_goes_to_no_other_provider() -> None:
-    worker = worker_for(step(provider="anthropic", model="haiku"), TEAM, ALL)
+    worker = resolve_agent(step(provider="anthropic", model="haiku"), TEAM, ALL)
 
     assert worker.agent.backend.api_key is None
 
@@ -128,7 +128,7 @@ def test_another_providers_model_works_with_the_agents_own_tools_and_rules() -> 
     keys = {"data_store": True, "tool_policy": [{"match": "*", "action": "ask"}]}
     backend = {"type": "openai", "model": "gpt-5", "enable_mcp_command_line": True, **keys}
     team = TeamSpec.model_validate({"agents": [{"id": "writer", "backend": backend}]})
-    worker = worker_for(step(provider="anthropic", model="haiku"), team, ALL)
+    worker = resolve_agent(step(provider="anthropic", model="haiku"), team, ALL)
 
     own, used = team.agents[0].backend, worker.agent.backend
     assert (used.type, used.model) == ("claude", "haiku")
@@ -148,7 +148,9 @@ def test_a_required_model_that_is_not_to_be_had_is_an_error(
     wish: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(RecipeError, match=f"Step 's' requires {said}, which is not to be had"):
-        worker_for(step(provider_preferences=[wish | {"required": True}]), TEAM, usable("openai"))
+        resolve_agent(
+            step(provider_preferences=[wish | {"required": True}]), TEAM, usable("openai")
+        )
 
 
 def test_a_required_model_is_none_when_another_preference_can_be_had() -> None:
@@ -156,7 +158,7 @@ def test_a_required_model_is_none_when_another_preference_can_be_had() -> None:
         {"provider": "google", "model": "pro", "required": True},
         {"provider": "anthropic", "model": "haiku"},
     ]
-    worker = worker_for(step(provider_preferences=wishes), TEAM, usable("claude"))
+    worker = resolve_agent(step(provider_preferences=wishes), TEAM, usable("claude"))
 
     assert worker.agent.backend.model == "haiku"
 
@@ -165,4 +167,4 @@ def test_an_agent_without_wishes_is_not_looked_into() -> None:
     def never(agent: AgentSpec) -> bool:
         raise AssertionError(agent)
 
-    assert worker_for(step(), TEAM, never).agent.id == "writer"
+    assert resolve_agent(step(), TEAM, never).agent.id == "writer"

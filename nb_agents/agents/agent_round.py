@@ -18,19 +18,19 @@ import anyio.lowlevel
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
-from nb_agents.agents.boundary import Boundary
 from nb_agents.agents.cuts import Cut, told
 from nb_agents.agents.decisions import (
     Decision,
     Offer,
-    Seat,
+    RoundContext,
     decision_tools,
     has_refused_answer,
 )
-from nb_agents.agents.draft import Draft
 from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
 from nb_agents.agents.replies import Replies
-from nb_agents.agents.terms import terms
+from nb_agents.agents.run_policy import current_policy
+from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.stream_buffer import Draft
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, usage_of
@@ -43,7 +43,7 @@ from nb_agents.unicode import well_formed
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 
-__all__ = ["AgentTurn"]
+__all__ = ["AgentRound"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -57,7 +57,7 @@ LEFT_IN_THREAD = (
 CANCELLED_RETURN = "Cancelled: the run was stopped before this call began."
 
 
-class AgentTurn:
+class AgentRound:
     """Runs one agent through one round.
 
     Args:
@@ -80,8 +80,8 @@ class AgentTurn:
         backend: Backend,
         toolbox: Toolbox,
         emit: Callable[[ev.Event], None],
-        seat: Seat,
-        boundary: Boundary,
+        seat: RoundContext,
+        boundary: StopScope,
         *,
         calls: int = 0,
     ) -> None:
@@ -167,7 +167,7 @@ class AgentTurn:
         """Make one model request, tried again as `retry` says."""
         self._calls += 1
         for attempt in count(1):
-            await self._boundary.ready()
+            await self._boundary.wait_if_paused()
             if note := self._seat.hear():
                 _add_note(messages, note)
             self._emit(ev.ModelStarted(agent=self._agent, call=self._calls, attempt=attempt))
@@ -175,7 +175,7 @@ class AgentTurn:
                 return await self._stream(messages)
             except Exception as exc:
                 logger.debug("%s: model call failed", self._agent, exc_info=True)
-                delay_s = await terms().retry_delay_s(exc, attempt)
+                delay_s = await current_policy().retry_delay_s(exc, attempt)
                 error = describe(exc)
                 self._emit(
                     ev.ModelFailed(
@@ -246,7 +246,7 @@ class AgentTurn:
             self._finish_tool(call, f"{exchange.call}.{number}", "error", result)
         try:
             while calls:
-                await self._boundary.ready()
+                await self._boundary.wait_if_paused()
                 number, call = calls.pop(0)
                 made = ToolCall(self._agent, is_repeated=number in exchange.begun)
                 with calling(made):

@@ -7,17 +7,17 @@ from typing import Any
 import anyio
 import pytest
 
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken
 from nb_agents.config.recipe_limits import Backoff, RateLimiting
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.pace import Pace, Slowness, after_success, after_throttling
+from nb_agents.recipes.rate_limiter import RateLimiter, Throttle, after_success, after_throttling
 
 BACKOFF = Backoff(initial_delay_ms=1000, max_delay_ms=5000, multiplier=2, reset_after_success=3)
 
 
 def test_each_too_many_doubles_the_delay_up_to_the_longest() -> None:
-    slow, delays = Slowness(), []
+    slow, delays = Throttle(), []
     for _ in range(4):
         slow = after_throttling(slow, BACKOFF)
         delays.append(slow.delay_s)
@@ -26,16 +26,16 @@ def test_each_too_many_doubles_the_delay_up_to_the_longest() -> None:
 
 
 def test_the_delay_is_gone_after_enough_successes_in_a_row() -> None:
-    slow = after_throttling(Slowness(), BACKOFF)
+    slow = after_throttling(Throttle(), BACKOFF)
     slow = after_success(after_success(slow, BACKOFF), BACKOFF)
-    assert slow == Slowness(1, 2)
+    assert slow == Throttle(1, 2)
 
-    assert after_success(slow, BACKOFF) == Slowness()
-    assert after_throttling(slow, BACKOFF) == Slowness(2, 0)
+    assert after_success(slow, BACKOFF) == Throttle()
+    assert after_throttling(slow, BACKOFF) == Throttle(2, 0)
 
 
 def test_nothing_slows_down_where_backoff_is_off() -> None:
-    assert after_throttling(Slowness(), Backoff(enabled=False)) == Slowness()
+    assert after_throttling(Throttle(), Backoff(enabled=False)) == Throttle()
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_nothing_slows_down_where_backoff_is_off() -> None:
 )
 def test_a_template_that_gives_no_number_is_an_error(limits: Any, between: Any) -> None:
     with pytest.raises(RecipeError, match=r"\{\{n\}\} can't be used in rate_limiting: 'many' is"):
-        Pace(RateLimiting.model_validate(limits), between, {"n": "many"})
+        RateLimiter(RateLimiting.model_validate(limits), between, {"n": "many"})
 
 
-async def _most_at_the_same_time(pace: Pace, count: int) -> int:
+async def _most_at_the_same_time(pace: RateLimiter, count: int) -> int:
     """Begin steps; give how many were in their turn when no more could begin."""
     inside = most = 0
     go_on = anyio.Event()
 
     async def one() -> None:
         nonlocal inside, most
-        with Boundary(CancelToken("r")) as boundary:
+        with StopScope(CancelToken("r")) as boundary:
             async with pace.turn(boundary):
                 inside += 1
                 most = max(most, inside)
@@ -78,16 +78,16 @@ async def _most_at_the_same_time(pace: Pace, count: int) -> int:
 async def test_at_most_so_many_steps_are_at_work(given: Any, most: int) -> None:
     limits = RateLimiting(max_concurrent_llm=given)
 
-    assert await _most_at_the_same_time(Pace(limits, 0, {"n": "3"}), 5) == most
+    assert await _most_at_the_same_time(RateLimiter(limits, 0, {"n": "3"}), 5) == most
 
 
 async def test_a_recipe_without_limits_has_none() -> None:
-    assert await _most_at_the_same_time(Pace(None, 0, {}), 50) == 50
+    assert await _most_at_the_same_time(RateLimiter(None, 0, {}), 50) == 50
 
 
 async def test_a_slot_is_free_again_after_a_failure() -> None:
-    pace = Pace(RateLimiting(max_concurrent_llm=1), 0, {})
-    with Boundary(CancelToken("r")) as boundary:
+    pace = RateLimiter(RateLimiting(max_concurrent_llm=1), 0, {})
+    with StopScope(CancelToken("r")) as boundary:
         with pytest.raises(ZeroDivisionError):
             async with pace.turn(boundary):
                 raise ZeroDivisionError
@@ -97,21 +97,21 @@ async def test_a_slot_is_free_again_after_a_failure() -> None:
 
 @pytest.mark.parametrize("limits, between", [({"min_delay_ms": 60_000}, 0), ({}, 60_000)])
 async def test_the_next_step_waits_and_a_stop_ends_its_waiting(limits: Any, between: int) -> None:
-    pace = Pace(RateLimiting.model_validate(limits), between, {})
+    pace = RateLimiter(RateLimiting.model_validate(limits), between, {})
     await _second_is_stopped(pace)
 
 
 async def test_after_too_many_the_very_next_step_waits() -> None:
-    pace = Pace(RateLimiting(backoff=Backoff(initial_delay_ms=60_000)), 0, {})
+    pace = RateLimiter(RateLimiting(backoff=Backoff(initial_delay_ms=60_000)), 0, {})
     await _second_is_stopped(pace, throttled=True)
 
 
-async def _second_is_stopped(pace: Pace, throttled: bool = False) -> None:
+async def _second_is_stopped(pace: RateLimiter, throttled: bool = False) -> None:
     token = CancelToken("r")
     entered: list[int] = []
 
     async def step(number: int) -> None:
-        with Boundary(token) as boundary:
+        with StopScope(token) as boundary:
             try:
                 async with pace.turn(boundary):
                     entered.append(number)
@@ -131,7 +131,7 @@ async def _second_is_stopped(pace: Pace, throttled: bool = False) -> None:
 
 async def test_after_enough_successes_no_step_waits() -> None:
     limits = RateLimiting(backoff=Backoff(initial_delay_ms=100, reset_after_success=1))
-    pace = Pace(limits, 0, {})
+    pace = RateLimiter(limits, 0, {})
     pace.throttled()
     pace.succeeded()
     await _turn(pace)  # waits for what the server asked for
@@ -139,7 +139,7 @@ async def test_after_enough_successes_no_step_waits() -> None:
     assert await _most_at_the_same_time(pace, 3) == 3
 
 
-async def _turn(pace: Pace) -> None:
-    with Boundary(CancelToken("r")) as boundary:
+async def _turn(pace: RateLimiter) -> None:
+    with StopScope(CancelToken("r")) as boundary:
         async with pace.turn(boundary):
             pass

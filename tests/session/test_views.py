@@ -9,7 +9,7 @@ import pytest
 
 from nb_agents import events as ev
 from nb_agents.session.layout import TurnPaths
-from nb_agents.session.turn import answer_text, metadata, write_atomic, write_views
+from nb_agents.session.views import answer_text, metadata, write_atomic, write_views
 from nb_agents.view import RunView
 from tests.session.turns import (
     ADA,

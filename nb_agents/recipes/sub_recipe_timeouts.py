@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from nb_agents.agents.terms import terms
+from nb_agents.agents.run_policy import current_policy
 from nb_agents.cancel import CancellationStatus, CancelToken
 from nb_agents.recipes.addresses import is_within
-from nb_agents.recipes.work import Limit
+from nb_agents.recipes.tasks import Limit
 
-__all__ = ["Clocks"]
+__all__ = ["SubRecipeTimeouts"]
 
 STILL_S = 0.5
 """How closely the time is told in which a clock stands still."""
@@ -30,7 +30,7 @@ class _Clock:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
-class Clocks:
+class SubRecipeTimeouts:
     """Times the called recipes of one run, from where each begins in it. Lives on the loop.
 
     As with the time limit of a whole run, neither a pause counts nor the time in which a person is
@@ -81,7 +81,7 @@ class Clocks:
             while left_s > 0:
                 began = anyio.current_time()
                 await anyio.sleep(min(left_s, STILL_S))
-                if not (terms().hold.is_on or self._only_waits(limit.address)):
+                if not (current_policy().hold.is_on or self._only_waits(limit.address)):
                     left_s -= anyio.current_time() - began
             why = f"The recipe took longer than {limit.timeout_s:g} s."
             self._over(limit.address, why)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.shell import render_command
+from nb_agents.recipes.shell_values import render_command
 from nb_agents.recipes.template import render
 
 CANARY = "canary"

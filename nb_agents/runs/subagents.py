@@ -23,22 +23,22 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from nb_agents import events as ev
-from nb_agents.agents.agent import AgentTurn
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Answered
 from nb_agents.agents.replay import dump_messages
+from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, UserError
 from nb_agents.models.backend import Backend
-from nb_agents.recipes.agent_step import StepSeat, toolbox
+from nb_agents.recipes.agent_step import StepContext, toolbox
 from nb_agents.runs.loop import submit
 from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.call import current_call
 from nb_agents.tools.policy import AgentTools
 
-__all__ = ["Children", "Home", "MAX_CHILDREN", "MAX_DEPTH", "call"]
+__all__ = ["Home", "MAX_CHILDREN", "MAX_DEPTH", "SubAgents", "call"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -99,11 +99,11 @@ class _Child:
     spec: AgentSpec
     workspace: Path
     token: CancelToken
-    turn: AgentTurn | None = None
+    turn: AgentRound | None = None
     has_asked: bool = False
 
 
-class Children:
+class SubAgents:
     """The agents that are called in one run. Lives on the loop.
 
     Args:
@@ -286,7 +286,7 @@ class Children:
         self._at_work[child.id] = child
         text, error, outcome = "", "", "killed"
         try:
-            with Boundary(child.token) as boundary:
+            with StopScope(child.token) as boundary:
                 try:
                     boundary.checkpoint()
                     text = await self._answer(child, asked, boundary)
@@ -312,7 +312,7 @@ class Children:
         del self._at_work[child.id]
         self._changed.set()
 
-    async def _answer(self, child: _Child, asked: str, boundary: Boundary) -> str:
+    async def _answer(self, child: _Child, asked: str, boundary: StopScope) -> str:
         spec, home = child.spec, self._home
         backend = await self._backend(spec)
         tools = await home.tools(
@@ -326,12 +326,12 @@ class Children:
             child.has_asked |= isinstance(event, ev.ModelStarted)
             self._emit(event)
 
-        child.turn = AgentTurn(
+        child.turn = AgentRound(
             child.id,
             backend,
             toolbox(child.workspace, home.context, tools),
             emit,
-            StepSeat(child.id, (), 0, emit),
+            StepContext(child.id, (), 0, emit),
             boundary,
         )
         decision = await child.turn.run(messages)
@@ -389,7 +389,7 @@ async def call(name: str, input: str) -> str:
 
 
 async def _outcome(
-    children: Children, name: str, asked: str, caller: str, token: CancelToken
+    children: SubAgents, name: str, asked: str, caller: str, token: CancelToken
 ) -> str | BaseException:
     """Run a child; a stop that went up from here would end the loop of all runs."""
     try:
@@ -418,4 +418,4 @@ def _why(child: _Child, exc: Exception) -> str:
     return str(exc) or type(exc).__name__
 
 
-_children: ContextVar[Children | None] = ContextVar("nb_agents_children", default=None)
+_children: ContextVar[SubAgents | None] = ContextVar("nb_agents_children", default=None)

@@ -1,6 +1,6 @@
 """A cancel token as the event loop feels it.
 
-Inside ``with Boundary(token)`` the token is bound for `checkpoint`; waits made through it end at a
+Inside ``with StopScope(token)`` the token is bound for `checkpoint`; waits made through it end at a
 graceful stop, and an immediate stop cancels whatever the block awaits.
 """
 
@@ -16,30 +16,31 @@ from types import TracebackType
 
 import anyio
 
-from nb_agents.agents.terms import terms
+from nb_agents.agents.run_policy import current_policy
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, bind
 
-__all__ = ["Boundary", "person_asked"]
+__all__ = ["StopScope", "person_asked"]
 
-_around: ContextVar[tuple[Boundary, ...]] = ContextVar("nb_agents_boundaries", default=())
+_around: ContextVar[tuple[StopScope, ...]] = ContextVar("nb_agents_boundaries", default=())
 
 
-class Boundary:
+class StopScope:
     """Connects a token to the running task; use it as a context manager, on the loop.
 
     Leaving the block swallows the cancellation that an immediate stop made, and no other.
 
     Args:
         token: The token of the work inside.
-        patient: Whether a graceful stop lets the block come to its end: then only waits end at it.
+        ignore_graceful: Whether a graceful stop lets the block come to its end: then only waits
+            end at it.
 
     Attributes:
         asked_s: Seconds of the run's time in which the block waited for a person's answer.
     """
 
-    def __init__(self, token: CancelToken, *, patient: bool = False) -> None:
+    def __init__(self, token: CancelToken, *, ignore_graceful: bool = False) -> None:
         self._token = token
-        self._felt = token.patient(token.name) if patient else token
+        self._felt = token.immediate_only_child(token.name) if ignore_graceful else token
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._asked = anyio.Event()
@@ -51,7 +52,7 @@ class Boundary:
         self.asked_s = 0.0
 
     @property
-    def stands_still(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether the block waits for a pause to end, or for a person's answer."""
         return self._holds > 0
 
@@ -60,7 +61,7 @@ class Boundary:
         """Whether an immediate stop cancelled what the block awaited."""
         return self._scope.cancelled_caught
 
-    def __enter__(self) -> Boundary:
+    def __enter__(self) -> StopScope:
         self._bound.__enter__()
         self._around = _around.set((*_around.get(), self))
         self._scope.__enter__()
@@ -83,16 +84,16 @@ class Boundary:
         """Raise AgentStopped if a stop was asked for that the block feels."""
         self._felt.checkpoint()
 
-    async def ready(self) -> None:
+    async def wait_if_paused(self) -> None:
         """Wait while the run is paused; the block's own time does not count meanwhile.
 
         Raises:
             AgentStopped: A stop was asked for that the block feels.
         """
-        hold = terms().hold
+        hold = current_policy().hold
         if hold.is_on:
             with self._clocks_stopped():
-                await self.until(hold.wait_over)
+                await self.wait_or_stop(hold.wait_over)
         self.checkpoint()
 
     @contextmanager
@@ -122,13 +123,13 @@ class Boundary:
             self._stood = [(clock, clock.deadline - now) for clock in self._clocks]
             for clock in self._clocks:
                 clock.deadline = math.inf
-            self._held_from = terms().hold.clock()  # which no pause lets go on
+            self._held_from = current_policy().hold.clock()  # which no pause lets go on
         try:
             yield
         finally:
             self._holds -= 1
             if not self._holds:
-                self.asked_s += terms().hold.clock() - self._held_from
+                self.asked_s += current_policy().hold.clock() - self._held_from
                 for clock, left_s in self._stood:
                     clock.deadline = anyio.current_time() + left_s
 
@@ -145,7 +146,7 @@ class Boundary:
             await self._asked.wait()
         self._token.checkpoint()
 
-    async def until(self, ready: Callable[[], Awaitable[object]]) -> None:
+    async def wait_or_stop(self, ready: Callable[[], Awaitable[object]]) -> None:
         """Wait for something, unless a stop is or gets asked for.
 
         Args:

@@ -21,8 +21,8 @@ from pydantic_ai.messages import (
     ToolCallPartDelta,
 )
 
-from nb_agents.agents import draft
-from nb_agents.agents.draft import Draft, read_arguments
+from nb_agents.agents import stream_buffer
+from nb_agents.agents.stream_buffer import Draft, read_arguments
 from nb_agents.errors import ReplyTooLongError
 
 TEXTS = [
@@ -130,7 +130,7 @@ def test_a_part_that_starts_anew_keeps_the_words_of_the_first() -> None:
 
 
 def test_a_reply_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft, "MAX_REPLY_CHARS", 10)
+    monkeypatch.setattr(stream_buffer, "MAX_REPLY_CHARS", 10)
     gathered = Draft("a", 1)
     gathered.add(PartStartEvent(index=0, part=TextPart("01234")))
     with pytest.raises(ReplyTooLongError, match="limit of 10 characters"):

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.agents import coordination as co
-from nb_agents.agents.coordination import Coordination, Finish, NoAnswer, Present, Work
+from nb_agents.agents import voting
 from nb_agents.agents.rules import Rules
+from nb_agents.agents.voting import Coordination, Finish, NoAnswer, Present, Work
 
 
 def answer(agent: str, text: str = "x") -> ev.Event:
@@ -43,16 +43,16 @@ def hears(agent: str, heard: int = 1) -> ev.Event:
 
 
 def state(order: str, *events: ev.Event) -> Coordination:
-    result = co.begin(order.split())
+    result = voting.begin(order.split())
     for event in events:
-        result = co.apply(result, event)
+        result = voting.apply(result, event)
     return result
 
 
 NOBODY = "Nobody of that name has an answer. Vote for one of:"
 
 # Agents are registered as z, a, m, so that registration order is not the alphabet's.
-STEPS: dict[str, tuple[list[ev.Event], co.Step]] = {
+STEPS: dict[str, tuple[list[ev.Event], voting.Step]] = {
     "everybody starts": ([], Work(("z", "a", "m"))),
     "an answer leaves all at work, its author too": ([answer("z")], Work(("z", "a", "m"))),
     "a voter waits": ([answer("z"), vote("a", "z", z=1)], Work(("z", "m"))),
@@ -149,14 +149,14 @@ STEPS: dict[str, tuple[list[ev.Event], co.Step]] = {
 @pytest.mark.parametrize("case", STEPS)
 def test_next_step(case: str) -> None:
     events, step = STEPS[case]
-    assert co.next_step(state("z a m", *events), Rules()) == step
+    assert voting.next_step(state("z a m", *events), Rules()) == step
 
 
 ALL_ANSWERED = [answer("a", "1"), answer("z", "2"), answer("m", "3")]
 ALL_FOR_A = [vote(agent, "a", z=1, a=1, m=1) for agent in "zam"]
 EVERYBODY = Work(("z", "a", "m"))
 
-RULES: dict[str, tuple[Rules, list[ev.Event], co.Step]] = {
+RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "one that has used up its answers still votes": (
         Rules(max_answers_each=1),
         [answer("z")],
@@ -316,7 +316,7 @@ RULES: dict[str, tuple[Rules, list[ev.Event], co.Step]] = {
 @pytest.mark.parametrize("case", RULES)
 def test_next_step_by_the_rules(case: str) -> None:
     rules, events, step = RULES[case]
-    assert co.next_step(state("z a m", *events), rules) == step
+    assert voting.next_step(state("z a m", *events), rules) == step
 
 
 BALANCED, STRICT = Rules(max_similarity=0.70), Rules(max_similarity=0.50)
@@ -346,13 +346,13 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         Rules(),
         [answer("a", "same")],
         "same",
-        co.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best"),
+        voting.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best"),
     ),
     "word for word its own": (
         Rules(),
         [answer("z", "same")],
         "same",
-        co.DUPLICATE.format(owner="yourself", or_vote=", or vote for the best"),
+        voting.DUPLICATE.format(owner="yourself", or_vote=", or vote for the best"),
     ),
     "word for word its own, after a follow-up text": (
         BALANCED,
@@ -364,13 +364,13 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         Rules(skips_voting=True),
         [answer("z", "same"), said(), hears("z"), answer("z", "same")],
         "same",
-        co.DUPLICATE.format(owner="yourself", or_vote=""),
+        voting.DUPLICATE.format(owner="yourself", or_vote=""),
     ),
     "word for word another's, after a follow-up text": (
         Rules(),
         [answer("a", "same"), said(), hears("z")],
         "same",
-        co.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best"),
+        voting.DUPLICATE.format(owner="agent1", or_vote=", or vote for the best"),
     ),
     "over its own limit, before a follow-up text": (
         Rules(max_answers_each=1, max_answers_all=1),
@@ -388,7 +388,7 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         Rules(skips_voting=True),
         [answer("a", "same")],
         "same",
-        co.DUPLICATE.format(owner="agent1", or_vote=""),
+        voting.DUPLICATE.format(owner="agent1", or_vote=""),
     ),
     "word for word an answer that was outdone": (
         Rules(),
@@ -401,7 +401,7 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         BALANCED,
         [answer("a", OLD)],
         "Six, five; four! THREE two",
-        co.NOT_NEW.format(share=5 / 6, owner="agent1", or_vote=", or vote for the best"),
+        voting.NOT_NEW.format(share=5 / 6, owner="agent1", or_vote=", or vote for the best"),
     ),
     "balanced takes 0.70": (
         BALANCED,
@@ -413,7 +413,7 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
         STRICT,
         [answer("m", OLD), answer("a", "others words")],
         "one two three four",
-        co.NOT_NEW.format(share=4 / 6, owner="agent2", or_vote=", or vote for the best"),
+        voting.NOT_NEW.format(share=4 / 6, owner="agent2", or_vote=", or vote for the best"),
     ),
     "strict takes 0.50": (STRICT, [answer("a", OLD)], "one two three", ""),
 }
@@ -422,7 +422,7 @@ ANSWERS: dict[str, tuple[Rules, list[ev.Event], str, str]] = {
 @pytest.mark.parametrize("case", ANSWERS)
 def test_an_answer_is_judged(case: str) -> None:
     rules, events, text, refusal = ANSWERS[case]
-    assert co.judge_answer(state("z a m", *events), rules, "z", text) == refusal
+    assert voting.judge_answer(state("z a m", *events), rules, "z", text) == refusal
 
 
 @pytest.mark.parametrize(
@@ -440,17 +440,19 @@ def test_an_answer_is_judged(case: str) -> None:
         ([answer("solo"), said(), hears("solo"), timed_out("solo")], Finish("solo")),
     ],
 )
-def test_a_team_of_one_neither_votes_nor_presents(events: list[ev.Event], step: co.Step) -> None:
-    assert co.next_step(state("solo", *events), Rules()) == step
+def test_a_team_of_one_neither_votes_nor_presents(
+    events: list[ev.Event], step: voting.Step
+) -> None:
+    assert voting.next_step(state("solo", *events), Rules()) == step
 
 
 @pytest.mark.parametrize(
     ("events", "target", "known", "judgement"),
     [
-        ([], "z", {}, co.NO_ANSWERS),
+        ([], "z", {}, voting.NO_ANSWERS),
         ([answer("z")], "z", {"z": 1}, ""),
-        ([answer("z")], "z", {}, co.STALE),
-        ([answer("z"), answer("z")], "z", {"z": 1}, co.STALE),
+        ([answer("z")], "z", {}, voting.STALE),
+        ([answer("z"), answer("z")], "z", {"z": 1}, voting.STALE),
         (
             [answer("z")],
             "a",
@@ -468,17 +470,17 @@ def test_a_team_of_one_neither_votes_nor_presents(events: list[ev.Event], step: 
 def test_a_vote_is_judged(
     events: list[ev.Event], target: str, known: dict[str, int], judgement: str
 ) -> None:
-    assert co.judge_vote(state("z a m", *events), "a", target, known) == judgement
+    assert voting.judge_vote(state("z a m", *events), "a", target, known) == judgement
 
 
 def test_labels_go_by_sorted_id_and_tell_nothing_of_the_order() -> None:
-    assert co.labels(state("z a m")) == {"agent1": "a", "agent2": "m", "agent3": "z"}
+    assert voting.labels(state("z a m")) == {"agent1": "a", "agent2": "m", "agent3": "z"}
 
 
 def test_applying_an_event_leaves_the_old_state_as_it_was() -> None:
     before = state("z a", answer("z"))
-    co.apply(before, answer("a"))
-    co.apply(before, vote("a", "z", z=1))
+    voting.apply(before, answer("a"))
+    voting.apply(before, vote("a", "z", z=1))
     assert before == state("z a", answer("z"))
 
 
@@ -495,19 +497,19 @@ class SimulatedTeam:
     rounds: dict[str, dict[str, int]] = field(default_factory=dict)
     rejected: Counter[str] = field(default_factory=Counter)
 
-    def run(self) -> tuple[Coordination, co.Step]:
-        team = co.begin(self.order)
+    def run(self) -> tuple[Coordination, voting.Step]:
+        team = voting.begin(self.order)
         for _ in range(1500):
             if self.texts_left and self.choose(8) == 0:
                 self.texts_left -= 1
                 team = self._note(team, said())
-            step = co.next_step(team, self.rules)
+            step = voting.next_step(team, self.rules)
             if not isinstance(step, Work):
                 return team, step
             assert step.agents and not set(step.agents) & (team.out | team.resting)
             for agent in step.agents:
                 if agent not in self.rounds:
-                    known = self.rounds[agent] = co.seen(team)
+                    known = self.rounds[agent] = voting.seen(team)
                     opens = ev.RoundStarted(agent=agent, number=1, seen=known, heard=len(team.said))
                     team = self._note(team, opens)
             running = sorted(self.rounds)
@@ -518,7 +520,7 @@ class SimulatedTeam:
 
     def _note(self, team: Coordination, event: ev.Event) -> Coordination:
         self.log.append(event)
-        return co.apply(team, event)
+        return voting.apply(team, event)
 
     def _go_on(self, team: Coordination, agent: str) -> ev.Event | None:
         if team.unheard(agent) and self.choose(2):
@@ -528,7 +530,7 @@ class SimulatedTeam:
         if what < 3:
             del self.rounds[agent]
             return (fail, end, timed_out)[what](agent)
-        may_vote = known and not self.rules.skips_voting and co.voting_is_open(team, self.rules)
+        may_vote = known and not self.rules.skips_voting and voting.voting_is_open(team, self.rules)
         if not may_vote or (what < 12 and self.answers_left > 0):
             return self._answer(team, agent)
         targets = sorted(known)
@@ -542,15 +544,15 @@ class SimulatedTeam:
         texts = [revisions[-1] for revisions in team.answers.values()]
         copies = bool(texts) and self.choose(3) == 0
         text = texts[self.choose(len(texts))] if copies else f"{agent} {len(self.log)}"
-        refusal = co.judge_answer(team, self.rules, agent, text)
+        refusal = voting.judge_answer(team, self.rules, agent, text)
         confirms = team.said and text == team.answers.get(agent, ("",))[-1]
         assert refusal or not copies or confirms
         if not refusal:
             del self.rounds[agent]
             return answer(agent, text)
         self.rejected[agent] += 1
-        self.rounds[agent] = co.seen(team)
-        if self.rejected[agent] < co.MAX_REJECTED_TURNS:
+        self.rounds[agent] = voting.seen(team)
+        if self.rejected[agent] < voting.MAX_REJECTED_TURNS:
             return None
         del self.rounds[agent]
         return fail(agent)
@@ -607,7 +609,7 @@ def test_any_rules_and_order_of_events_end_with_every_answer_heard_texts_and_fre
         vote_cast = team.log[cast[-1]]
         assert cast[-1] > last_answer
         assert isinstance(vote_cast, ev.VoteCast)
-        assert (vote_cast.target, vote_cast.seen) == (target, co.seen(final))
+        assert (vote_cast.target, vote_cast.seen) == (target, voting.seen(final))
     if isinstance(step, NoAnswer):
         assert not given_answers
         return
@@ -649,12 +651,12 @@ def test_any_events_at_all_leave_a_state_that_knows_its_next_step(
 ) -> None:
     order = ["a", "b", "c"]
     ids = [*order, "stranger"]
-    team = co.begin(order)
+    team = voting.begin(order)
     for kind, who, whom in raw:
         agent, target = ids[who], ids[whom]
         events: list[ev.Event] = [
             answer(agent),
-            vote(agent, target, **co.seen(team)),
+            vote(agent, target, **voting.seen(team)),
             vote(agent, target),
             fail(agent),
             end(agent),
@@ -665,8 +667,8 @@ def test_any_events_at_all_leave_a_state_that_knows_its_next_step(
             hears(agent, who),
             ev.PresentationStarted(agent=agent),
         ]
-        team = co.apply(team, events[kind])
-        step = co.next_step(team, rules)
+        team = voting.apply(team, events[kind])
+        step = voting.next_step(team, rules)
         assert set(team.votes) <= set(order) and set(team.votes.values()) <= set(team.answers)
         if isinstance(step, Work):
             assert set(step.agents) <= set(team.live)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nb_agents.events.base import BaseEvent, Count, Seconds
+from nb_agents.events.base_event import BaseEvent, Count, Seconds
 
 __all__ = [
     "AgentInfo",

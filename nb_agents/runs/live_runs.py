@@ -21,10 +21,10 @@ from nb_agents.runs.debug import open_debug_log
 from nb_agents.runs.interrupts import interrupts_held
 from nb_agents.runs.loop import ensure_loop, submit
 from nb_agents.runs.run import Run
-from nb_agents.runs.work import Work
+from nb_agents.runs.turn_spec import Work
 from nb_agents.session import layout
 from nb_agents.session.layout import TurnPaths
-from nb_agents.session.turn import read_json
+from nb_agents.session.views import read_json
 
 __all__ = [
     "config_path",

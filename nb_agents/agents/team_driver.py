@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from nb_agents import events as ev
-from nb_agents.agents import coordination as co
-from nb_agents.agents.agent import AgentTurn
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents import voting
+from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.briefing import Briefing
 from nb_agents.agents.context_changes import telling_changes
 from nb_agents.agents.decisions import Abstained, Answered, Decision, Stale, Voted
 from nb_agents.agents.replay import OpenRound, Past, dump_messages, load_messages, load_round
 from nb_agents.agents.rules import rules_of
-from nb_agents.agents.seat import TeamSeat
-from nb_agents.agents.terms import terms
+from nb_agents.agents.run_policy import current_policy
+from nb_agents.agents.seat import TeamContext
+from nb_agents.agents.stop_scope import StopScope
 from nb_agents.agents.timing import Elapsed
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
@@ -101,16 +101,16 @@ class Team:
         self._briefing = Briefing(
             spec, self._rules, paths, task, history, list(context), tools or {}
         )
-        self._began = terms().hold.clock()
+        self._began = current_policy().hold.clock()
         self._token = token
         self._tokens = tokens
         self._publish = emit
-        past = past or Past(co.begin(self._agents))
+        past = past or Past(voting.begin(self._agents))
         self._state = past.state
         self._rounds = {a: past.round_numbers.get(a, 0) for a in self._agents}
         self._calls = {a: past.calls.get(a, 0) for a in self._agents}
         self._open_rounds = dict(past.rounds)
-        self._active: dict[str, AgentTurn] = {}
+        self._active: dict[str, AgentRound] = {}
         self._running: set[str] = set()
         self._was_cut_short = False
         self._changed = anyio.Event()
@@ -122,7 +122,7 @@ class Team:
 
     def hear(self, event: ev.Said) -> None:
         """Take a follow-up text that is journalled already, and wake those who have to hear it."""
-        self._state = co.apply(self._state, event)
+        self._state = voting.apply(self._state, event)
         self._changed.set()
 
     async def run(self) -> Result:
@@ -142,24 +142,24 @@ class Team:
     async def _work_through(self) -> Result:
         step = await self._coordinate()
         # A text may have been said while the last of them left.
-        while isinstance(step, co.Work) and not self._token.is_stopping:
+        while isinstance(step, voting.Work) and not self._token.is_stopping:
             step = await self._coordinate()
         match step:
-            case co.Present(winner=winner):
+            case voting.Present(winner=winner):
                 places = self._briefing.writable(winner) if len(self._agents) > 1 else ()
                 async with telling_changes(winner, places, self._emit):
                     return await self._present(winner)
-            case co.Finish(winner=winner) if not self._was_cut_short:
+            case voting.Finish(winner=winner) if not self._was_cut_short:
                 return Result(winner, self._state.answers[winner][-1])
-            case co.NoAnswer() if not self._token.is_stopping:
+            case voting.NoAnswer() if not self._token.is_stopping:
                 return Result()
         self._token.checkpoint()
         raise AssertionError(f"no way on from {step}")
 
-    async def _coordinate(self) -> co.Step:
+    async def _coordinate(self) -> voting.Step:
         """Let agents work until there is nothing left to do: what comes then."""
         async with anyio.create_task_group() as group:
-            while isinstance(step := co.next_step(self._state, self._rules), co.Work):
+            while isinstance(step := voting.next_step(self._state, self._rules), voting.Work):
                 if self._token.is_stopping and not self._running:
                     break
                 if not self._token.is_stopping:
@@ -169,7 +169,7 @@ class Team:
             if self._running and not self._token.is_stopping:
                 # The team's last answer was given, and nobody votes: the others write for nobody.
                 group.cancel_scope.cancel()
-        return co.next_step(self._state, self._rules)
+        return voting.next_step(self._state, self._rules)
 
     def _start(self, agents: Sequence[str], group: anyio.abc.TaskGroup) -> None:
         for agent in agents:
@@ -180,7 +180,7 @@ class Team:
     def _emit(self, event: ev.Event) -> None:
         if isinstance(event, ev.ModelStarted):
             self._calls[event.agent] = event.call
-        self._state = co.apply(self._state, event)
+        self._state = voting.apply(self._state, event)
         self._publish(event)
 
     async def _round(self, agent: str) -> None:
@@ -192,10 +192,10 @@ class Team:
 
     async def _work(self, agent: str) -> None:
         past = self._open_rounds.pop(agent, None)
-        boundary = Boundary(self._tokens[agent])
+        boundary = StopScope(self._tokens[agent])
         seat = self._take_seat(agent, past, boundary)
         limit_s, grace_s = seat.elapsed().round_limit_s, self._rules.round_grace_s
-        turn: AgentTurn | None = None
+        turn: AgentRound | None = None
         with (
             boundary,
             boundary.limit(None if limit_s is None else limit_s + grace_s) as clock,
@@ -232,7 +232,7 @@ class Team:
         self._was_cut_short |= self._token.is_stopping
         self._emit(ev.AgentEnded(agent=agent, outcome=outcome))
 
-    def _record(self, decision: Decision, seat: TeamSeat) -> bool:
+    def _record(self, decision: Decision, seat: TeamContext) -> bool:
         """Tell what a round ended in: whether it was recorded.
 
         It is judged once more, for a round that was cut while other tools of its response ran.
@@ -243,7 +243,7 @@ class Team:
                 if seat.judge_answer(answer):
                     return False
                 self._emit(ev.AnswerGiven(agent=agent, answer=answer))
-            case Voted(target=target, reason=reason) if not co.judge_vote(
+            case Voted(target=target, reason=reason) if not voting.judge_vote(
                 self._state, agent, target, known
             ):
                 self._emit(ev.VoteCast(agent=agent, target=target, reason=reason, seen=dict(known)))
@@ -254,11 +254,16 @@ class Team:
         return True
 
     def _take_seat(
-        self, agent: str, past: OpenRound | None, boundary: Boundary, *, is_presenting: bool = False
-    ) -> TeamSeat:
+        self,
+        agent: str,
+        past: OpenRound | None,
+        boundary: StopScope,
+        *,
+        is_presenting: bool = False,
+    ) -> TeamContext:
         number = past.number if past else self._rounds[agent] + 1
         limit_s = None if is_presenting else self._rules.round_limit_s(number)
-        clock = terms().hold.clock
+        clock = current_policy().hold.clock
         began = clock()
 
         def elapsed() -> Elapsed:
@@ -268,21 +273,21 @@ class Team:
                 now - self._began, rules.turn_limit_s, round_s, limit_s, rules.round_grace_s
             )
 
-        return TeamSeat(
+        return TeamContext(
             agent,
             self._rules,
             lambda: self._state,
             elapsed,
             self._emit,
-            dict(past.seen) if past else co.seen(self._state),
+            dict(past.seen) if past else voting.seen(self._state),
             past.news if past else 0,
             is_presenting,
         )
 
-    def _make_turn(self, seat: TeamSeat, boundary: Boundary) -> AgentTurn:
+    def _make_turn(self, seat: TeamContext, boundary: StopScope) -> AgentRound:
         agent = seat.agent
         toolbox = self._briefing.toolbox(self._state, agent, is_presenting=seat.is_presenting)
-        return AgentTurn(
+        return AgentRound(
             agent,
             self._backends[agent],
             toolbox,
@@ -294,9 +299,9 @@ class Team:
 
     async def _run_turn(
         self,
-        turn: AgentTurn,
+        turn: AgentRound,
         opening: list[ModelMessage],
-        seat: TeamSeat,
+        seat: TeamContext,
         past: OpenRound | None,
     ) -> Decision:
         agent = seat.agent
@@ -328,7 +333,7 @@ class Team:
         past = self._open_rounds.pop(winner, None)
         if self._state.presenter != winner:
             self._emit(ev.PresentationStarted(agent=winner, votes=votes))
-        boundary = Boundary(self._tokens[winner])
+        boundary = StopScope(self._tokens[winner])
         seat = self._take_seat(winner, past, boundary, is_presenting=True)
         with boundary:
             try:

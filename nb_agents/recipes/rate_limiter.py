@@ -13,20 +13,20 @@ from typing import Any
 
 import anyio
 
-from nb_agents.agents.boundary import Boundary
+from nb_agents.agents.stop_scope import StopScope
 from nb_agents.config import recipe_values as ranges
 from nb_agents.config.recipe_limits import Backoff, RateLimiting
 from nb_agents.config.recipe_values import Number, Range
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.template import render
 
-__all__ = ["Pace", "Slowness", "after_success", "after_throttling"]
+__all__ = ["RateLimiter", "Throttle", "after_success", "after_throttling"]
 
 _UNLIMITED = 1_000_000
 
 
 @dataclass(frozen=True)
-class Slowness:
+class Throttle:
     """How long calls wait because a server said "too many".
 
     Attributes:
@@ -38,7 +38,7 @@ class Slowness:
     successes: int = 0
 
 
-def after_throttling(slow: Slowness, backoff: Backoff) -> Slowness:
+def after_throttling(slow: Throttle, backoff: Backoff) -> Throttle:
     """Give the slowness after a server said "too many".
 
     Args:
@@ -49,10 +49,10 @@ def after_throttling(slow: Slowness, backoff: Backoff) -> Slowness:
         return slow
     first, longest = float(backoff.initial_delay_ms) / 1000, float(backoff.max_delay_ms) / 1000
     grown = slow.delay_s * float(backoff.multiplier) or first
-    return Slowness(min(grown, longest))
+    return Throttle(min(grown, longest))
 
 
-def after_success(slow: Slowness, backoff: Backoff) -> Slowness:
+def after_success(slow: Throttle, backoff: Backoff) -> Throttle:
     """Give the slowness after a call that succeeded.
 
     Args:
@@ -61,11 +61,11 @@ def after_success(slow: Slowness, backoff: Backoff) -> Slowness:
     """
     successes = slow.successes + 1
     if successes >= float(backoff.reset_after_success):
-        return Slowness()
+        return Throttle()
     return replace(slow, successes=successes)
 
 
-class Pace:
+class RateLimiter:
     """Lets agent steps begin; on the loop.
 
     Args:
@@ -87,24 +87,24 @@ class Pace:
         self._slots = anyio.Semaphore(int(count))
         delays_ms = (between_ms, given.min_delay_ms)
         self._between_s = max(_number(ranges.MIN_DELAY_MS, d, context) for d in delays_ms) / 1000
-        self._slow = Slowness()
+        self._slow = Throttle()
         self._next_at = -math.inf
 
     @asynccontextmanager
-    async def turn(self, boundary: Boundary) -> AsyncIterator[None]:
+    async def turn(self, boundary: StopScope) -> AsyncIterator[None]:
         """Wait for a slot and for the time, and hold the slot within the block.
 
         Raises:
             AgentStopped: A stop was asked for meanwhile.
         """
-        await boundary.until(self._slots.acquire)
+        await boundary.wait_or_stop(self._slots.acquire)
         try:
             await self._wait(boundary)
             yield
         finally:
             self._slots.release()
 
-    async def _wait(self, boundary: Boundary) -> None:
+    async def _wait(self, boundary: StopScope) -> None:
         now = anyio.current_time()
         at = max(now, self._next_at)
         self._next_at = at + self._between_s + self._slow.delay_s
