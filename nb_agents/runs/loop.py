@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -85,9 +85,38 @@ def submit(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Futur
         args: Its arguments.
 
     Returns:
-        What comes of it; cancelling that cancels the task.
+        What comes of it; cancelling that cancels the task, but not what it shields.
     """
-    return asyncio.run_coroutine_threadsafe(function(*args), ensure_loop())
+    loop, outcome = ensure_loop(), Future[T]()
+    asyncio.run_coroutine_threadsafe(_carry_out(outcome, loop, function, args), loop)
+    return outcome
+
+
+async def _carry_out(
+    outcome: Future[T],
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[..., Coroutine[Any, Any, T]],
+    args: tuple[Any, ...],
+) -> None:
+    # A task's own cancel() would reach into shielded scopes, such as that which ends a process.
+    with anyio.CancelScope() as scope:
+
+        def cancel(done: Future[T]) -> None:
+            if done.cancelled():
+                loop.call_soon_threadsafe(scope.cancel)
+
+        outcome.add_done_callback(cancel)
+        try:
+            result = await function(*args)
+        except anyio.get_cancelled_exc_class():
+            outcome.cancel()
+            raise
+        except BaseException as exc:
+            with suppress(InvalidStateError):  # nobody waits any more
+                outcome.set_exception(exc)
+        else:
+            with suppress(InvalidStateError):
+                outcome.set_result(result)
 
 
 def post(function: Callable[..., object], *args: Any) -> None:

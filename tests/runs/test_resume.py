@@ -172,7 +172,7 @@ def test_that_all_tried_again_is_known_to_the_next_resume(
     run.wait(WAIT_S, raise_on_stop=False)
     tried = run.resume()
     gate.wait_reached()
-    wait_until(lambda: bool(tried.view.agents["a"].answers))
+    wait_until(lambda: tried.view.agents["a"].vote)
     tried.stop(now=True)
     tried.wait(WAIT_S, raise_on_stop=False)
     gate.open()
