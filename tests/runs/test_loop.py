@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 
-from nb_agents.runs.loop import THREAD_NAME, call, ensure_loop, post, submit
+from nb_agents.runs.loop import THREAD_NAME, ensure_loop, post, submit
 from nb_agents.runs.recorder import Recorder
 from nb_agents.session.journal import Journal
 from nb_agents.testing import Answer, ScriptedModel
@@ -45,18 +45,20 @@ def test_who_gives_up_waiting_cancels_a_task_but_not_what_it_shields() -> None:
     entered, go_on, told = threading.Event(), asyncio.Event(), list[str]()
 
     async def work() -> None:
-        with anyio.CancelScope(shield=True):
-            entered.set()
-            await go_on.wait()
-            told.append("tidied up")
-        await anyio.sleep_forever()
+        try:
+            with anyio.CancelScope(shield=True):
+                entered.set()
+                await go_on.wait()
+                told.append("tidied up")
+            await anyio.sleep_forever()
+        finally:
+            told.append("ended")
 
     pending = submit(work)
     assert entered.wait(10)
     assert pending.cancel()
     post(go_on.set)
-    wait_until(lambda: told)
-    wait_until(lambda: not call(lambda: [t for t in asyncio.all_tasks() if "work" in repr(t)]))
+    wait_until(lambda: told == ["tidied up", "ended"])
 
 
 def test_agents_go_on_while_the_persons_own_loop_is_blocked(tmp_path: Path) -> None:
