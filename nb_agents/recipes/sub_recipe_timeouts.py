@@ -83,6 +83,8 @@ class SubRecipeTimeouts:
                 await anyio.sleep(min(left_s, STILL_S))
                 if not (current_policy().hold.is_on or self._only_waits(limit.address)):
                     left_s -= anyio.current_time() - began
+            if self._clocks.get(limit.address) is not clock:
+                return  # the recipe has ended in this very moment
             why = f"The recipe took longer than {limit.timeout_s:g} s."
             self._over(limit.address, why)
             clock.token.request(CancellationStatus.IMMEDIATE, "timeout", why)

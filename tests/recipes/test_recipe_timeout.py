@@ -572,3 +572,16 @@ def test_the_clock_stands_still_while_only_a_person_is_waited_for() -> None:
     anyio.run(kept)
     assert over == ["The recipe took longer than 0.01 s."]
     assert len(looks) > 3
+
+
+async def test_a_recipe_that_ends_as_its_time_does_has_not_taken_too_long() -> None:
+    over: list[str] = []
+    async with anyio.create_task_group() as group:
+
+        def ends(address: str) -> bool:
+            clocks.keep(group, ())
+            return False
+
+        clocks = SubRecipeTimeouts(CancelToken("run"), ends, lambda address, why: over.append(why))
+        clocks.keep(group, [Limit("a", 0.01)])
+    assert over == []
