@@ -68,9 +68,10 @@ else
 	$(BIN)/python -m pytest $(TWO_AT_A_TIME) tests/browser tests/kernel
 endif
 
-# tests.conftest takes the developer's keys out of the kernels' environment.
+# tests.conftest takes the developer's keys out of the kernels' environment. One after the other:
+# they share their sessions, and go on in the one used last.
 nb-test: .venv/.test $(PANEL)
-	$(BIN)/python -m pytest -p tests.conftest --nbval-lax --timeout=120 $(TWO_AT_A_TIME) notebooks/
+	$(BIN)/python -m pytest -p tests.conftest --nbval-lax --timeout=120 notebooks/
 
 bench: .venv/.test $(PANEL)
 	$(BIN)/python -m tests.bench $(ARGS)
