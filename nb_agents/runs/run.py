@@ -157,7 +157,7 @@ class Run:
 
         Found out when it is first asked for, which takes its time for a long recipe.
         """
-        if self._preview is None and self.is_over:
+        if self._preview is None and self.view.is_over:
             self._preview = preview_of(self.view, self._paths)
         return self._preview
 

@@ -129,6 +129,16 @@ def test_a_stop_from_a_subscriber_waits_for_nobody(tmp_path: Path, gate: Gate) -
     assert (said, run.status) == ([StopResult(True, "stopping-now")], "cancelled")
 
 
+def test_who_is_shown_the_end_can_say_what_a_resume_would_do(tmp_path: Path, gate: Gate) -> None:
+    run = held(tmp_path, gate)
+    gate.wait_reached()
+    shown: list[str] = []
+    run.subscribe(lambda view: shown.append(str(run.preview)) if view.is_over else None)
+    run.stop(now=True)
+    finish(run)
+    assert "1 model call cut or failed (a" in shown[-1]
+
+
 def test_a_stop_and_a_start_from_a_tool_wait_for_nobody(tmp_path: Path) -> None:
     found: list[Any] = []
 
