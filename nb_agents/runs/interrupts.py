@@ -65,13 +65,15 @@ def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _waits.append(press)
-    if signal.getsignal(signal.SIGINT) not in _handlers:
-        _handlers.append(_Handler())
     try:
+        # Within: one that stayed behind after an interrupt right here would take all later ones.
+        _waits.append(press)
+        if signal.getsignal(signal.SIGINT) not in _handlers:
+            _handlers.append(_Handler())
         yield
     finally:
-        _waits.remove(press)
+        if press in _waits:
+            _waits.remove(press)
         if not _waits:
             while _handlers:
                 _handlers.pop().restore()

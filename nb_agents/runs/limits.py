@@ -67,7 +67,7 @@ def stands_still(view: RunView) -> bool:
     """
     if view.is_paused or not (view.recipe and view.gates):
         return view.is_paused
-    waiting = tuple(f"{address.rpartition(': ')[0]}" for address in view.gates)
+    waiting = {address.rpartition(": ")[0] for address in view.gates}
     return not any(
         not step.is_over and step.unit in ("agent", "bash") and step.address not in waiting
         for step in view.steps.values()

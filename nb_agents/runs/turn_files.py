@@ -51,12 +51,9 @@ class TurnFiles:
             What the disk said when it refused, else None.
         """
         try:
-            told = write_views(self._recorder.view, self._paths, self._owner)
+            self._tell(write_views(self._recorder.view, self._paths, self._owner))
         except OSError as exc:
             return exc
-        for text in told:
-            if text not in self._recorder.view.notices:
-                self._recorder.note(text)
         return None
 
     async def finish(self) -> None:
@@ -98,18 +95,20 @@ class TurnFiles:
     async def _write_last(self) -> OSError | None:
         view = self._recorder.view
         try:
-            told = await to_thread.run_sync(write_views, view, self._paths, self._owner)
+            self._tell(await to_thread.run_sync(write_views, view, self._paths, self._owner))
         except OSError as exc:
             logger.warning("run %s: saving failed: %s", self._id, exc)
             why = exc.strerror or str(exc)
             text = f"Saving failed: {why}. All is kept in memory: run.save() tries again."
-            if text not in self._recorder.view.notices:
-                self._recorder.note(text, is_saved=False)
+            self._tell([text], is_saved=False)
             return exc
-        for text in told:
-            if text not in self._recorder.view.notices:
-                self._recorder.note(text)
         return None
+
+    def _tell(self, texts: Iterable[str], *, is_saved: bool | None = None) -> None:
+        """Note what is not noted yet."""
+        for text in texts:
+            if text not in self._recorder.view.notices:
+                self._recorder.note(text, is_saved=is_saved)
 
     async def _list(self) -> None:
         """Record what the workspaces hold: they may be large."""
