@@ -16,6 +16,7 @@ from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, curre
 from nb_agents.errors import UserError
 from nb_agents.runs.loop import post
 from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
+from nb_agents.tools.call import current_call
 from nb_agents.tools.policy import Answer
 
 __all__ = ["Approvals", "ask", "bind_asker", "text_of"]
@@ -107,7 +108,11 @@ class Approvals:
         Raises:
             AgentStopped: A stop was asked for meanwhile.
         """
-        return await self._wait(self._gate("input"), prompt, "input")
+        # Whose tool asks, if one does: while it waits, it does nothing else.
+        agent = current_call().agent
+        return await self._wait(
+            self._gate(f"{agent}: input" if agent else "input"), prompt, "input"
+        )
 
     def close(self) -> None:
         """Deny what waits when the run is over; a stopped one leaves it open for a resume."""

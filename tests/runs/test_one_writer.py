@@ -16,8 +16,10 @@ from nb_agents import RunOptions, UserError
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelPolicy, StopRequest, StopResult
 from nb_agents.events.commands import Command, Continue, Pause, Say
+from nb_agents.fold import fold
 from nb_agents.runs import live_runs, loop
 from nb_agents.runs.interrupts import interrupt_calls, interrupts_held
+from nb_agents.runs.limits import stands_still
 from nb_agents.runs.loop import call, ensure_loop, post
 from nb_agents.runs.past_turn import PastTurn
 from nb_agents.runs.turn import Turn as Writer
@@ -362,6 +364,21 @@ def test_an_unanswered_approval_stops_the_clock_of_who_waits_and_of_nobody_else(
     # Nobody answers: the team's time passes all the same.
     finish(run)
     assert (run.status, run.view.stop and run.view.stop.source) == ("cancelled", "timeout")
+
+
+@pytest.mark.parametrize(
+    "gate, others, still",
+    [("s: input #1", 0, True), ("s: drop #1", 0, True), ("s: input #1", 1, False), ("x", 1, False)],
+)
+def test_a_recipes_time_stands_still_while_all_that_it_does_waits_for_a_person(
+    gate: str, others: int, still: bool
+) -> None:
+    begun = [
+        ev.StepStarted(step=name, unit="agent", attempt=1) for name in ["s", "t"][: 1 + others]
+    ]
+    asked = ev.ApprovalAsked(step=gate, prompt="?", timeout_s=0.0, default="deny")
+    started = ev.TurnStarted(session="s", turn=1, task="t", agents=(), timeout_s=1, recipe="r")
+    assert stands_still(fold([started, *begun, asked])) is still
 
 
 def _rules(rules: list[dict[str, str]]) -> Any:
