@@ -9,22 +9,23 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	&& { echo $$python; break; }; done)
 
 BIN := .venv/bin
+# Built with it: the JupyterLab extension, nb_agents/labextension.
 PANEL := nb_agents/jupyter/static/panel.js
-JS_SOURCES := $(shell find js/src -type f 2>/dev/null) $(wildcard js/*.json js/*.js js/*.mjs js/*.ts)
+JS_SOURCES := $(shell find js/src js/schema -type f 2>/dev/null) $(wildcard js/*.json js/*.js js/*.mjs js/*.ts)
 NODE_MODULES := js/node_modules/.installed
 MASSGEN := $(addprefix .venv/massgen-,$(addsuffix /.installed,0.1.22 0.1.97))
 MCP_FILESYSTEM := .venv/mcp-filesystem-2026.8.31/.installed
 QUICKSTART := notebooks/quickstart.ipynb
-TWO_AT_A_TIME := --numprocesses=2 --dist=loadfile
 
 # The environment's own node comes first, so that results don't depend on the machine's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A container that sets it would have each kernel and each process of a test compile all anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.NOTPARALLEL:
-.PHONY: help demo test lint format types js js-test py-test nb-test bench chromium clean
+.PHONY: help demo test lint format types js js-test readers py-test nb-test bench chromium clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
@@ -38,7 +39,10 @@ demo: .venv/.lab $(PANEL)
 		--notebook-dir=$(dir $(QUICKSTART)) --LabApp.default_url=/lab/tree/$(notdir $(QUICKSTART))
 endif
 
-test: lint types js-test py-test nb-test
+# What needs one core goes two at a time; tests of Python take all there are by themselves.
+test:
+	$(MAKE) --jobs=2 lint types js-test readers
+	$(MAKE) py-test nb-test
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -57,22 +61,24 @@ js-test: $(NODE_MODULES)
 	cd js && npm run typecheck
 	cd js && npm test
 
-# Two tests at a time, of kernels and pages two files, as each has a kernel of its own; these apart,
-# as the others would slow them beyond their limits.
+# Tests of kernels and pages mostly wait, so four at a time; apart from the others, which compute.
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
-py-test: .venv/.test $(PANEL) $(MASSGEN) $(MCP_FILESYSTEM) chromium
+py-test: .venv/.test $(PANEL) readers chromium
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --ignore=tests/kernel --ignore=tests/browser
-	$(BIN)/python -m pytest $(TWO_AT_A_TIME) tests/browser tests/kernel
+	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --durations=15 --ignore=tests/kernel --ignore=tests/browser
+	$(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --durations=15 tests/browser tests/kernel
 endif
 
-# tests.conftest takes the developer's keys out of the kernels' environment. One after the other:
-# they share their sessions, and go on in the one used last.
+# tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps
+# apart the sessions of notebooks that run at once.
 nb-test: .venv/.test $(PANEL)
-	$(BIN)/python -m pytest -p tests.conftest --nbval-lax --timeout=120 notebooks/
+	$(BIN)/python -m pytest -p tests.conftest -p tests.notebooks --nbval-lax --timeout=300 \
+		--numprocesses=4 --dist=loadfile notebooks/
 
+# Beside other libraries where they are: `pip install '.[bench]'` in an environment of its own, and
+# BENCH_PYTHON is its interpreter. In .venv they would bring pytest a plugin.
 bench: .venv/.test $(PANEL)
 	$(BIN)/python -m tests.bench $(ARGS)
 
@@ -85,14 +91,18 @@ chromium:
 		'`sudo apt-get install chromium`, and run this again.'
 
 clean:
-	rm -rf .venv build dist js/node_modules nb_agents/jupyter/static tests/artifacts \
+	rm -rf .venv build dist js/node_modules js/lib nb_agents/jupyter/static nb_agents/labextension \
+		tests/artifacts \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # One stamp for each extra. `test` contains the others. The panel comes first: an install builds
 # it only when it is missing.
 .venv/.%: pyproject.toml | $(PANEL)
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$*]'
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores, where pip takes one
 	touch $@ $(if $(filter test,$*),.venv/.lab .venv/.headless)
+
+readers: $(MASSGEN) $(MCP_FILESYSTEM)
 
 # The readers that tests/session/test_massgen.py holds our sessions against: one module of each is
 # loaded by its path, so that none of MassGen's 240 dependencies is needed.

@@ -6,53 +6,37 @@
     Compare three ways to cache embeddings for ten million documents.
 
 From Python: ``run = nb_agents.start(task)``, then ``await run``, ``run.stop()``, ``run.receipt``.
+``Client(url, token)`` reaches the runs beside a Jupyter server elsewhere.
+What `RunOptions` are made of is in `nb_agents.options`, the other exceptions in `nb_agents.errors`.
 Importing this package loads none of the model SDKs.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nb_agents.cancel import (
-    AgentStopped,
-    CancellationStatus,
-    CancelPolicy,
-    StopResult,
-    checkpoint,
-    should_stop,
-)
+from nb_agents.cancel import AgentStopped, StopResult, checkpoint, should_stop
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import (
-    CancellationRequestedError,
-    ConfigError,
-    NbAgentsError,
-    RecipeError,
-    RunCancelled,
-    RunFailed,
-    UserError,
-)
-from nb_agents.models.retry import Retry
+from nb_agents.errors import NbAgentsError, RunCancelled, RunFailed, UserError
+from nb_agents.options import RunOptions
 from nb_agents.receipt import Receipt
 from nb_agents.runs.approvals import ask
-from nb_agents.runs.options import RunOptions, Timeout
 from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.subagents import call
-from nb_agents.session.cancellation import SessionStore
-from nb_agents.session.follow import follow
-from nb_agents.terminal import WithoutControls
-from nb_agents.tools.approval import ApprovalConfig
+from nb_agents.session.journal import follow
 from nb_agents.tools.base import ToolError
-from nb_agents.tools.context import ToolContext
-from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.functions import tool
+from nb_agents.unicode import WithoutControls
 from nb_agents.view import RunView
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+    from nb_agents.client import Client
 
 _logger = logging.getLogger("nb_agents")
 # Without a handler, Python prints warnings from the loop thread into whatever cell runs.
@@ -63,27 +47,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AgentStopped",
-    "ApprovalConfig",
-    "CancelPolicy",
-    "CancellationRequestedError",
-    "CancellationStatus",
-    "ConfigError",
-    "DataStore",
+    "Client",
     "NbAgentsError",
     "Receipt",
     "Recipe",
-    "RecipeError",
-    "Retry",
     "Run",
     "RunCancelled",
     "RunFailed",
     "RunOptions",
     "RunView",
-    "SessionStore",
     "StopResult",
     "TeamSpec",
-    "Timeout",
-    "ToolContext",
     "ToolError",
     "UserError",
     "ask",
@@ -96,6 +70,15 @@ __all__ = [
     "start",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what takes httpx2 along when it is first asked for."""
+    if name == "Client":
+        from nb_agents.client import Client
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load_ipython_extension(ip: InteractiveShell) -> None:

@@ -10,7 +10,8 @@
     │   ├── UnknownSessionError  no such session or turn on disk
     │   ├── SessionBusyError     another process (or run) is working in that session
     │   ├── SessionUnreadableError   a session's directory can't be read
-    │   └── StorageError         the session root can't be written
+    │   ├── StorageError         the session root can't be written
+    │   └── ServerError          a Jupyter server can't be asked
     ├── ModelCallError           a model server failed, after retries
     ├── ReplyTooLongError        a model server sent more than a limit allows
     ├── RunFailed                a run ended without any answer
@@ -22,7 +23,7 @@
 
 What they say may hold a server's or a model's words: it is said as a terminal may show it.
 
-This module imports nothing of nb_agents but `nb_agents.terminal`.
+This module imports nothing of nb_agents but `nb_agents.unicode`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nb_agents.terminal import without_controls
+from nb_agents.unicode import without_controls
 
 if TYPE_CHECKING:
     from nb_agents.receipt import Receipt
@@ -46,6 +47,7 @@ __all__ = [
     "ReplyTooLongError",
     "RunCancelled",
     "RunFailed",
+    "ServerError",
     "SessionBusyError",
     "SessionUnreadableError",
     "StorageError",
@@ -226,6 +228,24 @@ class StorageError(UserError):
             f"Can't write to {self.path!r}: {self.why}. Choose another place with --session-root "
             f"or NB_AGENTS_SESSIONS."
         )
+
+
+class ServerError(UserError):
+    """A Jupyter server can't be reached, or does not do what it is asked.
+
+    Attributes:
+        url: The server's address.
+        why: What is wrong.
+    """
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(url, why)
+        self.url = url
+        self.why = why
+
+    def __str__(self) -> str:
+        said = f"The server {self.url!r} can't be asked: {self.why}."
+        return without_controls(f"{said} `jupyter server list` shows addresses and tokens.")
 
 
 class ModelCallError(NbAgentsError):

@@ -473,6 +473,10 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     )
 
 
+def _command_answered(view: RunView, _: ev.CommandAnswered) -> RunView:
+    return view  # what it changed has an event of its own
+
+
 def _files_listed(view: RunView, e: ev.FilesListed) -> RunView:
     return replace(view, files=e.files, file_count=e.count, file_bytes=e.size)
 
@@ -512,6 +516,7 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "continued": _continued,
     "said": _said,
     "noticed": _noticed,
+    "command_answered": _command_answered,
     "context_changed": _context_changed,
     "turn_ended": _turn_ended,
     "files_listed": _files_listed,

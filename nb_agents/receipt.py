@@ -36,7 +36,7 @@ class AgentReceipt:
     cost: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
     """What a run leaves behind.
 
@@ -65,6 +65,11 @@ class Receipt:
     reason: str = ""
     steps: tuple[tuple[str, str], ...] = ()
     context_changes: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        """Stay one line, however many agents there are."""
+        stop = f" by {self.source}" if self.source else ""
+        return f"<Receipt {self.status}{stop}: {len(self.agents)} agents, {self.tokens} tokens>"
 
 
 _TOOL_OUTCOMES = {

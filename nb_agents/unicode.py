@@ -1,4 +1,4 @@
-r"""Well-formed Unicode: text that can be stored, sent and shown.
+"""Text that can be stored, sent and shown: well-formed, and nothing that moves a cursor.
 
 JSON, YAML, a file's name or a person's own code can give Python a text with half a surrogate pair,
 which nothing that writes UTF-8 takes: no provider, no notebook, no file. Text is made well-formed
@@ -6,18 +6,38 @@ where it enters: each event as it is recorded, and what goes on to models and pr
 model's reply, a tool's result, our files, a person's words). NUL and other characters that nobody
 sees are text like any other.
 
+Models, tools and files can write what moves a terminal's cursor, clears it or fills its clipboard.
+Whatever prints takes that out: `nb_agents.jupyter.ipython.display`, the errors' sentences, the
+log. Data (an answer, a journal, a tool's result) stays what was written.
+
 This module imports nothing of nb_agents.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-__all__ = ["half_at_end", "well_formed"]
+__all__ = ["WithoutControls", "half_at_end", "well_formed", "without_controls"]
 
 _Value = TypeVar("_Value")
+
+# Source: ECMA-48, https://ecma-international.org/publications-and-standards/standards/ecma-48/
+_SEQUENCE = re.compile(
+    r"""
+    (?: \x1b\[ | \x9b ) [0-?]* [ -/]* [@-~]              # CSI: cursor, colours, clearing
+    | (?: \x1b[\]PX^_] | [\x90\x98\x9d-\x9f] )           # OSC and other strings: clipboard, title
+      [^\x07\x1b\x80-\x9f]* (?: \x07 | \x1b\\ | \x9c )   #   ... up to their end, when there is one
+    | \x1b [ -/]* [0-~]
+    """,
+    re.VERBOSE,
+)
+_LINE_END = re.compile(r"\r\n?|\x85")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 
 
 def well_formed(value: _Value) -> _Value:
@@ -80,3 +100,41 @@ def _whole_text(text: str) -> str | None:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return None
+
+
+def without_controls(text: str) -> str:
+    r"""Return a text as a terminal may show it.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The text without control sequences and characters, but for line ends and tabs: a carriage
+        return is a line end, half a surrogate pair is U+FFFD.
+
+    Example:
+        >>> without_controls("\x1b]52;c;cm0gLXJm\x07done\x1b[2J\x9b1m!")
+        'done!'
+    """
+    text = _LINE_END.sub("\n", _SEQUENCE.sub("", text))
+    # Whatever is left of a sequence that never ends can't begin one any more.
+    return _HALF_PAIR.sub("\ufffd", _CONTROL.sub("", text))
+
+
+class WithoutControls(logging.Filter):
+    """Takes control sequences out of log records, tracebacks included, before any handler."""
+
+    _formatter = logging.Formatter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record; all are let through."""
+        try:
+            record.msg = without_controls(record.getMessage())
+        except Exception:  # arguments that can't be formatted: the handler tells about those
+            return True
+        record.args = ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self._formatter.formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = without_controls(record.exc_text)
+        return True

@@ -190,7 +190,7 @@ class StopView:
     grace_s: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunView:
     """A turn as it stands.
 
@@ -259,6 +259,10 @@ class RunView:
     is_paused: bool = False
     is_saved: bool = True
     seq: int = 0
+
+    def __repr__(self) -> str:
+        """Stay one line, however much was said."""
+        return f"<RunView {self.session}/{self.turn}: {self.status}, {len(self.agents)} agents>"
 
     @property
     def round(self) -> int:

@@ -12,9 +12,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from nb_agents import ConfigError, TeamSpec
+from nb_agents import TeamSpec
 from nb_agents.config.massgen_keys import SECTIONS, Section, sort_of
 from nb_agents.config.team import SECTIONS as SPECS
+from nb_agents.errors import ConfigError
 
 
 def main(folder: Path) -> int:

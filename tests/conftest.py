@@ -8,6 +8,7 @@ import ipaddress
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ settings.register_profile("nb_agents", deadline=None, max_examples=50)
 settings.load_profile("nb_agents")
 
 _HERE = Path(__file__).parent
-_TIMEOUT_S = {"kernel": 40, "browser": 60}
+_KINDS = ("kernel", "browser", "server")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _NO_BROWSER = (
     "No Chromium found. `apt-get install chromium`, or put chromium or google-chrome on PATH."
@@ -46,16 +47,15 @@ def pytest_configure() -> None:
     for name in filter(_is_personal, list(os.environ)):
         del os.environ[name]
     canaries.plant(os.environ)
+    # Live runs are known to all processes of a user: those of other tests are none of ours.
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="nb-agents-state-")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for kind, timeout_s in _TIMEOUT_S.items():
-            if not item.path.is_relative_to(_HERE / kind):
-                continue
-            item.add_marker(kind)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(timeout_s))
+        for kind in _KINDS:
+            if item.path.is_relative_to(_HERE / kind):
+                item.add_marker(kind)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -25,8 +25,8 @@ from nb_agents import events as ev
 from nb_agents.config.recipe import Recipe
 from nb_agents.errors import UserError
 from nb_agents.jupyter.cards import card_bundle
-from nb_agents.jupyter.session_verbs import listed
-from nb_agents.recipes.addresses import planned
+from nb_agents.jupyter.text import listed
+from nb_agents.recipes.units import planned
 from nb_agents.runs.resume import preview
 from nb_agents.runs.status import log_lines
 from nb_agents.session.history import load_session, past_events
@@ -253,7 +253,7 @@ def look(session: Path) -> str:
         json.dumps(bundle, allow_nan=False).encode()
         "\n".join(log_lines(read_journal(turn.paths.journal).events)).encode()
     try:
-        str(preview(session.name, session.parent)).encode()
+        str(preview(session.name, session_root=session.parent)).encode()
     except UserError as exc:
         return str(exc)
     return ""

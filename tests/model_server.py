@@ -50,7 +50,7 @@ _POLL_S = 0.02
 
 def wait_until(
     predicate: Callable[[], object],
-    timeout_s: float = 10,
+    timeout_s: float = 60,
     what: str = "the condition",
     seen: Callable[[], object] | None = None,
     pause: Callable[[float], object] = time.sleep,
@@ -576,7 +576,7 @@ class ModelServer:
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
     @property
     def url(self) -> str:
@@ -640,17 +640,17 @@ class ModelServer:
     def wait_until(
         self,
         predicate: Callable[[], object],
-        timeout_s: float = 10,
+        timeout_s: float = 60,
         what: str = "the server's state",
     ) -> Any:
         """Wait until a predicate is true; it is asked again whenever something happens here."""
         return wait_until(predicate, timeout_s, what, seen=self._summary, pause=self._pause)
 
-    def wait_open(self, count: int, timeout_s: float = 10) -> None:
+    def wait_open(self, count: int, timeout_s: float = 60) -> None:
         """Wait until at least so many streams are open at once."""
         self.wait_until(lambda: self._open >= count, timeout_s, f"{count} open streams")
 
-    def wait_chunks(self, count: int, model: str | None = None, timeout_s: float = 10) -> None:
+    def wait_chunks(self, count: int, model: str | None = None, timeout_s: float = 60) -> None:
         """Wait until a stream (of this model) is open, and all such have sent that many chunks."""
 
         def arrived() -> bool:
@@ -659,7 +659,7 @@ class ModelServer:
 
         self.wait_until(arrived, timeout_s, f"{count} chunks on every open stream")
 
-    def wait_closed(self, timeout_s: float = 10) -> None:
+    def wait_closed(self, timeout_s: float = 60) -> None:
         """Wait until no stream is open; true as well before the first one."""
         self.wait_until(lambda: self._open == 0, timeout_s, "all streams to be closed")
 

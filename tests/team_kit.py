@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
@@ -19,13 +20,14 @@ from nb_agents.errors import NbAgentsError
 from nb_agents.fold import fold
 from nb_agents.models.backend import Backend
 from nb_agents.runs.run import Run
-from nb_agents.session.history import load_session
+from nb_agents.session.history import load_session, past_events
 from nb_agents.session.journal import read_journal
+from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import ScriptedModel, scripted_team
 from nb_agents.tools.base import Tool
 from nb_agents.tools.workspace import Workspace
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 ROOT = Path(__file__).parent.parent
 
 
@@ -34,7 +36,9 @@ def start(
 ) -> Run:
     """Start a team of these models on a task, sessions below `root`."""
     team = scripted_team(None, **models)
-    return nb_agents.start("the task", team, session_root=root, timeout=timeout, policy=policy)
+    return nb_agents.start(
+        "the task", team, options=RunOptions(session_root=root, timeout=timeout, cancel=policy)
+    )
 
 
 def start_by_rules(
@@ -54,7 +58,9 @@ def start_by_rules(
     team = TeamSpec.model_validate(
         {"agents": agents, "orchestrator": orchestrator, "timeout_settings": timeouts or {}}
     )
-    return nb_agents.start("the task", team, session_root=root, policy=policy, debug=debug)
+    return nb_agents.start(
+        "the task", team, options=RunOptions(session_root=root, cancel=policy, debug=debug)
+    )
 
 
 def finish(run: Run) -> Run:
@@ -67,7 +73,8 @@ def finish(run: Run) -> Run:
     # The files come behind the end; a turn that could not list them ends without.
     assert [e.kind for e in told.events if e.kind == "turn_ended"] == ["turn_ended"]
     assert told.events[-1].kind in ("turn_ended", "files_listed")
-    assert fold(told.events).agents == run.view.agents
+    # What a resumed turn went on with counts too.
+    assert fold(past_events(TurnPaths(run.path))).agents == run.view.agents
     assert fold(told.events).stop == run.view.stop
     assert metadata(run)["run_status"] == run.status
     assert load_session(run.path.parent).turns[-1].view.status == run.status
@@ -122,7 +129,7 @@ def script(source: str, root: Path, *options: str) -> Iterator[subprocess.Popen[
     pipe = subprocess.PIPE
     command = [sys.executable, *options, str(path)]
     with subprocess.Popen(
-        command, cwd=root, env=env, text=True, stdout=pipe, stderr=pipe
+        command, cwd=root, env=env, text=True, stdin=pipe, stdout=pipe, stderr=pipe
     ) as process:
         try:
             yield process

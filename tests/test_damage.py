@@ -41,7 +41,6 @@ def test_every_cut_of_a_journal_gives_the_events_before_it(
         assert read_journal(path) == Recovered(events[: data.count(b"\n", 0, place)])
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["team", "recipe"])
 def test_a_session_with_a_cut_file_is_shown_or_a_sentence_says_why_not(
     sessions: dict[str, Path], name: str
@@ -55,7 +54,6 @@ def test_a_session_with_a_cut_file_is_shown_or_a_sentence_says_why_not(
         mend(session, files)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["team", "recipe"])
 def test_a_session_with_an_edited_file_is_shown_or_a_sentence_says_why_not(
     sessions: dict[str, Path], tmp_path: Path, name: str

@@ -23,6 +23,7 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.SessionBusyError("session_1", "pid 7"),
     errors.SessionUnreadableError("/s", "Permission denied"),
     errors.StorageError("/s", "No space left on device"),
+    errors.ServerError("http://127.0.0.1:8888", "it does not answer in time"),
     errors.ModelCallError("gpt", "503"),
     errors.ReplyTooLongError("The reply", 10, "bytes"),
     errors.CancellationRequestedError("r1", {}, RECEIPT, Path("/s/turn_1"), "s", True, "a/b[2]"),

@@ -18,32 +18,36 @@ FLOORS = {
     "disk": 0,
     "errors": 0,
     "growing": 0,
-    "terminal": 0,
     "unicode": 0,
     "cancel": 1,
     "config": 1,
     "events": 2,
     "masking": 2,
     "models": 2,
+    "process": 2,
     "view": 3,
     "fold": 3,
     "steps": 3,
     "receipt": 3,
     "timeline": 3,
     "tools": 3,
+    "options": 4,
     "session": 4,
     "agents": 4,
     "recipes": 5,
     "runs": 6,
     "testing": 6,
     "jupyter": 7,
+    "chat": 7,
     "cli": 7,
+    "client": 7,
+    "server": 7,
     "": 8,
 }
 """Each part of the package and its floor; "" is the package's own names."""
 
 NEIGHBOURS = {
-    ("errors", "terminal"),
+    ("errors", "unicode"),
     ("view", "steps"),
     ("fold", "steps"),
     ("fold", "view"),
@@ -51,10 +55,13 @@ NEIGHBOURS = {
     ("receipt", "view"),
     ("models", "events"),
     ("agents", "session"),
+    ("cli", "chat"),
     ("cli", "jupyter"),
+    ("server", "jupyter"),
 }
 """(importer, imported) on one floor that are allowed, one way only."""
 
+SERVER_ONLY = {"jupyter_server", "tornado"}
 NOTEBOOK_ONLY = {"IPython", "anywidget", "comm", "ipykernel", "ipywidgets", "traitlets"}
 
 
@@ -124,7 +131,10 @@ def breaches(found: list[Import]) -> list[str]:
         for i in found
         if i.target.split(".")[0] in NOTEBOOK_ONLY and _part(i.importer) != "jupyter"
     ]
-    return [f"{i.importer}:{i.line} imports {i.target}" for i in up + notebook]
+    server = [
+        i for i in found if i.target.split(".")[0] in SERVER_ONLY and _part(i.importer) != "server"
+    ]
+    return [f"{i.importer}:{i.line} imports {i.target}" for i in up + notebook + server]
 
 
 def test_every_part_of_the_package_has_a_floor() -> None:
@@ -145,6 +155,8 @@ def test_imports_go_strictly_down_and_notebook_libraries_stay_in_jupyter() -> No
         ("nb_agents.runs.run", "from nb_agents import jupyter"),
         ("nb_agents.runs.run", "import nb_agents"),
         ("nb_agents.runs.run", "import IPython.display"),
+        ("nb_agents.jupyter.panel", "from jupyter_server.base.handlers import APIHandler"),
+        ("nb_agents.server.handlers", "import IPython"),
         ("nb_agents.view", "try:\n    import ipykernel\nexcept ImportError:\n    pass"),
     ],
 )

@@ -337,4 +337,4 @@ def test_it_runs_as_a_process_of_its_own() -> None:
         with urllib.request.urlopen(url.removesuffix("/v1") + "/stats") as answer:
             assert json.load(answer)["chunks_sent"] == 2
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from nb_agents.process.writable import WritablePath
 from nb_agents.session.copying import copy_workspaces
 from nb_agents.session.history import workspace_files
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.manage import export_session
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.workspace import Workspace
-from nb_agents.tools.writable import WritablePath
 from tests.swapping import swapping
 
 SECRET = "the secret of outside"

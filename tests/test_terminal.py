@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nb_agents  # noqa: F401  its import sets up the log
-from nb_agents.terminal import without_controls
+from nb_agents.unicode import without_controls
 
 HOSTILE = {
     "clears the screen": "\x1b[2J",

@@ -9,9 +9,9 @@
 
 import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
 
-const STOP_REQUEST = "nb_agents_stop_request";
-const SAY_REQUEST = "nb_agents_say_request";
-const DECIDE_REQUEST = "nb_agents_decide_request";
+export const STOP_REQUEST = "nb_agents_stop_request";
+export const SAY_REQUEST = "nb_agents_say_request";
+export const DECIDE_REQUEST = "nb_agents_decide_request";
 
 /** Made once for each load of the page, so that Python can tell a reloaded page. */
 const page = newId();
@@ -39,14 +39,18 @@ export function sendDecision(model: PanelModel, run: string, gate: string, appro
 }
 
 function sendTwice(model: PanelModel, type: string, request: string, content: object): void {
-  attempt(`${type}, on the control channel`, () => sendOnControl(kernelOf(model), request, content));
+  void sendOnControl(kernelOf(model), request, content).catch((error: unknown) => warn(`${type}, on the control channel`, error));
   attempt(type, () => model.send({ type, ...content }));
 }
 
-function sendOnControl(kernel: Kernel | undefined, type: string, content: object): void {
+/** Send a message which even a busy kernel reads; resolves to its reply, if it is one that replies. */
+export async function sendOnControl(kernel: Kernel | undefined, type: string, content: object): Promise<unknown> {
   const future = kernel?.sendControlMessage?.(controlMessage(kernel, type, content), true, true);
-  // A kernel which dies before it replies rejects `done`: the panel says so elsewhere.
-  future?.done?.catch(() => {});
+  try {
+    return await future?.done;
+  } catch {
+    return undefined; // it died before: the panel says so elsewhere
+  }
 }
 
 function controlMessage(kernel: Kernel, type: string, content: object): unknown {
@@ -71,6 +75,10 @@ function attempt(message: string, send: () => void): void {
   try {
     send();
   } catch (error) {
-    console.warn(`nb_agents: could not send the message '${message}'.`, error);
+    warn(message, error);
   }
+}
+
+function warn(message: string, error: unknown): void {
+  console.warn(`nb_agents: could not send the message '${message}'.`, error);
 }

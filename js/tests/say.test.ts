@@ -125,3 +125,15 @@ describe("the last text", () => {
     expect(q(".said").hidden).toBe(true);
   });
 });
+
+test("what is written stays when the panel is made anew, until it is sent", () => {
+  const first = open();
+  first.input.value = "In Fre";
+  first.input.dispatchEvent(new Event("input"));
+  first.cleanup();
+  const second = open();
+  expect(second.input.value).toBe("In Fre");
+  second.press();
+  second.cleanup();
+  expect(open().input.value).toBe("");
+});

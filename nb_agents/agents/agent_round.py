@@ -18,7 +18,6 @@ import anyio.lowlevel
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
-from nb_agents.agents.cuts import Cut, told
 from nb_agents.agents.decisions import (
     Decision,
     Offer,
@@ -28,16 +27,13 @@ from nb_agents.agents.decisions import (
 )
 from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
 from nb_agents.agents.replies import Replies
-from nb_agents.agents.run_policy import current_policy
-from nb_agents.agents.stop_scope import StopScope
-from nb_agents.agents.stream_buffer import Draft
+from nb_agents.agents.stop_scope import StopScope, current_policy
+from nb_agents.agents.stream_buffer import Cut, Draft, told
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
-from nb_agents.models.backend import Backend, usage_of
-from nb_agents.models.ending import BrokenReplyError, ending_of
-from nb_agents.models.retry import describe, is_throttled
-from nb_agents.tools.base import Toolbox, ToolResult, summarize
-from nb_agents.tools.call import ToolCall, calling
+from nb_agents.models.backend import Backend, BrokenReplyError, ending_of, usage_of
+from nb_agents.models.failures import describe, is_throttled
+from nb_agents.tools.base import Toolbox, ToolCall, ToolResult, calling, summarize
 from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
@@ -96,6 +92,7 @@ class AgentRound:
         self.decision: Decision | None = None
         self._replies = Replies(agent, backend.name, seat, emit)
         self._draft: Draft | None = None
+        self._streamed = 0
 
     def flush(self) -> None:
         """Emit the words that arrived since the last time."""
@@ -176,7 +173,7 @@ class AgentRound:
             except Exception as exc:
                 logger.debug("%s: model call failed", self._agent, exc_info=True)
                 delay_s = await current_policy().retry_delay_s(exc, attempt)
-                error = describe(exc)
+                error = describe(exc, self._streamed)
                 self._emit(
                     ev.ModelFailed(
                         agent=self._agent,
@@ -210,7 +207,7 @@ class AgentRound:
             raise
         finally:
             self.flush()
-            self._draft = None
+            self._streamed, self._draft = draft.size, None
         end = ending_of(response)
         if end.kind == "broken":
             raise BrokenReplyError(f"The reply broke off ({end.reason}).")

@@ -1,24 +1,46 @@
-"""What agents are told. Text only; who needs which is decided elsewhere."""
+"""What agents are told: the texts, a round's first messages, and what they hear of its time.
+
+Text and pure functions of seconds only; who is told which is decided in
+`nb_agents.agents.decisions`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from nb_agents.agents.rules import Rules
+from nb_agents.agents import voting
+from nb_agents.agents.voting import Rules
 from nb_agents.config.orchestrator import Sensitivity
+from nb_agents.config.team import TeamSpec
+from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import Message
+from nb_agents.session.layout import TurnPaths
+from nb_agents.tools.base import Toolbox
+from nb_agents.tools.policy import AgentTools
+from nb_agents.tools.shell import kept_folder
+from nb_agents.tools.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
 
 __all__ = [
+    "Briefing",
+    "Elapsed",
     "REMINDER",
     "Role",
     "coordination_prompt",
+    "duration",
     "follow_up",
+    "is_late",
     "news",
     "presentation_prompt",
+    "round_is_over",
     "system_prompt",
+    "time_note",
 ]
 
 Role = Literal["alone", "member", "voter", "presenter"]
@@ -135,6 +157,18 @@ Take them into account in what you decide."""
 _FOLLOW_UP = """While you worked, the person who gave the task has added to it:
 {texts}
 Where it differs from what was asked before, this holds."""
+
+WRAP_UP_AT = 0.8
+"""Share of the turn's time after which agents are told to wrap up."""
+
+WRAP_UP = "Most of the time is gone. Wrap up: finish now with the best that you have."
+ROUND_OVER = (
+    "The time of this round is over. No other tools are left: finish now with what you have, "
+    "by {tools}. In {grace} the round is cut."
+)
+
+HARMLESS = frozenset({"list_files", "read_file"})
+"""Tools that an agent has while it only plans; of any other it is not known what it changes."""
 
 
 def system_prompt(
@@ -276,3 +310,149 @@ def _own(name: str, own_label: str) -> str:
 def _fenced(text: str) -> str:
     """Keep a text from closing its own frame and speaking for the team or another agent."""
     return _FRAMES.sub(r"<\\\1", text)
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """Where an agent is in its time; all in seconds.
+
+    Attributes:
+        turn_s, turn_limit_s: Of the turn: used, and its limit.
+        round_s: Of the round: used.
+        round_limit_s: Its limit, or None.
+        grace_s: From the round's limit to its end.
+    """
+
+    turn_s: float
+    turn_limit_s: float
+    round_s: float = 0.0
+    round_limit_s: float | None = None
+    grace_s: float = 0.0
+
+
+def is_late(elapsed: Elapsed) -> bool:
+    """Whether the turn's time comes to its end, so that agents should wrap up."""
+    return elapsed.turn_s >= WRAP_UP_AT * elapsed.turn_limit_s
+
+
+def round_is_over(elapsed: Elapsed) -> bool:
+    """Whether the round's time is over, so that only an answer or a vote is left."""
+    return elapsed.round_limit_s is not None and elapsed.round_s >= elapsed.round_limit_s
+
+
+def time_note(elapsed: Elapsed, tools: str, *, wraps_up: bool) -> str:
+    """Say how much time is left.
+
+    Args:
+        elapsed: Where the agent is in its time.
+        tools: What it can finish with, as "new_answer or vote".
+        wraps_up: Whether it is to be told that time comes to its end.
+
+    Returns:
+        One line, and a second one where it has to hurry.
+    """
+    left = elapsed.turn_limit_s - elapsed.turn_s
+    of_all = f" of {duration(elapsed.turn_limit_s)}"
+    note = f"[Time left: {duration(left)}{of_all}" if left > 0 else f"[Time left: none{of_all}"
+    if elapsed.round_limit_s is not None:
+        left_of_round = max(0.0, elapsed.round_limit_s - elapsed.round_s)
+        note += f"; of this round: {duration(left_of_round)}"
+    note += "]"
+    if round_is_over(elapsed):
+        end_s = (elapsed.round_limit_s or 0.0) + elapsed.grace_s
+        grace = duration(max(0.0, end_s - elapsed.round_s))
+        return f"{note}\n{ROUND_OVER.format(tools=tools, grace=grace)}"
+    return f"{note}\n{WRAP_UP}" if wraps_up else note
+
+
+def duration(seconds: float) -> str:
+    """Write seconds for a reader: ``25 min 3 s``, ``40 s``, ``0.3 s``."""
+    if seconds < 10:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+
+
+@dataclass(frozen=True)
+class Briefing:
+    """Briefs the agents of one turn.
+
+    Attributes:
+        spec: The team.
+        rules: How it works.
+        paths: The turn's files.
+        task: What was asked.
+        history: The conversation before.
+        context: Files and directories that may be read.
+        tools: For each agent id, what it has besides the tools of its workspace.
+    """
+
+    spec: TeamSpec
+    rules: Rules
+    paths: TurnPaths
+    task: str
+    history: Sequence[Message]
+    context: Sequence[Path]
+    tools: Mapping[str, AgentTools] = field(default_factory=dict)
+
+    def opening(self, state: voting.Coordination, agent: str, note: str) -> list[ModelMessage]:
+        """Make the messages that open a round.
+
+        Args:
+            state: Where the team stands.
+            agent: Whose round.
+            note: What it is told besides, or "".
+        """
+        answers, own = _answers_for(state, agent)
+        prompt = coordination_prompt(self.task, self.history, answers, own, state.said)
+        role: Role = "member" if voting.may_answer(state, self.rules, agent) else "voter"
+        if voting.is_alone(state):
+            role = "alone"
+        return self._messages(agent, role, f"{prompt}\n\n{note}" if note else prompt)
+
+    def presentation(
+        self, state: voting.Coordination, agent: str, votes: Mapping[str, int]
+    ) -> list[ModelMessage]:
+        """Make the messages that ask an agent to present; ``votes`` is by agent id."""
+        answers, own = _answers_for(state, agent)
+        labels = {a: label for label, a in voting.labels(state).items()}
+        tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
+        prompt = presentation_prompt(self.task, self.history, answers, own, tally, state.said)
+        return self._messages(agent, "presenter", prompt)
+
+    def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
+        """Give an agent its tools; while the team plans, only those that change nothing."""
+        spaces = self.paths.live_workspaces
+        peers = {label: spaces / a for label, a in voting.labels(state).items() if a != agent}
+        readable = [*self.context, kept_folder(self.paths.tools, agent)]
+        given = self.tools.get(agent, AgentTools())
+        given.access.is_open = self._may_write(is_presenting)
+        files = Workspace(spaces / agent, peers, readable, given.access.now).tools()
+        tools = given.with_files(files)
+        only_plans = self.rules.plans_first and not is_presenting
+        return Toolbox(tool for tool in tools if not only_plans or tool.name in HARMLESS)
+
+    def writable(self, agent: str) -> Sequence[WritablePath]:
+        """Give the context paths that an agent may write once it presents, or when it is alone."""
+        return self.tools[agent].access.paths if agent in self.tools else ()
+
+    def _may_write(self, is_presenting: bool) -> bool:
+        return is_presenting or len(self.spec.agents) == 1
+
+    def _messages(self, agent: str, role: Role, prompt: str) -> list[ModelMessage]:
+        from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
+
+        own = next(a.system_message for a in self.spec.agents if a.id == agent)
+        places = self.writable(agent) if self._may_write(role == "presenter") else ()
+        writable = [place.path for place in places]
+        system = system_prompt(own, role, self.rules, self.context, writable)
+        return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(prompt)])]
+
+
+def _answers_for(state: voting.Coordination, agent: str) -> tuple[dict[str, str], str]:
+    """The latest answers by anonymous name, and which name is the agent's own."""
+    labels = voting.labels(state)
+    answers = {label: state.answers[a][-1] for label, a in labels.items() if a in state.answers}
+    return answers, next(label for label, a in labels.items() if a == agent)

@@ -3,18 +3,35 @@
 The coordination machine gets its own past. Each agent's open round comes back as the messages that
 it had exchanged, down to the tool call: what finished is never asked for again, what never ran or
 was cut runs now. The driver goes on from there as if nothing had been.
+
+`telling_changes` notes besides what an agent changed outside its workspace while it could.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
 from nb_agents.growing import grown
+from nb_agents.process.writable import WritablePath
+from nb_agents.tools.workspace import compare, look
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -28,7 +45,47 @@ __all__ = [
     "load_round",
     "readable",
     "replay",
+    "telling_changes",
 ]
+
+MAX_NAMED = 100
+LOOK_S = 2.0
+"""A stop waits no longer for the look at what was changed."""
+
+_POSITION = re.compile("[0-9]{1,9}")
+
+
+@asynccontextmanager
+async def telling_changes(
+    agent: str, places: Sequence[WritablePath], emit: Callable[[ev.Event], None]
+) -> AsyncIterator[None]:
+    """Tell, at the end of the block, what was changed within it, also when a stop ends it.
+
+    Args:
+        agent: Who may change it.
+        places: Where.
+        emit: Takes what happened.
+    """
+    if not places:
+        yield
+        return
+    look_at = partial(to_thread.run_sync, look, places, abandon_on_cancel=True)
+    before = await look_at()
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(LOOK_S):
+            found = compare(before, await look_at())
+            if any(found):
+                emit(
+                    ev.ContextChanged(
+                        agent=agent,
+                        made=found.made[:MAX_NAMED],
+                        changed=found.changed[:MAX_NAMED],
+                        deleted=found.deleted[:MAX_NAMED],
+                        count=sum(map(len, found)),
+                    )
+                )
 
 
 @dataclass(frozen=True)
@@ -266,9 +323,6 @@ def _with_round(past: Past, agent: str, open_round: OpenRound) -> Past:
 def _change(past: Past, agent: str, **changes: Any) -> Past:
     open_round = past.rounds.get(agent)
     return _with_round(past, agent, replace(open_round, **changes)) if open_round else past
-
-
-_POSITION = re.compile("[0-9]{1,9}")
 
 
 def _change_last(

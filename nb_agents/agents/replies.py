@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
-from nb_agents.agents.cuts import Cut, cut_of, join, marked, told
 from nb_agents.agents.decisions import (
     Abstained,
     Answered,
@@ -21,9 +20,10 @@ from nb_agents.agents.decisions import (
     RoundContext,
     read_response,
 )
+from nb_agents.agents.stream_buffer import Cut, cut_of, join, marked, told
 from nb_agents.agents.voting import MAX_REJECTED_TURNS
 from nb_agents.errors import ModelCallError
-from nb_agents.models.ending import ending_of
+from nb_agents.models.backend import ending_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse

@@ -17,15 +17,18 @@ import anyio
 from nb_agents import events as ev
 from nb_agents.agents import voting
 from nb_agents.agents.agent_round import AgentRound
-from nb_agents.agents.briefing import Briefing
-from nb_agents.agents.context_changes import telling_changes
-from nb_agents.agents.decisions import Abstained, Answered, Decision, Stale, Voted
-from nb_agents.agents.replay import OpenRound, Past, dump_messages, load_messages, load_round
-from nb_agents.agents.rules import rules_of
-from nb_agents.agents.run_policy import current_policy
-from nb_agents.agents.seat import TeamContext
-from nb_agents.agents.stop_scope import StopScope
-from nb_agents.agents.timing import Elapsed
+from nb_agents.agents.decisions import Abstained, Answered, Decision, Stale, TeamContext, Voted
+from nb_agents.agents.prompts import Briefing, Elapsed
+from nb_agents.agents.replay import (
+    OpenRound,
+    Past,
+    dump_messages,
+    load_messages,
+    load_round,
+    telling_changes,
+)
+from nb_agents.agents.stop_scope import StopScope, current_policy
+from nb_agents.agents.voting import rules_of
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
 from nb_agents.errors import ModelCallError
@@ -142,7 +145,7 @@ class Team:
     async def _work_through(self) -> Result:
         step = await self._coordinate()
         # A text may have been said while the last of them left.
-        while isinstance(step, voting.Work) and not self._token.is_stopping:
+        while isinstance(step, voting.Coordinate) and not self._token.is_stopping:
             step = await self._coordinate()
         match step:
             case voting.Present(winner=winner):
@@ -159,7 +162,7 @@ class Team:
     async def _coordinate(self) -> voting.Step:
         """Let agents work until there is nothing left to do: what comes then."""
         async with anyio.create_task_group() as group:
-            while isinstance(step := voting.next_step(self._state, self._rules), voting.Work):
+            while isinstance(step := voting.next_step(self._state, self._rules), voting.Coordinate):
                 if self._token.is_stopping and not self._running:
                     break
                 if not self._token.is_stopping:

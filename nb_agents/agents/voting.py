@@ -1,9 +1,9 @@
-"""Who answers, who votes, who wins: a pure machine over events.
+"""Who answers, who votes, who wins: a pure machine over events, and the rules that drive it.
 
 `apply` gives the state after an event and `next_step` says what is to be done; no await, no
 clock, no disk. `nb_agents.agents.team_driver` does it and emits what happened; a resume folds
-stored events and goes on from the same state. What is allowed is said by
-`nb_agents.agents.rules.Rules`; events alone make the state, so that it folds without them.
+stored events and goes on from the same state. `Rules`, one frozen value made from a team's spec,
+say what is allowed; events alone make the state, so that it folds without them.
 
 Every model turn ends in an answer or a vote. An answer clears all votes and sends the others to
 look again; the run ends when all live agents have voted or rest; ties go to registration order.
@@ -11,24 +11,27 @@ look again; the run ends when all live agents have voted or rest; ties go to reg
 A follow-up text of the person clears the votes too, and more: whoever has not heard it works
 again, and what limits answers counts anew, because they were limits for what was asked before.
 
-Source: MassGen's orchestrator (voting mode).
+Source: MassGen's orchestrator (voting mode, its section of a team file, timeout settings).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nb_agents import events as ev
-from nb_agents.agents.rules import Rules, similarity
+from nb_agents.config.orchestrator import FinalAnswerStrategy, Sensitivity
+from nb_agents.config.team import TeamSpec
 
 __all__ = [
+    "Coordinate",
     "Coordination",
     "Finish",
     "NoAnswer",
     "Present",
+    "Rules",
     "Step",
-    "Work",
     "apply",
     "awaited",
     "begin",
@@ -38,9 +41,16 @@ __all__ = [
     "labels",
     "may_answer",
     "next_step",
+    "rules_of",
     "seen",
+    "similarity",
     "voting_is_open",
 ]
+
+MAX_SIMILARITY = {"lenient": None, "balanced": 0.70, "strict": 0.50}
+"""Share of words in common above which an answer is not new. Source: MassGen (Jaccard)."""
+
+_WORD = re.compile(r"\w+")
 
 MAX_REJECTED_TURNS = 3
 """Malformed turns of one round after which the agent is out. Source: MassGen (3 attempts)."""
@@ -59,6 +69,94 @@ NOT_NEW = (
     "This answer has {share:.0%} of its words in common with the current answer of {owner}. "
     "Take a substantially different way{or_vote}."
 )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a team works together; by default as MassGen does.
+
+    Attributes:
+        max_answers_each: Answers after which an agent can only vote, or None.
+        max_answers_all: Answers of all agents after which all can only vote, or None.
+        max_similarity: Share of words in common with a current answer above which a new one is
+            refused, or None.
+        votes_after_all_answered: Whether nobody votes before everybody has answered.
+        lead_cap: How many answers an agent may be ahead of the slowest at work, or None.
+        sensitivity: How demanding voters are.
+        skips_voting: Whether the team is done when all have answered.
+        final: Where the final answer comes from.
+        plans_first: Whether only the presenter may change anything.
+        turn_limit_s: Seconds for the whole turn.
+        first_round_s, later_round_s: Seconds for an agent's first and each later round, or None.
+        round_grace_s: Seconds from a round's limit to its end.
+    """
+
+    max_answers_each: int | None = None
+    max_answers_all: int | None = None
+    max_similarity: float | None = None
+    votes_after_all_answered: bool = False
+    lead_cap: int | None = 2
+    sensitivity: Sensitivity = "lenient"
+    skips_voting: bool = False
+    final: FinalAnswerStrategy = "winner_present"
+    plans_first: bool = False
+    turn_limit_s: float = 1800.0
+    first_round_s: float | None = None
+    later_round_s: float | None = None
+    round_grace_s: float = 120.0
+
+    def round_limit_s(self, number: int) -> float | None:
+        """Seconds that an agent's round may take before it must wrap up, or None.
+
+        Args:
+            number: The round, from 1.
+        """
+        return self.first_round_s if number == 1 else self.later_round_s
+
+
+def rules_of(spec: TeamSpec, turn_limit_s: float) -> Rules:
+    """Make the rules of a team.
+
+    Args:
+        spec: The team.
+        turn_limit_s: The orchestrator timeout that holds, seconds.
+
+    Returns:
+        The rules. A team of one has nobody to plan with: it acts at once.
+    """
+    team, times = spec.orchestrator, spec.timeout_settings
+    reuse_or_present = "winner_reuse" if team.skip_final_presentation else "winner_present"
+    final: FinalAnswerStrategy = team.final_answer_strategy or reuse_or_present  # type: ignore[assignment]
+    if final == "winner_reuse" and team.writes_context_paths:
+        # Source: MassGen; only who presents may write there.
+        final = "winner_present"
+    return Rules(
+        max_answers_each=team.max_new_answers_per_agent,
+        max_answers_all=team.max_new_answers_global,
+        max_similarity=MAX_SIMILARITY[team.answer_novelty_requirement],
+        votes_after_all_answered=team.defer_voting_until_all_answered,
+        lead_cap=team.fairness_lead_cap_answers if team.fairness_enabled else None,
+        sensitivity=team.voting_criteria,
+        # Source: MassGen, which asks for no votes either when all answers are put together.
+        skips_voting=team.skip_voting or final == "synthesize",
+        final=final,
+        plans_first=team.coordination.enable_planning_mode and len(spec.agents) > 1,
+        turn_limit_s=turn_limit_s,
+        first_round_s=times.initial_round_timeout_seconds,
+        later_round_s=times.subsequent_round_timeout_seconds,
+        round_grace_s=times.round_timeout_grace_seconds,
+    )
+
+
+def similarity(one: str, other: str) -> float:
+    """Say how much two texts have in common: the Jaccard index of their words, from 0 to 1.
+
+    Example:
+        >>> similarity("Red and blue", "blue and red!")
+        1.0
+    """
+    words, others = set(_WORD.findall(one.lower())), set(_WORD.findall(other.lower()))
+    return len(words & others) / len(words | others) if words | others else 1.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +197,7 @@ class Coordination:
 
 
 @dataclass(frozen=True)
-class Work:
+class Coordinate:
     """These agents are to work on; those that do already go on."""
 
     agents: tuple[str, ...]
@@ -124,7 +222,7 @@ class NoAnswer:
     """No agent is left and none has answered."""
 
 
-Step = Work | Present | Finish | NoAnswer
+Step = Coordinate | Present | Finish | NoAnswer
 
 
 def begin(order: Sequence[str]) -> Coordination:
@@ -190,7 +288,7 @@ def next_step(state: Coordination, rules: Rules) -> Step:
     if not state.live:
         return Finish(_winner(state)) if state.answers else NoAnswer()
     agents = _at_work(state, rules)
-    return Work(agents) if agents else _conclusion(state, rules)
+    return Coordinate(agents) if agents else _conclusion(state, rules)
 
 
 def awaited(state: Coordination, rules: Rules) -> tuple[str, ...]:

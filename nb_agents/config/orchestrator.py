@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, StrictInt, model_validator
 
-from nb_agents.config.foreign_keys import foreign_keys
+from nb_agents.config.faults import foreign_keys
 from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts
 
 __all__ = [

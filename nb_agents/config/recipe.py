@@ -21,11 +21,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from nb_agents.config import recipe_rules as rules
 from nb_agents.config.document import Document, FileKind, parse_document, read_source
 from nb_agents.config.faults import MAX_FOUND, Fault, Finding, Origin, as_error, invalid
-from nb_agents.config.recipe_limits import Backoff, Orchestrator, RateLimiting, Recursion, Retry
 from nb_agents.config.recipe_rules import Breach, Keys
-from nb_agents.config.recipe_stage import Approval, Stage
-from nb_agents.config.recipe_step import ProviderPreference, Step
-from nb_agents.config.recipe_values import PlainMap
+from nb_agents.config.recipe_step import Approval, ProviderPreference, Stage, Step
+from nb_agents.config.recipe_values import (
+    Backoff,
+    Orchestrator,
+    PlainMap,
+    RateLimiting,
+    Recursion,
+    Retry,
+)
 from nb_agents.config.spec import Spec
 from nb_agents.errors import ConfigError
 

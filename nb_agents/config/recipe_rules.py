@@ -12,8 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple, get_args
 
 from nb_agents.config.faults import keys_of, meant_by, nearest
-from nb_agents.config.recipe_stage import Stage
-from nb_agents.config.recipe_step import ProviderPreference, Step
+from nb_agents.config.recipe_step import ProviderPreference, Stage, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
 

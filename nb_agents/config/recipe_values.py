@@ -1,7 +1,9 @@
-"""The values of a recipe's keys: numbers that may be templates, names, and plain data.
+"""The values of a recipe's keys: numbers, names, plain data, and how much it may do how fast.
 
 A number may be written as ``{{name}}``; it is kept as text then, and the range that the key has
 here checks it again when it is known.
+
+Source: amplifier-bundle-recipes, `models.py` (keys, defaults, ranges).
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from nb_agents.config.spec import Spec
 from nb_agents.unicode import well_formed
 
 __all__ = [
     "APPROVAL_TIMEOUT",
     "ATTEMPTS",
+    "Backoff",
     "DELAY",
     "FACTOR",
     "INITIAL_DELAY_MS",
@@ -32,10 +36,15 @@ __all__ = [
     "MIN_DELAY_MS",
     "Name",
     "Number",
+    "Orchestrator",
     "PARALLEL",
+    "Pacing",
     "Plain",
     "PlainMap",
     "Range",
+    "RateLimiting",
+    "Recursion",
+    "Retry",
     "SUCCESSES",
     "TIMEOUT",
     "Text",
@@ -188,3 +197,90 @@ VariableName = Annotated[str, AfterValidator(_as_variable)]
 Name = Annotated[str, Field(max_length=200), AfterValidator(_as_name)]
 Plain = Annotated[Any, AfterValidator(_as_plain)]
 PlainMap = Annotated[Mapping[str, Any], AfterValidator(_as_plain)]
+
+
+class Recursion(Spec):
+    """How far recipes may call recipes.
+
+    Attributes:
+        max_depth: Recipes inside each other.
+        max_total_steps: Agent steps of the whole run.
+    """
+
+    max_depth: Annotated[Number, BeforeValidator(MAX_DEPTH.written)] = 5
+    max_total_steps: Annotated[Number, BeforeValidator(MAX_STEPS.written)] = 100
+
+
+class Backoff(Spec):
+    """How calls slow down after a server said "too many", milliseconds.
+
+    Attributes:
+        enabled: Whether they do.
+        initial_delay_ms: The first delay.
+        max_delay_ms: The longest.
+        multiplier: How much longer each is than the one before.
+        reset_after_success: Calls in a row that must succeed before it starts anew.
+    """
+
+    enabled: bool = True
+    initial_delay_ms: Annotated[Number, BeforeValidator(INITIAL_DELAY_MS.written)] = 1000
+    max_delay_ms: Annotated[Number, BeforeValidator(INITIAL_DELAY_MS.written)] = 60_000
+    multiplier: Annotated[Number, BeforeValidator(FACTOR.written)] = 2.0
+    reset_after_success: Annotated[Number, BeforeValidator(SUCCESSES.written)] = 3
+
+    @model_validator(mode="after")
+    def _longest_is_not_shorter_than_first(self) -> Backoff:
+        first, longest = self.initial_delay_ms, self.max_delay_ms
+        if not isinstance(first, str) and not isinstance(longest, str) and longest < first:
+            raise ValueError(f"max_delay_ms {longest} is below initial_delay_ms {first}")
+        return self
+
+
+class RateLimiting(Spec):
+    """How fast the run and its sub-recipes may call models; the outermost recipe's holds.
+
+    Attributes:
+        max_concurrent_llm: Calls at the same time; None has no limit.
+        min_delay_ms: Between two calls.
+        backoff: How calls slow down.
+    """
+
+    max_concurrent_llm: Annotated[Number, BeforeValidator(MAX_CONCURRENT.written)] | None = None
+    min_delay_ms: Annotated[Number, BeforeValidator(MIN_DELAY_MS.written)] = 0
+    backoff: Backoff = Backoff()
+
+
+class Pacing(Spec):
+    """What ``orchestrator.config`` says.
+
+    Attributes:
+        min_delay_between_calls_ms: Between two calls of one agent, milliseconds.
+    """
+
+    min_delay_between_calls_ms: Annotated[Number, BeforeValidator(MIN_DELAY_MS.written)] = 0
+
+
+class Orchestrator(Spec):
+    """The section ``orchestrator``.
+
+    Attributes:
+        config: What it says.
+    """
+
+    config: Pacing = Pacing()
+
+
+class Retry(Spec):
+    """How often a step is tried.
+
+    Attributes:
+        max_attempts: Tries in all.
+        backoff: Whether delays double or stay as they are (the word for that is ``linear``).
+        initial_delay: Seconds before the second try.
+        max_delay: Seconds of the longest delay.
+    """
+
+    max_attempts: Annotated[Number, BeforeValidator(ATTEMPTS.written)] = 1
+    backoff: Literal["exponential", "linear"] = "exponential"
+    initial_delay: Annotated[Number, BeforeValidator(DELAY.written)] = 5
+    max_delay: Annotated[Number, BeforeValidator(DELAY.written)] = 300

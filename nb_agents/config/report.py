@@ -1,4 +1,8 @@
-"""What of a team means nothing here, what stops its start, and what can't run here."""
+"""What of a team means nothing here, what stops its start, and what its agents may run.
+
+What restricts a command line and can't be kept to withholds it, and says so in a sentence. A start
+and ``%agents check`` both ask here.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,16 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from nb_agents.config.backends import why_unsupported
-from nb_agents.config.command_line import command_line
-from nb_agents.config.foreign_keys import foreign_keys
+from nb_agents.config.faults import foreign_keys
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.orchestrator import OrchestratorSpec
+from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
 
 __all__ = [
+    "CommandLine",
     "Unsupported",
+    "command_line",
     "foreign_values",
     "ignored",
     "left_out",
@@ -24,6 +30,100 @@ __all__ = [
     "unknown",
     "unsupported",
 ]
+
+_ALWAYS_READ_ONLY = tuple(f"/{name}/" for name in "bin boot dev etc lib proc sbin sys usr".split())
+"""What no sandbox lets be written, and where no workspace is."""
+
+_NO_COMMANDS = "so there is no command line."
+_UNCONFINED = f"can't be kept without a sandbox, and there is none here, {_NO_COMMANDS}"
+
+
+class CommandLine(NamedTuple):
+    """What an agent has to run commands with.
+
+    Attributes:
+        has_shell: Whether it gets ``run_command``.
+        has_python: Whether it gets ``run_python``.
+        rules: What it may run.
+        notices: What was asked for and is not to be had, in sentences.
+    """
+
+    has_shell: bool = False
+    has_python: bool = False
+    rules: CommandRules = CommandRules()
+    notices: tuple[str, ...] = ()
+
+
+def command_line(
+    keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool = False
+) -> CommandLine:
+    """Say what an agent gets to run commands with.
+
+    Args:
+        keys: Its configuration.
+        is_confined: Whether its commands run in a sandbox.
+        has_protected_paths: Whether there are files that it must not write, by the team's file.
+    """
+    permissions = keys.rules
+    denied = permissions.denied("command") if permissions else ()
+    if not keys.enable_mcp_command_line or any(not glob.strip("*") for glob in denied):
+        return CommandLine()
+    rules = CommandRules.of(
+        keys.command_line_allowed_commands, keys.command_line_blocked_commands, denied
+    )
+    if faults := tuple(_faults(keys, rules, is_confined, has_protected_paths)):
+        return CommandLine(notices=faults)
+    if not rules.is_open:
+        told = "There is no run_python, which could run what may not be run."
+        return CommandLine(has_shell=True, rules=rules, notices=(told,))
+    return CommandLine(has_shell=True, has_python=True)
+
+
+def _faults(
+    keys: ToolKeys, rules: CommandRules, is_confined: bool, has_protected_paths: bool
+) -> Iterator[str]:
+    """Give the reasons for which there is no command line."""
+    if (mode := keys.command_line_execution_mode) != "local":
+        yield (
+            f"Commands can't run in {mode!r} here, so there is no command line. Use "
+            f"`command_line_execution_mode: local` to run them on this machine."
+        )
+    for found in foreign_keys(keys, section=("agents", "*", "backend")):
+        if found.sort == "withheld" and len(found.path) == 1:
+            yield f"`{found.key}` can't be kept here, {_NO_COMMANDS} Remove it to have one."
+    for blocked in rules.blocked:
+        if blocked.names_programs and blocked.concerns("bash"):
+            yield f"The pattern {blocked.shown!r} blocks bash, which runs them all, {_NO_COMMANDS}"
+    for pattern in rules.unclear:
+        yield (
+            f"The pattern {pattern!r} begins with the name of no program, so nothing can be kept "
+            f"from running what it blocks, {_NO_COMMANDS} Write the program's name first."
+        )
+    if is_confined:
+        yield from _seen_in_a_sandbox(keys)
+        return
+    if rules.blocked:
+        yield f"That commands are blocked {_UNCONFINED}"
+    if has_protected_paths:
+        yield f"That paths are protected {_UNCONFINED}"
+    if _denied(keys, "write_file", "read_file", "read_url"):
+        yield f"That `permissions` deny files or addresses {_UNCONFINED}"
+
+
+def _seen_in_a_sandbox(keys: ToolKeys) -> Iterator[str]:
+    """Give what rules deny, and commands in a sandbox can reach all the same."""
+    written = [p for p in _denied(keys, "write_file") if not p.startswith(_ALWAYS_READ_ONLY)]
+    for action, patterns in (("write_file", written), ("read_file", _denied(keys, "read_file"))):
+        for pattern in patterns:
+            yield (
+                f"`permissions` deny {action}({pattern}), which commands can't be kept from, "
+                f"{_NO_COMMANDS}"
+            )
+
+
+def _denied(keys: ToolKeys, *actions: str) -> list[str]:
+    rules = keys.rules
+    return [target for action in actions for target in rules.denied(action)] if rules else []
 
 
 class Unsupported(NamedTuple):

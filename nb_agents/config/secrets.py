@@ -1,6 +1,7 @@
-"""Which values are secret: keys, headers, what tool servers are given, and secret variables.
+"""Which values of a team are secret, and the team without them, as a journal may hold it.
 
-Where they are taken out is in `nb_agents.masking`.
+Secret are keys, headers, what tool servers are given, and variables with a secret's name; the team
+in the journal lets a resume do without the file. `nb_agents.masking` takes them out of texts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr
 
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
 from nb_agents.config.document import expand
-from nb_agents.config.mcp_servers import McpServerSpec
+from nb_agents.config.faults import foreign_keys
+from nb_agents.config.mcp_servers import McpServerSpec, is_storable
 from nb_agents.config.secret_names import is_secret_name
 from nb_agents.config.team import TeamSpec
 
@@ -25,6 +30,7 @@ __all__ = [
     "secrets_of_environment",
     "secrets_of_server",
     "secrets_of_team",
+    "snapshot",
 ]
 
 API_KEY_NAMES = ("api_key", "authorization", "x-api-key", "x-goog-api-key")
@@ -35,6 +41,8 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 _ASSIGNED = re.compile(r"-{0,2}([A-Za-z][\w-]*)(?:=|: *)(.+)", re.DOTALL)
 _OPTION = re.compile(r"-{1,2}([A-Za-z][\w-]*)")
 _WITH_SCHEME = re.compile(r"([A-Za-z]+) +(\S+)")
+
+_LEFT_OUT = {"api_key", "instance"}
 
 
 @dataclass(frozen=True)
@@ -170,3 +178,52 @@ def _of_address(text: str) -> list[Secret]:
     elif user:  # a token, as of https://TOKEN@host
         found.append(Secret(user))
     return found
+
+
+def snapshot(team: TeamSpec) -> dict[str, Any] | None:
+    """Give a team as plain data that `TeamSpec.model_validate` takes back.
+
+    Only fields that we know go in: a foreign key may hold a token. Of one that withholds a tool it
+    is kept that it does. Keys are left out; the provider's environment variable must give them
+    again.
+
+    Args:
+        team: The team.
+
+    Returns:
+        The data, or None when a file can't say it: a model made in Python, a base_url with a
+        password in it, or a tool server whose token is written out where a ``${VAR}`` could stand.
+    """
+    for agent in team.everyone:
+        url = urlsplit(agent.backend.base_url or "")
+        if agent.backend.type == "python" or url.username or url.password:
+            return None
+        for server in agent.backend.mcp_servers:
+            if has_secret_argument(server) or not is_storable(server):
+                return None
+    data: dict[str, Any] = _plain(team)
+    return data
+
+
+def _plain(value: Any, section: tuple[str, ...] = ()) -> Any:
+    if isinstance(value, BaseModel):
+        return {
+            name: _plain(field, (*section, "agents" if name == "callable_agents" else name))
+            for name in type(value).model_fields
+            if name not in _LEFT_OUT and (field := getattr(value, name)) is not None
+        } | _restrictions(value, section)
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, SecretStr):  # of a storable tool server; `_LEFT_OUT` has the others
+        return value.get_secret_value()
+    items = value if isinstance(value, tuple | list) else None
+    return value if items is None else [_plain(v, (*section, "*")) for v in items]
+
+
+def _restrictions(spec: BaseModel, section: tuple[str, ...]) -> dict[str, bool]:
+    """Keep that a tool is withheld, and not by which words."""
+    return {
+        found.key: found.value is not False
+        for found in foreign_keys(spec, section=section)
+        if found.sort == "withheld" and len(found.path) == 1
+    }

@@ -18,12 +18,17 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from nb_agents.config import report
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, why_unsupported
-from nb_agents.config.command_limits import CommandLimits
 from nb_agents.config.document import load_document
-from nb_agents.config.faults import Origin, Sections, as_error, invalid, slips
-from nb_agents.config.foreign_keys import foreign_keys, refusal
-from nb_agents.config.mcp_security import McpEnvSecurity, McpSecurity
-from nb_agents.config.mcp_servers import McpServerSpec
+from nb_agents.config.faults import (
+    Origin,
+    Sections,
+    as_error,
+    foreign_keys,
+    invalid,
+    refusal,
+    slips,
+)
+from nb_agents.config.mcp_servers import McpEnvSecurity, McpSecurity, McpServerSpec
 from nb_agents.config.orchestrator import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ApprovalSpec,
@@ -34,7 +39,7 @@ from nb_agents.config.orchestrator import (
     RetrySpec,
     TimeoutSpec,
 )
-from nb_agents.config.permissions import PermissionRules, PermissionSpec
+from nb_agents.config.permissions import CommandLimits, PermissionRules, PermissionSpec
 from nb_agents.config.report import Unsupported
 from nb_agents.config.spec import SafeName, Spec, safe_name
 from nb_agents.config.tools import CustomToolSpec, ToolRule
@@ -54,6 +59,7 @@ __all__ = [
     "TimeoutSpec",
     "Unsupported",
     "WritableSpec",
+    "chosen_team",
     "safe_name",
 ]
 
@@ -103,6 +109,8 @@ class TeamSpec(Spec):
             ``{"foundation:*": "critic"}``; the first that fits counts.
         callable_agents: Agents that are no members of the team: they work when another one calls
             them, by its `can_call`. Members can be called, too.
+        detach: Whether runs go in a process of their own, which outlives the one that starts them,
+            where their options leave that open.
 
     Example:
         >>> team = TeamSpec.model_validate(
@@ -120,6 +128,7 @@ class TeamSpec(Spec):
     approval: ApprovalSpec = ApprovalSpec()
     recipe_agents: dict[str, str] = Field(default_factory=dict)
     callable_agents: tuple[AgentSpec, ...] = ()
+    detach: bool = False
     _origin: Origin = PrivateAttr(default=Origin())
 
     @model_validator(mode="before")
@@ -396,3 +405,23 @@ def _is_rate_table(data: dict[str, Any]) -> bool:
 
 def _values(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else [None]
+
+
+def chosen_team(config: str | None, model: str | None) -> str | TeamSpec | None:
+    """Bring ``--config`` and ``--model`` together.
+
+    Args:
+        config: A team file.
+        model: One agent of this model, as ``openai:gpt-5-mini``.
+
+    Returns:
+        The team, or None for the demo's.
+
+    Raises:
+        ConfigError: Both are given, or there is no such model.
+    """
+    if model is None:
+        return config
+    if config is not None:
+        raise ConfigError("A model and a config are both given. Leave out --model or --config.")
+    return TeamSpec.from_model(model)

@@ -24,10 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from nb_agents.config.command_limits import CommandLimits
-from nb_agents.config.command_rules import as_pattern
 from nb_agents.config.mcp_servers import McpServerSpec
-from nb_agents.config.permissions import PermissionSpec
+from nb_agents.config.permissions import CommandLimits, PermissionSpec, as_pattern
 from nb_agents.config.secret_names import is_distinctive, is_secret_name
 from nb_agents.config.spec import Spec, Texts, as_tuple
 

@@ -21,25 +21,26 @@ from nb_agents.events.agent_events import (
     AgentEnded,
     AgentFailed,
     AnswerGiven,
+    Channel,
     ContextChanged,
+    ModelCut,
+    ModelFailed,
+    ModelFinished,
+    ModelStarted,
     Outcome,
     PresentationStarted,
     ReplyCut,
     RoundStarted,
     RoundTimedOut,
+    TextStreamed,
     Told,
+    ToolFinished,
+    ToolStarted,
+    ToolTold,
     TurnRejected,
+    Usage,
     VoteCast,
     VoteIgnored,
-)
-from nb_agents.events.model_events import (
-    Channel,
-    ModelCut,
-    ModelFailed,
-    ModelFinished,
-    ModelStarted,
-    TextStreamed,
-    Usage,
 )
 from nb_agents.events.recipe_events import (
     ApprovalAsked,
@@ -52,21 +53,23 @@ from nb_agents.events.recipe_events import (
     StepKind,
     StepStarted,
 )
-from nb_agents.events.tool_events import (
-    ToolFinished,
-    ToolStarted,
-    ToolTold,
-)
 from nb_agents.events.turn_events import (
     SCHEMA_VERSION,
     AgentInfo,
+    Command,
+    CommandAnswered,
+    Continue,
     Continued,
+    Decide,
     FileInfo,
     FilesListed,
     Noticed,
+    OfferTools,
+    Pause,
     Paused,
     Phase,
     Said,
+    Say,
     StopRequested,
     TurnEnded,
     TurnStarted,
@@ -82,8 +85,12 @@ __all__ = [
     "ApprovalAsked",
     "ApprovalGiven",
     "Channel",
+    "Command",
+    "CommandAnswered",
     "ContextChanged",
+    "Continue",
     "Continued",
+    "Decide",
     "EVENT",
     "Event",
     "FileInfo",
@@ -93,8 +100,10 @@ __all__ = [
     "ModelFinished",
     "ModelStarted",
     "Noticed",
+    "OfferTools",
     "Outcome",
     "OutputStreamed",
+    "Pause",
     "Paused",
     "Phase",
     "PlannedUnit",
@@ -105,6 +114,7 @@ __all__ = [
     "RoundTimedOut",
     "SCHEMA_VERSION",
     "Said",
+    "Say",
     "StepFailed",
     "StepFinished",
     "StepKind",
@@ -159,6 +169,7 @@ Event = (
     | Continued
     | Said
     | Noticed
+    | CommandAnswered
     | TurnEnded
     | FilesListed
 )

@@ -1,11 +1,11 @@
-"""The rounds of agents: what they answer, vote, are told, and how their work ends."""
+"""The rounds of agents, their requests to models, and their calls of tools."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nb_agents.events.base_event import BaseEvent, Count, Seconds
+from nb_agents.events.base_event import BaseEvent, Count, Dollars, Seconds
 
 __all__ = [
     "Abstained",
@@ -13,17 +13,158 @@ __all__ = [
     "AgentEnded",
     "AgentFailed",
     "AnswerGiven",
+    "Channel",
     "ContextChanged",
+    "ModelCut",
+    "ModelFailed",
+    "ModelFinished",
+    "ModelStarted",
     "Outcome",
     "PresentationStarted",
     "ReplyCut",
     "RoundStarted",
     "RoundTimedOut",
+    "TextStreamed",
     "Told",
+    "ToolFinished",
+    "ToolStarted",
+    "ToolTold",
     "TurnRejected",
+    "Usage",
     "VoteCast",
     "VoteIgnored",
 ]
+
+Channel = Literal["text", "thinking", "answer", "call"]
+"""What streamed words are: plain text, reasoning, an answer, or the JSON of another tool call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a model call used.
+
+    Attributes:
+        input_tokens: Tokens sent.
+        output_tokens: Tokens received.
+        cost: US dollars, or None when no price is known for the model.
+    """
+
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cost: Dollars | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStarted(BaseEvent):
+    """A model request is about to be sent; ``call`` counts the agent's requests from 1."""
+
+    agent: str
+    call: Count
+    attempt: Count = 1
+    kind: Literal["model_started"] = "model_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextStreamed(BaseEvent):
+    """Words that arrived since the last such event of this call and channel."""
+
+    agent: str
+    call: Count
+    channel: Channel
+    text: str
+    tool: str = ""
+    kind: Literal["text_streamed"] = "text_streamed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFinished(BaseEvent):
+    """A model request ended well; ``response`` is pydantic-ai's JSON of the whole message."""
+
+    agent: str
+    call: Count
+    response: Any
+    usage: Usage
+    kind: Literal["model_finished"] = "model_finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFailed(BaseEvent):
+    """An attempt failed.
+
+    Attributes:
+        error: Why, for people.
+        retry_in_s: Seconds until the next attempt; None when this was the last.
+        is_throttled: Whether the server refused it because there are too many requests.
+    """
+
+    agent: str
+    call: Count
+    error: str
+    retry_in_s: Seconds | None = None
+    is_throttled: bool = False
+    kind: Literal["model_failed"] = "model_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCut(BaseEvent):
+    """A model request was cut by an immediate stop; its words so far are kept."""
+
+    agent: str
+    call: Count
+    kind: Literal["model_cut"] = "model_cut"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted(BaseEvent):
+    """A tool call is about to run.
+
+    Attributes:
+        args: What it is given; keys are masked in the journal.
+        summary: What it is about, in a few words.
+    """
+
+    agent: str
+    call_id: str
+    tool: str
+    args: Any = None
+    summary: str = ""
+    kind: Literal["tool_started"] = "tool_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolTold(BaseEvent):
+    """The last of what an agent's running tool wrote; the tool keeps all of it."""
+
+    agent: str
+    text: str
+    kind: Literal["tool_told"] = "tool_told"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFinished(BaseEvent):
+    """A tool call is over.
+
+    Attributes:
+        outcome: "ok", "error" (the model is told why), "cut" by an immediate stop (it may have
+            happened in part), or "cancelled": never run, and answered so, because providers refuse
+            a history in which a call has no return.
+        result: What the model is told.
+        size: Characters of it.
+        seconds: How long the call took, what it waited for a person included.
+        thread: Number, in its process, of the thread that a cut call was left running in: a plain
+            function can't be ended; 0 for none.
+    """
+
+    agent: str
+    call_id: str
+    tool: str
+    outcome: Literal["ok", "error", "cut", "cancelled"]
+    result: str = ""
+    size: Count = 0
+    seconds: Seconds = 0.0
+    thread: Count = 0
+    kind: Literal["tool_finished"] = "tool_finished"
+
 
 Outcome = Literal["finished", "stopped", "killed", "failed", "never started"]
 

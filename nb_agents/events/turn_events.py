@@ -1,28 +1,91 @@
-"""A turn: how it begins, what a person does to it, how it ends."""
+"""A turn: how it begins, what is asked of it meanwhile, how it ends.
+
+A command, by whatever door it comes, is journalled as an event of its own first, and acted on then.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nb_agents.cancel import StopRequest
 from nb_agents.events.base_event import BaseEvent, Count, Seconds
 
 __all__ = [
     "AgentInfo",
+    "Command",
+    "CommandAnswered",
+    "Continue",
     "Continued",
+    "Decide",
     "FileInfo",
     "FilesListed",
     "Noticed",
+    "OfferTools",
+    "Pause",
     "Paused",
     "Phase",
     "SCHEMA_VERSION",
     "Said",
+    "Say",
     "StopRequested",
     "TurnEnded",
     "TurnStarted",
 ]
 
 SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Add a follow-up text to the task."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Let work hold still at its next boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Let a paused turn go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Approve or deny what waits for a person, or answer a question.
+
+    Attributes:
+        approved: Whether it may be.
+        message: What the person says; to a question, the answer.
+        by: Who decides.
+        gate: Address of the gate; "" is the one that has waited longest.
+    """
+
+    approved: bool
+    message: str = ""
+    by: str = ""
+    gate: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferTools:
+    """Let calls of functions go to another process from now on.
+
+    Attributes:
+        offer: Id of its offer.
+        names: The functions.
+        by: Which process that is, in words.
+    """
+
+    offer: str
+    names: tuple[str, ...]
+    by: str
+
+
+Command = StopRequest | Say | Pause | Continue | Decide | OfferTools
 
 
 Phase = Literal["coordinating", "presenting"]
@@ -139,6 +202,24 @@ class Noticed(BaseEvent):
     text: str
     is_saved: bool | None = None
     kind: Literal["noticed"] = "noticed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandAnswered(BaseEvent):
+    """What became of a command that came from another process.
+
+    Attributes:
+        command: Its id.
+        changed: Whether it could be followed; of a stop, whether that raised the level.
+        status: Of a stop, `StopResult.status`; of a decision, the gate's address.
+        error: Why it was refused, in a sentence; else "".
+    """
+
+    command: str
+    changed: bool = False
+    status: str = ""
+    error: str = ""
+    kind: Literal["command_answered"] = "command_answered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,15 @@ __all__ = ["load", "unload"]
 
 def load(ip: InteractiveShell) -> None:
     """Register everything with a shell; loading twice does no harm."""
-    from nb_agents.jupyter import kernel
-    from nb_agents.jupyter.magic import AgentsMagics
-    from nb_agents.jupyter.usage_errors import show_cancelled_as_cards
+    from nb_agents.jupyter import completion, formatters, kernel
+    from nb_agents.jupyter.magic import AgentsMagics, show_cancelled_as_cards
     from nb_agents.models import providers
 
     magics = AgentsMagics(ip)
     ip.register_magics(magics)
     show_cancelled_as_cards(ip)
+    formatters.register(ip)
+    completion.register(ip)
     kernel.open_doors(ip)
     kernel.when_idle(ip, partial(providers.load, ["openai"]))
     magics.tell_of_dead_turns()
@@ -31,8 +32,10 @@ def load(ip: InteractiveShell) -> None:
 
 def unload(ip: InteractiveShell) -> None:
     """Close the doors and remove the magics; runs go on."""
-    from nb_agents.jupyter import kernel
+    from nb_agents.jupyter import completion, formatters, kernel
 
     kernel.close_doors(ip)
+    completion.unregister(ip)
+    formatters.unregister(ip)
     for kind in ("line", "cell"):
         ip.magics_manager.magics[kind].pop("agents", None)

@@ -18,16 +18,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nb_agents.events import ContextChanged, FileInfo
 from nb_agents.jupyter import recipe_card, text, timeline_svg
-from nb_agents.jupyter.ipython import display, harmless
-from nb_agents.jupyter.markdown import as_html
-from nb_agents.jupyter.plot_images import plots_of
+from nb_agents.jupyter.markdown import as_html, harmless, plots_of
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
 from nb_agents.timeline import Timeline, fold_timeline
 from nb_agents.view import AgentView, RunView
 
-__all__ = ["TURN_MIME", "card_bundle", "card_text", "show_turn"]
+__all__ = ["TURN_MIME", "card_bundle", "card_text", "turn_bundle"]
 
 TURN_MIME = "application/vnd.nb-agents.turn+json"
 MAX_SHOWN = 20_000
@@ -36,7 +34,11 @@ MAX_FILES = 50
 
 
 def card_bundle(
-    view: RunView, path: str, timeline: Timeline | None = None, again: Preview | None = None
+    view: RunView,
+    path: str,
+    timeline: Timeline | None = None,
+    again: Preview | None = None,
+    directory: Path | None = None,
 ) -> dict[str, Any]:
     """Make a card.
 
@@ -45,6 +47,7 @@ def card_bundle(
         path: Its directory, as shown to the person.
         timeline: What happened when, or None when that is not known.
         again: What a resume would do; None when it is not known, or there is nothing to resume.
+        directory: Where the turn is, for who doesn't work where the person does; by default `path`.
 
     Returns:
         A mime bundle: text/html, text/markdown, text/plain and `TURN_MIME`.
@@ -52,7 +55,7 @@ def card_bundle(
     told = card_text(view, path, again)
     return harmless(
         {
-            "text/html": _html(view, path, timeline or Timeline(), again),
+            "text/html": _html(view, path, timeline or Timeline(), again, directory or Path(path)),
             "text/markdown": told,
             "text/plain": told,
             TURN_MIME: _data(view, path),
@@ -60,14 +63,16 @@ def card_bundle(
     )
 
 
-def show_turn(turn: PastTurn) -> None:
-    """Display the card of a turn on disk, and what of it could not be read."""
-    timeline = fold_timeline(past_events(turn.paths), is_live=turn.is_live)
-    display(
-        card_bundle(turn.view, str(turn.paths.path), timeline, preview_of(turn.view, turn.paths))
-    )
-    for warning in turn.warnings:
-        display({"text/plain": f"Not read: {warning}"})
+def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
+    """Make the card of a turn on disk.
+
+    Args:
+        turn: The turn.
+        shown: Its directory, as shown to the person.
+    """
+    paths = turn.paths
+    timeline = fold_timeline(past_events(paths), is_live=turn.is_live)
+    return card_bundle(turn.view, shown, timeline, preview_of(turn.view, paths), paths.path)
 
 
 def card_text(view: RunView, path: str, again: Preview | None = None) -> str:
@@ -86,7 +91,7 @@ def card_text(view: RunView, path: str, again: Preview | None = None) -> str:
         case "stopped" | "failed":
             body = _incomplete_text(view, path, again)
         case _:
-            body = [f"A run is live. `%agents show {_address(view)}` shows it again."]
+            body = _live_text(view, path)
     lines = [f"### {text.clip(view.task, 200)} [{text.state(view)}]", "", *body]
     lines += ["", *(f"> {note}" for note in _notes(view))]
     lines += ["", " · ".join(filter(None, [_address(view), text.spent(view), path]))]
@@ -121,6 +126,19 @@ def _incomplete_text(view: RunView, path: str, again: Preview | None) -> list[st
         lines.append("")
     cells = [f"    {line}" for line in [*_resume(view, path, again), _continue(view, path)]]
     return [*lines, f"{_go_on(view)}:", "", *cells]
+
+
+def _live_text(view: RunView, path: str) -> list[str]:
+    """Say what is known of a run that is live, to who reads the notebook later."""
+    agents = () if view.recipe else view.agents.values()
+    lines = [f"#### {a.id}: {text.agent_state(a, view)}" for a in agents]
+    cell = [f"    {line}" for line in _resume(view, path, None)[-1:]]
+    told = f"{_LIVE} `%agents show {_address(view)}` shows how it stands."
+    again = ["If its kernel is gone, this goes on from here:", "", *cell] if cell else []
+    return [told, *again, "", *lines]
+
+
+_LIVE = "This run was live when this was written."
 
 
 def _summary(view: RunView) -> str:
@@ -297,7 +315,9 @@ def _team_data(view: RunView) -> dict[str, Any]:
     }
 
 
-def _html(view: RunView, path: str, timeline: Timeline, again: Preview | None) -> str:
+def _html(
+    view: RunView, path: str, timeline: Timeline, again: Preview | None, directory: Path
+) -> str:
     template = _environment().get_template("card.html.j2")
     return template.render(
         view=view,
@@ -307,6 +327,7 @@ def _html(view: RunView, path: str, timeline: Timeline, again: Preview | None) -
         summary=_summary(view),
         card=recipe_card.recipe_card(view, again) if view.recipe else None,
         go_on=_go_on(view),
+        live=_LIVE,
         heading=timeline_svg.heading(view),
         picture=timeline_svg.picture(timeline),
         revisions=timeline_svg.revisions,
@@ -315,12 +336,13 @@ def _html(view: RunView, path: str, timeline: Timeline, again: Preview | None) -
         address=_address(view),
         notices=_notes(view),
         resume_cell="\n".join(_resume(view, path, again)),
+        resume_line="".join(_resume(view, path, None)[-1:]),
         resume_button=_resume_button(view, path),
         continue_cell=f"{_continue(view, path)}\nWhat should the agents do now?",
         files=_files(view),
         markdown=lambda words: as_html(_cut(words)),
         took=recipe_card.took,
-        plots=plots_of(view, path) if view.ending else (),
+        plots=plots_of(view, directory) if view.ending else (),
         text=text,
     )
 

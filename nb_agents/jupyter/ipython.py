@@ -6,31 +6,35 @@ and what was written without us (a person's recipe, an old session) without this
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from argparse import Action
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from IPython.core import magic, magic_arguments
 from IPython.core.error import UsageError
 from IPython.display import display as untyped_display
+from markupsafe import escape
 
-from nb_agents.config.secrets import secrets_of_environment
-from nb_agents.jupyter.markdown import without_html
-from nb_agents.masking import Mask
-from nb_agents.terminal import without_controls
+from nb_agents.config.faults import nearest
+from nb_agents.jupyter.markdown import harmless
+from nb_agents.unicode import without_controls
 
 __all__ = [
     "Magics",
     "UsageError",
+    "actions_of",
     "argument",
     "arguments",
     "cell_magic",
     "display",
-    "harmless",
     "line_magic",
     "magics_class",
     "parse_line",
     "parse_message",
+    "show_table",
+    "table_bundle",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,6 +48,8 @@ _display: Callable[..., Any] = untyped_display
 arguments: Callable[[str], Callable[[F], F]] = magic_arguments.magic_arguments
 argument: Callable[..., Callable[[F], F]] = magic_arguments.argument
 
+_LINE_END = re.compile(r"\s*\n\s*")
+
 
 def display(bundle: Mapping[str, Any], *, display_id: bool | None = None) -> Any:
     """Display a mime bundle in the current cell.
@@ -56,16 +62,6 @@ def display(bundle: Mapping[str, Any], *, display_id: bool | None = None) -> Any
         The handle of a display that can be updated, else None.
     """
     return _display(harmless(bundle), raw=True, display_id=display_id)
-
-
-def harmless(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mime bundle without secrets, terminal's controls, and raw HTML in its Markdown."""
-    made = Mask(secrets_of_environment()).value(dict(bundle))
-    for mime in made.keys() & {"text/plain", "text/markdown"}:
-        made[mime] = without_controls(made[mime])
-    if "text/markdown" in made:
-        made["text/markdown"] = without_html(made["text/markdown"])
-    return made
 
 
 def parse_line(function: Any, line: str) -> Any:
@@ -84,10 +80,31 @@ def parse_line(function: Any, line: str) -> Any:
         UsageError: The arguments don't fit.
         ValueError: A quote is not closed.
     """
-    words = shlex.shlex(line, posix=True, punctuation_chars=False)
-    words.whitespace_split = True
-    words.commenters = words.escape = ""
-    return function.parser.parse_args(list(words))
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
+    lexer.whitespace_split = True
+    lexer.commenters = lexer.escape = ""
+    words = list(lexer)
+    try:
+        return function.parser.parse_args(words)
+    except UsageError as exc:
+        known = [name for action in actions_of(function) for name in action.option_strings]
+        for word in words:
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in known and option in str(exc):
+                near = nearest(option, known)
+                hint = f" Did you mean {near}?" if near else ""
+                raise UsageError(f"There is no option {option}.{hint}") from None
+        raise
+
+
+def actions_of(function: Any) -> Sequence[Action]:
+    """Give the arguments that a magic's function declares, as argparse has them.
+
+    Args:
+        function: Declared with `argument`.
+    """
+    declared: Sequence[Action] = function.parser._actions
+    return declared
 
 
 def parse_message(function: Any, line: str) -> Any:
@@ -109,3 +126,29 @@ def parse_message(function: Any, line: str) -> Any:
         message = message[1:-1]
     # Without the dashes a message might be taken for an option.
     return function.parser.parse_args(["--", *filter(None, (word, message))])
+
+
+def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    """Display rows under their heads, or a sentence when there are none."""
+    display(table_bundle(heads, rows) if rows else {"text/plain": empty})
+
+
+def table_bundle(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Make the mime bundle of rows under their heads."""
+    rows = [[_LINE_END.sub(" ", without_controls(cell)) for cell in row] for row in rows]
+    return {"text/html": _html(heads, rows), "text/plain": _text(heads, rows)}
+
+
+def _html(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    top = "".join(f'<th style="text-align:left">{escape(h)}</th>' for h in heads)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="text-align:left">{escape(c)}</td>' for c in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _text(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(r[i]) for r in [heads, *rows]) for i in range(len(heads))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in [heads, *rows]]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,6 +1,7 @@
 """The magics: ``%%agents`` starts a run, ``%agents`` looks after runs and sessions.
 
-Arguments are declared with IPython's magic_arguments, so ``%%agents?`` is the reference.
+Arguments are declared with IPython's magic_arguments, so ``%%agents?`` is the reference. A stopped
+run ends its cell with its card, and a person's mistake with a sentence: neither shows a traceback.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from keyword import iskeyword
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nb_agents.config.team import TeamSpec
-from nb_agents.errors import ConfigError, TaskError, UserError
+from nb_agents.config.faults import nearest
+from nb_agents.config.secrets import secrets_of_environment
+from nb_agents.config.team import chosen_team
+from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
 from nb_agents.jupyter.ipython import (
     Magics,
@@ -24,19 +28,55 @@ from nb_agents.jupyter.ipython import (
     parse_line,
     parse_message,
 )
-from nb_agents.jupyter.recipe_cell import context_of
-from nb_agents.jupyter.session_verbs import options_option, tell_of_dead_turns, tools_option
-from nb_agents.jupyter.usage_errors import as_usage_error
+from nb_agents.jupyter.panel import show_turn
+from nb_agents.jupyter.recipe_verbs import context_of
+from nb_agents.jupyter.verbs import (
+    options_of,
+    options_option,
+    tell_of_dead_turns,
+    tools_option,
+)
+from nb_agents.masking import Mask
 from nb_agents.runs import registry
-from nb_agents.runs.options import find_options
+from nb_agents.session.history import load_turn
+from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import find_functions
+from nb_agents.unicode import without_controls
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["AgentsMagics", "fill_in"]
+__all__ = ["AgentsMagics", "as_usage_error", "fill_in", "show_cancelled_as_cards"]
 
 _NAME = re.compile(r"(\\?)\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+
+
+def show_cancelled_as_cards(ip: Any) -> None:
+    """Show RunCancelled, where it ends a cell, as the turn's card instead of a traceback.
+
+    The cell still counts as ended by an exception, so cells queued behind it don't run on.
+    """
+    previous, others = ip.CustomTB, ip.custom_exceptions
+
+    def show(
+        shell: InteractiveShell,
+        kind: type[BaseException],
+        exc: BaseException,
+        trace: TracebackType | None,
+        tb_offset: int | None = None,
+    ) -> list[str]:
+        if not isinstance(exc, RunCancelled):
+            return list(previous(kind, exc, trace, tb_offset=tb_offset) or [])
+        show_turn(load_turn(TurnPaths(exc.path)))
+        return []
+
+    if RunCancelled not in others:
+        ip.set_custom_exc((*others, RunCancelled), show)
+
+
+def as_usage_error(exc: UserError) -> UsageError:
+    """Give a mistake in a magic the form that IPython prints as one line, without secrets."""
+    return UsageError(without_controls(Mask(secrets_of_environment()).text(str(exc))))
 
 
 @magics_class
@@ -81,6 +121,7 @@ class AgentsMagics(Magics):
     )
     @argument(
         "--orchestrator-timeout",
+        dest="timeout",
         type=float,
         metavar="S",
         help="seconds until the run is stopped (default: the config's, else 1800)",
@@ -91,6 +132,9 @@ class AgentsMagics(Magics):
         help="where sessions are (default: $NB_AGENTS_SESSIONS, else .nb_agents/sessions)",
     )
     @options_option
+    @argument(
+        "--detach", action="store_true", help="in a process of its own, which outlives the kernel"
+    )
     @argument("--wait", action="store_true", help="stay in the cell until the run is over")
     @argument("--out", metavar="NAME", help="keep the run in this variable")
     @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
@@ -116,10 +160,12 @@ class AgentsMagics(Magics):
         %agents continue [RUN]                   let a paused run go on
         %agents wait [RUN]                       stay in the cell until it is over
         %agents show [RUN | SESSION[/TURN]]      the live panel, or the card
+               [--tools F,G]                     offers a detached run its functions again
         %agents log [RUN | SESSION[/TURN]]       what happened, line by line
         %agents check FILE [--config F]          what would become of a team file or a recipe
         %agents resume [SESSION] [--preview]     go on with the incomplete turn; also [--wait]
                [--config F] [--recipe F] [--tools F,G] [--options NAME] [--orchestrator-timeout S]
+               [--detach]
         %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
         %agents plan RECIPE                      what a recipe would do, as a diagram
         %agents approve RUN [MESSAGE]            approve a tool's call, or a recipe's gate
@@ -138,8 +184,10 @@ class AgentsMagics(Magics):
             return
         action = verbs.VERBS.get(verb)
         if action is None:
-            known = ", ".join(v for v in verbs.VERBS if v)
-            raise UsageError(f"%agents has no verb {verb!r}. It has: {known}. See %agents?")
+            known = [name for name in verbs.VERBS if name]
+            hint = f" Did you mean {near!r}?" if (near := nearest(verb, known)) else ""
+            has = ", ".join(known)
+            raise UsageError(f"%agents has no verb {verb!r}.{hint} It has: {has}. See %agents?")
         args = _parse(action, rest, has_message=verb in verbs.WITH_MESSAGE)
         self._guarded(lambda: action(self.shell, args))
 
@@ -166,14 +214,9 @@ class AgentsMagics(Magics):
             tools=find_functions(args.tools, names) if args.tools else (),
             recipe=args.recipe,
             context=context_of(cell, args.settings, names) if args.recipe else None,
-            skip_unsupported=args.skip_unsupported,
             session=args.session,
             continue_=args.continue_,
-            from_turn=args.from_turn,
-            session_root=args.session_root,
-            timeout=args.orchestrator_timeout,
-            options=find_options(args.options, names) if args.options else None,
-            debug=args.debug,
+            options=options_of(args, names),
         )
         if args.out:
             self.shell.user_ns[args.out] = run
@@ -184,26 +227,6 @@ class AgentsMagics(Magics):
             action()
         except UserError as exc:
             raise as_usage_error(exc) from None
-
-
-def chosen_team(config: str | None, model: str | None) -> str | TeamSpec | None:
-    """Bring ``--config`` and ``--model`` together.
-
-    Args:
-        config: A team file.
-        model: One agent of this model, as ``openai:gpt-5-mini``.
-
-    Returns:
-        The team, or None for the demo's.
-
-    Raises:
-        ConfigError: Both are given, or there is no such model.
-    """
-    if model is None:
-        return config
-    if config is not None:
-        raise ConfigError("A model and a config are both given. Leave out --model or --config.")
-    return TeamSpec.from_model(model)
 
 
 def fill_in(task: str, names: dict[str, Any]) -> str:

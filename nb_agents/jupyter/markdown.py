@@ -1,20 +1,39 @@
-"""Markdown that models wrote: as HTML, and as Markdown that holds no HTML of theirs.
+"""Markdown that models wrote, without HTML of theirs; and a turn's plots as images for its card.
 
-Raw HTML is text here, and images are off: an image is a request to somebody's server.
+Raw HTML is text here, and images are off: an image is a request to somebody's server. The plots lie
+inside of the card for the same reason. An agent may have put any file in their place, and a link or
+a pipe by that name: none leads out of its workspace, nothing but a PNG is shown.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markupsafe import Markup
 
-__all__ = ["as_html", "without_html"]
+from nb_agents.config.secrets import secrets_of_environment
+from nb_agents.disk.directory import Directory
+from nb_agents.masking import Mask
+from nb_agents.tools.python import FOLDER
+from nb_agents.unicode import without_controls
+from nb_agents.view import RunView
+
+__all__ = ["MAX_BYTES", "MAX_PLOTS", "PlotImage", "as_html", "harmless", "plots_of", "without_html"]
+
+MAX_PLOTS = 6
+MAX_BYTES = 300_000
+
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 _MARGINS = {
     "paragraph_open": "6px 0",
@@ -23,6 +42,59 @@ _MARGINS = {
     "table_open": "8px 0",
     "heading_open": "10px 0 4px",
 }
+
+_BEGINNING = re.compile(r"(\\*)(<|!\[)")
+
+_LINE_END = re.compile(r"\r\n?")
+_TICKS = re.compile("`+")
+_OPENER = re.compile(r"\\.|`+", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class PlotImage:
+    """One image.
+
+    Attributes:
+        about: Whose it is, and its file.
+        src: A data URI.
+    """
+
+    about: str
+    src: str
+
+
+def plots_of(view: RunView, path: Path) -> list[PlotImage]:
+    """Read the plots that the turn's workspaces have, the first few that are not too large.
+
+    Args:
+        view: The turn; only files that it lists are read.
+        path: Its directory.
+    """
+    return list(_images(view, path))
+
+
+def _images(view: RunView, turn: Path) -> Iterator[PlotImage]:
+    count = 0
+    for file in view.files:
+        folder, _, name = file.path.rpartition("/")
+        if folder != FOLDER or not name.endswith(".png") or file.size > MAX_BYTES:
+            continue
+        data = _read(turn / "workspaces" / file.agent, f"{FOLDER}/{name}")
+        if data is None:
+            continue
+        src = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+        yield PlotImage(f"{file.agent}: {file.path}", src)
+        count += 1
+        if count == MAX_PLOTS:
+            return
+
+
+def _read(workspace: Path, name: str) -> bytes | None:
+    """Give a PNG of a workspace, or None."""
+    with suppress(OSError, ValueError), Directory.at(workspace) as directory:
+        data = directory.read(name, MAX_BYTES)
+        return data if data.startswith(_PNG) else None
+    return None
 
 
 def as_html(words: str) -> Markup:
@@ -55,9 +127,6 @@ def without_html(markdown: str) -> str:
     return text if all(_is_clean(text, reader) for reader in _readers()) else _escape(markdown)
 
 
-_BEGINNING = re.compile(r"(\\*)(<|!\[)")
-
-
 def _escape(text: str) -> str:
     """Escape what may begin HTML or an image, unless a backslash does it already."""
 
@@ -81,11 +150,6 @@ def _escape_text(text: str) -> str:
             parts += [_escape(text[done:start]), code]
             done = end
     return "".join([*parts, _escape(text[done:])])
-
-
-_LINE_END = re.compile(r"\r\n?")
-_TICKS = re.compile("`+")
-_OPENER = re.compile(r"\\.|`+", re.DOTALL)
 
 
 def _code_spans(text: str) -> Iterator[tuple[int, int]]:
@@ -141,3 +205,13 @@ def _set_blocks(state: StateCore) -> None:
         if margin := _MARGINS.get(token.type):
             token.attrSet("style", f"margin:{margin};text-align:start")
             token.attrSet("dir", "auto")
+
+
+def harmless(bundle: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mime bundle without secrets, terminal's controls, and raw HTML in its Markdown."""
+    made = Mask(secrets_of_environment()).value(dict(bundle))
+    for mime in made.keys() & {"text/plain", "text/markdown"}:
+        made[mime] = without_controls(made[mime])
+    if "text/markdown" in made:
+        made["text/markdown"] = without_html(made["text/markdown"])
+    return made

@@ -1,6 +1,6 @@
 """The live panel: a widget while the run is live, its frozen card afterwards.
 
-The state is a pure function of the view and the clock; the widget only carries it. At the end the
+The widget only carries the state. At the end the
 output is replaced by the static card and the widget is closed. A page that was reloaded in
 between has lost the way to replace an output, but still sees the widget: for it the widget stays,
 showing the card.
@@ -13,30 +13,27 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anywidget
 import traitlets
 from IPython.display import DisplayHandle
 
 from nb_agents.jupyter import text
-from nb_agents.jupyter.cards import card_bundle, card_text
+from nb_agents.jupyter.cards import card_bundle, card_text, turn_bundle
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.kernel import decide_once, pin_comm, say_once, stop_as_asked
-from nb_agents.jupyter.recipe_rows import UnitRow, asked_for, name_of, units
-from nb_agents.jupyter.rows import MAX_SAYS, agent_row
-from nb_agents.receipt import total_cost
+from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.runs.run import Run
+from nb_agents.session.history import PastTurn
 from nb_agents.view import RunView
 
-__all__ = ["PanelWidget", "panel_state", "show_run"]
+__all__ = ["PanelWidget", "show_run", "show_text", "show_turn", "shown_path"]
 
 _STATIC = Path(__file__).parent / "static"
+REWRITE_S = 5.0
+"""At least so long between two updates that show progress: each mounts the widget anew."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-MAX_UNITS = 60
-"""Rows of a recipe."""
-MAX_QUESTION = 4_000
-"""Characters of a gate's question."""
 
 
 def show_run(run: Run) -> None:
@@ -57,6 +54,13 @@ def show_text(run: Run) -> None:
     display({"text/plain": card_text(run.view, _shown_path(run), run.preview)})
 
 
+def show_turn(turn: PastTurn) -> None:
+    """Display the card of a turn on disk, and what of it could not be read."""
+    display(turn_bundle(turn, str(turn.paths.path)))
+    for warning in turn.warnings:
+        display({"text/plain": f"Not read: {warning}"})
+
+
 class PanelWidget(anywidget.AnyWidget):
     """The widget; all that it knows is `state`, as `panel_state` makes it."""
 
@@ -67,6 +71,25 @@ class PanelWidget(anywidget.AnyWidget):
     def __repr__(self) -> str:
         """Stay short and the same: the default has an address in it."""
         return "<nb_agents panel>"
+
+
+class _Milestones(NamedTuple):
+    """What of a run makes a static output out of date.
+
+    Attributes:
+        state: As on the chip, and what waits for a person: written at once.
+        done: Answers, votes and steps: written now and then.
+    """
+
+    state: tuple[str, ...]
+    done: tuple[object, ...]
+
+
+def _milestones(view: RunView) -> _Milestones:
+    agents = view.agents.values()
+    done = [(a.id, len(a.answers), a.vote, a.outcome) for a in agents]
+    over = [step.address for step in view.steps.values() if step.is_over]
+    return _Milestones((text.chip(view), *view.gates), (*done, *over))
 
 
 class Panel:
@@ -83,36 +106,51 @@ class Panel:
         self._widget.on_msg(self._on_message)
         self._outputs: list[tuple[DisplayHandle, contextvars.Context]] = []
         self._pages: set[str] = set()
+        self._written = _milestones(run.view)
+        self._written_at = time.monotonic()
         run.subscribe(self._on_news)
 
     def show(self) -> None:
         """Display the panel in the current cell."""
-        bundle = self._card(self._run.view)
-        bundle[_WIDGET_VIEW] = {
-            "version_major": 2,
-            "version_minor": 0,
-            "model_id": self._widget.model_id,
-        }
-        handle = display(bundle, display_id=True)
+        handle = display(self._live(self._run.view), display_id=True)
         # The context holds the cell that an update belongs to.
         self._outputs.append((handle, contextvars.copy_context()))
         if self._run.view.is_over:
             self._freeze(self._run.view)
 
-    def _card(self, view: RunView) -> dict[str, Any]:
-        run = self._run
-        return card_bundle(view, _shown_path(run), run.timeline, run.preview)
+    def _live(self, view: RunView) -> dict[str, Any]:
+        """The widget, and what a notebook that is saved now tells whoever has no kernel."""
+        bundle = card_bundle(view, _shown_path(self._run))
+        view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        return {**bundle, _WIDGET_VIEW: view_of_widget}
 
     def _on_news(self, view: RunView) -> None:
         self._widget.state = panel_state(view, self._run.id, time.time())
-        if view.is_over:
-            with _lock:
+        with _lock:
+            if view.is_over:
                 self._freeze(view)
+            else:
+                self._rewrite(view)
 
-    def _freeze(self, view: RunView) -> None:
-        bundle = self._card(view)
+    def _rewrite(self, view: RunView) -> None:
+        """Bring the outputs up to date with the run's state; its words are the widget's alone."""
+        reached = _milestones(view)
+        waited = time.monotonic() - self._written_at
+        if reached == self._written or (
+            reached.state == self._written.state and waited < REWRITE_S
+        ):
+            return
+        self._written, self._written_at = reached, time.monotonic()
+        self._update(self._live(view))
+
+    def _update(self, bundle: dict[str, Any]) -> None:
         for handle, context in self._outputs:
             context.run(handle.update, bundle, raw=True)
+
+    def _freeze(self, view: RunView) -> None:
+        run = self._run
+        bundle = card_bundle(view, _shown_path(run), run.timeline, run.preview)
+        self._update(bundle)
         if len(self._pages) > 1:
             shown = panel_state(view, self._run.id, time.time())
             self._widget.state = {**shown, "card": bundle["text/html"]}
@@ -142,124 +180,6 @@ class Panel:
 # Separates cells, which show a panel, from the loop thread, which freezes it and closes its widget.
 _lock = threading.RLock()
 _panels: dict[str, Panel] = {}
-
-
-def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
-    """Make what the panel draws; its shape is ``PanelState`` in js/src/state.ts.
-
-    Args:
-        view: The turn.
-        run: The run's id, sent back with a stop.
-        now: Unix seconds.
-
-    Returns:
-        Plain data for the widget.
-    """
-    elapsed, fraction = text.elapsed(view, now)
-    flying = [a.id for a in view.agents.values() if a.in_flight]
-    in_flight = f"{len(flying)} call{'' if len(flying) == 1 else 's'} in flight: "
-    return {
-        "run": run,
-        "session": view.session,
-        "turn": view.turn,
-        "task": text.clip(view.task, 300),
-        "status": text.state(view),
-        "chip": text.chip(view),
-        "round": text.progress(view),
-        "elapsed": elapsed,
-        "fraction": round(text.done(view) if view.recipe else fraction, 4),
-        "bar": "Steps done" if view.recipe else "Time used",
-        "cost": text.cost(total_cost(view)) if any(a.tokens for a in view.agents.values()) else "",
-        "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
-        "agents": _rows(view, now),
-        "gates": _gates(view, now),
-        "button": _button(view, now),
-        "can_say": text.state(view) == "running",
-        "said": _said(view),
-        "notices": [n for n in view.notices if n.strip()],
-        "footer": [f"{view.session} · turn {view.turn}", run],
-        "card": "",
-    }
-
-
-def _rows(view: RunView, now: float) -> list[dict[str, Any]]:
-    if not view.recipe:
-        return [agent_row(agent, view) for agent in view.agents.values()]
-    current = view.current_step
-    return [_unit_row(unit, unit.address == current) for unit in units(view, now, MAX_UNITS)]
-
-
-def _unit_row(unit: UnitRow, is_current: bool) -> dict[str, Any]:
-    return {
-        "id": unit.address,
-        "name": unit.name,
-        "depth": unit.depth,
-        "model": unit.does,
-        "chip": unit.chip,
-        "tone": unit.tone,
-        "says": unit.says,
-        "writing": unit.is_writing,
-        "numbers": unit.numbers,
-        "stop": unit.stop,
-        "title": unit.asks,
-        "pending": unit.is_pending,
-        "current": is_current,
-    }
-
-
-def _gates(view: RunView, now: float) -> list[dict[str, Any]]:
-    """The questions that a person can answer; a stop takes them away."""
-    if text.state(view) != "running":
-        return []
-    return [
-        {
-            "id": gate.address,
-            "name": name_of(gate.address),
-            "asks": asked_for(gate, view),
-            "prompt": text.cut(gate.prompt, MAX_QUESTION),
-            "countdown": text.countdown(gate, now),
-        }
-        for gate in view.gates.values()
-    ]
-
-
-def _button(view: RunView, now: float) -> dict[str, Any] | None:
-    if view.is_over:
-        return None
-    stop = view.stop
-    if stop is None:
-        title = "Stop after the calls in flight. Answers, files and words so far are kept."
-        if view.recipe:
-            title = "Stop after what is in hand. Outputs, files and words so far are kept."
-        return {"label": "Stop", "now": False, "title": title}
-    if stop.level == "immediate":
-        return None
-    left = (
-        "" if stop.grace_s is None else f" · {max(0, stop.requested_at + stop.grace_s - now):.0f} s"
-    )
-    title = "Cut the calls in flight now. What was streamed so far is kept as partial text."
-    if view.recipe:
-        title = "Cut what is in hand now. What was written so far is kept; a resume does it again."
-    return {"label": f"Stop now{left}", "now": True, "title": title}
-
-
-def _said(view: RunView) -> dict[str, str] | None:
-    """The last follow-up text, and who has read it of those that are to."""
-    if not view.said:
-        return None
-    if view.recipe:
-        count = sum(a.heard >= len(view.said) for a in view.agents.values())
-        read = f"read in {count} step{'' if count == 1 else 's'}" if count else "not read yet"
-        return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}
-    # One that is called works on its input alone.
-    readers = [a for a in view.agents.values() if a.outcome is None and not a.caller]
-    if view.phase == "presenting":
-        readers = [a for a in readers if a.id == view.winner]
-    count = sum(a.heard >= len(view.said) for a in readers)
-    if not readers:
-        return {"text": text.clip(view.said[-1], MAX_SAYS), "read": ""}
-    read = "read by all" if count == len(readers) else f"read by {count} of {len(readers)}"
-    return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}
 
 
 def _shown_path(run: Run) -> str:

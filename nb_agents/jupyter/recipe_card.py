@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from nb_agents.jupyter import text
-from nb_agents.jupyter.recipe_rows import UnitRow, called_by, decided, standing_of, to_do, units
+from nb_agents.jupyter.rows import UnitRow, called_by, decided, standing_of, to_do, units
 from nb_agents.runs.resumption import Preview
 from nb_agents.steps import StepView, parent_of
 from nb_agents.view import AgentView, RunView

@@ -1,18 +1,53 @@
-"""The panel's row of an agent. Pure functions of the view."""
+"""The panel's row of an agent, and a recipe's units as a tree with words, for panel and card.
+
+What is to come is in the tree as far as it is known. Of a loop, the iterations that are over are
+told by their number alone: there may be thousands. An agent that another one called stands below
+its caller, as a unit does below what it is in. Pure functions of the view.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from nb_agents.events import PlannedUnit
 from nb_agents.jupyter import text
+from nb_agents.steps import ApprovalView, GateView, StepView, parent_of
 from nb_agents.view import AgentView, RunView, call_so_far
 
-__all__ = ["MAX_SAYS", "agent_row", "doing", "numbers", "says", "stop_offer"]
+__all__ = [
+    "MAX_SAYS",
+    "UnitRow",
+    "agent_row",
+    "asked_for",
+    "called_by",
+    "decided",
+    "doing",
+    "name_of",
+    "numbers",
+    "says",
+    "standing_of",
+    "stop_offer",
+    "to_do",
+    "units",
+]
 
 MAX_SAYS = 160
 """Characters of the last words on a row."""
 
 _TONES = {"answered": "ok", "voted": "ok", "failed": "err", "stopped": "cut", "waiting": "ing"}
+
+MAX_ITERATIONS = 8
+"""Iterations of one loop that have a row."""
+MAX_DEPTH = 100
+"""Units within each other that have a row."""
+MAX_ASKS = 300
+"""Characters of a prompt or a command."""
+
+_INDEX = re.compile(r"\[([0-9]{1,9})\]$")
 
 
 def agent_row(agent: AgentView, view: RunView) -> dict[str, Any]:
@@ -80,3 +115,312 @@ def says(agent: AgentView) -> str:
     if agent.vote:
         return text.clip(agent.vote.reason, MAX_SAYS)
     return text.clip(agent.returned or agent.answer, MAX_SAYS)
+
+
+Tone = Literal["run", "ok", "ing", "cut", "err"]
+
+
+@dataclass(frozen=True)
+class UnitRow:
+    """One unit, or an agent that another one called, in words.
+
+    Attributes:
+        address: Its address.
+        name: Its name among those beside it.
+        depth: How many rows it is in.
+        does: Who or what does it.
+        chip: How it stands.
+        tone: The same as a colour.
+        says: Its last words: streamed, written by its command, given, or why it failed.
+        is_writing: Whether the words are being written.
+        numbers: Tokens and cost, of all that is in it.
+        asks: Its prompt or command, cut.
+        is_pending: Whether it has not begun.
+        seconds: How long it took, or None.
+        stop: What its own Stop button asks for, or None; an agent that was called may have one.
+    """
+
+    address: str
+    name: str
+    depth: int
+    does: str = ""
+    chip: str = ""
+    tone: Tone = "run"
+    says: str = ""
+    is_writing: bool = False
+    numbers: str = ""
+    asks: str = ""
+    is_pending: bool = False
+    seconds: float | None = None
+    stop: Mapping[str, bool] | None = None
+
+
+def units(view: RunView, now: float, limit: int) -> list[UnitRow]:
+    """List a recipe's units as they stand, each before those in it.
+
+    Args:
+        view: The turn.
+        now: Unix seconds.
+        limit: How many at most; those that are done with all in them are left out first, the
+            innermost before the others, then the last.
+
+    Returns:
+        The units; the last row says how many were left out.
+    """
+    rows = list(_Tree(view, now).rows())
+    if len(rows) <= limit:
+        return rows
+    dropped = set(_done(rows)[: len(rows) - limit + 1])
+    kept = [row for row in rows if row.address not in dropped][: limit - 1]
+    return [*kept, _more("", 0, f"{len(rows) - len(kept)} more are not shown")]
+
+
+def _done(rows: Sequence[UnitRow]) -> list[str]:
+    """Give the addresses of what is done with all in it, the innermost first."""
+    around: list[str] = []
+    open_: set[str] = set()
+    for row in rows:
+        around[row.depth :] = [row.address]
+        if row.chip not in ("done", "skipped"):
+            open_.update(around)
+    done = [row for row in rows if row.depth and row.address not in open_]
+    return [row.address for row in sorted(done, key=lambda row: -row.depth)]
+
+
+def name_of(address: str) -> str:
+    """Give the last name of an address; an iteration's has its number, from 1.
+
+    Example:
+        >>> name_of("checks/review[2]"), name_of("checks/review[2]/sum")
+        ('review 3', 'sum')
+    """
+    last = address.rpartition("/")[2]
+    return _INDEX.sub(lambda found: f" {int(found[1]) + 1}", last)
+
+
+class _Tree:
+    def __init__(self, view: RunView, now: float) -> None:
+        self._view = view
+        self._now = now
+        self._planned = {u.address: u for units in view.outlines.values() for u in units}
+        self._children = _children([*self._planned, *view.steps])
+        self._called = called_by(view)
+        self._spent = _spent(view)
+        self._approvals = {given.address: given for given in view.approvals}
+
+    def rows(self, address: str = "", depth: int = 0) -> Iterator[UnitRow]:
+        """Give the rows below an address."""
+        if depth > MAX_DEPTH and self._children.get(address):
+            yield _more(address, depth, "what is in here is not shown")
+            return
+        children, left = self._children.get(address, []), 0
+        within = self._view.steps.get(address)
+        if within is not None and within.unit in ("foreach", "while"):
+            told = self._open_or_failed(children)
+            children, left = sorted(told[:MAX_ITERATIONS], key=_index), len(told) - MAX_ITERATIONS
+        elif within is not None and within.is_over:
+            # What has not begun in it never will.
+            children = [child for child in children if child in self._view.steps]
+        for child in children:
+            yield self._row(child, depth)
+            yield from self._called_rows(child, depth + 1)
+            yield from self.rows(child, depth + 1)
+        if left > 0:
+            yield _more(address, depth, f"{left} more under way or failed")
+
+    def _called_rows(self, caller: str, depth: int) -> Iterator[UnitRow]:
+        for agent in self._called.get(caller, ()):
+            yield UnitRow(
+                agent.id,
+                name_of(agent.id),
+                depth,
+                agent.model,
+                *standing_of(agent, self._view),
+                says=says(agent),
+                is_writing=agent.in_flight and agent.phase == "writing",
+                numbers=numbers(*self._spent.get(agent.id, (0, 0.0))),
+                stop=stop_offer(agent, self._view),
+            )
+            if depth < MAX_DEPTH:
+                yield from self._called_rows(agent.id, depth + 1)
+
+    def _open_or_failed(self, iterations: list[str]) -> list[str]:
+        steps = self._view.steps
+        return [i for i in iterations if steps[i].status not in ("ok", "skipped")]
+
+    def _row(self, address: str, depth: int) -> UnitRow:
+        step, planned = self._view.steps.get(address), self._planned.get(address)
+        tokens, cost = self._spent.get(address, (0, 0.0))
+        if step is None:
+            assert planned is not None
+            return UnitRow(
+                address, name_of(address), depth, to_do(planned), tone="cut", is_pending=True
+            )
+        return UnitRow(
+            address,
+            name_of(address),
+            depth,
+            _does(step, planned),
+            *self._standing(step),
+            says=self._says(step),
+            is_writing=self._is_writing(step),
+            numbers=numbers(tokens, cost),
+            asks=text.clip(step.asks, MAX_ASKS),
+            seconds=max(0.0, step.ended_at - step.started_at)
+            if step.ended_at and step.started_at
+            else None,
+        )
+
+    def _standing(self, step: StepView) -> tuple[str, Tone]:
+        """Give the chip's words and tone."""
+        if step.status == "ok":
+            return "done", "ok"
+        if step.status == "failed":
+            return "failed", "err"
+        if step.status == "skipped":
+            return "skipped", "cut"
+        if self._view.ending:
+            return self._cut(step), "cut"
+        if step.address in self._view.gates:
+            return "awaiting approval", "ing"
+        if step.status == "retrying":
+            return self._waiting(step), "ing"
+        again = f" ({step.attempt} of {step.attempts})" if step.attempt > 1 else ""
+        return self._doing(step) + again, "run"
+
+    def _cut(self, step: StepView) -> str:
+        if step.unit not in ("agent", "bash"):
+            return "not finished"
+        return "cut" if step.status == "running" else "stopped"
+
+    def _waiting(self, step: StepView) -> str:
+        tries = f"({step.attempt + 1} of {step.attempts})"
+        if step.retry_at is None or step.retry_at <= self._now:
+            return f"tries again {tries}"
+        return f"retry in {step.retry_at - self._now:.0f} s {tries}"
+
+    def _doing(self, step: StepView) -> str:
+        if step.unit == "foreach" and step.total is not None:
+            return f"{self._counts(step)['ok']} of {step.total}"
+        agent = self._view.agents.get(step.address)
+        if agent is None or agent.phase in ("answered", "failed", "stopped"):
+            return "running"
+        return doing(agent, self._view)
+
+    def _counts(self, step: StepView) -> Counter[str]:
+        known = self._view.steps
+        return Counter(known[each].status for each in self._children.get(step.address, []))
+
+    def _is_writing(self, step: StepView) -> bool:
+        agent = self._view.agents.get(step.address)
+        return bool(agent and agent.in_flight and agent.phase == "writing")
+
+    def _says(self, step: StepView) -> str:
+        if step.unit in ("foreach", "while") and step.status != "skipped":
+            return step.why and text.clip(step.why, MAX_SAYS) or _counted(self._counts(step))
+        if step.why and step.status != "running":
+            return text.clip(step.why, MAX_SAYS)
+        if step.address in self._view.gates:
+            return text.clip(self._view.gates[step.address].prompt, MAX_SAYS)
+        if given := self._approvals.get(step.address):
+            return text.clip(decided(given), MAX_SAYS)
+        if step.is_over:
+            code = f"exit code {step.exit_code} · " * bool(step.exit_code)
+            return text.clip(f"{code}{step.output or ''}", MAX_SAYS)
+        agent = self._view.agents.get(step.address)
+        return says(agent) if agent else text.clip(step.tail, MAX_SAYS, tail=True)
+
+
+def called_by(view: RunView) -> Mapping[str, Sequence[AgentView]]:
+    """Give the agents that others called, by who called them, in the order of the calls."""
+    called: dict[str, list[AgentView]] = {}
+    for agent in view.agents.values():
+        # A caller's id is the beginning of its own: also what a damaged journal says ends.
+        if agent.caller and agent.id.startswith(f"{agent.caller}/"):
+            called.setdefault(agent.caller, []).append(agent)
+    return called
+
+
+def standing_of(agent: AgentView, view: RunView) -> tuple[str, Tone]:
+    """Give a chip's words and tone for an agent that another one called."""
+    match agent.outcome:
+        case None if not view.ending:
+            return doing(agent, view), "run"
+        case "finished":
+            return "done", "ok"
+        case "failed":
+            return "failed", "err"
+        case "stopped" | "never started":
+            return agent.outcome, "cut"
+        case _:
+            return "cut", "cut"
+
+
+def asked_for(gate: GateView, view: RunView) -> Literal["stage", "approval", "text"]:
+    """Say what an open gate asks for: whether the recipe goes on, something else, or a text."""
+    if gate.wants == "input":
+        return "text"
+    # Of a call of a tool, and of a question of code, the address is none of a unit's.
+    return "stage" if gate.address in view.steps else "approval"
+
+
+def decided(given: ApprovalView) -> str:
+    """Say who decided a gate, how, and what was said."""
+    who = {"timeout": "when its time was over", "auto_approve_if": "by its condition"}
+    how = "approved" if given.approved else "denied"
+    said = f": {given.message}" if given.message else ""
+    return f"{how} {who.get(given.by, f'by {given.by}')}{said}"
+
+
+def _children(addresses: list[str]) -> Mapping[str, list[str]]:
+    """Order all addresses by what they are in; what is planned keeps the recipe's order."""
+    children: dict[str, list[str]] = {}
+    for address in dict.fromkeys(filter(None, addresses)):
+        children.setdefault(parent_of(address), []).append(address)
+    return children
+
+
+def _spent(view: RunView) -> Mapping[str, tuple[int, float | None]]:
+    """Add up tokens and cost of each unit with all that is in it."""
+    spent: dict[str, tuple[int, float | None]] = {}
+    for agent in view.agents.values():
+        address = agent.id
+        while address and agent.tokens:
+            tokens, cost = spent.get(address, (0, 0.0))
+            known = None if cost is None or agent.cost is None else cost + agent.cost
+            spent[address] = (tokens + agent.tokens, known)
+            address = parent_of(address)
+    return spent
+
+
+def _index(address: str) -> int:
+    found = _INDEX.search(address)
+    return int(found[1]) if found else 0
+
+
+def _does(step: StepView, planned: PlannedUnit | None) -> str:
+    match step.unit:
+        case "agent":
+            return " · ".join(filter(None, [step.worker, step.model]))
+        case "iteration" | "group":
+            return to_do(planned) if planned else ""
+        case "stage":
+            return "stage"
+        case _:
+            return to_do(planned) if planned else step.unit
+
+
+def to_do(planned: PlannedUnit) -> str:
+    """Say what a unit does that has not begun."""
+    kinds = {"stage": "stage", "foreach": "for each", "while": "while"}
+    return " · ".join(filter(None, [kinds.get(planned.unit, ""), planned.label]))
+
+
+def _counted(counts: Counter[str]) -> str:
+    words = {"ok": "done", "failed": "failed", "skipped": "skipped", "running": "under way"}
+    counts["running"] += counts.pop("retrying", 0)
+    return " · ".join(f"{counts[k]} {word}" for k, word in words.items() if counts[k])
+
+
+def _more(base: str, depth: int, said: str) -> UnitRow:
+    return UnitRow(f"{base}/…", "…", depth, tone="cut", says=said, is_pending=True)

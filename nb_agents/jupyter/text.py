@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from nb_agents.receipt import total_cost
+from nb_agents.session.history import Session
 from nb_agents.steps import GateView
 from nb_agents.view import AgentView, RunView
 
@@ -17,6 +18,7 @@ __all__ = [
     "done",
     "duration",
     "elapsed",
+    "listed",
     "progress",
     "seconds",
     "size",
@@ -222,3 +224,22 @@ def agent_state(agent: AgentView, view: RunView) -> str:
         was_cut = (agent.partial + agent.partial_call).strip()
         parts.append(f"was writing ({kept} kept)" if was_cut else f"{kept} in no answer")
     return " · ".join(parts)
+
+
+def listed(session: Session) -> tuple[str, ...]:
+    """Make the row of a session: its name, turns, state, last use, tokens, cost and task."""
+    last = session.turns[-1].view
+    agents = [a for turn in session.turns for a in turn.view.agents.values()]
+    # A turn without a journal tells neither.
+    is_known = any(turn.view.seq for turn in session.turns)
+    costs = [total_cost(turn.view) for turn in session.turns]
+    known = [c for c in costs if c is not None]
+    return (
+        session.path.name,
+        str(len(session.turns)),
+        session.turns[-1].state,
+        when(last.last_at or last.ended_at or 0.0),
+        tokens(sum(a.tokens for a in agents)) if is_known else "unknown",
+        cost(sum(known)) if len(known) == len(costs) and any(known) else "unknown",
+        clip(last.task, 60),
+    )

@@ -1,56 +1,219 @@
-"""What ``%agents VERB`` does, one function a verb."""
+"""What ``%agents VERB`` does with runs and with sessions on disk, one function a verb."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nb_agents.cancel import StopResult
 from nb_agents.config.recipe import is_recipe
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import UnknownRunError, UnknownSessionError, UserError
+from nb_agents.disk.entry import in_words
+from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel, text
-from nb_agents.jupyter.cards import show_turn
-from nb_agents.jupyter.ipython import argument, arguments, display
-from nb_agents.jupyter.panel import show_run, show_text, shown_path
+from nb_agents.jupyter.ipython import argument, arguments, display, show_table
+from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, check_recipe
-from nb_agents.jupyter.session_verbs import (
-    SESSION_VERBS,
-    options_option,
-    root_option,
-    tools_option,
-)
-from nb_agents.jupyter.tables import show_table
-from nb_agents.jupyter.waiting import stay
-from nb_agents.models.check_report import report_on
+from nb_agents.jupyter.waiting import question, stay
+from nb_agents.models.providers import report_on
+from nb_agents.options import RunOptions
 from nb_agents.runs import registry
-from nb_agents.runs.options import find_options
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
-from nb_agents.session.history import PastTurn, load_turn
+from nb_agents.session.history import PastTurn, load_session, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (
     TurnPaths,
     find_session,
+    find_turn,
     session_root,
+    sessions_in,
     turns_of,
 )
-from nb_agents.tools.announcements import announcements
+from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
+from nb_agents.tools.run_tools import announcements
+from nb_agents.unicode import without_controls
 
-__all__ = ["VERBS", "WITH_MESSAGE", "follow"]
+__all__ = [
+    "VERBS",
+    "WITH_MESSAGE",
+    "follow",
+    "options_of",
+    "options_option",
+    "root_option",
+    "tell_of_dead_turns",
+    "tools_option",
+]
+
+logger = logging.getLogger("nb_agents")
+
+tools_option = argument(
+    "--tools", metavar="F,G", help="functions of the notebook that the agents may call"
+)
+options_option = argument(
+    "--options", metavar="NAME", help="a variable with RunOptions: retries, stops, approvals"
+)
+root_option = argument("--session-root", metavar="DIR", help="where sessions are")
+_FLAGS = {
+    "session_root": "--session-root",
+    "timeout": "--orchestrator-timeout",
+    "from_turn": "--from",
+    "skip_unsupported": "--skip-unsupported",
+    "debug": "--debug",
+    "detach": "--detach",
+}
+"""The flags that stand for an option, by its name."""
+
+_session = argument("session", metavar="SESSION", help="the session's id")
+
+
+@arguments("agents sessions")
+@root_option
+def sessions(ip: Any, args: Any) -> None:
+    """List the sessions on disk, the one used last first."""
+    root = session_root(args.session_root)
+    found = sessions_in(root)
+    rows: list[tuple[str, ...]] = []
+    said = [str(each) for each in found.unreadable]
+    for path in found.by_use:
+        with _alone(path, said):
+            session = load_session(path)
+            rows.append(text.listed(session))
+            said += _unread(session.turns)
+    if rows or not said:
+        heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
+        show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
+    if said:
+        _say("\n".join(said))
+
+
+@arguments("agents rename")
+@_session
+@argument("name", metavar="NAME", help="its new id")
+@root_option
+def rename(ip: Any, args: Any) -> None:
+    """Give a session another name."""
+    target = rename_session(_find(args), args.name)
+    _say(f"Session {args.session} is {target.name} now.")
+
+
+@arguments("agents export")
+@_session
+@argument("file", nargs="?", metavar="FILE", help="the zip (default: SESSION.zip here)")
+@root_option
+def export(ip: Any, args: Any) -> None:
+    """Put a session into a zip."""
+    made = export_session(_find(args), args.file)
+    size = text.size(made.path.stat().st_size)
+    left_out = f" Left out: {in_words(made.left_out)}." if made.left_out else ""
+    _say(f"Wrote {shown_path(made.path)} ({size}).{left_out}")
+
+
+@arguments("agents delete")
+@_session
+@argument("--yes", action="store_true", help="don't ask")
+@root_option
+def delete(ip: Any, args: Any) -> None:
+    """Delete a session and all its files, after asking."""
+    path = _find(args)
+    turns = len(load_session(path).turns)
+    question = f"Delete session {path.name} ({turns} turn(s)) and all its files? [y/N] "
+    if not args.yes and input(without_controls(question)).strip().lower() not in ("y", "yes"):
+        _say("Nothing was deleted.")
+        return
+    delete_session(path)
+    _say(f"Session {path.name} is deleted.")
+
+
+def tell_of_dead_turns() -> None:
+    """Say which turns were cut off when their kernel died; reading them mends their files."""
+    found = sessions_in(session_root())
+    said = [str(each) for each in found.unreadable]
+    for path in found.by_use:
+        with _alone(path, said):
+            last = turns_of(path)[-1]
+            if _never_ended(last) and not last.is_live():
+                said.append(_died(load_turn(last)))
+    said += [
+        f"Run {run.id} goes on in {run.where}: `%agents show {run.id}` shows it, "
+        f"`%agents stop {run.id}` stops it."
+        for run in registry.runs()
+        if run.where
+    ]
+    for sentence in said:
+        _say(sentence)
+
+
+def _died(turn: PastTurn) -> str:
+    name = turn.paths.session
+    go_on = f"%agents resume {name}" if turn.view.recipe else "%%agents --continue"
+    said = (
+        f"Incomplete turn {name}/{turn.paths.number}: its kernel died. Kept: {_kept(turn)}. "
+        f"`%agents show {name}` shows it, `{go_on}` goes on."
+    )
+    return " ".join([said, *map(question, turn.view.gates.values()), *_unread([turn])])
+
+
+def _never_ended(paths: TurnPaths) -> bool:
+    data = read_json(paths.metadata)
+    if not data:
+        return os.path.lexists(paths.journal)
+    return data.get("run_status") in ("pending", "in-progress", "awaiting")
+
+
+def _kept(turn: PastTurn) -> str:
+    if turn.view.recipe:
+        steps = [s for s in turn.view.steps.values() if s.unit in ("agent", "bash")]
+        done = sum(s.status == "ok" for s in steps)
+        return f"{done} step(s), {turn.view.file_count or 0} file(s)"
+    agents = turn.view.agents.values()
+    answers, partial = sum(1 for a in agents if a.answers), sum(1 for a in agents if a.unsubmitted)
+    return f"{answers} answer(s), {partial} partial text(s), {turn.view.file_count or 0} file(s)"
+
+
+@contextmanager
+def _alone(path: Path, said: list[str]) -> Iterator[None]:
+    """Let a session that can't be shown cost no other one: a sentence tells about it."""
+    try:
+        yield
+    except UserError as exc:
+        said.append(str(exc))
+    except Exception as exc:  # a defect of ours, which must not hide all sessions until it is gone
+        logger.exception("session %s can't be shown", path.name)
+        said.append(f"Session {path.name!r} can't be shown: {type(exc).__name__}: {exc}.")
+
+
+def _unread(turns: Sequence[PastTurn]) -> list[str]:
+    """Say what of some turns could not be read, in a sentence."""
+    found = [f"{t.paths.session}/{t.paths.number}: {w}" for t in turns for w in t.warnings]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return [f"Not read: {found[0]}{more}."] if found else []
+
+
+def _find(args: Any) -> Path:
+    return find_session(session_root(args.session_root), args.session)
+
+
+def _say(sentence: str) -> None:
+    display({"text/plain": sentence})
+
 
 _run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such as r1; the latest")
 
 
 @arguments("agents")
 def table(ip: Any, args: Any) -> None:
-    """Show this kernel's runs."""
+    """Show this kernel's runs, and the live ones of other processes."""
     rows = [
         (
             run.id,
@@ -58,11 +221,12 @@ def table(ip: Any, args: Any) -> None:
             run.view.current_step if run.view.recipe else f"{run.view.round}/∞",
             text.elapsed(run.view, time.time())[0].removeprefix("Elapsed: "),
             f"{run.session}/{run.turn}",
+            run.where or "here",
             text.clip(run.view.task, 60),
         )
         for run in registry.runs()
     ]
-    heads = ("run", "status", "round/step", "elapsed", "session/turn", "task")
+    heads = ("run", "status", "round/step", "elapsed", "session/turn", "where", "task")
     show_table(heads, rows, "No run was started in this kernel. %%agents starts one.")
 
 
@@ -73,7 +237,7 @@ def table(ip: Any, args: Any) -> None:
 @argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
 def stop(ip: Any, args: Any) -> None:
     """Stop a run."""
-    run = registry.find_run(args.run)
+    run = registry.find_known(args.run)
     agent = run.view.agents.get(args.agent)
     if agent and agent.outcome and not run.is_over:
         result = StopResult(False, "finished")
@@ -95,7 +259,7 @@ def stop(ip: Any, args: Any) -> None:
 @_run
 def pause(ip: Any, args: Any) -> None:
     """Let a run hold still at its next boundary; its time does not count meanwhile."""
-    run = registry.find_run(args.run)
+    run = registry.find_known(args.run)
     run.pause()
     said = f"Run {run.id} is paused: calls in flight finish, none begins."
     display({"text/plain": f"{said} `%agents continue {run.id}` goes on."})
@@ -105,7 +269,7 @@ def pause(ip: Any, args: Any) -> None:
 @_run
 def continue_(ip: Any, args: Any) -> None:
     """Let a paused run go on."""
-    run = registry.find_run(args.run)
+    run = registry.find_known(args.run)
     if not run.view.is_paused:
         raise UserError(f"Run {run.id} is not paused; it is {run.status}.")
     run.resume()
@@ -116,18 +280,26 @@ def continue_(ip: Any, args: Any) -> None:
 @_run
 def wait(ip: Any, args: Any) -> None:
     """Stay in the cell until a run is over; an interrupt stops the run."""
-    follow(ip, registry.find_run(args.run), wait=True)
+    follow(ip, registry.find_known(args.run), wait=True)
 
 
 @arguments("agents show")
 @argument("what", nargs="?", default="", metavar="RUN|SESSION[/TURN]", help="default: the latest")
+@argument(
+    "--tools", metavar="F,G", help="offer these functions to a detached run, as after a restart"
+)
 @root_option
 def show(ip: Any, args: Any) -> None:
     """Show the live panel of a run, or the card of a turn on disk."""
+    functions = find_functions(args.tools, ip.user_ns) if args.tools else ()
     try:
         run = registry.find_run(args.what)
+        if functions:
+            run.offer(functions)
     except UnknownRunError:
-        show_turn(_turn(args.what, session_root(args.session_root)))
+        if functions:
+            raise
+        show_turn(load_turn(find_turn(session_root(args.session_root), args.what)))
         return
     (show_run if kernel.has_front_end(ip) else show_text)(run)
 
@@ -159,7 +331,7 @@ def log(ip: Any, args: Any) -> None:
     try:
         paths = TurnPaths(registry.find_run(args.run).path)
     except UnknownRunError:
-        paths = _turn(args.run, session_root(args.session_root)).paths
+        paths = find_turn(session_root(args.session_root), args.run)
     recovered = read_journal(paths.journal)
     lines = log_lines(recovered.events)
     debug = paths.path / "debug.log"
@@ -186,30 +358,70 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
         display({"text/plain": said})
 
 
+def options_of(args: Any, namespace: Mapping[str, Any]) -> RunOptions:
+    """Bring ``--options`` and the flags beside it together.
+
+    Args:
+        args: The line's.
+        namespace: The notebook's names, where ``--options NAME`` looks.
+
+    Raises:
+        UserError: There is no such variable, it holds something else, or one is given twice.
+    """
+    given = _named_options(args.options, namespace) if args.options else RunOptions()
+    flags: dict[str, Any] = {}
+    for name, flag in _FLAGS.items():
+        value = getattr(args, name, None)
+        if value is None or value is False:
+            continue
+        if getattr(given, name):
+            raise UserError(f"{flag} is given, and --options {args.options} has it too. Drop one.")
+        flags[name] = value
+    return replace(given, **flags)
+
+
+def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
+    if name not in namespace:
+        raise UserError(
+            f"--options {name}: no variable {name!r} is defined. Define it in a cell before: "
+            f"{name} = nb_agents.RunOptions(…)"
+        )
+    found = namespace[name]
+    if not isinstance(found, RunOptions):
+        kind = type(found).__name__
+        raise UserError(f"--options {name}: {name!r} is of type {kind}, and no RunOptions.")
+    return found
+
+
 @arguments("agents resume")
 @argument("session", nargs="?", default="", metavar="SESSION", help="default: the one used last")
 @argument("--config", "-c", metavar="F", help="team file (default: the turn's own)")
-@argument("--orchestrator-timeout", type=float, metavar="S", help="seconds, counted anew")
+@argument(
+    "--orchestrator-timeout", dest="timeout", type=float, metavar="S", help="seconds, counted anew"
+)
 @argument("--recipe", "-r", metavar="F", help="a changed recipe, in the place of the turn's own")
 @tools_option
 @options_option
 @argument("--preview", action="store_true", help="only say what would run again")
+@argument(
+    "--detach", action="store_true", help="in a process of its own, which outlives the kernel"
+)
 @argument("--wait", action="store_true", help="stay in the cell until the run is over")
 @root_option
 def resume(ip: Any, args: Any) -> None:
     """Go on with an incomplete turn: same task, nothing that finished runs again."""
+    options = options_of(args, ip.user_ns)
     if args.preview:
-        told = preview(args.session, args.session_root, args.config, recipe=args.recipe)
+        root = options.session_root
+        told = preview(args.session, args.config, recipe=args.recipe, session_root=root)
         display({"text/plain": str(told)})
         return
     run = resume_turn(
         args.session,
         args.config,
-        args.session_root,
-        timeout=args.orchestrator_timeout,
         recipe=args.recipe,
         tools=find_functions(args.tools, ip.user_ns) if args.tools else (),
-        options=find_options(args.options, ip.user_ns) if args.options else None,
+        options=options,
     )
     follow(ip, run, wait=args.wait)
 
@@ -225,17 +437,8 @@ VERBS: dict[str, Callable[[Any, Any], None]] = {
     "log": log,
     "resume": resume,
     **RECIPE_VERBS,
-    **SESSION_VERBS,
+    "sessions": sessions,
+    "rename": rename,
+    "export": export,
+    "delete": delete,
 }
-
-
-def _turn(name: str, root: Path) -> PastTurn:
-    """Find a turn by SESSION or SESSION/TURN; "" means the latest."""
-    session, _, number = name.partition("/")
-    turns = turns_of(find_session(root, session))
-    if not number:
-        return load_turn(turns[-1])
-    for paths in turns:
-        if str(paths.number) == number.removeprefix("turn_"):
-            return load_turn(paths)
-    raise UnknownSessionError(name, str(root), f"{session}/{turns[-1].number}")

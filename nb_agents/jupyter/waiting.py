@@ -14,9 +14,9 @@ from typing import Any
 
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.recipe_rows import asked_for
+from nb_agents.jupyter.rows import asked_for
 from nb_agents.jupyter.text import clip
-from nb_agents.runs.interrupts import interrupt_calls
+from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
 from nb_agents.steps import GateView
 from nb_agents.view import RunView

@@ -1,4 +1,4 @@
-"""What an agent needs of a model: a stream of pydantic-ai events for messages and tools.
+"""What an agent needs of a model: a stream of pydantic-ai events, and how the reply ended.
 
 The message types, their JSON, tool schemas, usage and prices are pydantic-ai's. Always streaming:
 a server notices a lost client only then, so a stop ends the spending. The SDKs' own retries are
@@ -9,16 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from nb_agents.events import Usage
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, StreamedResponse
     from pydantic_ai.tools import ToolDefinition
 
-from nb_agents.events import Usage
+__all__ = ["Backend", "BrokenReplyError", "Ending", "PydanticBackend", "ending_of", "usage_of"]
 
-__all__ = ["Backend", "PydanticBackend", "usage_of"]
+_NORMAL = frozenset({"end_turn", "eos", "eos_token", "stop_sequence"})
+"""Reasons that pydantic-ai has no word for, and that are a reply's own end all the same.
+
+Source: Together's and TGI's OpenAI-like servers, and Anthropic's words behind gateways.
+"""
+
+MAX_REASON = 100
+MAX_WORDS = 300
+
+_LENGTH = frozenset({"length", "max_tokens", "MAX_TOKENS", "model_context_window_exceeded"})
 
 
 class Backend(Protocol):
@@ -94,3 +105,54 @@ def usage_of(response: ModelResponse) -> Usage:
         cost = None
     usage = response.usage
     return Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=cost)
+
+
+class BrokenReplyError(Exception):
+    """A reply came to its end, and is none: the call is tried again."""
+
+
+class Ending(NamedTuple):
+    """How a reply ended.
+
+    Attributes:
+        kind: As a whole; cut, by a limit of tokens or whatever its server had against it; refused,
+            by the model or a filter; or broken, which another try may mend.
+        reason: The provider's word, such as "length" or "SAFETY".
+        words: What a refusal says, or "".
+    """
+
+    kind: Literal["whole", "cut", "refused", "broken"]
+    reason: str = ""
+    words: str = ""
+
+    @property
+    def by(self) -> str:
+        """What a cut was made by, for agents and people."""
+        if self.reason in _LENGTH:
+            return "at its token limit (max_tokens)"
+        return f"by its server ({self.reason})"
+
+
+def ending_of(response: ModelResponse) -> Ending:
+    """Tell how a reply ended.
+
+    Args:
+        response: The whole of it.
+
+    Returns:
+        Its ending. A server that gives no reason, as some do, and a reason that is known as an end
+        make it whole; a reason that is not known makes it cut.
+    """
+    details = response.provider_details or {}
+    given = details.get("finish_reason") or details.get("block_reason") or ""
+    reason = str(given)[:MAX_REASON]
+    match response.finish_reason:
+        case "content_filter":
+            return Ending("refused", reason, str(details.get("refusal") or "")[:MAX_WORDS])
+        case "length":
+            return Ending("cut", reason if reason in _LENGTH else "length")
+        case "error":
+            return Ending("broken", reason or "error")
+        case None if reason and reason.lower() not in _NORMAL:
+            return Ending("cut", reason)
+    return Ending("whole", reason)

@@ -1,4 +1,4 @@
-"""When a failed model call is tried again, and what is said of it. Pure functions.
+"""When a failed model call is tried again. Pure functions.
 
 The loop that obeys them is in `nb_agents.agents.agent_round`, with a stop's checkpoint before each
 attempt and during each wait.
@@ -12,15 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from nb_agents.errors import ReplyTooLongError, UserError
-from nb_agents.models.ending import BrokenReplyError
+from nb_agents.errors import UserError
+from nb_agents.models.backend import BrokenReplyError
+from nb_agents.models.failures import limit_in, status_of
 
 __all__ = [
     "Backoff",
     "DEFAULT_RETRY",
     "Retry",
-    "describe",
-    "is_throttled",
     "is_transient",
     "retry_delay_s",
 ]
@@ -33,11 +32,6 @@ MAX_DELAY_S = 60.0
 
 _TRANSIENT_STATUS = {408, 409, 425, 429, *range(500, 600)}
 """Statuses that pass; those of errors that pydantic-ai has put into no category."""
-
-MAX_MESSAGE = 300
-
-MAX_CAUSES = 20
-"""Causes of an error that are looked at; a chain of them may be a circle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +136,7 @@ def is_transient(error: Exception) -> bool:
     import httpx2
     from pydantic_ai import exceptions as px
 
-    error = _limit_in(error) or error
+    error = limit_in(error) or error
     transient = (
         px.ModelRateLimitError,
         px.ModelUnavailableError,
@@ -158,75 +152,4 @@ def is_transient(error: Exception) -> bool:
         return False
     # An error whose kind the provider did not tell, such as one sent inside an open stream.
     is_untold = type(error) is px.ModelAPIError
-    return is_untold or isinstance(error, transient) or _status(error) in _TRANSIENT_STATUS
-
-
-def _limit_in(error: BaseException) -> ReplyTooLongError | None:
-    """Find the limit that a call went over, whatever an SDK made of it."""
-    cause: BaseException | None = error
-    for _ in range(MAX_CAUSES):
-        if cause is None or isinstance(cause, ReplyTooLongError):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    return None
-
-
-def is_throttled(error: Exception) -> bool:
-    """Whether a server refused a call because there are too many of them.
-
-    Args:
-        error: What was raised.
-    """
-    return _status(error) == 429
-
-
-def _status(error: Exception) -> int | None:
-    status: int | None = getattr(error, "status_code", None)
-    return status
-
-
-def describe(error: Exception) -> str:
-    """Say what went wrong in one line that is safe to store: no body, no headers, no keys.
-
-    Args:
-        error: What was raised.
-
-    Returns:
-        A sentence of at most `MAX_MESSAGE` characters.
-    """
-    too_long = _limit_in(error)
-    status = _status(too_long or error)
-    if status is not None:
-        text = _STATUS.get(status, "The server refused the request")
-        said = f"{text} (HTTP {status})."
-        return f"{said} {too_long}" if too_long else said
-    if too_long or isinstance(error, BrokenReplyError):
-        return str(too_long or error)
-    import httpx2
-    from pydantic_ai import exceptions as px
-
-    if isinstance(error, px.ModelTimeoutError | httpx2.TimeoutException):
-        return "The server did not answer in time."
-    if isinstance(error, px.ModelConnectionError | httpx2.TransportError):
-        return "The connection to the server failed or was dropped."
-    cause = error.__cause__ or error
-    if isinstance(error, px.UnexpectedModelBehavior) or isinstance(cause, json.JSONDecodeError):
-        return "The server's answer can't be understood (malformed stream)."
-    return f"The call failed: {type(cause).__name__}."[:MAX_MESSAGE]
-
-
-_STATUS = {
-    400: "The server says that the request is wrong",
-    401: "The server refused the key; check it",
-    402: "The account's credit is used up",
-    403: "The key may not use this model",
-    404: "The server doesn't know this model or address",
-    408: "The server gave up waiting",
-    413: "The conversation is too long for the server",
-    429: "The server says: too many requests",
-    500: "The server failed",
-    502: "The server's gateway failed",
-    503: "The server is overloaded or down",
-    504: "The server's gateway timed out",
-    529: "The server is overloaded",
-}
+    return is_untold or isinstance(error, transient) or status_of(error) in _TRANSIENT_STATUS

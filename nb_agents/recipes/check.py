@@ -16,15 +16,14 @@ from nb_agents.config.backends import why_unsupported
 from nb_agents.config.faults import Finding, nearest
 from nb_agents.config.recipe import PlacedStage, Recipe
 from nb_agents.config.recipe_rules import Keys
-from nb_agents.config.recipe_stage import Stage
-from nb_agents.config.recipe_step import Step
+from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
-from nb_agents.recipes.agent_lookup import resolve_agent
+from nb_agents.recipes.agents import resolve_agent
+from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse
-from nb_agents.recipes.outline import Outline, one_line
 from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import variables
 

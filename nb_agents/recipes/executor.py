@@ -30,15 +30,15 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ConfigError, ModelCallError, NbAgentsError
 from nb_agents.models.backend import Backend
-from nb_agents.recipes import agent_step
-from nb_agents.recipes.addresses import is_within, planned
-from nb_agents.recipes.agent_lookup import Worker, resolve_agent
+from nb_agents.process.command import run_bash
+from nb_agents.process.environment import persons_env
+from nb_agents.recipes import agents
+from nb_agents.recipes.agents import Worker, resolve_agent
 from nb_agents.recipes.check import find_recipe
 from nb_agents.recipes.output import final_text
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
-from nb_agents.recipes.rate_limiter import RateLimiter
-from nb_agents.recipes.sub_recipe_timeouts import SubRecipeTimeouts
+from nb_agents.recipes.rate_limiter import RateLimiter, SubRecipeTimeouts
 from nb_agents.recipes.tasks import (
     AgentWork,
     CommandWork,
@@ -49,11 +49,9 @@ from nb_agents.recipes.tasks import (
     LoadWork,
     Work,
 )
-from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
-from nb_agents.tools.environment import persons_env
-from nb_agents.tools.output_log import kept_folder, last_chars
-from nb_agents.tools.policy import AgentTools
-from nb_agents.tools.process import run_bash
+from nb_agents.recipes.units import is_within, planned
+from nb_agents.tools.policy import AgentTools, ApprovalConfig, Decision, Tally
+from nb_agents.tools.shell import kept_folder, last_chars
 
 __all__ = ["Executor", "Models"]
 
@@ -382,14 +380,12 @@ class Executor:
             )
         )
         past = self._open_rounds.pop(address, None)
-        if agent_step.goes_on(past, work):
+        if agents.goes_on(past, work):
             heard = self._heard.get(address, 0)
             messages, past = load_messages(past.request), load_round(past)
         else:
             heard, past = len(self._said), None
-            messages = agent_step.opening(
-                spec.system_message, work.prompt, self._context, self._said
-            )
+            messages = agents.opening(spec.system_message, work.prompt, self._context, self._said)
             request = dump_messages(messages)
             self._emit(
                 ev.RoundStarted(agent=address, number=work.attempt, request=request, heard=heard)
@@ -399,9 +395,9 @@ class Executor:
         turn = self._active[address] = AgentRound(
             address,
             backend,
-            agent_step.toolbox(self._workspace, [*self._context, kept], tools),
+            agents.toolbox(self._workspace, [*self._context, kept], tools),
             self._emit,
-            agent_step.StepContext(address, self._said, heard, self._emit),
+            agents.StepContext(address, self._said, heard, self._emit),
             boundary,
             calls=self._calls.get(address, 0),
         )

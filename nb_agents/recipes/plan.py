@@ -24,16 +24,11 @@ from typing import Any, NoReturn, TypeVar
 from nb_agents import events as ev
 from nb_agents.config import recipe_values as ranges
 from nb_agents.config.recipe import Recipe
-from nb_agents.config.recipe_limits import Recursion
-from nb_agents.config.recipe_stage import Approval, Stage
-from nb_agents.config.recipe_step import Step
-from nb_agents.recipes import values
-from nb_agents.recipes.addresses import is_within, join
-from nb_agents.recipes.iterations import all_of, concurrency, items_of
-from nb_agents.recipes.output_schema import Read, Wanted, wanted
+from nb_agents.config.recipe_step import Approval, Stage, Step
+from nb_agents.config.recipe_values import Recursion
+from nb_agents.recipes import units
+from nb_agents.recipes.output import Read, Wanted, wanted
 from nb_agents.recipes.progress import Gate, Progress, Unit
-from nb_agents.recipes.scope import Scope
-from nb_agents.recipes.step_tasks import step_task
 from nb_agents.recipes.tasks import (
     Completed,
     Denied,
@@ -43,9 +38,18 @@ from nb_agents.recipes.tasks import (
     LoadWork,
     Plan,
     Work,
+    step_task,
 )
-from nb_agents.recipes.values import FailedError
-from nb_agents.tools.approval import ApprovalConfig
+from nb_agents.recipes.units import (
+    FailedError,
+    Scope,
+    all_of,
+    concurrency,
+    is_within,
+    items_of,
+    join,
+)
+from nb_agents.tools.policy import ApprovalConfig
 
 __all__ = ["Planner", "fatal", "plan"]
 
@@ -222,7 +226,9 @@ class Planner:
         self._met: set[str] = set()
         if self._ended is None:
             self._ended = self._go_on()
-        return Plan(tuple(self._events), tuple(self._work), self._ended, tuple(self._limits))
+        # What has ended has no clocks: a denied gate stops what is under way beside it.
+        limits = () if self._ended else tuple(self._limits)
+        return Plan(tuple(self._events), tuple(self._work), self._ended, limits)
 
     def _go_on(self) -> Completed | Failed | Denied | None:
         try:
@@ -263,7 +269,7 @@ class Planner:
     def _named_stage(self, frame: _Frame, scope: Scope, stage: Stage, address: str) -> _Walk[None]:
         unit = self._units.get(address)
         if unit is None or unit.outcome == "failed":
-            if not values.holds(stage.condition, scope, address, "condition"):
+            if not units.holds(stage.condition, scope, address, "condition"):
                 self._skip(address, f"its condition is false: {stage.condition}")
                 return
         elif unit.outcome == "skipped":
@@ -291,7 +297,7 @@ class Planner:
     def _ask(self, scope: Scope, stage: Stage, approval: Approval, address: str) -> Gate:
         conditions = stage.auto_approve_if
         if conditions and all(
-            values.holds(condition, scope, address, "auto_approve_if") for condition in conditions
+            units.holds(condition, scope, address, "auto_approve_if") for condition in conditions
         ):
             self._events.append(ev.ApprovalGiven(step=address, approved=True, by="auto_approve_if"))
             return Gate(True)
@@ -299,7 +305,7 @@ class Planner:
         self._events.append(
             ev.ApprovalAsked(
                 step=address,
-                prompt=values.text(approval.prompt, scope, address),
+                prompt=units.text(approval.prompt, scope, address),
                 timeout_s=wait.timeout_s,
                 default=wait.default,
             )
@@ -308,7 +314,7 @@ class Planner:
 
     def _wait(self, scope: Scope, approval: Approval, address: str) -> GateWork:
         """Say how long a gate waits, and what comes then: what it says itself comes first."""
-        timeout_s = values.number(ranges.APPROVAL_TIMEOUT, approval.timeout, scope, address)
+        timeout_s = units.number(ranges.APPROVAL_TIMEOUT, approval.timeout, scope, address)
         default = approval.default
         if not timeout_s and self._approval.timeout:
             timeout_s = self._approval.timeout
@@ -351,7 +357,7 @@ class Planner:
         # A step that has begun keeps its answer, which its own outputs could change.
         elif unit is not None and unit.outcome != "failed":
             return unit.outcome == "skipped"
-        elif values.holds(step.condition, scope, address, "condition"):
+        elif units.holds(step.condition, scope, address, "condition"):
             return False
         else:
             why = f"its condition is false: {step.condition}"
@@ -431,7 +437,7 @@ class Planner:
         Work that is under way and that this walk has not met yet may be agent steps: while that
         matters, none begins.
         """
-        limit = values.number(ranges.MAX_STEPS, frame.limits.max_total_steps, scope, address)
+        limit = units.number(ranges.MAX_STEPS, frame.limits.max_total_steps, scope, address)
         room = limit - self._agent_steps
         if room <= 0:
             self._fail(address, f"The limit of {limit:g} agent steps is reached (max_total_steps).")
@@ -463,7 +469,7 @@ class Planner:
     def _limit(self, step: Step, scope: Scope, address: str) -> Sequence[Limit]:
         if step.recipe_timeout is None:
             return ()
-        return [Limit(address, values.number(ranges.TIMEOUT, step.recipe_timeout, scope, address))]
+        return [Limit(address, units.number(ranges.TIMEOUT, step.recipe_timeout, scope, address))]
 
     def _take_back(self, address: str, unit: Unit) -> _Walk[NoReturn]:
         """Fail a call whose time was over, and all that is open in it, once its work has ended."""
@@ -485,18 +491,18 @@ class Planner:
         while address not in self._progress.recipes:
             self._check(address)
             if address not in self._busy:
-                path = values.text(step.recipe, scope, address)
+                path = units.text(step.recipe, scope, address)
                 beside = frame.recipe.path
                 self._work.append(LoadWork(address=address, path=path, beside=beside))
             yield None
         recipe = self._progress.recipes[address]
         limits = step.recursion or frame.limits
         stack = (*frame.stack, recipe.name)
-        most = values.number(ranges.MAX_DEPTH, limits.max_depth, scope, address)
+        most = units.number(ranges.MAX_DEPTH, limits.max_depth, scope, address)
         if len(stack) > most:
             said = " → ".join(stack)
             self._fail(address, f"Recipes call each other deeper than {most:g}: {said}.")
-        given = values.value(step.context, scope, address)
+        given = units.value(step.context, scope, address)
         if missing := [name for name in recipe.required if name not in given]:
             self._fail(address, f"{recipe.name} needs {missing[0]!r} in its context.")
         inner = Scope({**recipe.context, **given, **_inner(recipe, self._progress)})
@@ -597,7 +603,7 @@ class Planner:
         return flow, scope.last
 
     def _while(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[_Flow]:
-        most = values.number(ranges.WHILE_ITERATIONS, step.max_while_iterations, scope, address)
+        most = units.number(ranges.WHILE_ITERATIONS, step.max_while_iterations, scope, address)
         self._begin(address, "while")
         results: list[Any] = []
         flow = _Flow.DONE
@@ -615,13 +621,13 @@ class Planner:
         where = f"{address}[{index}]"
         if where in self._units or where in self._busy:
             return True
-        return values.holds(step.while_condition, scope, address, "while_condition")
+        return units.holds(step.while_condition, scope, address, "while_condition")
 
     def _is_broken(self, step: Step, scope: Scope, address: str) -> bool:
         """Update the context after an iteration; tell whether it was the last."""
         for name, text in step.update_context.items():
-            scope.set(name, values.value(text, scope, address))
-        return bool(step.break_when) and values.holds(step.break_when, scope, address, "break_when")
+            scope.set(name, units.value(text, scope, address))
+        return bool(step.break_when) and units.holds(step.break_when, scope, address, "break_when")
 
     # What is so by now -----------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from nb_agents import events as ev
 from nb_agents.config.recipe import Recipe
 from nb_agents.growing import grown
-from nb_agents.recipes.addresses import is_within
 from nb_agents.recipes.output import Output
+from nb_agents.recipes.units import is_within
 
 __all__ = ["Gate", "Progress", "Unit", "apply", "fold", "forget"]
 

@@ -1,4 +1,8 @@
-"""How fast a recipe's agents may call models: at most so many, and not too soon after each other.
+"""How fast a recipe's agents may call models, and how long its sub-recipes may take.
+
+Calls are at most so many at a time, and not too soon after each other. A sub-recipe that has a
+limit has a clock, and what stands under it is stopped through a token of its own, so that all that
+hears a stop of the run hears this one, too: streams, commands, tools in threads.
 
 Source: the section ``rate_limiting`` of Amplifier's recipes; the outermost recipe's holds for all.
 """
@@ -6,23 +10,35 @@ Source: the section ``rate_limiting`` of Amplifier's recipes; the outermost reci
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
 
-from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.stop_scope import StopScope, current_policy
+from nb_agents.cancel import CancellationStatus, CancelToken
 from nb_agents.config import recipe_values as ranges
-from nb_agents.config.recipe_limits import Backoff, RateLimiting
-from nb_agents.config.recipe_values import Number, Range
+from nb_agents.config.recipe_values import Backoff, Number, Range, RateLimiting
 from nb_agents.errors import RecipeError
+from nb_agents.recipes.tasks import Limit
 from nb_agents.recipes.template import render
+from nb_agents.recipes.units import is_within
 
-__all__ = ["RateLimiter", "Throttle", "after_success", "after_throttling"]
+__all__ = ["RateLimiter", "SubRecipeTimeouts", "Throttle", "after_success", "after_throttling"]
 
 _UNLIMITED = 1_000_000
+
+_BACKOFF = {
+    "initial_delay_ms": ranges.INITIAL_DELAY_MS,
+    "max_delay_ms": ranges.INITIAL_DELAY_MS,
+    "multiplier": ranges.FACTOR,
+    "reset_after_success": ranges.SUCCESSES,
+}
+
+STILL_S = 0.5
+"""How closely the time is told in which a clock stands still."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +137,6 @@ class RateLimiter:
         self._next_at = max(self._next_at, anyio.current_time() + self._slow.delay_s)
 
 
-_BACKOFF = {
-    "initial_delay_ms": ranges.INITIAL_DELAY_MS,
-    "max_delay_ms": ranges.INITIAL_DELAY_MS,
-    "multiplier": ranges.FACTOR,
-    "reset_after_success": ranges.SUCCESSES,
-}
-
-
 def _filled_in(backoff: Backoff, context: Mapping[str, Any]) -> Backoff:
     found = {
         key: _number(range_, getattr(backoff, key), context) for key, range_ in _BACKOFF.items()
@@ -144,3 +152,71 @@ def _number(range_: Range, value: Number, context: Mapping[str, Any]) -> float:
         return range_.number(render(value, context))
     except ValueError as exc:
         raise RecipeError(f"{value} can't be used in rate_limiting: {exc}.") from None
+
+
+@dataclass
+class _Clock:
+    """A clock that goes, and the token of all that stands under it."""
+
+    token: CancelToken
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+class SubRecipeTimeouts:
+    """Times the called recipes of one run, from where each begins in it. Lives on the loop.
+
+    As with the time limit of a whole run, neither a pause counts nor the time in which a person is
+    asked: here, while that is all that a recipe has in hand.
+
+    Args:
+        token: The run's.
+        only_waits: Tells whether the recipe at an address has nothing in hand but what waits
+            for a person.
+        over: Given the address of a recipe whose time is over, and a sentence about it, before all
+            that it has in hand is cut.
+    """
+
+    def __init__(
+        self,
+        token: CancelToken,
+        only_waits: Callable[[str], bool],
+        over: Callable[[str, str], None],
+    ) -> None:
+        self._token = token
+        self._only_waits = only_waits
+        self._over = over
+        self._clocks: dict[str, _Clock] = {}
+
+    def keep(self, group: anyio.abc.TaskGroup, limits: Sequence[Limit]) -> None:
+        """Let a clock go for each of these limits, and for no other.
+
+        Args:
+            group: Where clocks go.
+            limits: Those of the recipes that are under way, the outer ones first.
+        """
+        for address in self._clocks.keys() - {limit.address for limit in limits}:
+            self._clocks.pop(address).scope.cancel()
+        for limit in limits:
+            if limit.address not in self._clocks:
+                clock = _Clock(self.token(limit.address).child(limit.address))
+                self._clocks[limit.address] = clock
+                group.start_soon(self._go, limit, clock, name=f"clock of {limit.address}")
+
+    def token(self, address: str) -> CancelToken:
+        """Give the token of the work at an address: of the innermost recipe with a clock."""
+        holders = [each for each in self._clocks if is_within(address, each)]
+        return self._clocks[max(holders, key=len)].token if holders else self._token
+
+    async def _go(self, limit: Limit, clock: _Clock) -> None:
+        left_s = limit.timeout_s
+        with clock.scope:
+            while left_s > 0:
+                began = anyio.current_time()
+                await anyio.sleep(min(left_s, STILL_S))
+                if not (current_policy().hold.is_on or self._only_waits(limit.address)):
+                    left_s -= anyio.current_time() - began
+            if self._clocks.get(limit.address) is not clock:
+                return  # the recipe has ended in this very moment
+            why = f"The recipe took longer than {limit.timeout_s:g} s."
+            self._over(limit.address, why)
+            clock.token.request(CancellationStatus.IMMEDIATE, "timeout", why)

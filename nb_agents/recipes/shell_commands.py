@@ -9,10 +9,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from tree_sitter import Node
 
 from nb_agents.recipes import shell_programs as programs
-from nb_agents.recipes import shell_rules as rules
+from nb_agents.recipes import shell_programs as rules
 from nb_agents.recipes.shell_flow import Feed, Flow, Word
-from nb_agents.recipes.shell_programs import SHELL, UNKNOWN, Program
-from nb_agents.recipes.shell_rules import Rule, Sink, nowhere
+from nb_agents.recipes.shell_programs import SHELL, UNKNOWN, Program, Rule, Sink, nowhere
 
 __all__ = ["Command", "Read"]
 

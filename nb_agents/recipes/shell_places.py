@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tree_sitter import Node
 
-from nb_agents.recipes import shell_rules as rules
+from nb_agents.recipes import shell_programs as rules
 from nb_agents.recipes.shell_commands import Command
-from nb_agents.recipes.shell_flow import Feed, Flow
-from nb_agents.recipes.shell_programs import SPECIAL
-from nb_agents.recipes.shell_rules import Rule, Sink
-from nb_agents.recipes.shell_tree import Tree, is_quoted, nodes, source, target
+from nb_agents.recipes.shell_flow import Feed, Flow, Tree, is_quoted, nodes, source, target
+from nb_agents.recipes.shell_programs import SPECIAL, Rule, Sink
 
 __all__ = ["Script"]
 

@@ -1,4 +1,4 @@
-"""What programs do with their arguments: which are data to them, and which they run as code.
+"""What programs do with their arguments, and what a value must be like in a place of a command.
 
 `PLAIN` programs take any text as data. Of the programs that `program` finds, all is code but what
 their `Program` names as data. One that it doesn't find takes its arguments as data, except those
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 __all__ = [
     "BUILTINS",
@@ -18,17 +18,187 @@ __all__ = [
     "PLAIN",
     "Program",
     "REDEFINING",
+    "Rule",
     "SETTING",
     "SHELL",
     "SPECIAL",
+    "Sink",
     "UNKNOWN",
     "WRITING",
+    "code",
     "is_interpreter",
+    "nowhere",
+    "number",
+    "option",
+    "path",
+    "printed",
     "program",
+    "reached",
 ]
+
+_DIGITS = r"[-+]?[0-9]*\.?[0-9]*"
+_NUMBER = re.compile(_DIGITS)
+_WORD = re.compile(rf"{_DIGITS}|[A-Za-z0-9_.][A-Za-z0-9_.-]*")
+_PATH = re.compile(rf"{_DIGITS}|[A-Za-z0-9_./:,@][A-Za-z0-9_./:,@+-]*")
+# Nor `| command`, which Perl's -n and others run when it is given as a file.
+_NO_OPTION = re.compile(r"(?!\s*[-+|<>])(?!.*\|\s*\Z).*", re.DOTALL)
+_NO_NAMED_OPTION = re.compile(r"(?!--?[A-Za-z]).*", re.DOTALL)
 
 _NEVER = re.compile(r"(?!)")
 _ENDS = re.compile("--")
+
+PLAIN = frozenset(
+    """
+    : break caller cd continue dirs disown echo exit false kill logout popd pushd pwd return
+    set shift suspend times true type ulimit umask
+    b2sum base32 base64 basename cat chgrp chmod chown cksum cmp comm cp cut date df diff dirname
+    du egrep expand expr factor fgrep file fmt fold grep head hostname id join link ln ls md5sum
+    mkdir mktemp mv nl nproc numfmt od paste pathchk printenv readlink realpath rev rm rmdir seq
+    sha1sum sha256sum sha512sum shuf sleep stat strings sum sync tac tail tee touch tr tsort uname
+    unexpand uniq wc which whoami yes
+    """.split()
+)
+"""They take any text as data, also where an option could stand. Bash's builtins come first."""
+
+BUILTINS = frozenset(
+    """
+    alias bg bind compgen complete compopt declare enable eval export fc fg getopts hash help
+    history jobs let local mapfile read readarray readonly shopt typeset unalias unset wait
+    """.split()
+)
+"""Builtins that run what they are given, or take it for names."""
+
+SETTING = frozenset(
+    "declare export getopts local mapfile printf read readarray readonly typeset wait".split()
+)
+"""Builtins that set the variables that they name."""
+
+REDEFINING = frozenset(". alias bind complete coproc enable eval fc hash source".split())
+"""Behind them a name or a text may mean what isn't to be seen."""
+
+CONSTANT = frozenset("date hostname id mktemp nproc seq uname wc whoami".split())
+"""What they print holds nothing of what they read."""
+
+WRITING = frozenset("cp ln mv tee".split())
+"""Their arguments are files that they write."""
+
+SPECIAL = re.compile(
+    r"HISTCMD|OPTIND|S?RANDOM|SECONDS"  # bash works out what is assigned to them
+    r"|BASH\w*|BROWSER|CC|CXX|DIRSTACK|ENV|GCONV_PATH|GIT_(?!AUTHOR|COMMITTER)\w+|IFS|JAVA_\w+"
+    r"|(?:DY)?LD_\w+|LESS\w*|LUA_INIT\w*|MAKE\w+|NODE_\w+|PATH|PERL\w+|PROMPT_COMMAND|PS\d|PYTHON\w+|RSYNC_RSH|RUBY\w+|SHELL\w*|VISUAL"
+    r"|\w*(?:ASKPASS|COMMAND|EDITOR|FLAGS|OPTIONS|OPTS?|PAGER)"
+)
+"""Variables from which bash or a program takes what it runs."""
+
+_WHOLE = r"--[\w-]+=.*"  # an option with its value
+_EVALUATES = (
+    r"\b(?:eval|exec(?:[lv]\w*|Sync|File\w*)?|system|popen|spawn\w*|getline|qx|Function)\b|`"
+    r"|shell *= *True|\| *[\"']"
+)
+_PYTHON = r"-[bBdEiIOPqsSuvx]"
+_STARTS = r"run|exec|x|dlx|eval|shell"
+_NO_O = "[a-np-zA-NP-Z]"  # a shell's `-o` takes a word
+
+
+class Rule(NamedTuple):
+    """What a value must be like in a place.
+
+    Attributes:
+        where: The place, in words.
+        allowed: What the value must match; None when none can stand there.
+        what: The allowed values, in words.
+        is_fault: Whether a value that isn't known before doesn't belong there.
+        is_silent: Whether the place itself says what is expected, so that a check needn't.
+        remedy: What to do instead, with ``%s`` for the value.
+    """
+
+    where: str
+    allowed: re.Pattern[str] | None
+    what: str
+    is_fault: bool = False
+    is_silent: bool = False
+    remedy: str = (
+        "Make it an argument, as in bash -c 'echo \"$1\"' _ %s, or give it in the step's env"
+    )
+
+    def allows(self, text: str) -> bool:
+        """Return whether a value can stand there."""
+        return self.allowed is not None and bool(self.allowed.fullmatch(text))
+
+    def refusal(self, path: str) -> str:
+        """Return why a value can't stand there, in a sentence, and what to do.
+
+        Args:
+            path: The variable.
+        """
+        name = f"{{{{{path}}}}}"
+        only = f"only {self.what}" if self.allowed else "no value"
+        remedy = self.remedy.replace("%s", name)
+        return (
+            f"{name} stands {self.where}, where {only} can stand safely. {remedy}, or write "
+            f"{{{{{path} | raw}}}} to insert it as a part of the command."
+        )
+
+
+class Sink(NamedTuple):
+    """Text that is run as code, or taken for the name of what is run.
+
+    Attributes:
+        spans: The bytes where it stands.
+        rule: What a value in it must be like.
+        is_open: Whether values may get into it by way of something else.
+        line: Where the command is that runs it, from 1.
+    """
+
+    spans: tuple[range, ...]
+    rule: Rule
+    is_open: bool
+    line: int
+
+
+def nowhere(where: str) -> Rule:
+    """Return the rule of a place where no value can stand."""
+    return Rule(where, None, "", is_fault=True)
+
+
+def number(where: str) -> Rule:
+    """Return the rule of a place where bash works a text out."""
+    return Rule(where, _NUMBER, "a number", is_silent=True, remedy="See that it is one")
+
+
+def path(where: str, *, is_fault: bool = False) -> Rule:
+    """Return the rule of a place where these characters mean nothing to a shell."""
+    return Rule(where, _PATH, "letters, digits and _./:,@+-", is_fault)
+
+
+def word(where: str, *, is_fault: bool = False) -> Rule:
+    """Return the rule of a place where these characters mean nothing in most languages."""
+    return Rule(where, _WORD, "letters, digits and _.-", is_fault)
+
+
+def code(name: str, *, is_shell: bool, is_fault: bool = True) -> Rule:
+    """Return the rule of a place in code for a program."""
+    rule = path if is_shell else word
+    return rule(f"in what {name} runs as code", is_fault=is_fault)
+
+
+def option(name: str, *, is_known: bool) -> Rule:
+    """Return the rule of a place where a program may take a value for an option."""
+    allowed = _NO_OPTION if is_known else _NO_NAMED_OPTION
+    where, what = f"where {name} may take it for an option", "what doesn't begin like one"
+    remedy = "Write -- or ./ before it, or give it in the step's env"
+    return Rule(where, allowed, what, is_silent=True, remedy=remedy)
+
+
+def printed(rule: Rule) -> Rule:
+    """Return a place's rule for a value that a program is given which prints into the place."""
+    return path(rule.where, is_fault=rule.is_fault) if rule.allowed is _NUMBER else rule
+
+
+def reached(sink: Sink) -> Rule:
+    """Return the rule of all places from which a value may get into what is run."""
+    rule = word if sink.rule.allowed is _WORD else path  # of a number too: a name is one there
+    return rule(f"in a command that also runs text (line {sink.line}: {sink.rule.where})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,65 +281,12 @@ class Program:
         return self.actions is None or bool(self.actions.fullmatch(action or ""))
 
 
-PLAIN = frozenset(
-    """
-    : break caller cd continue dirs disown echo exit false kill logout popd pushd pwd return
-    set shift suspend times true type ulimit umask
-    b2sum base32 base64 basename cat chgrp chmod chown cksum cmp comm cp cut date df diff dirname
-    du egrep expand expr factor fgrep file fmt fold grep head hostname id join link ln ls md5sum
-    mkdir mktemp mv nl nproc numfmt od paste pathchk printenv readlink realpath rev rm rmdir seq
-    sha1sum sha256sum sha512sum shuf sleep stat strings sum sync tac tail tee touch tr tsort uname
-    unexpand uniq wc which whoami yes
-    """.split()
-)
-"""They take any text as data, also where an option could stand. Bash's builtins come first."""
-
-BUILTINS = frozenset(
-    """
-    alias bg bind compgen complete compopt declare enable eval export fc fg getopts hash help
-    history jobs let local mapfile read readarray readonly shopt typeset unalias unset wait
-    """.split()
-)
-"""Builtins that run what they are given, or take it for names."""
-
-SETTING = frozenset(
-    "declare export getopts local mapfile printf read readarray readonly typeset wait".split()
-)
-"""Builtins that set the variables that they name."""
-
-REDEFINING = frozenset(". alias bind complete coproc enable eval fc hash source".split())
-"""Behind them a name or a text may mean what isn't to be seen."""
-
-CONSTANT = frozenset("date hostname id mktemp nproc seq uname wc whoami".split())
-"""What they print holds nothing of what they read."""
-
-WRITING = frozenset("cp ln mv tee".split())
-"""Their arguments are files that they write."""
-
-SPECIAL = re.compile(
-    r"HISTCMD|OPTIND|S?RANDOM|SECONDS"  # bash works out what is assigned to them
-    r"|BASH\w*|BROWSER|CC|CXX|DIRSTACK|ENV|GCONV_PATH|GIT_(?!AUTHOR|COMMITTER)\w+|IFS|JAVA_\w+"
-    r"|(?:DY)?LD_\w+|LESS\w*|LUA_INIT\w*|MAKE\w+|NODE_\w+|PATH|PERL\w+|PROMPT_COMMAND|PS\d|PYTHON\w+|RSYNC_RSH|RUBY\w+|SHELL\w*|VISUAL"
-    r"|\w*(?:ASKPASS|COMMAND|EDITOR|FLAGS|OPTIONS|OPTS?|PAGER)"
-)
-"""Variables from which bash or a program takes what it runs."""
-
-
 def _all(names: str, **how: Any) -> dict[str, Program]:
     """Make the entries of programs that are alike; options are given as regular expressions."""
     keys = ("code", "data", "valued", "flags", "evaluates", "actions")
     how |= {key: re.compile(how[key], re.DOTALL) for key in keys if key in how}
     return dict.fromkeys(names.split(), Program(**how))
 
-
-_WHOLE = r"--[\w-]+=.*"  # an option with its value
-_EVALUATES = (
-    r"\b(?:eval|exec(?:[lv]\w*|Sync|File\w*)?|system|popen|spawn\w*|getline|qx|Function)\b|`"
-    r"|shell *= *True|\| *[\"']"
-)
-_PYTHON = r"-[bBdEiIOPqsSuvx]"
-_STARTS = r"run|exec|x|dlx|eval|shell"
-_NO_O = "[a-np-zA-NP-Z]"  # a shell's `-o` takes a word
 
 UNKNOWN = Program(
     operand="data",

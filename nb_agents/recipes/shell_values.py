@@ -35,9 +35,9 @@ from tree_sitter import Node
 
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.expression import as_text, lookup
+from nb_agents.recipes.shell_flow import Tree, is_quoted, source
 from nb_agents.recipes.shell_places import Script
-from nb_agents.recipes.shell_rules import Rule, nowhere
-from nb_agents.recipes.shell_tree import Tree, is_quoted, source
+from nb_agents.recipes.shell_programs import Rule, nowhere
 from nb_agents.recipes.template import Insertion, fill, shapes
 
 __all__ = ["Misplaced", "misplaced", "render_command"]

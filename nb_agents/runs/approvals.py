@@ -15,9 +15,8 @@ from nb_agents.agents.stop_scope import StopScope, person_asked
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, current_token
 from nb_agents.errors import UserError
 from nb_agents.runs.loop import post
-from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
-from nb_agents.tools.call import current_call
-from nb_agents.tools.policy import Answer
+from nb_agents.tools.base import current_call
+from nb_agents.tools.policy import Answer, ApprovalConfig, Decision, Tally
 
 __all__ = ["Approvals", "ask", "bind_asker", "text_of"]
 

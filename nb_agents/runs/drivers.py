@@ -23,7 +23,7 @@ from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.recipes.executor import Executor, Models
 from nb_agents.recipes.progress import fold
 from nb_agents.runs.subagents import Home, SubAgents
-from nb_agents.runs.turn_spec import Work
+from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.policy import AgentTools, Ask
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
 
@@ -38,7 +38,7 @@ class Job:
     """What a run gives to those who do its work.
 
     Attributes:
-        work: What to do.
+        spec: What to do.
         started_at: When it began, in Unix seconds.
         token: The run's.
         agents: By id, those of its agents that are members of the team.
@@ -50,7 +50,7 @@ class Job:
         look: Looks whether another process has asked for a stop.
     """
 
-    work: Work
+    spec: TurnSpec
     started_at: float
     token: CancelToken
     agents: Mapping[str, CancelToken]
@@ -92,20 +92,20 @@ async def driver_for(
     Returns:
         The driver.
     """
-    make = _executor if job.work.recipe else _team
+    make = _executor if job.spec.recipe else _team
     return await make(job, client, kit, children)
 
 
 def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAgents:
     """Make what works on the calls of a run's agents; it ends with the run's tools."""
-    work = job.work
+    spec = job.spec
     children = SubAgents(
         Home(
-            work.spec,
+            spec.team,
             _maker(job, client),
             kit.open,
-            work.paths.live_workspaces,
-            work.context,
+            spec.paths.live_workspaces,
+            spec.context,
             job.emit,
             job.admit,
         )
@@ -116,49 +116,49 @@ def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAge
 
 def tools_for(job: Job) -> RunTools:
     """Make the tools of a run; they start when it does."""
-    work = job.work
+    spec = job.spec
     places = ToolPlaces(
-        work.paths.path.parent,
-        work.paths.tools,
-        work.context,
-        _uninherited(work.spec),
-        work.mask,
-        work.writable,
-        work.spec.orchestrator.protects_paths,
+        spec.paths.path.parent,
+        spec.paths.tools,
+        spec.context,
+        _uninherited(spec.team),
+        spec.mask,
+        spec.writable,
+        spec.team.orchestrator.protects_paths,
     )
-    return RunTools(places, work.functions, job.note, job.ask)
+    return RunTools(places, spec.functions, job.note, job.ask)
 
 
 async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents) -> Team:
-    work, spec = job.work, job.work.spec
+    spec, team = job.spec, job.spec.team
     tools: dict[str, AgentTools] = {}
 
     async def open_tools(agent: AgentSpec) -> None:
-        space = work.paths.live_workspaces / agent.id
+        space = spec.paths.live_workspaces / agent.id
         others = children.tools(agent.id, agent.backend)
         tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
-        for agent in spec.agents:
+        for agent in team.agents:
             group.start_soon(open_tools, agent)
 
     make = _maker(job, client)
 
     def backends() -> dict[str, Backend]:
-        return {a.id: make(a) for a in spec.agents}
+        return {a.id: make(a) for a in team.agents}
 
     return Team(
-        spec,
+        team,
         await to_thread.run_sync(backends),
-        work.paths,
-        work.task,
-        work.history,
-        work.context,
+        spec.paths,
+        spec.task,
+        spec.history,
+        spec.context,
         job.token,
         job.agents,
         job.emit,
-        work.resumed.past if work.resumed else None,
-        work.timeout_s,
+        spec.resumed.past if spec.resumed else None,
+        spec.timeout_s,
         tools,
     )
 
@@ -169,17 +169,17 @@ async def _executor(
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))
 
-    work = job.work
-    assert work.recipe is not None
-    resumed, make = work.resumed, _maker(job, client)
-    loaded = ev.RecipeLoaded(step="", path=str(work.recipe.path or ""), text=work.recipe.text)
-    started = replace(work.started(), at=job.started_at)
+    spec = job.spec
+    assert spec.recipe is not None
+    resumed, make = spec.resumed, _maker(job, client)
+    loaded = ev.RecipeLoaded(step="", path=str(spec.recipe.path or ""), text=spec.recipe.text)
+    started = replace(spec.started(), at=job.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
     return Executor(
         fold([loaded], progress),
-        Models(work.spec, make, is_usable, open_tools, work.paths.tools, _uninherited(work.spec)),
-        work.paths.live_workspaces / work.recipe.name,
-        work.context,
+        Models(spec.team, make, is_usable, open_tools, spec.paths.tools, _uninherited(spec.team)),
+        spec.paths.live_workspaces / spec.recipe.name,
+        spec.context,
         job.token,
         job.emit,
         _denier(job),
@@ -187,22 +187,22 @@ async def _executor(
         # What was said in this turn before there was a driver is heard by it apart.
         resumed.view.said if resumed else (),
         resumed.past if resumed else None,
-        work.options.approval,
+        spec.approval,
     )
 
 
 def _maker(job: Job, client: httpx2.AsyncClient) -> Callable[[AgentSpec], Backend]:
     def make(agent: AgentSpec) -> Backend:
         # It takes the key that is set now, which may be another than when the run began.
-        job.work.mask.add(secrets_of_environment())
+        job.spec.mask.add(secrets_of_environment())
         return backend_for(agent, client)
 
     return make
 
 
-def _uninherited(spec: TeamSpec) -> list[str]:
+def _uninherited(team: TeamSpec) -> list[str]:
     """Give the values that no process of an agent or a command inherits."""
-    own = [a.backend.api_key.get_secret_value() for a in spec.everyone if a.backend.api_key]
+    own = [a.backend.api_key.get_secret_value() for a in team.everyone if a.backend.api_key]
     variables = {name for row in BACKEND_TYPES.values() for name in row.variables}
     return [*own, *(os.environ.get(name, "") for name in variables)]
 

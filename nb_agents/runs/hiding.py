@@ -1,19 +1,28 @@
-"""Takes secrets out of events on their way to the journal and to people."""
+"""Takes secrets out of what a run journals, shows and logs; and ``debug.log`` of a turn."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from nb_agents.events import Event, OutputStreamed, TextStreamed, ToolStarted, ToolTold, TurnEnded
 from nb_agents.masking import Mask, MaskedStream
 from nb_agents.tools.base import hide_arguments, summarize
 
-__all__ = ["EventMask"]
+__all__ = ["EventMask", "hidden_in_logs", "open_debug_log"]
+
+logger = logging.getLogger("nb_agents")
 
 _Piece = TextStreamed | ToolTold | OutputStreamed
 """Events whose texts, put together, are one text."""
+
+_FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
+
+_FORMATTER = logging.Formatter(_FORMAT)
 
 
 @dataclass
@@ -93,3 +102,70 @@ def _without_secret_arguments(event: ToolStarted) -> ToolStarted:
     if args == event.args:
         return event
     return replace(event, args=args, summary=summarize(event.tool, args))
+
+
+class _Hiding(logging.Filter):
+    """Takes the secrets of all live runs out of each record, tracebacks included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Replaced, never changed: other threads log meanwhile.
+        self.masks: tuple[Mask, ...] = ()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass, as it may be written."""
+        if self.masks:
+            record.msg, record.args = self._hidden(record.getMessage()), ()
+            if record.exc_info:
+                record.exc_text = self._hidden(_FORMATTER.formatException(record.exc_info))
+                # A handler of somebody else's would write the traceback by itself.
+                record.exc_info = None
+        return True
+
+    def _hidden(self, text: str) -> str:
+        for mask in self.masks:
+            text = mask.text(text)
+        return text
+
+
+# On the logger and not on handlers, so that every handler gets records without secrets.
+_hiding = _Hiding()
+logger.addFilter(_hiding)
+
+
+@contextmanager
+def hidden_in_logs(mask: Mask) -> Iterator[None]:
+    """Take secrets out of what the package logs within the block, in any thread.
+
+    Args:
+        mask: Knows them.
+    """
+    _hiding.masks = (*_hiding.masks, mask)
+    try:
+        yield
+    finally:
+        _hiding.masks = tuple(each for each in _hiding.masks if each is not mask)
+
+
+def open_debug_log(path: Path) -> Callable[[], None]:
+    """Write the package's log into a file from now on.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A function that ends it.
+    """
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(_FORMATTER)
+    handler.setLevel(logging.DEBUG)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+
+    def close() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        handler.close()
+
+    return close

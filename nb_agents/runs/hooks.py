@@ -1,7 +1,7 @@
 """A person's functions: called in worker threads, one at a time of a kind, each within its time.
 
 A hook may be sync or async; an async one gets an event loop of its own, so that none holds up the
-loop of all runs.
+loop of all runs. A subscriber is shown the run's view while it changes, and of the latest alone.
 """
 
 from __future__ import annotations
@@ -16,18 +16,92 @@ from typing import Any
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from nb_agents.cancel import AgentStopped, CancelPolicy, StopRequest
+from nb_agents.cancel import AgentStopped, StopRequest
 from nb_agents.events import Event
-from nb_agents.models.retry import DEFAULT_RETRY, Retry, retry_delay_s
-from nb_agents.runs.options import RunOptions
+from nb_agents.models.retry import DEFAULT_RETRY, retry_delay_s
+from nb_agents.options import Timeout
+from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.view import RunView
 
-__all__ = ["Hooks"]
+__all__ = ["Hooks", "Subscribers"]
 
 logger = logging.getLogger("nb_agents")
 
+CLOSE_S = 2.0
+"""What all get, together, to be shown the last view before who waits for the run is told."""
+
 MAX_WHY = 500
 """Characters of what a hook raised that are noted."""
+
+
+class Subscribers:
+    """Shows views to callbacks. Lives on the loop; callbacks come and go from any thread."""
+
+    def __init__(self) -> None:
+        # Replaced, never changed: other threads subscribe meanwhile.
+        self._subscriptions: tuple[_Subscription, ...] = ()
+
+    def add(self, callback: Callable[[RunView], None]) -> Callable[[], None]:
+        """Show views to a callback from now on.
+
+        Args:
+            callback: Called in a worker thread, never twice at a time; views that came while it was
+                busy are left out, but for the latest.
+
+        Returns:
+            A function that ends it.
+        """
+        mine = _Subscription(callback)
+        self._subscriptions = (*self._subscriptions, mine)
+
+        def end() -> None:
+            mine.is_over = True
+            self._subscriptions = tuple(s for s in self._subscriptions if s is not mine)
+
+        return end
+
+    def publish(self, view: RunView) -> None:
+        """Show a view to all."""
+        for each in self._subscriptions:
+            each.show(view)
+
+    async def finish(self, view: RunView) -> None:
+        """Show the last view to all, and wait until they have seen it, within `CLOSE_S`."""
+        self.publish(view)
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            for each in self._subscriptions:
+                await each.wait_seen()
+
+
+class _Subscription:
+    """One callback, and what it is to be shown next."""
+
+    def __init__(self, callback: Callable[[RunView], None]) -> None:
+        self._callback = callback
+        self._latest: RunView | None = None
+        self._showing: asyncio.Task[None] | None = None
+        self.is_over = False
+
+    def show(self, view: RunView) -> None:
+        self._latest = view
+        if self._showing is None or self._showing.done():
+            self._showing = asyncio.get_running_loop().create_task(self._show())
+
+    async def wait_seen(self) -> None:
+        if self._showing is not None:
+            await asyncio.wait((self._showing,))
+
+    async def _show(self) -> None:
+        """Call with the latest view until there is no newer; who fails costs nobody else."""
+        while self._latest is not None and not self.is_over:
+            view, self._latest = self._latest, None
+            try:
+                await to_thread.run_sync(
+                    self._callback, view, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+                )
+            except Exception:
+                name = getattr(self._callback, "__qualname__", repr(self._callback))
+                logger.exception("subscriber %s failed", name)
 
 
 class Hooks:
@@ -35,24 +109,13 @@ class Hooks:
 
     Args:
         run_id: The run's name, for the log.
-        policy: The hooks of a stop, and how long each hook may take.
-        options: The callbacks.
-        retry: When a failed model call is tried again; None for the usual rules.
+        spec: Whose callbacks, and hooks of a stop and of retries, they are.
         note: Takes what a person should know of a hook that failed.
     """
 
-    def __init__(
-        self,
-        run_id: str,
-        policy: CancelPolicy,
-        options: RunOptions,
-        retry: Retry | None,
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, run_id: str, spec: TurnSpec, note: Callable[[str], None]) -> None:
         self._run_id = run_id
-        self._policy = policy
-        self._options = options
-        self._retry = retry
+        self._policy, self._retry, self._options = spec.cancel, spec.retry, spec.options
         self._note = note
         self._untold: deque[str] = deque()
         self._news = asyncio.Event()
@@ -111,8 +174,9 @@ class Hooks:
 
     async def on_timeout(self, request: StopRequest) -> Any:
         """Tell of the timeout: what the hook makes of it, or None."""
-        if self._options.timeout is not None and self._options.timeout.callback is not None:
-            await self.call(self._options.timeout.callback, request)
+        timeout = self._options.timeout
+        if isinstance(timeout, Timeout) and timeout.callback is not None:
+            await self.call(timeout.callback, request)
         hook = self._policy.on_timeout
         return await self.call(hook, request) if hook is not None else None
 

@@ -14,8 +14,9 @@ import anyio
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.config.orchestrator import OnTimeout, OrchestratorSpec
+from nb_agents.options import Timeout
 from nb_agents.runs.hooks import Hooks
-from nb_agents.runs.turn_spec import Work
+from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.view import RunView
 
 __all__ = ["Limits", "over_budget", "stands_still", "unpriced"]
@@ -82,7 +83,7 @@ class Limits:
     """Watches a run's time and budget, and logs how far it is.
 
     Args:
-        work: What is done, with its limits.
+        spec: What is done, with its limits.
         hooks: The person's functions.
         view: Gives the turn as it stands.
         stop: Stops the run.
@@ -91,13 +92,13 @@ class Limits:
 
     def __init__(
         self,
-        work: Work,
+        spec: TurnSpec,
         hooks: Hooks,
         view: Callable[[], RunView],
         stop: Callable[[StopRequest], object],
         note: Callable[[str], None],
     ) -> None:
-        self._work = work
+        self._spec = spec
         self._hooks = hooks
         self._view = view
         self._stop = stop
@@ -115,7 +116,7 @@ class Limits:
 
     async def watch(self) -> None:
         """Stop the run when its time or its budget is over; runs as long as it does."""
-        limit_s = self._work.timeout_s
+        limit_s = self._spec.timeout_s
         if limit_s:
             logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
         logger.info("Starting coordination...")
@@ -174,8 +175,8 @@ class Limits:
 
     async def _action(self, request: StopRequest) -> OnTimeout:
         """Ask the person's hook what the timeout makes of the run, else the team's file."""
-        configured = self._work.spec.timeout_settings.on_timeout
-        if (given := self._work.options.timeout) is not None:
+        configured = self._spec.team.timeout_settings.on_timeout
+        if isinstance(given := self._spec.options.timeout, Timeout):
             configured = given.on_timeout
         chosen = await self._hooks.on_timeout(request)
         return chosen if chosen in ("fail", "cancel", "continue") else configured
@@ -183,7 +184,7 @@ class Limits:
     # Money -----------------------------------------------------------------------------------
 
     def _count(self, view: RunView) -> None:
-        budget = self._work.spec.orchestrator
+        budget = self._spec.team.orchestrator
         if budget.max_cost is not None:
             for model in unpriced(view):
                 self._tell_once(f"No price is known for {model}: max_cost can't count its money.")
@@ -195,7 +196,7 @@ class Limits:
 
     async def _watch_budget(self) -> None:
         await self._spent.wait()
-        request = _graceful("budget", over_budget(self._view(), self._work.spec.orchestrator))
+        request = _graceful("budget", over_budget(self._view(), self._spec.team.orchestrator))
         if self._view().stop is None and not await self._hooks.is_vetoed(request):
             self._stop(request)
 
@@ -203,7 +204,7 @@ class Limits:
 
     def _log_round(self, number: int) -> None:
         elapsed_s = time.time() - self._view().started_at
-        limit_s = self._work.timeout_s
+        limit_s = self._spec.timeout_s
         logger.info("Round %d complete (elapsed: %.0fs / %.10gs)", number, elapsed_s, limit_s)
 
     def _tell_once(self, text: str) -> None:

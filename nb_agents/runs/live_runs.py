@@ -9,19 +9,18 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
 
-from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, StorageError
-from nb_agents.runs.debug import open_debug_log
-from nb_agents.runs.interrupts import interrupts_held
-from nb_agents.runs.loop import ensure_loop, submit
+from nb_agents.runs.hiding import open_debug_log
+from nb_agents.runs.live_turns import announce
+from nb_agents.runs.loop import ensure_loop, interrupts_held, submit
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn_spec import Work
+from nb_agents.runs.turn import Turn
+from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.session import layout
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json
@@ -30,9 +29,9 @@ __all__ = [
     "config_path",
     "launch",
     "live_runs",
+    "local_runs",
     "owner",
     "owner_of",
-    "runs",
     "timeout_of",
     "wait_until_saved",
 ]
@@ -51,9 +50,7 @@ _numbers = itertools.count(1)
 
 def launch(
     session: Path,
-    make: Callable[[TurnPaths], Work],
-    policy: CancelPolicy,
-    debug: bool,
+    make: Callable[[TurnPaths], TurnSpec],
     resume: Callable[..., Run],
     task: Path | None = None,
 ) -> Run:
@@ -61,9 +58,7 @@ def launch(
 
     Args:
         session: The session's directory.
-        make: Given the turn's paths, makes the work; may already write into them.
-        policy: How the run stops.
-        debug: Whether to write debug.log.
+        make: Given the turn's paths, makes what to do; may already write into them.
         resume: What the run's own `resume` calls; handed in, as it lies above this module.
         task: Directory of the task that it goes on with; by default it gets a new one.
 
@@ -78,8 +73,7 @@ def launch(
     # An interrupt comes before the run is there, or when it is known and every door reaches it.
     with interrupts_held(), _lock:
         paths, lock = layout.claim_turn(session, owner_of(session), task)
-        begin = partial(Run, f"r{next(_numbers)}", lock=lock, policy=policy, resume=resume)
-        run = _begin(begin, paths, make, lock, debug)
+        run = _begin(f"r{next(_numbers)}", make, paths, lock, resume)
         _runs[run.id] = run
         _prune()
     return run
@@ -105,19 +99,22 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def _begin(
-    begin: Callable[..., Run],
+    run_id: str,
+    make: Callable[[TurnPaths], TurnSpec],
     paths: TurnPaths,
-    make: Callable[[TurnPaths], Work],
     lock: FileLock,
-    debug: bool,
+    resume: Callable[..., Run],
 ) -> Run:
     """Make a run and let it go; if that can't be, the turn was never there."""
     try:
-        work = make(paths)
-        for name in work.workspaces:
+        spec = make(paths)
+        for name in spec.workspaces:
             (paths.live_workspaces / name).mkdir(exist_ok=True)
-        run = begin(work=work)
-        if debug:
+        turn = Turn(run_id, spec, lock)
+        run = Run(run_id, turn, paths, resume, spec)
+        withdraw = announce(paths.path, run_id)
+        turn.done.add_done_callback(lambda _: withdraw())
+        if spec.options.debug:
             close_log = open_debug_log(paths.path / "debug.log")
             run.subscribe(lambda view: close_log() if view.is_over else None)
         submit(run.execute)
@@ -142,14 +139,14 @@ def wait_until_saved(session: Path) -> None:
                 run.wait(SAVED_S, raise_on_stop=False)
 
 
-def runs() -> tuple[Run, ...]:
+def local_runs() -> tuple[Run, ...]:
     """All runs of this process, oldest first."""
     return tuple(_runs.values())
 
 
 def live_runs() -> tuple[Run, ...]:
     """The runs that are not over, oldest first."""
-    return tuple(run for run in runs() if not run.is_over)
+    return tuple(run for run in local_runs() if not run.is_over)
 
 
 def owner() -> str:

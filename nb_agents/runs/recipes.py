@@ -1,4 +1,4 @@
-"""What a run of a recipe needs to begin, and to go on."""
+"""What a run of a recipe needs to begin, and to go on where the last of its turns ended."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from nb_agents.config.recipe_values import Plain
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, UserError
 from nb_agents.masking import Mask
-from nb_agents.recipes.addresses import is_within, join
-from nb_agents.recipes.agent_step import goes_on
+from nb_agents.recipes.agents import goes_on
 from nb_agents.recipes.check import check
-from nb_agents.recipes.finished_steps import past as recipe_past
-from nb_agents.recipes.plan import plan
-from nb_agents.recipes.progress import Progress, Unit
+from nb_agents.recipes.plan import fatal, plan
+from nb_agents.recipes.progress import Progress, Unit, apply, forget
 from nb_agents.recipes.tasks import (
     AgentWork,
     CommandWork,
     GateWork,
 )
+from nb_agents.recipes.units import is_within, join
 from nb_agents.session.layout import TurnPaths
 
 __all__ = [
@@ -39,13 +38,45 @@ __all__ = [
     "given_to",
     "given_values",
     "keep_recipe",
+    "past",
     "plan_resume",
     "read_recipe",
     "resume_preview",
+    "resumed",
     "title",
 ]
 
 _PLAIN: TypeAdapter[Any] = TypeAdapter(Plain)
+
+
+def past(events: Iterable[ev.Event]) -> Progress:
+    """Fold the turns of a recipe.
+
+    Args:
+        events: In journal order: of one turn, or of turns that resumed one another.
+
+    Returns:
+        The progress that the next turn goes on with.
+
+    Raises:
+        ConfigError: A recipe in them can't be read.
+    """
+    progress = Progress()
+    for event in events:
+        if isinstance(event, ev.TurnStarted) and event.resumes:
+            progress = resumed(progress)
+        progress = apply(progress, event)
+    return resumed(progress)
+
+
+def resumed(progress: Progress) -> Progress:
+    """Give the progress that a resume goes on with: what ended it is tried and asked again."""
+    if "" not in progress.recipes:
+        return progress
+    # What ended it may hide what else had failed, as in a recipe that then took too long.
+    while (again := forget(progress, fatal(progress))) != progress:
+        progress = again
+    return progress
 
 
 def read_recipe(
@@ -150,7 +181,7 @@ def plan_resume(events: Sequence[ev.Event], changed: Recipe | None) -> RecipeRes
         UserError: The turn has kept none, and none is given.
         ConfigError: It can't be read.
     """
-    progress = recipe_past(events)
+    progress = past(events)
     kept = progress.recipes.get("")
     recipe = changed or kept
     if recipe is None:
@@ -168,7 +199,7 @@ def plan_resume(events: Sequence[ev.Event], changed: Recipe | None) -> RecipeRes
 
 def given_to(events: Sequence[ev.Event]) -> Mapping[str, Any]:
     """Return the values that a recipe's turn was started with."""
-    return recipe_past(events).context
+    return past(events).context
 
 
 def _still_called(progress: Progress, kept: Recipe | None, recipe: Recipe) -> Mapping[str, Recipe]:

@@ -6,36 +6,46 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from nb_agents.cancel import CancelPolicy, StopResult, StopSource
+from nb_agents.cancel import StopResult, StopSource
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     SessionBusyError,
     TaskError,
     UnknownRunError,
+    UnknownSessionError,
     UserError,
 )
 from nb_agents.masking import safe_errors
 from nb_agents.models.providers import check_team, load
+from nb_agents.options import RunOptions
+from nb_agents.runs.detach import begin_detached, is_detached
 from nb_agents.runs.live_runs import (
     config_path,
     launch,
     live_runs,
+    local_runs,
     owner,
     owner_of,
-    runs,
     timeout_of,
     wait_until_saved,
 )
+from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.loop import at_shutdown
-from nb_agents.runs.options import RunOptions, chosen_options
 from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
-from nb_agents.runs.resume import resume
+from nb_agents.runs.resume import DETACHED, attach, resume
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn_spec import Work, checked_functions, mask_for, writable_places
+from nb_agents.runs.turn_spec import (
+    TurnSpec,
+    checked_functions,
+    mask_for,
+    writable_places,
+)
 from nb_agents.session import layout
 from nb_agents.session.copying import not_copied
 from nb_agents.session.history import Session, load_session
@@ -44,6 +54,8 @@ from nb_agents.session.manage import fork_session
 from nb_agents.unicode import well_formed
 
 __all__ = [
+    "attach",
+    "find_known",
     "find_run",
     "live_runs",
     "runs",
@@ -57,6 +69,9 @@ SHUTDOWN_S = 2.0
 
 READ_ONLY_IN_A_RECIPE = "Context paths are only read in a recipe: none of its agents presents."
 
+# The handles on live runs of other processes, so that asking twice gives the same one.
+_elsewhere: dict[Path, Run] = {}
+
 DEMO_NOTICE = (
     "Demo model: offline, free, nobody's key is used. For real models: "
     "%%agents --config team.yaml (see the README)."
@@ -69,17 +84,11 @@ def start(
     config: str | os.PathLike[str] | TeamSpec | None = None,
     session: str | None = None,
     continue_: bool = False,
-    session_root: str | os.PathLike[str] | None = None,
-    timeout: float | None = None,
     *,
     recipe: str | os.PathLike[str] | Recipe | None = None,
     context: Mapping[str, Any] | None = None,
     tools: Sequence[Callable[..., Any]] = (),
-    from_turn: int | None = None,
-    skip_unsupported: bool = False,
-    policy: CancelPolicy | None = None,
     options: RunOptions | None = None,
-    debug: bool = False,
 ) -> Run:
     """Start a team on a task, or on a recipe, in the background.
 
@@ -93,16 +102,7 @@ def start(
         recipe: A recipe file, or a Recipe, for the agents to work through.
         context: The values that the recipe starts with.
         tools: Functions that all agents may call; see `nb_agents.tool`.
-        from_turn: With ``continue_``: leave that session as it is, and go on from this turn of it
-            in a new one.
-        session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
-        timeout: Orchestrator timeout in seconds; by default the config's, else 1800, and none for a
-            recipe, whose steps have their own.
-        skip_unsupported: Whether to run a team without its agents that can't run here.
-        policy: Grace time and hooks of a stop.
-        options: Time, retries, stop, approvals and callbacks at once; in the place of ``timeout``
-            and ``policy``.
-        debug: Whether to write debug.log into the turn's directory.
+        options: How it goes: its time, retries, stop, approvals, callbacks, and where it is kept.
 
     Returns:
         The run, at once. Its turn is on disk already, marked incomplete.
@@ -120,26 +120,39 @@ def start(
         run = nb_agents.start("Compare three ways to cache embeddings")
         run.stop(reason="wrong path")
     """
-    task = _task(task, recipe)
-    spec, notices = _team(config, skip_unsupported)
+    task, options = _task(task, recipe), options or RunOptions()
+    spec, notices = _team(config, options.skip_unsupported)
+    if is_detached(options, spec):
+        begun = begin_detached(
+            "start",
+            spec,
+            options,
+            tools,
+            task=task,
+            config=config,
+            session=session,
+            continue_=continue_,
+            recipe=recipe,
+            context=context,
+        )
+        return attach(begun, DETACHED, options, tools)
     functions = checked_functions(tools)
     given = given_values(context or {}) if recipe is not None else {}
     read = None if recipe is None else read_recipe(recipe, given, spec)
     readable = spec.context_paths
     if read is not None and spec.writable_paths:
         notices += (READ_ONLY_IN_A_RECIPE,)
-    chosen = chosen_options(options, timeout, policy, spec)
-    timeout_s = timeout_of(chosen.timeout_s, spec, is_recipe=read is not None)
+    timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
-    past, left_out = _open_session(session_root, session, continue_, from_turn)
+    past, left_out = _open_session(options, session, continue_)
     mask = mask_for(spec)
 
-    def make(paths: TurnPaths) -> Work:
+    def make(paths: TurnPaths) -> TurnSpec:
         if read is not None:
             keep_recipe(paths, read, mask)
-        return Work(
+        return TurnSpec(
             task=title(read) if read else task,
-            spec=spec,
+            team=spec,
             paths=paths,
             history=past.messages,
             context=(*readable, *past.context_paths),
@@ -151,19 +164,34 @@ def start(
             recipe=read,
             given=given,
             functions=functions,
-            options=chosen.options,
+            options=replace(options, from_turn=None),
             mask=mask,
         )
 
-    return launch(past.path, make, chosen.policy, debug, resume)
+    return launch(past.path, make, resume)
+
+
+def runs() -> tuple[Run, ...]:
+    """All runs of this process, oldest first, and the live ones of other processes behind them.
+
+    Those have `Run.where`.
+    """
+    here = {run.path: run for run in local_runs()}
+    live = {turn.paths.path: turn for turn in live_turns()}
+    for gone in _elsewhere.keys() - live.keys():
+        del _elsewhere[gone]
+    for path, turn in live.items():
+        if path not in here and path not in _elsewhere:
+            _elsewhere[path] = attach(path, turn.where)
+    return (*here.values(), *_elsewhere.values())
 
 
 def find_run(name: str = "") -> Run:
-    """Find a run of this process.
+    """Find a run of this process, or a live one of another.
 
     Args:
-        name: Its id, its session's id, or "session/turn"; "" means the latest live one, else the
-            latest.
+        name: Its id, its session's id, or "session/turn"; "" means the latest live one here, else
+            the only one that lives elsewhere, else the latest.
 
     Returns:
         The run.
@@ -171,12 +199,41 @@ def find_run(name: str = "") -> Run:
     Raises:
         UnknownRunError: There is none.
     """
-    if not name and runs():
-        return (live_runs() or runs())[-1]
-    for run in reversed(runs()):
+    here = local_runs()
+    if not name and (live := [run for run in here if not run.is_over]):
+        return live[-1]
+    known = runs()
+    elsewhere = [run for run in known if run.where]
+    if not name and len(elsewhere) == 1:
+        return elsewhere[0]
+    if not name and here:
+        return here[-1]
+    if not name and elsewhere:
+        raise UserError(f"Several runs are live: {', '.join(r.id for r in elsewhere)}. Name one.")
+    for run in reversed(known):
         if name in (run.id, run.session, f"{run.session}/{run.turn}"):
             return run
-    raise UnknownRunError(name, tuple(run.id for run in runs()))
+    raise UnknownRunError(name, tuple(run.id for run in known))
+
+
+def find_known(name: str = "", root: str | os.PathLike[str] | None = None) -> Run:
+    """Find a run, or else a turn on disk that nobody works on any more.
+
+    Args:
+        name: As for `find_run`; "" finds runs alone.
+        root: Where sessions are.
+
+    Raises:
+        UnknownRunError: There is neither.
+    """
+    try:
+        return find_run(name)
+    except UnknownRunError:
+        if not name:
+            raise
+        with suppress(UnknownSessionError):
+            return attach(layout.find_turn(layout.session_root(root), name).path, "disk")
+        raise
 
 
 def stop(
@@ -247,10 +304,10 @@ def _own_team(config: str | os.PathLike[str] | TeamSpec) -> tuple[TeamSpec, tupl
 
 
 def _open_session(
-    root: str | os.PathLike[str] | None, session: str | None, continue_: bool, turn: int | None
+    options: RunOptions, session: str | None, continue_: bool
 ) -> tuple[Session, tuple[str, ...]]:
     """Find or make the session that a run goes into; say what could not be taken along."""
-    where, now = layout.session_root(root), datetime.now()
+    where, turn, now = layout.session_root(options.session_root), options.from_turn, datetime.now()
     if turn is not None and not continue_:
         raise UserError("--from names a turn to go on from: it goes with --continue.")
     if continue_:

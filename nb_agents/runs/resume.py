@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nb_agents.agents.replay import replay
-from nb_agents.cancel import CancelPolicy
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
 from nb_agents.masking import safe_errors
 from nb_agents.models.providers import check_team, load
+from nb_agents.options import RunOptions
+from nb_agents.runs.detach import begin_detached, is_detached
 from nb_agents.runs.live_runs import (
     config_path,
     launch,
@@ -28,36 +29,43 @@ from nb_agents.runs.live_runs import (
     timeout_of,
     wait_until_saved,
 )
-from nb_agents.runs.options import RunOptions, chosen_options
+from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.recipes import given_to, keep_recipe, read_recipe
 from nb_agents.runs.resumption import Preview, started_of, stored_team, what_resumes
 from nb_agents.runs.run import Run
-from nb_agents.runs.turn_spec import Resumed, Work, checked_functions, mask_for, writable_places
+from nb_agents.runs.turn_spec import (
+    Resumed,
+    TurnSpec,
+    checked_functions,
+    mask_for,
+    writable_places,
+)
 from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
-from nb_agents.session.layout import TurnPaths
-from nb_agents.session.task import find_task, go_on_in
+from nb_agents.session.layout import TurnPaths, find_task, go_on_in
 
-__all__ = ["Preview", "preview", "resume"]
+DETACHED = "a process of its own"
+
+__all__ = ["DETACHED", "Preview", "attach", "preview", "resume"]
 
 
 def preview(
     session: str = "",
-    session_root: str | os.PathLike[str] | None = None,
     config: str | os.PathLike[str] | TeamSpec | None = None,
     *,
     agent: str = "",
     recipe: str | os.PathLike[str] | Recipe | None = None,
+    session_root: str | os.PathLike[str] | None = None,
 ) -> Preview:
     """Say what `resume` would do with the same arguments, without doing it.
 
     Args:
         session: The session's id; "" means the one used last.
-        session_root: Where sessions are.
         config: The team.
         agent: Id of an agent that failed or was stopped alone and takes part again.
         recipe: Takes the place of the recipe that the turn has kept.
+        session_root: Where sessions are.
 
     Returns:
         The preview.
@@ -81,15 +89,11 @@ def preview(
 def resume(
     session: str = "",
     config: str | os.PathLike[str] | TeamSpec | None = None,
-    session_root: str | os.PathLike[str] | None = None,
-    timeout: float | None = None,
     *,
     agent: str = "",
     recipe: str | os.PathLike[str] | Recipe | None = None,
     tools: Sequence[Callable[..., Any]] = (),
-    policy: CancelPolicy | None = None,
     options: RunOptions | None = None,
-    debug: bool = False,
 ) -> Run:
     """Go on with the incomplete last turn of a session: same task, same agents, from there.
 
@@ -98,17 +102,12 @@ def resume(
     Args:
         session: The session's id; "" means the one used last.
         config: The team; by default the turn's own file, else the team as the journal has it.
-        session_root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
-        timeout: Orchestrator timeout in seconds, counted anew; by default the team's.
         agent: Id of an agent that failed or was stopped alone and takes part again; then the turn
             may be complete, too. Who has an answer or a vote keeps it; votes and a new answer
             decide once more.
         recipe: Takes the place of the recipe that the turn has kept: what finished stays as it is.
         tools: Functions that all agents may call: those of the turn are not stored.
-        policy: Grace time and hooks of a stop.
-        options: Time, retries, stop, approvals and callbacks at once; in the place of ``timeout``
-            and ``policy``.
-        debug: Whether to write debug.log into the turn's directory.
+        options: How it goes; its time is counted anew.
 
     Returns:
         The run, as the next turn of the session.
@@ -118,35 +117,49 @@ def resume(
         SessionBusyError: The session is being run.
         StorageError: The session can't be written.
     """
-    turn, past_session = _find(session, session_root, agent)
+    options = options or RunOptions()
+    if options.from_turn is not None:
+        raise UserError("from_turn names a turn to go on from: it goes with start and continue_.")
+    turn, past_session = _find(session, options.session_root, agent)
     events = past_events(turn.paths)
     again = _named(agent, events)
     team = _team(config, events)
     spec = team.spec
     check_team(spec)
+    if is_detached(options, spec):
+        begun = begin_detached(
+            "resume",
+            spec,
+            options,
+            tools,
+            session=past_session.path.name,
+            config=config,
+            agent=agent,
+            recipe=recipe,
+        )
+        return attach(begun, DETACHED, options, tools)
     load({agent.backend.type for agent in spec.everyone})
     functions = checked_functions(tools)
     changed = _changed_recipe(recipe, events, spec)
     past, going, told = what_resumes(events, again, spec, changed)
     before = past_session.before(turn.paths.number)
-    chosen = chosen_options(options, timeout, policy, spec)
-    timeout_s = timeout_of(chosen.timeout_s, spec, is_recipe=going is not None)
+    timeout_s = timeout_of(options.timeout_s, spec, is_recipe=going is not None)
     notices = (str(told), *team.notices, *(going.notices if going else ()))
     mask = mask_for(spec)
 
     before_it = [e.resumes for e in events if isinstance(e, TurnStarted) and e.resumes]
     task = find_task(past_session.path, [turn.paths.number, *before_it])
 
-    def make(paths: TurnPaths) -> Work:
+    def make(paths: TurnPaths) -> TurnSpec:
         if task is not None and paths.task == task:
             left_out = go_on_in(task, turn.paths)
         else:
             left_out = copy_workspaces(turn.paths.workspaces, paths.live_workspaces)
         if going is not None:
             keep_recipe(paths, going.recipe, mask, turn.view.recipe)
-        return Work(
+        return TurnSpec(
             task=turn.view.task,
-            spec=spec,
+            team=spec,
             paths=paths,
             history=before.messages,
             context=(*spec.context_paths, *before.context_paths),
@@ -161,11 +174,38 @@ def resume(
             recipe=going.recipe if going else None,
             given=going.progress.context if going else {},
             functions=functions,
-            options=chosen.options,
+            options=options,
             mask=mask,
         )
 
-    return launch(past_session.path, make, chosen.policy, debug, resume, task)
+    return launch(past_session.path, make, resume, task)
+
+
+def attach(
+    path: str | os.PathLike[str],
+    where: str = "another process",
+    options: RunOptions | None = None,
+    functions: Sequence[Callable[..., Any]] = (),
+) -> Run:
+    """Give a handle on a turn that another process writes, or that is over.
+
+    Args:
+        path: The turn's directory.
+        where: Where it lives, in words.
+        options: How it goes, if that is known.
+        functions: Those of this process that it calls.
+
+    Raises:
+        UserError: There is no turn.
+    """
+    paths = TurnPaths(Path(path).absolute())
+    if not paths.journal.is_file():
+        raise UserError(f"{paths.path} is no turn: it has no {paths.journal.name}.")
+    name = f"{paths.session}/{paths.number}"
+    run = Run(name, TurnReader(paths), paths, resume, where=where)
+    run.options = options or run.options
+    run.functions = tuple(functions)
+    return run
 
 
 def _find(

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from nb_agents.agents import voting
 from nb_agents.agents.replay import OpenRound, Past, readable, replay
-from nb_agents.agents.rules import Rules, rules_of
+from nb_agents.agents.voting import Rules, rules_of
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
@@ -204,7 +204,7 @@ def _rules(team: TeamSpec | None, started: TurnStarted) -> Rules:
 def _to_ask(past: Past, rules: Rules) -> tuple[str, ...]:
     """Name the agents of a team that a resume asks for anything, in registration order."""
     match voting.next_step(past.state, rules):
-        case voting.Work():
+        case voting.Coordinate():
             return voting.awaited(past.state, rules)
         case voting.Present(winner=winner):
             return (winner,)

@@ -7,16 +7,15 @@ command.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from getpass import getuser
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
-
-from filelock import FileLock
 
 from nb_agents.cancel import (
     CancellationStatus,
@@ -25,6 +24,8 @@ from nb_agents.cancel import (
     StopResult,
     StopSource,
 )
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     CancellationRequestedError,
     RunCancelled,
@@ -32,19 +33,20 @@ from nb_agents.errors import (
     UserError,
 )
 from nb_agents.events import Event
-from nb_agents.events.commands import Continue, Decide, Pause, Say
+from nb_agents.events.turn_events import Continue, Decide, OfferTools, Pause, Say
+from nb_agents.options import RunOptions
 from nb_agents.receipt import Receipt, receipt
 from nb_agents.runs.approvals import text_of
-from nb_agents.runs.interrupts import interrupt_calls
-from nb_agents.runs.loop import call, is_loop_thread, post, submit
-from nb_agents.runs.past_turn import PastTurn
+from nb_agents.runs.live_turns import place_of_this_process
+from nb_agents.runs.loop import interrupt_calls, post, submit
+from nb_agents.runs.offering import Offering
+from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.runs.status import Progress, failure_of, log_lines, progress_of, result_of
 from nb_agents.runs.turn import Turn
-from nb_agents.runs.turn_spec import Work
-from nb_agents.session.follow import follow
-from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import turns_of
+from nb_agents.runs.turn_spec import TurnSpec
+from nb_agents.session.journal import follow, read_journal
+from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.steps import ApprovalView
 from nb_agents.timeline import COLUMNS, Timeline
 from nb_agents.tools.threads import still_runs
@@ -54,9 +56,6 @@ from nb_agents.view import RunStatus, RunView
 __all__ = ["Run"]
 
 _Answer = TypeVar("_Answer")
-
-ANSWER_S = 1.0
-"""What the loop gets to answer a stop; one that is late is heeded all the same."""
 
 MAX_SAID = 20_000
 """Characters of one follow-up text: every agent reads it again in each of its rounds."""
@@ -69,35 +68,39 @@ class Run:
 
     Args:
         run_id: Its name in this process, such as "r1".
-        work: What to do.
-        lock: The turn's lock, held; released when the run is over.
-        policy: How it stops.
+        turn: Writes the turn here, or reads what another process writes.
+        paths: Where the turn is.
         resume: Goes on with a session's last turn; see `nb_agents.resume`.
+        spec: Of a run of this process: what it does.
+        where: Of a run of another process: where it lives, in words.
 
-    Raises:
-        StorageError: The turn's first line can't be written.
+    Attributes:
+        id: As given.
+        policy: How `cancel` stops it.
+        options: How it goes.
+        where: As given; "" for a run of this process.
+        functions: Those of this process that its agents may call.
     """
 
     def __init__(
         self,
         run_id: str,
-        work: Work,
-        lock: FileLock,
-        policy: CancelPolicy,
+        turn: Turn | TurnReader,
+        paths: TurnPaths,
         resume: Callable[..., Run],
+        spec: TurnSpec | None = None,
+        where: str = "",
     ) -> None:
         self.id = run_id
+        self.where = where
+        self.policy = spec.cancel if spec else CancelPolicy()
+        self.options = spec.options if spec else RunOptions()
+        self._turn: Turn | TurnReader = turn
+        self._paths = paths
         self._resume = resume
-        self.policy = policy
-        self._paths = work.paths
         # A team from a file is read anew: its keys are there. Another has them in memory alone.
-        self._team = None if work.config else work.spec
-        try:
-            self._turn: Turn | PastTurn = Turn(run_id, work, lock, policy)
-        except OSError as exc:
-            raise StorageError(str(work.paths.path), exc.strerror or str(exc)) from None
-        self._functions = work.functions
-        self._options = work.options
+        self._team = None if spec is None or spec.config else spec.team
+        self.functions = spec.functions if spec else ()
         self._was_pressed = False
         self._preview: Preview | None = None
 
@@ -189,7 +192,7 @@ class Run:
     @property
     def is_over(self) -> bool:
         """Whether it has ended and everything is written."""
-        return self._turn.done.done()
+        return self._turn.is_over
 
     # Waiting --------------------------------------------------------------------------------
 
@@ -260,7 +263,7 @@ class Run:
                 f"The text has {len(text)} characters; at most {MAX_SAID} are taken. Shorten it, "
                 "or let the agents read it from a file."
             )
-        if self.is_over or not self._take(Say(text)):
+        if self.is_over or not self._turn.send(Say(text)):
             raise UserError(
                 f"Run {self.id} is over. "
                 f"`%%agents --continue --session {self.session}` asks its agents something new."
@@ -311,7 +314,7 @@ class Run:
         """
         who = by or getuser()
         said = well_formed(message)
-        if self.is_over or not self._take(Decide(approved, said, who, gate)):
+        if self.is_over or not self._turn.send(Decide(approved, said, who, gate)):
             what = f"at no gate {gate!r}" if gate else "for no approval"
             raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
 
@@ -392,8 +395,9 @@ class Run:
         self, question: Callable[[Turn], Awaitable[_Answer]], timeout: float | None
     ) -> _Answer:
         turn = self._turn
-        if isinstance(turn, PastTurn):
-            raise UserError(f"Run {self.id} is over: nobody is asked any more.")
+        if not isinstance(turn, Turn):
+            what = f"lives in {self.where}" if self.where else "is over"
+            raise UserError(f"Run {self.id} {what}: code here can't ask its person.")
         asked = turn.ask_outside(lambda: question(turn))
         try:
             with interrupt_calls(self.press):
@@ -405,6 +409,34 @@ class Run:
             raise UserError(f"Run {self.id} ended without an answer; it is {self.status}.")
         return answer
 
+    # Tools ----------------------------------------------------------------------------------
+
+    def offer(self, tools: Sequence[Callable[..., Any]]) -> None:
+        """Offer functions of this process to a run that lives elsewhere, by the names it knows.
+
+        Its calls of them come here from now on, as long as this process lives: after a restart of
+        the kernel that a detached run was started from, or when a function has changed.
+
+        Args:
+            tools: Functions of the names that the run was started with.
+
+        Raises:
+            UserError: The run lives here or is over, or was started without such a tool.
+        """
+        if not self.where or self.is_over:
+            state = "is over" if self.is_over else "lives in this process"
+            raise UserError(f"Run {self.id} {state}: only one that goes on elsewhere takes tools.")
+        offering = Offering(tools)
+        names = tuple(function.name for function in offering.functions)
+        try:
+            self._turn.send(
+                OfferTools(offering.id, names, f"{place_of_this_process()} (pid {os.getpid()})")
+            )
+        except BaseException:
+            offering.withdraw()
+            raise
+        offering.serve(self.path)
+
     # Pausing --------------------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -415,7 +447,7 @@ class Run:
         Raises:
             UserError: The run is over or stopping.
         """
-        if self.is_over or not self._take(Pause()):
+        if self.is_over or not self._turn.send(Pause()):
             state = "over" if self.is_over else "stopping"
             raise UserError(f"Run {self.id} can't be paused: it is {state}.")
 
@@ -447,20 +479,10 @@ class Run:
         if agent is not None and agent not in turn.agents:
             known = ", ".join(turn.agents)
             raise UserError(f"Run {self.id} has no agent {agent!r}. It has: {known}.")
-        if isinstance(turn, PastTurn) or turn.view.is_over or self.is_over:
+        if turn.view.is_over or self.is_over:
             return StopResult(False, "finished")
         level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-        request = StopRequest(level, source, reason, agent or "")
-        if now or agent is not None or turn.is_stopping or not turn.hooks.may_veto:
-            try:
-                return call(turn.take, request, timeout_s=ANSWER_S)  # type: ignore[no-any-return]
-            except TimeoutError:
-                return StopResult(False, "asked")
-        if is_loop_thread():
-            # The hook may take its time: nothing may wait for it here.
-            submit(turn.take_unless_vetoed, request)
-            return StopResult(False, "asked")
-        return submit(turn.take_unless_vetoed, request).result()
+        return turn.send(StopRequest(level, source, reason, agent or ""))  # type: ignore[no-any-return]
 
     async def cancel(self, reason: str | None = None) -> StopResult:
         """Ask for a stop as the run's policy has it, and wait until it is done and saved.
@@ -487,20 +509,32 @@ class Run:
         self._was_pressed = True
         self.stop(now, reason="interrupted", source="interrupt")
 
-    def resume(self, **options: Any) -> Run:
-        """Go on with this run's turn: at once after a pause, else as `nb_agents.resume` does.
+    def resume(
+        self,
+        config: str | os.PathLike[str] | TeamSpec | None = None,
+        *,
+        agent: str = "",
+        recipe: str | os.PathLike[str] | Recipe | None = None,
+        tools: Sequence[Callable[..., Any]] | None = None,
+        options: RunOptions | None = None,
+    ) -> Run:
+        """Go on with this run's turn: after a pause if nothing is given, else as a new turn.
 
         Args:
-            options: ``config``, ``timeout``, ``recipe``, ``tools``, ``policy``, ``options``,
-                ``debug``; none for a run that is paused.
+            config: The team; by default the run's own.
+            agent: Id of an agent that failed or was stopped alone and takes part again.
+            recipe: Takes the place of the run's own.
+            tools: Functions that all agents may call; by default the run's own.
+            options: How it goes; by default as the run did. The session stays where it is.
 
         Returns:
-            This run after a pause; else a new one: the next turn of the session.
+            This run after a pause; else a new one; see `nb_agents.resume`.
 
         Raises:
             UserError: The turn is complete, or is not the session's last.
         """
-        if self.view.is_paused and not options and self._take(Continue()):
+        given = (config, agent, recipe, tools, options)
+        if self.view.is_paused and not any(given) and self._turn.send(Continue()):
             return self
         last = turns_of(self.path.parent)[-1].number
         if last != self.turn:
@@ -508,12 +542,14 @@ class Run:
                 f"Turn {self.session}/{self.turn} is not the last of its session any more: "
                 f"turn {last} is. `%agents resume {self.session}` goes on with that one."
             )
-        options.setdefault("config", self._team)
-        options.setdefault("tools", self._functions)
-        apart = {"timeout": "timeout", "policy": "cancel"}
-        given: dict[str, Any] = {apart[name]: None for name in options.keys() & apart.keys()}
-        options.setdefault("options", replace(self._options, **given))
-        return self._resume(self.session, session_root=self.path.parent.parent, **options)
+        return self._resume(
+            self.session,
+            self._team if config is None else config,
+            agent=agent,
+            recipe=recipe,
+            tools=self.functions if tools is None else tools,
+            options=replace(options or self.options, session_root=self.path.parent.parent),
+        )
 
     # Watching -------------------------------------------------------------------------------
 
@@ -526,7 +562,7 @@ class Run:
         Returns:
             A function that ends it.
         """
-        if isinstance(self._turn, PastTurn):
+        if self.is_over:
             return lambda: None
         return self._turn.subscribers.add(callback)
 
@@ -545,7 +581,7 @@ class Run:
         Raises:
             StorageError: It still fails; memory keeps it.
         """
-        if isinstance(self._turn, PastTurn):
+        if not isinstance(self._turn, Turn):
             return
         # On the loop: the journal has one writer.
         error = submit(self._turn.save).result()
@@ -562,12 +598,7 @@ class Run:
     def let_go(self) -> None:
         """Keep no more of a run that is over and saved than where it is."""
         if isinstance(self._turn, Turn) and self.is_over and self.view.is_saved:
-            self._turn = PastTurn(self._paths, tuple(self._turn.agents), self._turn.crash)
-
-    def _take(self, command: Say | Decide | Pause | Continue) -> Any:
-        """Bring a command to the turn: what became of it; nothing when the turn is over."""
-        turn = self._turn
-        return call(turn.take, command) if isinstance(turn, Turn) else None
+            self._turn = TurnReader(self._paths, self._turn.crash)
 
 
 def _words(view: RunView) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a run's view and journal tell people and programs: how far it is, its log, its end."""
+"""What a run tells people and programs: how far it is, its log, its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from nb_agents.errors import RunFailed
 from nb_agents.events import Event, TextStreamed
-from nb_agents.terminal import without_controls
+from nb_agents.unicode import without_controls
 from nb_agents.view import RunView
 
 __all__ = ["Progress", "failure_of", "log_lines", "progress_of", "result_of"]
@@ -19,6 +19,10 @@ MAX_LINE = 400
 """Characters of a line."""
 
 _HIDDEN = {"seq", "at", "kind", "agent", "request", "response", "schema_version", "agents"}
+
+_STEPS = frozenset({"agent", "bash"})
+_LOOPS = frozenset({"recipe", "foreach", "while"})
+"""Units that may hold steps which are not known before they begin."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,6 @@ def _steps(view: RunView) -> tuple[int, int]:
     units += [planned.unit for planned in view.pending]
     is_known = _LOOPS.isdisjoint(units)
     return done, done + sum(unit in _STEPS for unit in units) if is_known else 0
-
-
-_STEPS = frozenset({"agent", "bash"})
-_LOOPS = frozenset({"recipe", "foreach", "while"})
-"""Units that may hold steps which are not known before they begin."""
 
 
 def _message(view: RunView) -> str:

@@ -32,10 +32,9 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, UserError
 from nb_agents.models.backend import Backend
-from nb_agents.recipes.agent_step import StepContext, toolbox
+from nb_agents.recipes.agents import StepContext, toolbox
 from nb_agents.runs.loop import submit
-from nb_agents.tools.base import Tool, ToolError
-from nb_agents.tools.call import current_call
+from nb_agents.tools.base import Tool, ToolError, current_call
 from nb_agents.tools.policy import AgentTools
 
 __all__ = ["Home", "MAX_CHILDREN", "MAX_DEPTH", "SubAgents", "call"]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
@@ -24,13 +25,11 @@ from anyio import to_thread
 from filelock import FileLock
 
 from nb_agents import events as ev
-from nb_agents.agents.run_policy import PauseGate, RunPolicy, bind_policy
-from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.stop_scope import PauseGate, RunPolicy, StopScope, bind_policy
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.cancel import (
     AgentStopped,
     CancellationStatus,
-    CancelPolicy,
     CancelToken,
     StopRequest,
     StopResult,
@@ -38,29 +37,29 @@ from nb_agents.cancel import (
     checkpoint,
 )
 from nb_agents.errors import UserError
-from nb_agents.events.commands import Command, Continue, Decide, Pause, Say
+from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.models.providers import http_client
-from nb_agents.models.retry import Retry
 from nb_agents.receipt import receipt
-from nb_agents.recipes.addresses import planned
 from nb_agents.recipes.executor import Executor
+from nb_agents.recipes.units import planned
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
-from nb_agents.runs.debug import hidden_in_logs
+from nb_agents.runs.command_watch import watched
 from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
-from nb_agents.runs.hooks import Hooks
+from nb_agents.runs.hiding import hidden_in_logs
+from nb_agents.runs.hooks import Hooks, Subscribers
 from nb_agents.runs.limits import Limits
-from nb_agents.runs.loop import post, submit
-from nb_agents.runs.recorder import Recorder
+from nb_agents.runs.loop import call, is_loop_thread, post, submit
+from nb_agents.runs.recorder import Recorder, TurnFiles
 from nb_agents.runs.status import failure_of, result_of
 from nb_agents.runs.subagents import SubAgents
-from nb_agents.runs.subscribers import Subscribers
-from nb_agents.runs.turn_files import TurnFiles
-from nb_agents.runs.turn_spec import Work
+from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.session.cancellation import read_stop
+from nb_agents.session.commands import take_commands
 from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.timeline import Timeline
+from nb_agents.tools.offer import Offer
 from nb_agents.tools.run_tools import RunTools
 from nb_agents.tools.threads import still_runs
 from nb_agents.view import RunView
@@ -71,8 +70,14 @@ logger = logging.getLogger("nb_agents")
 
 Asked = TypeVar("Asked")
 
+ANSWER_S = 1.0
+"""What the loop gets to answer a stop; one that is late is heeded all the same."""
+
 TICK_S = 0.1
 """How much a kill -9 may cost, and how often people are shown news."""
+
+MAX_BY_CHARS = 200
+"""Of the words for the process that offers tools: it is another one that says them."""
 
 CLOSE_S = 2.0
 """What the HTTP client gets to close its connections."""
@@ -82,13 +87,12 @@ MAX_NEXT = 20
 
 
 class Turn:
-    """One turn that is worked on. All methods belong to the loop thread, but for `ask_*`.
+    """One turn that is worked on. But for `send` and `ask_*`, all belongs to the loop thread.
 
     Args:
         run_id: The run's name in this process.
-        work: What to do.
+        spec: What to do.
         lock: The turn's lock, held; released when the turn is saved.
-        policy: How it stops.
 
     Attributes:
         agents: Each agent's cancel token; made before the team is, so that no early stop is lost.
@@ -102,13 +106,13 @@ class Turn:
         OSError: The turn's first files can't be written.
     """
 
-    def __init__(self, run_id: str, work: Work, lock: FileLock, policy: CancelPolicy) -> None:
+    def __init__(self, run_id: str, spec: TurnSpec, lock: FileLock) -> None:
         self._id = run_id
-        self._work = work
+        self._spec = spec
         self._lock = lock
-        self._policy = policy
+        self._policy = spec.cancel
         self._token = CancelToken(run_id)
-        self.agents = _tokens(work, self._token)
+        self.agents = _tokens(spec, self._token)
         # Without those that others call, which come later.
         self._members = tuple(self.agents.values())
         self._grace_timers: list[asyncio.TimerHandle] = []
@@ -116,28 +120,29 @@ class Turn:
         self._driver: Team | Executor | None = None
         self._said_before: list[ev.Said] = []
         self._is_vetoing = False
+        self._has_worked = False
+        self._stop_file = str(spec.paths.stop)
+        self._synced, self._unsynced = 0, asyncio.Event()
         self.done: Future[None] = Future()
         # As one that runs it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
         self.crash: Exception | None = None
 
-        journal = Journal(work.paths.journal)
-        self._recorder = _recorder(journal, work)
-        self._files = TurnFiles(run_id, work.paths, work.owner, self._recorder)
+        journal = Journal(spec.paths.journal)
+        self._recorder = _recorder(journal, spec)
+        self._files = TurnFiles(run_id, spec.paths, spec.owner, self._recorder)
         self.subscribers = Subscribers()
-        self.hooks = Hooks(run_id, policy, work.options, _retry_of(work), self._recorder.note)
-        self._limits = Limits(work, self.hooks, lambda: self.view, self.take, self._recorder.note)
+        self.hooks = Hooks(run_id, spec, self._recorder.note)
+        self._limits = Limits(spec, self.hooks, lambda: self.view, self.take, self._recorder.note)
         self._recorder.observe(self.hooks.observe)
         self._recorder.observe(self._limits.observe)
-        self.approvals = Approvals(
-            self._token, self._recorder.emit, self.take, work.options.approval
-        )
+        self.approvals = Approvals(self._token, self._recorder.emit, self.take, spec.approval)
         # The turn's first line and its incomplete metadata are on disk before anything else.
-        self._recorder.emit(work.started())
-        if work.recipe is not None:
-            path, outline = str(work.recipe.path or ""), planned(work.recipe)
+        self._recorder.emit(spec.started())
+        if spec.recipe is not None:
+            path, outline = str(spec.recipe.path or ""), planned(spec.recipe)
             self._recorder.emit(
-                ev.RecipeLoaded(step="", path=path, text=work.recipe.text, outline=outline)
+                ev.RecipeLoaded(step="", path=path, text=spec.recipe.text, outline=outline)
             )
         if (error := self._recorder.error or self._files.write()) is not None:
             journal.close()
@@ -158,7 +163,40 @@ class Turn:
         """Whether a stop of any level was asked for; may be called from any thread."""
         return self._token.is_stopping
 
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is written."""
+        return self.done.done()
+
     # Commands --------------------------------------------------------------------------------
+
+    def send(self, command: Command) -> Any:
+        """Bring a command here from any thread, and wait for what becomes of it.
+
+        Args:
+            command: What is asked.
+
+        Returns:
+            As `take` does. A stop is not waited for where nothing may wait, or for longer than
+            `ANSWER_S`: it is "asked" then.
+
+        Raises:
+            UserError: As by `take`.
+        """
+        if not isinstance(command, StopRequest):
+            return call(self.take, command)
+        if not self._may_be_vetoed(command):
+            try:
+                return call(self.take, command, timeout_s=ANSWER_S)
+            except TimeoutError:
+                return StopResult(False, "asked")
+        asked = submit(self.take_unless_vetoed, command)
+        # The hook may take its time: nothing may wait for it on the loop.
+        return StopResult(False, "asked") if is_loop_thread() else asked.result()
+
+    def _may_be_vetoed(self, request: StopRequest) -> bool:
+        is_hard = request.level >= CancellationStatus.IMMEDIATE or request.agent
+        return not is_hard and not self.is_stopping and self.hooks.may_veto
 
     def take(self, command: Command) -> Any:
         """Take a command: it is journalled first, and acted on then.
@@ -171,7 +209,7 @@ class Turn:
             wait; else whether the command could be followed.
 
         Raises:
-            UserError: Who decides is not among the approvers.
+            UserError: Who decides is not among the approvers, or no such tools may be offered.
         """
         match command:
             case StopRequest():
@@ -184,6 +222,8 @@ class Turn:
                 return self._go_on()
             case Decide():
                 return self._decide(command)
+            case OfferTools():
+                return self._take_offer(command)
 
     async def take_unless_vetoed(self, request: StopRequest) -> StopResult:
         """Take a graceful stop of the run, if the person's hook lets it be."""
@@ -198,9 +238,11 @@ class Turn:
         return self._stop(request)
 
     def _stop(self, request: StopRequest) -> StopResult:
-        token = self.agents[request.agent] if request.agent else self._token
         if self.view.is_over:
             return StopResult(False, "finished")
+        if request.agent and request.agent not in self.agents:
+            return StopResult(False, "unknown")
+        token = self.agents[request.agent] if request.agent else self._token
         changed = request.level > token.status
         if changed:
             is_hard = request.level >= CancellationStatus.IMMEDIATE
@@ -268,9 +310,51 @@ class Turn:
         self._publish()
         return address
 
+    def _take_offer(self, command: OfferTools) -> bool:
+        if self.view.is_over:
+            return False
+        functions = offered_of(self._spec.functions, command)
+        named = ", ".join(f"`{function.name}`" for function in functions)
+        self._recorder.note(f"From now on {command.by[:MAX_BY_CHARS]} offers {named}.")
+        for function in functions:
+            function.offer = Offer(command.offer)
+        self._publish()
+        return True
+
+    async def _listen(self, news: asyncio.Event) -> None:
+        """Take what other processes ask, at each news; the last time once the work is over."""
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
+        async with anyio.create_task_group() as group:
+            with watched(self._spec.paths, tell):
+                is_last = False
+                while not is_last:
+                    await news.wait()
+                    news.clear()
+                    is_last = self._has_worked
+                    for name, command in await to_thread.run_sync(take_commands, self._spec.paths):
+                        group.start_soon(self._answer, name, command)
+
+    async def _answer(self, name: str, command: Command) -> None:
+        """Take a command of another process, and say in the journal what became of it."""
+        result, error = None, ""
+        try:
+            if isinstance(command, StopRequest) and self._may_be_vetoed(command):
+                result = await self.take_unless_vetoed(command)
+            else:
+                result = self.take(command)
+        except UserError as exc:
+            error = str(exc)
+        changed, status = bool(result), result if isinstance(result, str) else ""
+        if isinstance(result, StopResult):
+            changed, status = result.changed, result.status
+        self._recorder.emit(
+            ev.CommandAnswered(command=name, changed=changed, status=status, error=error)
+        )
+        self._publish()
+
     def _look_for_stop(self) -> None:
-        """Take a stop that another process has asked for."""
-        if self._work.paths.stop.exists() and (request := read_stop(self._work.paths)) is not None:
+        """Take a stop that a `SessionStore` of another process has asked for."""
+        if os.path.exists(self._stop_file) and (request := read_stop(self._spec.paths)) is not None:
             self._stop(request)
 
     def _publish(self) -> None:
@@ -281,7 +365,9 @@ class Turn:
     async def run(self) -> None:
         """Do the work and finish it. Runs once; never raises."""
         result: Result | None = None
-        with hidden_in_logs(self._work.mask):
+        news = asyncio.Event()
+        listening = asyncio.create_task(self._listen(news))
+        with hidden_in_logs(self._spec.mask):
             try:
                 result = await self._run_driver()
             except AgentStopped:
@@ -291,6 +377,9 @@ class Turn:
                 self._crashed(exc)
             finally:
                 with anyio.CancelScope(shield=True):
+                    self._has_worked = True
+                    news.set()
+                    await asyncio.wait((listening,))
                     await self._finish(result)
 
     def _crashed(self, exc: BaseException) -> None:
@@ -300,7 +389,7 @@ class Turn:
         if isinstance(exc, Exception):
             text = f"A defect of nb_agents ended this run: {type(exc).__name__}: {exc}"
             self._recorder.note(text)
-            self.crash = self.crash or self._work.mask.error(exc)
+            self.crash = self.crash or self._spec.mask.error(exc)
 
     async def _run_driver(self) -> Result:
         client = await to_thread.run_sync(http_client)
@@ -319,7 +408,7 @@ class Turn:
 
     def _job(self) -> Job:
         return Job(
-            work=self._work,
+            spec=self._spec,
             started_at=self.view.started_at,
             token=self._token,
             agents=self.agents,
@@ -339,8 +428,8 @@ class Turn:
         self, job: Job, client: Any, kit: RunTools, children: SubAgents
     ) -> Team | Executor:
         """Make the driver; tools that take their time to start are given up at a stop."""
-        everyone = [(agent.id, agent.backend) for agent in self._work.spec.everyone]
-        if self._work.recipe is not None:  # its agents' tools start with their steps
+        everyone = [(agent.id, agent.backend) for agent in self._spec.team.everyone]
+        if self._spec.recipe is not None:  # its agents' tools start with their steps
             with StopScope(self._token) as boundary, suppress(AgentStopped):
                 await boundary.wait_or_stop(partial(kit.announce, everyone))
             return await driver_for(job, client, kit, children)
@@ -379,13 +468,15 @@ class Turn:
         """Ten times a second: bring streamed words to the journal, and news to those who watch."""
         shown = (-1, -1)
         while True:
-            await anyio.sleep(TICK_S)
+            await asyncio.sleep(TICK_S)  # anyio's costs more, and this goes on for hours
             self._look_for_stop()
             driver.flush()
             children.flush()
             for agent, text in kit.take_told().items():
                 self._recorder.emit(ev.ToolTold(agent=agent, text=text))
             self._recorder.flush()
+            if self.view.seq != self._synced:
+                self._unsynced.set()
             news = (self.view.seq, int(time.time() - self.view.started_at))
             if news != shown:
                 shown = news
@@ -393,12 +484,11 @@ class Turn:
 
     async def _sync(self) -> None:
         """Bring the journal to the disk itself; apart from `_tick`, as a slow disk may block it."""
-        synced = 0
         while True:
-            await anyio.sleep(TICK_S)
-            if self.view.seq != synced:
-                synced = self.view.seq
-                await to_thread.run_sync(self._recorder.sync)
+            await self._unsynced.wait()
+            self._unsynced.clear()
+            self._synced = self.view.seq
+            await to_thread.run_sync(self._recorder.sync)
 
     # Asking ----------------------------------------------------------------------------------
 
@@ -475,9 +565,9 @@ class Turn:
     async def _call_last_hooks(self) -> None:
         was_stopped = self.view.stop is not None and self.view.status != "completed"
         if was_stopped and self._policy.after_cancel is not None:
-            kept = receipt(self.view, str(self._work.paths.path), still_runs)
+            kept = receipt(self.view, str(self._spec.paths.path), still_runs)
             await self.hooks.call(self._policy.after_cancel, kept)
-        error = self.crash or failure_of(self._id, self.view, self._work.paths.path)
+        error = self.crash or failure_of(self._id, self.view, self._spec.paths.path)
         await self.hooks.finish(self.view.status, result_of(self.view), error)
 
     def _end(self, result: Result | None) -> None:
@@ -535,19 +625,13 @@ class Turn:
         return await self._files.write_again(is_last=self.done.done())
 
 
-def _tokens(work: Work, token: CancelToken) -> dict[str, CancelToken]:
+def _tokens(spec: TurnSpec, token: CancelToken) -> dict[str, CancelToken]:
     """Make the token of each agent; those of a recipe work in steps, under the run's own."""
-    return {} if work.recipe else {a.id: token.child(a.id) for a in work.spec.agents}
+    return {} if spec.recipe else {a.id: token.child(a.id) for a in spec.team.agents}
 
 
-def _recorder(journal: Journal, work: Work) -> Recorder:
-    if work.resumed is None:
-        return Recorder(journal, mask=work.mask)
-    old = TurnPaths(work.paths.path.with_name(f"turn_{work.resumed.turn}"))
-    return Recorder(journal, work.resumed.view, past_events(old), work.mask)
-
-
-def _retry_of(work: Work) -> Retry | None:
-    spec = work.spec.retry
-    written = Retry(spec.attempts, spec.delay, spec.backoff, spec.max_delay) if spec else None
-    return work.options.retry or written
+def _recorder(journal: Journal, spec: TurnSpec) -> Recorder:
+    if spec.resumed is None:
+        return Recorder(journal, mask=spec.mask)
+    old = TurnPaths(spec.paths.path.with_name(f"turn_{spec.resumed.turn}"))
+    return Recorder(journal, spec.resumed.view, past_events(old), spec.mask)

@@ -1,36 +1,43 @@
-"""What a run is to do: the task, the team, and where the turn is kept."""
+"""What one turn is to do: the task, the team, its options, and where it is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past
+from nb_agents.cancel import CancelPolicy
 from nb_agents.config.recipe import Recipe
-from nb_agents.config.secrets import secrets_of_environment, secrets_of_team
-from nb_agents.config.snapshot import snapshot
+from nb_agents.config.secrets import secrets_of_environment, secrets_of_team, snapshot
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, AgentSpec, TeamSpec
 from nb_agents.errors import UserError
+from nb_agents.events import OfferTools
 from nb_agents.masking import Mask
+from nb_agents.models.retry import Retry
+from nb_agents.options import RunOptions
+from nb_agents.process.writable import WritablePath
 from nb_agents.recipes.progress import Progress
-from nb_agents.runs.options import RunOptions
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import function_tool
-from nb_agents.tools.writable import WritablePath
+from nb_agents.tools.offer import Offer
+from nb_agents.tools.offered import OfferedFunction
+from nb_agents.tools.policy import ApprovalConfig
 from nb_agents.view import RunView
 
 __all__ = [
     "RESERVED_NAMES",
     "Resumed",
-    "Work",
+    "TurnSpec",
     "checked_functions",
     "mask_for",
+    "offered_of",
     "writable_places",
 ]
+
 
 RESERVED_NAMES = frozenset(
     {"new_answer", "vote", "list_files", "read_file", "write_file", "edit_file", "delete_file"}
@@ -39,6 +46,9 @@ RESERVED_NAMES = frozenset(
     | {"data_get_all", "data_get_many", "data_set_many", "data_delete_many", "data_clear"}
 )
 """Tools that agents have, or may have, besides functions."""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any] | OfferedFunction)
 
 
 @dataclass(frozen=True)
@@ -61,12 +71,12 @@ class Resumed:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a run is to do.
+class TurnSpec:
+    """What one turn is to do.
 
     Attributes:
         task: What was asked.
-        spec: The team.
+        team: The team.
         paths: The turn's files.
         history: The conversation before.
         context: Files and directories that may be read.
@@ -78,13 +88,13 @@ class Work:
         resumed: What this goes on with, or None.
         recipe: What the agents work through instead of a task of their own, or None.
         given: The values that the recipe was started with.
-        functions: Functions of the notebook that all agents may call.
-        options: How it goes, besides its time and its stop.
+        functions: Functions of the notebook, of this process or another, that all agents may call.
+        options: How it goes, as the person has it; see `cancel`, `approval` and `retry`.
         mask: Takes secrets out of all that is written and shown.
     """
 
     task: str
-    spec: TeamSpec
+    team: TeamSpec
     paths: TurnPaths
     history: Sequence[Message] = ()
     context: Sequence[Path] = ()
@@ -96,14 +106,38 @@ class Work:
     resumed: Resumed | None = None
     recipe: Recipe | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
-    functions: Sequence[Callable[..., Any]] = ()
+    functions: Sequence[Callable[..., Any] | OfferedFunction] = ()
     options: RunOptions = RunOptions()
     mask: Mask = field(default_factory=Mask)
 
     @property
     def workspaces(self) -> tuple[str, ...]:
         """Names of the turn's workspaces, as `RunView.workspaces` has them."""
-        return (self.recipe.name,) if self.recipe else tuple(a.id for a in self.spec.agents)
+        return (self.recipe.name,) if self.recipe else tuple(a.id for a in self.team.agents)
+
+    @property
+    def cancel(self) -> CancelPolicy:
+        """How it stops."""
+        spec = self.team.cancel
+        grace_s = None if spec.grace_timeout == "never" else spec.grace_timeout
+        return self.options.cancel or CancelPolicy(
+            grace_timeout_s=grace_s, graceful=spec.graceful, reason=spec.reason
+        )
+
+    @property
+    def approval(self) -> ApprovalConfig:
+        """How calls of tools, and a recipe's gates, are approved."""
+        spec = self.team.approval
+        return self.options.approval or ApprovalConfig(
+            spec.timeout, spec.auto_approve_on_timeout, spec.approvers, spec.required_approvals
+        )
+
+    @property
+    def retry(self) -> Retry | None:
+        """When a failed model call is tried again; None for the usual rules."""
+        spec = self.team.retry
+        written = Retry(spec.attempts, spec.delay, spec.backoff, spec.max_delay) if spec else None
+        return self.options.retry or written
 
     def started(self) -> ev.TurnStarted:
         """Make the turn's first line."""
@@ -111,12 +145,12 @@ class Work:
             session=self.paths.session,
             turn=self.paths.number,
             task=self.task,
-            agents=() if self.recipe else tuple(map(_info, self.spec.agents)),
+            agents=() if self.recipe else tuple(map(_info, self.team.agents)),
             timeout_s=self.timeout_s,
             notices=self.notices,
             resumes=self.resumed.turn if self.resumed else 0,
             again=self.resumed.again if self.resumed else (),
-            team=snapshot(self.spec),
+            team=snapshot(self.team),
             config=self.config,
             recipe=self.recipe.name if self.recipe else "",
             context=dict(self.given),
@@ -143,7 +177,7 @@ def writable_places(spec: TeamSpec, sessions: Path) -> tuple[WritablePath, ...]:
     return tuple(made)
 
 
-def checked_functions(functions: Sequence[Callable[..., Any]]) -> tuple[Callable[..., Any], ...]:
+def checked_functions(functions: Sequence[_Function]) -> tuple[_Function, ...]:
     """Refuse functions that agents can't be given.
 
     Args:
@@ -154,11 +188,37 @@ def checked_functions(functions: Sequence[Callable[..., Any]]) -> tuple[Callable
     """
     names = set(RESERVED_NAMES)
     for function in functions:
-        name = function_tool(function).name
+        name = _name_of(function)
         if name in names:
             raise UserError(f"A tool named {name!r} is there already; give the function another.")
         names.add(name)
     return tuple(functions)
+
+
+def _name_of(function: Callable[..., Any] | OfferedFunction) -> str:
+    if isinstance(function, OfferedFunction):
+        return function.name
+    return function_tool(function).name
+
+
+def offered_of(functions: Sequence[object], command: OfferTools) -> list[OfferedFunction]:
+    """Find the functions of a run that another process wants to offer.
+
+    Args:
+        functions: The run's.
+        command: Which ones, and where they are.
+
+    Raises:
+        UserError: It has no such function of another process, or the offer is none.
+    """
+    known = {each.name: each for each in functions if isinstance(each, OfferedFunction)}
+    if not Offer.is_id(command.offer):
+        raise UserError(f"{command.offer!r} is no offer of tools.")
+    for name in command.names:
+        if name not in known:
+            has = f"Of a notebook it has: {', '.join(known) or 'none'}"
+            raise UserError(f"The run was started without a tool {name!r}. {has}.")
+    return [known[name] for name in command.names]
 
 
 def mask_for(team: TeamSpec) -> Mask:

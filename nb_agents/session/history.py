@@ -19,8 +19,7 @@ from nb_agents.fold import apply, fold
 from nb_agents.session.conversation import Message, messages_of, restored_lines
 from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import TurnPaths, turns_of
-from nb_agents.session.task import settle_dead
+from nb_agents.session.layout import TurnPaths, settle_dead, turns_of
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view import RunView
 
@@ -30,6 +29,7 @@ __all__ = [
     "load_session",
     "load_turn",
     "past_events",
+    "with_past",
     "workspace_files",
 ]
 
@@ -189,7 +189,7 @@ def load_turn(paths: TurnPaths) -> PastTurn:
     else:
         unread = recovered.warnings
         # A renamed or forked session, and its turn, are called what the directory is called.
-        view = fold(_with_past(paths, recovered.events))
+        view = fold(with_past(paths, recovered.events))
         view = replace(view, session=paths.session, turn=paths.number)
     if not live and not view.ending:
         view = _as_died(view)
@@ -211,10 +211,16 @@ def past_events(paths: TurnPaths) -> list[Event]:
     Returns:
         The events; what can't be read is left out.
     """
-    return _with_past(paths, read_journal(paths.journal).events)
+    return with_past(paths, read_journal(paths.journal).events)
 
 
-def _with_past(paths: TurnPaths, events: Sequence[Event]) -> list[Event]:
+def with_past(paths: TurnPaths, events: Sequence[Event]) -> list[Event]:
+    """Put the events of the turns that a turn resumed before its own.
+
+    Args:
+        paths: The turn.
+        events: Its own, the first of them at least.
+    """
     chain, number = [events], paths.number
     while 0 < (resumes := _resumes(chain[-1])) < number:
         number = resumes

@@ -1,8 +1,9 @@
-r"""The journal: append-only JSON lines, the truth of a turn.
+r"""The journal: append-only JSON lines, the truth of a turn; and how to follow it.
 
 One event is one `os.write`, so that a killed process leaves at most one torn line, at the end; it
 is cut before the next append. A write that fails (a full disk) keeps its lines in memory and is
-tried again with the next one: nothing is lost while the process lives.
+tried again with the next one: nothing is lost while the process lives. Whichever process writes a
+journal, any other can follow it.
 
 Source: measured in 150 kill -9 each, and what others' issue trackers taught: cut the torn tail,
 skip bad lines in the middle, split on b"\n" only, keep ASCII (U+2028 ends a line for some readers).
@@ -12,23 +13,32 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import anyio
+from anyio import to_thread
 from pydantic import ValidationError
 
 from nb_agents.disk.directory import read_file
 from nb_agents.disk.entry import RefusedError
+from nb_agents.errors import UserError
 from nb_agents.events import EVENT, SCHEMA_VERSION, Event
+from nb_agents.session.layout import TurnPaths
 
-__all__ = ["Journal", "Recovered", "read_journal"]
+__all__ = ["Journal", "JournalReader", "POLL_S", "Recovered", "follow", "read_journal"]
 
 MAX_BYTES = 1 << 29
 """Of a journal that is read: half of one would be taken for a turn that died there."""
 
 _CHUNK = 1 << 16
+
+POLL_S = 0.1
+"""How often a journal that others write is looked at: as often as its writer tells of streams."""
+
+_READ_BYTES = 1 << 20
 
 
 class Journal:
@@ -197,3 +207,66 @@ def _cut_torn_tail(fd: int) -> None:
         position = start
     if position < end:
         os.ftruncate(fd, position)
+
+
+async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
+    """Give all events of a turn: those so far, then each that comes, until nobody writes it.
+
+    Args:
+        path: The turn's directory, such as ``run.path``.
+
+    Raises:
+        UserError: There is no turn, or none any more: its session was deleted or renamed.
+
+    Example:
+        async for event in nb_agents.follow(".nb_agents/sessions/talk/turn_1"):
+            print(event.kind)
+    """
+    paths = TurnPaths(Path(path))
+    if not paths.journal.is_file():
+        raise UserError(f"{paths.path} is no turn: it has no {paths.journal.name}.")
+    reader = JournalReader(paths.journal)
+    is_live = True
+    while True:
+        try:
+            while events := await to_thread.run_sync(reader.read):
+                for event in events:
+                    yield event
+        except FileNotFoundError:
+            gone = f"{paths.path} is no longer there: its session was deleted or renamed."
+            raise UserError(gone) from None
+        if not is_live:
+            return
+        await anyio.sleep(POLL_S)
+        # Whatever its writer wrote last is read once more after it has let go.
+        is_live = await to_thread.run_sync(paths.is_live)
+
+
+class JournalReader:
+    """Reads on in a journal, whole lines at a time.
+
+    Args:
+        path: The file.
+        from_end: Whether to leave out what is in it already.
+    """
+
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        self._path = path
+        self._at = path.stat().st_size if from_end else 0
+
+    def read(self) -> list[Event]:
+        """Read what has come since the last time; a line that can't be read is left out."""
+        with open(self._path, "rb") as file:
+            file.seek(self._at)
+            data = file.read(_READ_BYTES)
+            while data and b"\n" not in data and (more := file.read(_READ_BYTES)):
+                data += more
+        data = data[: data.rfind(b"\n") + 1]
+        self._at += len(data)
+        events = []
+        for line in data.split(b"\n")[:-1]:
+            try:
+                events.append(EVENT.validate_json(line))
+            except ValidationError:
+                continue
+        return events

@@ -1,4 +1,4 @@
-"""Names on disk, and turns allotted so that no two processes share one.
+"""Names on disk, turns allotted so that no two processes share one, and where a task's agents work.
 
     <root>/session_20261120_120000/
       SESSION_SUMMARY.txt
@@ -7,9 +7,23 @@
       turn_1/
         metadata.json  events.jsonl  answer.txt  partial_answers.json
         workspaces/<agent>/   workspace -> workspaces/<winner>   owner.lock   stop.json
+        commands/
 
-Of a turn that runs, ``workspaces`` is a link to its task's; once it is over, it is the other way
-round (`nb_agents.session.task`). Where there are no links a turn works in its own directory.
+A path of the workspace outlives a stop: a step keeps what ``pwd`` printed, a message names a file,
+a Python environment or a build in the workspace holds its own place. So what runs works in
+``task_N/workspaces``, N being the turn that the task began with, and never in a turn's directory.
+
+    while turn 2 goes on with the task of turn 1      once it is over
+      task_1/workspaces/<agent>/                        task_1/workspaces -> ../turn_2/workspaces
+      turn_2/workspaces -> ../task_1/workspaces         turn_2/workspaces/<agent>/
+      turn_1/workspaces/<agent>/                        turn_1/workspaces/<agent>/
+
+A turn that is over holds what it left, as MassGen's does, and the paths that its agents were told
+lead there. A resume puts a copy of that where it was: what an earlier turn kept is out of reach of
+what runs now. Where there are no links a turn works in its own directory.
+
+Replacing the paths in what is stored would not do: files hold them, too, and models sign their
+messages. A link that leads to the turn's directory would not either: ``getcwd`` looks through it.
 
 Source: MassGen's session layout, so that its reader loads ours.
 """
@@ -20,6 +34,7 @@ import difflib
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -29,6 +44,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from nb_agents.config.team import safe_name
+from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import (
     SessionBusyError,
     SessionUnreadableError,
@@ -36,6 +52,7 @@ from nb_agents.errors import (
     UnknownSessionError,
     UserError,
 )
+from nb_agents.session.copying import copy_workspaces
 
 __all__ = [
     "ALLOT_LOCK",
@@ -44,11 +61,16 @@ __all__ = [
     "TurnPaths",
     "claim_turn",
     "find_session",
+    "find_task",
+    "find_turn",
     "give_back",
+    "go_on_in",
     "named_session",
     "new_session",
     "session_root",
     "sessions_in",
+    "settle",
+    "settle_dead",
     "turns_of",
 ]
 
@@ -57,8 +79,6 @@ ALLOT_LOCK = ".allot.lock"
 """Held while a turn is allotted, in its session's directory."""
 _TURN = re.compile(r"turn_([1-9][0-9]*)")
 _ALLOT_TIMEOUT_S = 10.0
-_PROBE_S = 0.05
-"""Whoever only looks holds the lock for far less, so it is not taken for an owner."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +154,11 @@ class TurnPaths:
         return self.path / "stop.json"
 
     @property
+    def commands(self) -> Path:
+        """What other processes ask of the writer: a file each, there until it is taken."""
+        return self.path / "commands"
+
+    @property
     def summary(self) -> Path:
         """The session's summary, for a person."""
         return self.path.parent / "SESSION_SUMMARY.txt"
@@ -147,17 +172,14 @@ class TurnPaths:
         """The lock that is held while a process runs the turn."""
         return FileLock(self.path / "owner.lock", thread_local=False)
 
-    def is_live(self) -> bool:
-        """Whether a process (this one or another) runs the turn now."""
-        lock = self.lock()
-        try:
-            lock.acquire(timeout=_PROBE_S, poll_interval=_PROBE_S / 10)
-        except Timeout:
-            return True
-        except OSError:
-            return False
-        lock.release()
-        return False
+    def is_live(self, probe_s: float = PROBE_S) -> bool:
+        """Whether a process (this one or another) runs the turn now.
+
+        Args:
+            probe_s: Seconds until a lock that is held counts as its writer's; with 0 another one
+                who looks may be taken for it, for a moment.
+        """
+        return is_held(self.lock(), probe_s)
 
 
 def session_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -299,6 +321,26 @@ def turns_of(session: Path) -> list[TurnPaths]:
         raise SessionUnreadableError(str(session), exc.strerror or str(exc)) from None
 
 
+def find_turn(root: Path, name: str = "") -> TurnPaths:
+    """Find a turn on disk.
+
+    Args:
+        root: The session root.
+        name: SESSION, for its last turn, or SESSION/TURN; "" is the session used last.
+
+    Raises:
+        UnknownSessionError: There is none of that name.
+        SessionUnreadableError: It can't be read.
+    """
+    session, _, number = name.partition("/")
+    turns = turns_of(find_session(root, session))
+    wanted = number.removeprefix("turn_") or str(turns[-1].number)
+    for turn in turns:
+        if str(turn.number) == wanted:
+            return turn
+    raise UnknownSessionError(name, str(root), f"{session}/{turns[-1].number}")
+
+
 def claim_turn(
     session: Path, owner_of: str = "", task: Path | None = None
 ) -> tuple[TurnPaths, FileLock]:
@@ -360,3 +402,95 @@ def _last_use(turn: TurnPaths) -> float:
         with suppress(OSError):
             return path.stat().st_mtime
     return 0.0
+
+
+def find_task(session: Path, turns: Iterable[int]) -> Path | None:
+    """Find the directory that a task works in.
+
+    Args:
+        session: The session's directory.
+        turns: Numbers of its turns that resumed one another.
+
+    Returns:
+        The directory; None when its turns work in their own.
+    """
+    numbers = sorted(turns, reverse=True)
+    tasks = [TurnPaths(session.absolute() / f"turn_{number}").own_task for number in numbers]
+    return next(filter(_is_real, tasks), None)
+
+
+def go_on_in(task: Path, last: TurnPaths) -> tuple[str, ...]:
+    """Put what a task's last turn has left where the task works.
+
+    Args:
+        task: The task's directory.
+        last: The turn; what it has left stays as it is.
+
+    Returns:
+        What is left out, in words.
+
+    Raises:
+        OSError: The disk refused; the turn has lost nothing.
+    """
+    settle(last, task)
+    here, copy = task / "workspaces", task / ".workspaces.tmp"
+    _remove(copy)
+    try:
+        left_out = copy_workspaces(last.workspaces, copy)
+        copy.mkdir(exist_ok=True)
+        _remove(here)
+        copy.rename(here)
+    except BaseException:
+        shutil.rmtree(copy, ignore_errors=True)
+        raise
+    return left_out
+
+
+def settle(paths: TurnPaths, task: Path) -> None:
+    """Let a turn that is over hold what its task has worked on; once it does, do nothing.
+
+    Args:
+        paths: The turn.
+        task: The task's directory.
+
+    Raises:
+        OSError: The disk refused; the turn still leads to what its task holds.
+    """
+    here, there = task / "workspaces", paths.workspaces
+    if _is_real(there) or not _is_real(here):
+        return
+    # No directory takes the place of a link in one step: who dies here leaves none, for the next.
+    there.unlink(missing_ok=True)
+    try:
+        here.rename(there)
+    except OSError:
+        there.symlink_to(f"../{task.name}/workspaces", target_is_directory=True)
+        raise
+    here.symlink_to(f"../{paths.path.name}/workspaces", target_is_directory=True)
+
+
+def settle_dead(paths: TurnPaths) -> None:
+    """Settle a turn whose process died; one that another goes on with by now is left alone."""
+    session = paths.path.parent
+    # Each task begins with a turn, and only the last turn is gone on with.
+    task = find_task(session, range(1, paths.number + 1))
+    if task is None or _is_real(paths.workspaces) or not _is_real(task / "workspaces"):
+        return
+    with (
+        suppress(OSError, Timeout, SessionUnreadableError),
+        FileLock(session / ALLOT_LOCK, timeout=0),
+    ):
+        if turns_of(session)[-1:] == [paths] and not paths.is_live():
+            settle(paths, task)
+
+
+def _is_real(path: Path) -> bool:
+    # A link is somebody's, perhaps, who wants to have files read or written elsewhere.
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _remove(path: Path) -> None:
+    if _is_real(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

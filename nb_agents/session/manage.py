@@ -16,8 +16,7 @@ from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import Entry, RefusedError, shown
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session.copying import copy_file, copy_tree
-from nb_agents.session.layout import new_session, turns_of
-from nb_agents.session.task import settle_dead
+from nb_agents.session.layout import new_session, settle_dead, turns_of
 
 __all__ = ["Made", "delete_session", "export_session", "fork_session", "rename_session"]
 

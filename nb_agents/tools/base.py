@@ -1,4 +1,4 @@
-"""A tool: a function that a model may call.
+"""A tool that a model may call, a call of it, and what it knows of the agent that it works for.
 
 Schema and argument checking are pydantic-ai's. A tool tells the model of a failure by raising
 `ToolError`; a stop passes through every tool as `AgentStopped`.
@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import checkpoint
 from nb_agents.config.secret_names import MASK, is_secret_name
+from nb_agents.masking import Mask
+from nb_agents.process.writable import WriteAccess
 from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
@@ -23,9 +29,13 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_RESULT_CHARS",
     "Tool",
+    "ToolCall",
+    "ToolContext",
     "ToolError",
     "ToolResult",
     "Toolbox",
+    "calling",
+    "current_call",
     "hide_arguments",
     "summarize",
 ]
@@ -36,6 +46,82 @@ MAX_RESULT_CHARS = 100_000
 """What one result may add to a conversation; the rest is cut, and the model is told."""
 
 _ANY_MAPPING = TypeAdapter(dict[str, Any]).validator
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """Where an agent's tools work.
+
+    Attributes:
+        agent: The agent's id, or the address of its step.
+        workspace: Its directory; it exists.
+        readable: Files and directories that it may read besides.
+        session: The session's directory: what is kept beyond the turn goes there.
+        kept: Directory of the turn for what is too long for a model; made when it is needed.
+        secrets: Values that no process of it inherits, such as the team's keys.
+        access: What it may write besides, and whether now.
+        tell: Is given what a running tool writes, piece by piece, for the panel. It must neither
+            block nor raise.
+        mask: Takes secrets out of what its tools write down.
+    """
+
+    agent: str
+    workspace: Path
+    readable: Sequence[Path]
+    session: Path
+    kept: Path
+    secrets: Sequence[str]
+    tell: Callable[[str], None]
+    mask: Mask = field(default_factory=Mask)
+    access: WriteAccess = field(default_factory=WriteAccess)
+
+
+@dataclass
+class ToolCall:
+    """One call of a tool.
+
+    Attributes:
+        agent: Whose it is: an agent's id, or the address of its step; "" for nobody's.
+        is_repeated: Whether it may have happened before: it was cut in its middle, and is made
+            again. A tool then takes done for done.
+        began: Whether its tool was let begin.
+        thread: Number of the thread in which it was left running; 0 when it was not.
+    """
+
+    agent: str = ""
+    is_repeated: bool = False
+    began: bool = True
+    thread: int = 0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Say that it has not begun within the block, nor after it when the block raises."""
+        self.began = False
+        yield
+        self.began = True
+
+
+# Functions of a person are called without it, and may call agents or ask from any thread.
+_current: ContextVar[ToolCall | None] = ContextVar("nb_agents_tool_call", default=None)
+
+
+@contextmanager
+def calling(call: ToolCall) -> Iterator[ToolCall]:
+    """Make a call within the block.
+
+    Args:
+        call: What `current_call` gives there, in tasks and threads that begin there, too.
+    """
+    reset = _current.set(call)
+    try:
+        yield call
+    finally:
+        _current.reset(reset)
+
+
+def current_call() -> ToolCall:
+    """Return the call that is made here; one that is nobody's where none is."""
+    return _current.get() or ToolCall()
 
 
 class ToolError(Exception):

@@ -34,8 +34,7 @@ from anyio import CapacityLimiter, to_thread
 from nb_agents.cancel import AgentStopped, CancellationStatus, current_token
 from nb_agents.config.tools import CustomFunction, CustomToolSpec, takes_all
 from nb_agents.errors import UserError
-from nb_agents.tools.base import Tool
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import Tool, ToolContext
 from nb_agents.tools.functions import function_tool, result_text
 
 __all__ = ["CustomTools", "PREFIX"]

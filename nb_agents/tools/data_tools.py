@@ -11,10 +11,8 @@ from pydantic import JsonValue
 
 from nb_agents.errors import UserError
 from nb_agents.masking import Mask
-from nb_agents.tools.base import Tool, ToolError
-from nb_agents.tools.call import current_call
-from nb_agents.tools.data_file import DEFAULT_NAMESPACE
-from nb_agents.tools.data_store import DataStore
+from nb_agents.tools.base import Tool, ToolError, current_call
+from nb_agents.tools.data_store import DEFAULT_NAMESPACE, DataStore
 
 __all__ = ["AgentStore"]
 

@@ -34,9 +34,8 @@ from pydantic_core import from_json, to_json
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import UserError
 from nb_agents.models.providers import load
-from nb_agents.tools.base import Tool, ToolError
-from nb_agents.tools.context import ToolContext
-from nb_agents.tools.threads import Work
+from nb_agents.tools.base import Tool, ToolContext, ToolError
+from nb_agents.tools.threads import ThreadCall
 
 __all__ = ["find_functions", "function_tool", "is_marked", "result_text", "tool"]
 
@@ -60,7 +59,7 @@ def tool(function: F) -> F:
     Its name, signature and docstring are what a model is told; what it returns goes to the model: a
     text as it is, other values as JSON, and what has no JSON (a data frame, a figure) by its repr.
     An exception costs the call: the model is told its type and message. A parameter annotated
-    `nb_agents.tools.context.ToolContext` is filled in, not asked of the model.
+    `nb_agents.tools.base.ToolContext` is filled in, not asked of the model.
 
     Args:
         function: Sync or async.
@@ -141,10 +140,10 @@ def function_tool(
     given = {**filled, **(preset or {})}
     visible = _parameters_of(function, name, hints, set(given))
 
-    work = Work(name, context.session, context.tell) if context else Work(name)
+    thread = ThreadCall(name, context.session, context.tell) if context else ThreadCall(name)
 
     async def call(**known: Any) -> str:
-        return await _run(work, function, known | given)
+        return await _run(thread, function, known | given)
 
     # Not functools.wraps: a hint of what is returned means nothing here, and what a notebook is
     # told of one without a schema would come up at each run.
@@ -238,14 +237,14 @@ def _require_schema(name: str, parameter: str, hint: Any) -> None:
         raise UserError(_refusal(name, why + remedy)) from exc
 
 
-async def _run(work: Work, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
+async def _run(thread: ThreadCall, function: Callable[..., Any], known: Mapping[str, Any]) -> str:
     if inspect.iscoroutinefunction(function):
-        return await _async_thread().run(partial(_answer_async, work.tool, function, known))
-    answer = await work.run(partial(_answer, work.tool, function, known), CLEANUP_S)
+        return await _async_thread().run(partial(_answer_async, thread.tool, function, known))
+    answer = await thread.run(partial(_answer, thread.tool, function, known), CLEANUP_S)
     if isinstance(answer, str):
         return answer
     # A plain function around an async one, as many decorators make it.
-    return await _async_thread().run(partial(_answer_async, work.tool, lambda: answer, {}))
+    return await _async_thread().run(partial(_answer_async, thread.tool, lambda: answer, {}))
 
 
 def _answer(

@@ -27,8 +27,7 @@ from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.secrets import secrets_of_server
 from nb_agents.config.tools import takes_all
 from nb_agents.masking import Mask
-from nb_agents.tools.base import Tool
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import Tool, ToolContext
 from nb_agents.tools.mcp_server import MAX_TOOLS, Endpoint, Server
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import anyio
 from anyio import CancelScope, Event, move_on_after
 
 from nb_agents.masking import Mask
+from nb_agents.process.environment import agents_env
 from nb_agents.tools.base import ToolError
-from nb_agents.tools.environment import agents_env
 from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
-from nb_agents.tools.process import OpenCommand, open_command
+from nb_agents.process.command import OpenCommand, open_command
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream

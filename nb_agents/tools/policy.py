@@ -1,24 +1,57 @@
-"""Which calls a person decides on. A denial is told to the model, or stops the run."""
+"""Which calls of tools are made, which a person decides on, and which are denied.
+
+The team's ``tool_policy`` and MassGen's ``permissions`` decide. A call that no rule of the latter
+fits is made when it reads, or writes, files as an agent may anyway, or runs commands that only
+look; a person decides on any other. A denial is told to the model, or stops the run. Who must
+approve (`ApprovalConfig`) holds for what code asks and for a recipe's gates as well.
+
+Source: MassGen 0.1.97, `permissions/rules.py` (`classify_action_target`) and
+`permissions/risk_classifier.py`. Stricter than there: a command is taken apart, a file is known by
+all of its names, and a tool is not harmless because of its name.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from anyio import to_thread
 
-from nb_agents.config.permissions import Verdict
+from nb_agents.config.permissions import Act, Names, PermissionSpec, Verdict
 from nb_agents.config.tools import ToolKeys, rule_for
-from nb_agents.tools.access import WriteAccess
-from nb_agents.tools.base import Tool, ToolError, hide_arguments, summarize
-from nb_agents.tools.call import current_call
-from nb_agents.tools.call_permissions import judge
+from nb_agents.errors import UserError
+from nb_agents.process.writable import WriteAccess
+from nb_agents.tools.base import Tool, ToolError, current_call, hide_arguments, summarize
+from nb_agents.tools.command_guard import read_commands
 
-__all__ = ["AgentTools", "Answer", "Ask", "Policy"]
+__all__ = ["AgentTools", "Answer", "ApprovalConfig", "Ask", "Decision", "Policy", "Tally", "judge"]
+
+_FILE_TOOLS = {
+    "list_files": "read_file",
+    "read_file": "read_file",
+    "write_file": "write_file",
+    "edit_file": "write_file",
+    "delete_file": "write_file",
+}
+_UNASKED = frozenset({"list_files", "read_file", "write_file", "edit_file"})
+# None of these runs another program, as git may by its configuration, or writes a file.
+_LOOKS = frozenset("ls cat head tail pwd echo which whoami wc grep stat true".split())
+
+_COMMANDS = ("execute_command", "bash", "shell", "exec", "run_command", "terminal")
+_NETWORK = ("fetch", "read_url", "websearch", "web_search", "browse")
+_WRITES = tuple("write edit create move copy apply_patch notebook delete remove".split())
+_READS = tuple("read grep glob list view search cat".split())
+_FILE_SERVERS = ("filesystem", "workspace_tools", "workspace_copy")
+_PATHS = ("path", "file_path", "destination", "destination_path", "target", "notebook_path")
+
+_UNREADABLE = "\0"
+"""Stands for what a line does that can't be told from its text: only ``*`` allows it."""
 
 MAX_ASKED_CHARS = 4_000
 
@@ -26,6 +59,184 @@ MAX_ASKED_CHARS = 4_000
 _TURNS_TEXT = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 _STRICTNESS: tuple[Verdict, ...] = ("allow", "ask", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalConfig:
+    """How a call of a tool, `Run.wait_for_approval` or a recipe's gate is approved.
+
+    A gate that the recipe gives a timeout keeps that, and what comes then.
+
+    Attributes:
+        timeout: Seconds after which nobody's answer is awaited any more; None means never.
+        auto_approve_on_timeout: Whether that approves; else it denies.
+        approvers: Who may decide; empty means everybody.
+        required_approvals: How many of them must approve. One who denies is enough to deny.
+
+    Raises:
+        UserError: Nobody could ever approve.
+    """
+
+    timeout: float | None = None
+    auto_approve_on_timeout: bool = False
+    approvers: Sequence[str] = ()
+    required_approvals: int = 1
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            raise UserError(f"The approval's timeout is {self.timeout!r} s; give a number over 0.")
+        most = len(set(self.approvers)) or math.inf
+        if isinstance(self.approvers, str) or not 1 <= self.required_approvals <= most:
+            raise UserError(
+                f"{self.required_approvals} approvals are required of {self.approvers!r}: list at "
+                "least as many approvers, and require at least one."
+            )
+
+    @property
+    def default(self) -> Literal["approve", "deny"]:
+        """What happens when the time is over."""
+        return "approve" if self.auto_approve_on_timeout else "deny"
+
+
+class Decision(NamedTuple):
+    """What was decided, what was said with it, and by whom."""
+
+    approved: bool
+    message: str
+    by: str
+
+
+@dataclass
+class Tally:
+    """Counts the approvals of one thing.
+
+    It lives in memory alone: what is half approved when the process ends, or the run is stopped, is
+    asked of everybody again.
+
+    Attributes:
+        config: Who may decide, and how many must approve.
+        messages: What those said who have approved, by name.
+
+    Example:
+        >>> tally = Tally(ApprovalConfig(required_approvals=2))
+        >>> tally.take(True, "fine", "ann"), str(tally)
+        (None, '1 of 2 approvals (ann)')
+        >>> tally.take(True, "go", "bob")
+        Decision(approved=True, message='fine; go', by='ann, bob')
+    """
+
+    config: ApprovalConfig
+    messages: dict[str, str] = field(default_factory=dict)
+
+    def take(self, approved: bool, message: str, by: str) -> Decision | None:
+        """Take what a person says; who says it twice counts once.
+
+        Args:
+            approved: Whether they approve.
+            message: What they say with it.
+            by: Their name.
+
+        Returns:
+            The decision, or None while others must approve, too.
+
+        Raises:
+            UserError: This person is not among the approvers.
+        """
+        config = self.config
+        if config.approvers and by not in config.approvers:
+            named = ", ".join(config.approvers)
+            raise UserError(f"{by!r} is no approver of this run. They are: {named}.")
+        if not approved:
+            return Decision(False, message, by)
+        self.messages[by] = message
+        if len(self.messages) < config.required_approvals:
+            return None
+        said = "; ".join(filter(None, self.messages.values()))
+        return Decision(True, said, ", ".join(self.messages))
+
+    def __str__(self) -> str:
+        """Say how many have approved, and who."""
+        named = ", ".join(self.messages)
+        return f"{len(self.messages)} of {self.config.required_approvals} approvals ({named})"
+
+
+def judge(permissions: PermissionSpec, tool: str, args: dict[str, Any], workspace: Path) -> Verdict:
+    """Decide on a call.
+
+    Args:
+        permissions: The rules, which are in force.
+        tool: The tool's name.
+        args: The model's arguments, of any kind.
+        workspace: The agent's directory, real.
+    """
+    if tool == "run_command":
+        return _judge_commands(permissions, _text(args, "command"))
+    if tool == "run_python":
+        whole = Act("command", f"python -c {_text(args, 'code')}")
+        return permissions.decide([[whole], [Act("command", _UNREADABLE)]]) or "ask"
+    if action := _FILE_TOOLS.get(tool):
+        acts = [Act(action, name) for name in _names(_text(args, "path") or ".", workspace)]
+        return permissions.decide([acts]) or ("allow" if tool in _UNASKED else "ask")
+    return permissions.decide([_acts(tool, args)]) or "ask"
+
+
+def _judge_commands(permissions: PermissionSpec, line: str) -> Verdict:
+    commands, whole = read_commands(line), Act("command", line.strip())
+    if commands is None:
+        return permissions.decide([[Act("command", _UNREADABLE)]], [whole]) or "ask"
+    parts = [[Act("command", command.text)] for command in commands]
+    # A denied command may be run by its full path, or behind another: `env git push`.
+    others = [
+        Act("command", " ".join([program.rpartition("/")[2], *rest]))
+        for command in commands
+        for number in range(len(command.words))
+        for program, *rest in [command.words[number:]]
+    ]
+    only_looks = all(c.words[0] in _LOOKS and not c.writes for c in commands)
+    return permissions.decide(parts, [whole, *others]) or ("allow" if only_looks else "ask")
+
+
+def _names(path: str, workspace: Path) -> list[str]:
+    """Give a file's names: as it was written, from the workspace, and absolute, links followed."""
+    absolute = os.path.normpath(workspace / path)
+    found = [path]
+    try:
+        real = os.path.realpath(absolute)
+    except ValueError:  # no file can be named so
+        return found
+    for each in dict.fromkeys([absolute, real]):
+        found.append(each)
+        if Path(each).is_relative_to(workspace):
+            inner = os.path.relpath(each, workspace)
+            found += [inner, f"./{inner}"]
+    return found
+
+
+def _acts(tool: str, args: dict[str, Any]) -> Names:
+    """Give what a tool does that is not one of ours, by MassGen's hints in its name."""
+    full, name, server = tool, tool.removeprefix("custom_tool__"), ""
+    if tool.startswith("mcp__"):
+        server, _, name = tool.removeprefix("mcp__").partition("__")
+    acts = [Act("mcp", f"{server}/{name}" if server else name), Act("mcp", full)]
+    lower = name.lower()
+    if any(hint in lower for hint in _COMMANDS):
+        acts.append(Act("command", _text(args, "command") or _text(args, "cmd")))
+    if any(hint in lower for hint in _NETWORK):
+        acts.append(Act("read_url", _text(args, "url") or _text(args, "domain")))
+    if not server or server in _FILE_SERVERS:
+        action = "write_file" if any(hint in lower for hint in _WRITES) else "read_file"
+        if action == "write_file" or any(hint in lower for hint in _READS):
+            acts += [Act(action, path) for path in _paths(args)]
+    return acts
+
+
+def _paths(args: dict[str, Any]) -> Sequence[str]:
+    return [text for key in _PATHS if (text := _text(args, key))] or [""]
+
+
+def _text(args: dict[str, Any], name: str) -> str:
+    value = args.get(name)
+    return value if isinstance(value, str) else ""
 
 
 @dataclass(frozen=True)

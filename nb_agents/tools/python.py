@@ -1,25 +1,43 @@
-"""Python cells for an agent, in an interpreter of its own that remembers them.
+"""Python cells for an agent, in an interpreter of its own that remembers them; and their images.
 
 The interpreter is started by the first cell and ended by `PythonCells.close`, with the kernel at
 the latest. A stop or a time-out interrupts the cell; what doesn't heed that within two seconds is
 ended with the whole interpreter, and the next cell's result says that the variables are gone.
+Images that a cell showed become files in the agent's workspace.
 """
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, to_thread
 
-from nb_agents.tools.base import Tool, ToolError
-from nb_agents.tools.call import current_call
-from nb_agents.tools.context import ToolContext
-from nb_agents.tools.output_log import OutputLog, kept_folder
-from nb_agents.tools.plots import FOLDER, Plot, next_number, png, write_plots
+from nb_agents.disk.directory import Directory
+from nb_agents.tools.base import Tool, ToolContext, ToolError, current_call
 from nb_agents.tools.python_kernel import LOST, Interpreter, InterpreterEnded, Message
 from nb_agents.tools.sandbox import Sandbox
+from nb_agents.tools.shell import OutputLog, kept_folder
 
-__all__ = ["DEFAULT_TIMEOUT_S", "MAX_OUTPUT_CHARS", "PythonCells"]
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "FOLDER",
+    "MAX_OUTPUT_CHARS",
+    "Plot",
+    "PythonCells",
+    "next_number",
+    "png",
+    "write_plots",
+]
+
+FOLDER = "plots"
+_MAX_BYTES = 10_000_000
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 DEFAULT_TIMEOUT_S = 300.0
 MAX_OUTPUT_CHARS = 10_000_000
@@ -28,6 +46,60 @@ _MAX_PLOTS = 20
 _INTERRUPT_GRACE_S = 2.0
 
 _LOST = "[A new interpreter: the variables and imports of earlier cells are gone.]"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One image.
+
+    Attributes:
+        name: Its file's, in `FOLDER`.
+        data: A PNG.
+    """
+
+    name: str
+    data: bytes
+
+
+def png(value: Any) -> bytes | None:
+    """Decode an image that an interpreter sent; None when it is none, or too large."""
+    if not isinstance(value, str) or len(value) > _MAX_BYTES * 4 // 3:
+        return None
+    try:
+        data = base64.b64decode(value)
+    except ValueError:
+        return None
+    return data if data.startswith(_PNG) else None
+
+
+def next_number(workspace: Path, last: int) -> int:
+    """Give the next cell's number: one that no plot there has, from an earlier turn perhaps."""
+    taken = set()
+    with suppress(OSError), Directory.at(workspace) as directory:
+        # What is no directory comes first.
+        entries = takewhile(lambda entry: entry.kind != "folder", directory.walk(FOLDER))
+        names = [entry.name for entry in entries]
+        taken = {name.split("_")[1] for name in names if "_" in name}
+    number = last + 1
+    while str(number) in taken:
+        number += 1
+    return number
+
+
+def write_plots(workspace: Path, plots: Sequence[Plot]) -> None:
+    """Write images below a workspace; nothing there is replaced.
+
+    Args:
+        workspace: The agent's directory.
+        plots: What to write.
+
+    Raises:
+        OSError: One of them can't be written.
+    """
+    with Directory.at(workspace) as directory:
+        for plot in plots:
+            with directory.create(f"{FOLDER}/{plot.name}") as file:
+                file.write(plot.data)
 
 
 class PythonCells:

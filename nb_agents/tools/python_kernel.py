@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after, to_thread
 
-from nb_agents.tools.process import Finished
+from nb_agents.process.command import Finished
+from nb_agents.process.environment import ScratchFolder
 from nb_agents.tools.sandbox import Sandbox
-from nb_agents.tools.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     import zmq.asyncio

@@ -1,12 +1,13 @@
 """What the agents of a run work with besides the files of their workspaces.
 
 Shell, Python, MCP servers, functions of the notebook and of files, the data store: started with the
-run, ended with it. Calls that the team's file lets nobody make alone wait for a person.
+run, ended with it. Calls that the team's file lets nobody make alone wait for a person. What a
+person should know of all that is said at a run's start, and by ``%agents check`` before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,34 +18,54 @@ from typing import Any, Self
 import anyio
 from anyio import CancelScope, to_thread
 
-from nb_agents.config.command_line import command_line
-from nb_agents.config.command_rules import CommandRules
+from nb_agents.config.permissions import CommandRules
+from nb_agents.config.report import command_line, tool_notices
 from nb_agents.config.tools import ToolKeys
 from nb_agents.masking import Mask
-from nb_agents.tools.access import WriteAccess
-from nb_agents.tools.announcements import announcements
-from nb_agents.tools.base import Tool
-from nb_agents.tools.bubblewrap import shown_places
-from nb_agents.tools.call import current_call
+from nb_agents.process.bubblewrap import shown_places
+from nb_agents.process.environment import remove_leftovers
+from nb_agents.process.writable import WritablePath, WriteAccess
+from nb_agents.tools.base import Tool, ToolContext, current_call
 from nb_agents.tools.command_guard import CommandGuard, find_programs
-from nb_agents.tools.context import ToolContext
 from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.data_tools import AgentStore
-from nb_agents.tools.functions import function_tool
 from nb_agents.tools.mcp import McpServers
-from nb_agents.tools.output_log import last_chars
+from nb_agents.tools.offered import OfferedFunction, tool_of
 from nb_agents.tools.policy import AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
-from nb_agents.tools.sandbox import Sandbox
-from nb_agents.tools.scratch import remove_leftovers
-from nb_agents.tools.shell import Shell
-from nb_agents.tools.writable import WritablePath
+from nb_agents.tools.sandbox import Sandbox, confinement
+from nb_agents.tools.shell import Shell, last_chars
 
-__all__ = ["RunTools", "ToolPlaces"]
+__all__ = ["RunTools", "ToolPlaces", "announcements"]
 
 MAX_TOLD = 2_000
 """Characters of a running tool's output that the panel gets at a time; the tool keeps all of it."""
+
+
+def announcements(
+    agents: Iterable[tuple[str, ToolKeys]], *, has_protected_paths: bool
+) -> Iterator[str]:
+    """Say which tools agents do not get, and whose commands are not confined.
+
+    It looks at the machine, which takes a moment: not on the event loop.
+
+    Args:
+        agents: All that may work in the run, with what their configuration gives them.
+        has_protected_paths: Whether the team's file protects paths.
+    """
+    for agent, keys in agents:
+        # The machine is looked at for those that ask for it.
+        found = confinement(keys.sandbox and keys.enable_mcp_command_line)
+        notices = tool_notices(
+            keys, is_confined=found.is_confined, has_protected_paths=has_protected_paths
+        )
+        yield from (f"{agent}: {text}" for text in notices)
+        line = command_line(
+            keys, is_confined=found.is_confined, has_protected_paths=has_protected_paths
+        )
+        if line.has_shell and (told := found.notice(agent)):
+            yield told
 
 
 @dataclass(frozen=True)
@@ -75,7 +96,7 @@ class RunTools:
 
     Args:
         places: Where they work.
-        functions: Functions of the notebook, for all agents.
+        functions: Functions of the notebook, here or elsewhere, for all agents.
         notice: Takes what a person should know, in a sentence.
         ask: Asks a person whether a call may be made.
     """
@@ -83,7 +104,7 @@ class RunTools:
     def __init__(
         self,
         places: ToolPlaces,
-        functions: Sequence[Callable[..., Any]],
+        functions: Sequence[Callable[..., Any] | OfferedFunction],
         notice: Callable[[str], None],
         ask: Ask,
     ) -> None:
@@ -152,7 +173,7 @@ class RunTools:
     ) -> AgentTools:
         context = self._context(agent, workspace)
         policy = Policy(keys, context.workspace.resolve(), partial(self._ask, agent))
-        tools = [function_tool(function, context) for function in self._functions]
+        tools = [tool_of(function, context) for function in self._functions]
         tools += others
         tools += await to_thread.run_sync(self._hands, context, keys)
         if keys.data_store:

@@ -3,7 +3,7 @@
 Inside, the workspace can be written and what the agent may read can be read. There are besides the
 system's programs, the Python environment that this process runs in, and a ``/tmp`` that ends with
 the command: no home directory, no notebook, no other agent, no process but the command's own, and
-no network unless it is allowed (`nb_agents.tools.bubblewrap` says how).
+no network unless it is allowed (`nb_agents.process.bubblewrap` says how).
 
 It fails closed. What decides is whether bubblewrap is installed: where it is, a command runs
 confined or not at all, unless a person has written ``sandbox: off``. Containers often have it and
@@ -25,12 +25,11 @@ from pathlib import Path
 from anyio import to_thread
 
 from nb_agents.config.tools import ToolKeys
-from nb_agents.tools import bubblewrap
-from nb_agents.tools.access import mounts_of
-from nb_agents.tools.base import ToolError
-from nb_agents.tools.context import ToolContext
-from nb_agents.tools.environment import agents_env
-from nb_agents.tools.process import Finished, run_command
+from nb_agents.process import bubblewrap
+from nb_agents.process.command import Finished, run_command
+from nb_agents.process.environment import agents_env
+from nb_agents.process.writable import mounts_of
+from nb_agents.tools.base import ToolContext, ToolError
 
 __all__ = ["Confinement", "Sandbox", "confinement"]
 

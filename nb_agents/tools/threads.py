@@ -20,9 +20,9 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from nb_agents.cancel import checkpoint
-from nb_agents.tools.call import current_call
+from nb_agents.tools.base import current_call
 
-__all__ = ["Work", "still_runs"]
+__all__ = ["ThreadCall", "still_runs"]
 
 POLL_S = 0.1
 
@@ -32,7 +32,7 @@ _numbers = count(1)
 
 
 @dataclass(frozen=True)
-class Work:
+class ThreadCall:
     """A call of a plain function.
 
     Attributes:

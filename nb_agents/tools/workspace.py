@@ -1,4 +1,4 @@
-"""File tools over one agent's workspace.
+"""File tools over one agent's workspace, and what changed outside of it.
 
 Writing is confined to the workspace, and to what an agent may write besides, by absolute names.
 Reading goes also to read-only places: other agents' workspaces as ``peers/<name>/…`` and context
@@ -11,21 +11,26 @@ up other agents.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from anyio import to_thread
 
 from nb_agents.disk.directory import Directory, Guard, real_above
 from nb_agents.disk.entry import RefusedError, shown
-from nb_agents.tools.base import Tool, ToolError
-from nb_agents.tools.call import current_call
-from nb_agents.tools.writable import WritablePath
+from nb_agents.process.writable import MAX_LOOKED_AT, WritablePath, entries
+from nb_agents.tools.base import Tool, ToolError, current_call
 
-__all__ = ["Workspace"]
+__all__ = ["Changes", "Workspace", "compare", "look"]
+
+Looks = Mapping[str, tuple[int, int, int]]
+"""Each file's inode, size and time of change, by its absolute name."""
 
 MAX_WRITE_CHARS = 5_000_000
 MAX_READ_CHARS = 50_000
@@ -34,6 +39,54 @@ MAX_LISTED = 500
 _BINARY_PROBE_BYTES = 8000
 """A NUL so early says binary. Source: git's buffer_is_binary."""
 PEERS = "peers"
+
+
+class Changes(NamedTuple):
+    """Absolute names of files, sorted.
+
+    Attributes:
+        made: Those that are new.
+        changed: Those with other content, as far as size and time tell.
+        deleted: Those that are gone.
+    """
+
+    made: tuple[str, ...]
+    changed: tuple[str, ...]
+    deleted: tuple[str, ...]
+
+
+def look(places: Sequence[WritablePath]) -> Looks:
+    """Look at some places, at most at `MAX_LOOKED_AT` files; follows no link.
+
+    Of what is protected it is seen whether it is there.
+
+    Args:
+        places: The places.
+    """
+    seen = (each for place in places for each in entries(place))
+    found = {}
+    for path, it, is_protected in islice(seen, MAX_LOOKED_AT):
+        if stat.S_ISDIR(it.st_mode):
+            if is_protected:
+                found[str(path)] = (it.st_ino, 0, 0)
+        else:
+            found[str(path)] = (it.st_ino, it.st_size, it.st_mtime_ns)
+    return found
+
+
+def compare(before: Looks, after: Looks) -> Changes:
+    """Say what changed between two looks.
+
+    Args:
+        before: The first.
+        after: The second.
+    """
+    both = before.keys() & after.keys()
+    return Changes(
+        tuple(sorted(after.keys() - before.keys())),
+        tuple(sorted(name for name in both if before[name] != after[name])),
+        tuple(sorted(before.keys() - after.keys())),
+    )
 
 
 class Workspace:

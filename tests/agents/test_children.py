@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, UserError
@@ -56,10 +57,11 @@ def begin(
     members: dict[str, Backend],
     callable_: dict[str, Backend],
     can_call: Any = "*",
-    **options: Any,
+    tools: Any = (),
 ) -> Run:
     spec = team(members, callable_, can_call)
-    return nb_agents.start("the task", spec, "s", session_root=root, **options)
+    options = RunOptions(session_root=root)
+    return nb_agents.start("the task", spec, "s", tools=tools, options=options)
 
 
 def told(run: Run, agent: str = "a") -> list[str]:
@@ -176,7 +178,9 @@ def test_a_callable_agent_is_checked_before_the_start(tmp_path: Path) -> None:
         "callable_agents": [{"id": "c", "backend": {"type": "openai", "api_key": "k"}}],
     }
     with pytest.raises(ConfigError, match="'c' names no model"):
-        nb_agents.start("t", TeamSpec.model_validate(data), session_root=tmp_path)
+        nb_agents.start(
+            "t", TeamSpec.model_validate(data), options=RunOptions(session_root=tmp_path)
+        )
 
 
 def test_an_agent_that_waits_for_a_call_can_not_be_called_in_it(tmp_path: Path) -> None:
@@ -314,7 +318,9 @@ def test_a_graceful_stop_ends_what_the_one_that_is_called_waits_for(
     backend["tool_policy"] = [{"match": "write_code", "action": "ask"}]
     given = {"id": "critic", "backend": backend}
     spec = TeamSpec.model_validate({"agents": list(spec.agents), "callable_agents": [given]})
-    run = nb_agents.start("the task", spec, "s", session_root=tmp_path, tools=[write_code])
+    run = nb_agents.start(
+        "the task", spec, "s", options=RunOptions(session_root=tmp_path), tools=[write_code]
+    )
     wait_until(lambda: run.view.gates, WAIT_S, "the question")
     run.stop(agent=who)
     finish(run)
@@ -470,7 +476,9 @@ def test_steps_of_a_recipe_call_agents(tmp_path: Path) -> None:
     path = write(tmp_path, "steps: [{id: draft, agent: a, prompt: write it, output: text}]\n")
     critic = ScriptedModel(Turn(text="fine"))
     spec = team({"a": ScriptedModel(ASK, DONE)}, {"critic": critic})
-    run = nb_agents.start(recipe=path, config=spec, session_root=tmp_path / "sessions")
+    run = nb_agents.start(
+        recipe=path, config=spec, options=RunOptions(session_root=tmp_path / "sessions")
+    )
     finish(run)
     assert (run.status, run.view.answer) == ("completed", "A's")
     assert run.view.agents["draft/critic#1"].caller == "draft"
@@ -486,7 +494,9 @@ def test_a_stop_of_a_recipe_is_felt_as_its_step_feels_it(
     critic = ScriptedModel(listing, Turn(text="fine"))
     a = ScriptedModel(ASK, DONE)
     spec = team({"a": a}, {"critic": critic})
-    run = nb_agents.start(recipe=path, config=spec, session_root=tmp_path / "sessions")
+    run = nb_agents.start(
+        recipe=path, config=spec, options=RunOptions(session_root=tmp_path / "sessions")
+    )
     gate.wait_reached()
     run.stop(now=now)
     gate.open()
@@ -507,7 +517,7 @@ def test_the_journals_team_keeps_those_that_can_be_called(tmp_path: Path) -> Non
         "callable_agents": [{"id": "c", "backend": {"type": "demo"}, "system_message": "Hm."}],
     }
     spec = TeamSpec.model_validate(data)
-    run = finish(nb_agents.start("t", spec, session_root=tmp_path))
+    run = finish(nb_agents.start("t", spec, options=RunOptions(session_root=tmp_path)))
     kept = TeamSpec.model_validate(events(run, ev.TurnStarted)[0].team)
     assert kept.everyone == spec.everyone
     assert spec.ignored == ()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
 
-from nb_agents.agents.cuts import Cut, cut_of, join, marked, told
+from nb_agents.agents.stream_buffer import Cut, cut_of, join, marked, told
 
 LIMIT = "at its token limit (max_tokens)"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nb_agents.agents.rules import Rules, rules_of, similarity
+from nb_agents.agents.voting import Rules, rules_of, similarity
 from nb_agents.config.team import TeamSpec
 
 

@@ -3,8 +3,7 @@
 import anyio
 import pytest
 
-from nb_agents.agents.run_policy import PauseGate, RunPolicy, bind_policy, current_policy
-from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.stop_scope import PauseGate, RunPolicy, StopScope, bind_policy, current_policy
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken
 
 pytestmark = pytest.mark.anyio

@@ -3,11 +3,10 @@
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.agents import timing, voting
-from nb_agents.agents.decisions import Offer
-from nb_agents.agents.rules import Rules
-from nb_agents.agents.seat import TeamContext
-from nb_agents.agents.timing import Elapsed
+from nb_agents.agents import prompts, voting
+from nb_agents.agents.decisions import Offer, TeamContext
+from nb_agents.agents.prompts import Elapsed
+from nb_agents.agents.voting import Rules
 
 
 class Desk:
@@ -149,7 +148,7 @@ def test_time_left_is_told_each_time_and_to_wrap_up_once() -> None:
     desk.elapsed = Elapsed(80, 100)
     assert desk.seat.note(was_refused=False).splitlines() == [
         "[Time left: 20 s of 1 min 40 s]",
-        timing.WRAP_UP,
+        prompts.WRAP_UP,
     ]
     assert desk.seat.note(was_refused=False) == "[Time left: 20 s of 1 min 40 s]"
 
@@ -157,8 +156,8 @@ def test_time_left_is_told_each_time_and_to_wrap_up_once() -> None:
 def test_a_round_that_opens_late_says_so_at_once() -> None:
     desk = Desk()
     desk.elapsed = Elapsed(80, 100)
-    assert desk.seat.opening_note() == timing.WRAP_UP
-    assert timing.WRAP_UP not in desk.seat.note(was_refused=False)
+    assert desk.seat.opening_note() == prompts.WRAP_UP
+    assert prompts.WRAP_UP not in desk.seat.note(was_refused=False)
 
 
 def test_after_a_rounds_limit_it_must_decide() -> None:

@@ -10,12 +10,12 @@ from anyio import to_thread
 from pydantic_ai.messages import ModelMessage
 
 from nb_agents import events as ev
-from nb_agents.agents import seat, timing, voting
+from nb_agents.agents import decisions, prompts, voting
 from nb_agents.agents.agent_round import AgentRound
+from nb_agents.agents.decisions import TeamContext
 from nb_agents.agents.replay import OpenRound, dump_messages, load_messages, load_round, replay
-from nb_agents.agents.rules import Rules
-from nb_agents.agents.seat import TeamContext
 from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.voting import Rules
 from nb_agents.cancel import CancelToken
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
@@ -183,7 +183,7 @@ async def test_every_request_comes_back_word_for_word_with_a_resume(
 
 
 async def _resume(model: ScriptedModel, past: OpenRound) -> None:
-    state, elapsed = voting.begin(["x", "y"]), timing.Elapsed(0, 60)
+    state, elapsed = voting.begin(["x", "y"]), prompts.Elapsed(0, 60)
     place = TeamContext("x", Rules(), lambda: state, lambda: elapsed, lambda event: None, {})
     with StopScope(CancelToken()) as boundary:
         turn = AgentRound("x", model, Toolbox(), lambda event: None, place, boundary)
@@ -370,7 +370,7 @@ def test_a_resumed_round_knows_what_its_agent_had_seen(tmp_path: Path, gate: Gat
     a = ScriptedModel(Vote("agent1"))
     b = ScriptedModel(Vote("agent2"), PRESENTED)
     again = run.resume(config=scripted_team(a=a, b=b))
-    again.wait(10, raise_on_stop=False)
+    again.wait(60, raise_on_stop=False)
     assert [(e.agent, e.target) for e in events(again, ev.VoteIgnored)] == [("a", "a")]
 
 
@@ -385,7 +385,7 @@ def test_a_resumed_round_knows_how_often_its_agent_was_shown_new_answers(
         return "worked"
 
     give_tools(monkeypatch, work)
-    monkeypatch.setattr(seat, "MAX_NEWS", 1)
+    monkeypatch.setattr(decisions, "MAX_NEWS", 1)
     busy, hang = Turn(calls=(Call("work"),)), Turn(text="hm ", hang=True)
     a, b = ScriptedModel(Answer("A's"), busy, hang), ScriptedModel(Answer("B's", gate=gate), hang)
     run = start_by_rules(tmp_path, {"a": a, "b": b})
@@ -403,7 +403,7 @@ def test_a_resumed_round_knows_how_often_its_agent_was_shown_new_answers(
     working.wait_reached()
     wait_until(lambda: len(again.view.agents["b"].answers) == 2)
     working.open()
-    again.wait(10, raise_on_stop=False)
+    again.wait(60, raise_on_stop=False)
     assert [e.agent for e in events(again, ev.VoteIgnored)] == ["a"]
 
 

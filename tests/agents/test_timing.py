@@ -2,8 +2,8 @@
 
 import pytest
 
-from nb_agents.agents import timing
-from nb_agents.agents.timing import Elapsed, duration, is_late, round_is_over, time_note
+from nb_agents.agents import prompts
+from nb_agents.agents.prompts import Elapsed, duration, is_late, round_is_over, time_note
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,14 @@ def test_when_time_comes_to_its_end(elapsed: Elapsed, late: bool, over: bool) ->
     assert (is_late(elapsed), round_is_over(elapsed)) == (late, over)
 
 
-ROUND_OVER = timing.ROUND_OVER.format(tools="vote", grace="4 s")
+ROUND_OVER = prompts.ROUND_OVER.format(tools="vote", grace="4 s")
 
 
 @pytest.mark.parametrize(
     ("elapsed", "wraps_up", "note"),
     [
         (Elapsed(297, 1800), False, "[Time left: 25 min 3 s of 30 min]"),
-        (Elapsed(90, 100), True, f"[Time left: 10 s of 1 min 40 s]\n{timing.WRAP_UP}"),
+        (Elapsed(90, 100), True, f"[Time left: 10 s of 1 min 40 s]\n{prompts.WRAP_UP}"),
         (Elapsed(101, 100), False, "[Time left: none of 1 min 40 s]"),
         (Elapsed(0, 60, 5, 20, 5), False, "[Time left: 1 min of 1 min; of this round: 15 s]"),
         (

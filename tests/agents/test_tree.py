@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.runs import subagents
@@ -37,7 +38,7 @@ from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.recipes.live import commands_alive, hold
 from tests.team_kit import events, finish, outcomes
 
-WAIT_S = 15.0
+WAIT_S = 60.0
 ROOT = "a"
 MAX_LEVELS = 8
 LEAF = "leaf"
@@ -247,7 +248,9 @@ def begin(root: Path, tree: Tree, backend: dict[str, Any], **models: str) -> Run
     mine = [agent for agent in agents if agent["id"] == ROOT]
     others = [agent for agent in agents if agent["id"] != ROOT]
     team = TeamSpec.model_validate({"agents": mine, "callable_agents": others})
-    return nb_agents.start("node 0", team, "s", session_root=root, tools=[sharing(tree)])
+    return nb_agents.start(
+        "node 0", team, "s", options=RunOptions(session_root=root), tools=[sharing(tree)]
+    )
 
 
 def wait_stopped(run: Run, tree: Tree, watch: Watch, are_held: Callable[[], bool]) -> set[int]:
@@ -382,7 +385,9 @@ def test_nobody_is_called_for_an_agent_that_has_ended_meanwhile(
         {"id": k, "backend": {"type": "python", "instance": model}} for k, model in models.items()
     ]
     team = TeamSpec.model_validate({"agents": agents[:2], "callable_agents": agents[2:]})
-    run = nb_agents.start("the task", team, "s", session_root=tmp_path, tools=[function])
+    run = nb_agents.start(
+        "the task", team, "s", options=RunOptions(session_root=tmp_path), tools=[function]
+    )
     held.wait_reached()
     began.open()
     assert placed.wait(WAIT_S)

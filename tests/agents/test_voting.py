@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
-from nb_agents.agents.rules import Rules
-from nb_agents.agents.voting import Coordination, Finish, NoAnswer, Present, Work
+from nb_agents.agents.voting import Coordinate, Coordination, Finish, NoAnswer, Present, Rules
 
 
 def answer(agent: str, text: str = "x") -> ev.Event:
@@ -53,12 +52,12 @@ NOBODY = "Nobody of that name has an answer. Vote for one of:"
 
 # Agents are registered as z, a, m, so that registration order is not the alphabet's.
 STEPS: dict[str, tuple[list[ev.Event], voting.Step]] = {
-    "everybody starts": ([], Work(("z", "a", "m"))),
-    "an answer leaves all at work, its author too": ([answer("z")], Work(("z", "a", "m"))),
-    "a voter waits": ([answer("z"), vote("a", "z", z=1)], Work(("z", "m"))),
+    "everybody starts": ([], Coordinate(("z", "a", "m"))),
+    "an answer leaves all at work, its author too": ([answer("z")], Coordinate(("z", "a", "m"))),
+    "a voter waits": ([answer("z"), vote("a", "z", z=1)], Coordinate(("z", "m"))),
     "an answer clears all votes": (
         [answer("z"), vote("a", "z", z=1), answer("m")],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "all voted: most votes present": (
         [
@@ -76,20 +75,23 @@ STEPS: dict[str, tuple[list[ev.Event], voting.Step]] = {
     ),
     "a stale vote does not count": (
         [answer("z"), answer("a"), vote("m", "z", z=1)],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "a vote over an older revision is stale": (
         [answer("z"), answer("z"), vote("m", "z", z=1)],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
-    "a vote for nobody does not count": ([answer("z"), vote("m", "", z=1)], Work(("z", "a", "m"))),
+    "a vote for nobody does not count": (
+        [answer("z"), vote("m", "", z=1)],
+        Coordinate(("z", "a", "m")),
+    ),
     "a vote for one without answer does not count": (
         [answer("z"), vote("m", "a", z=1)],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "a stranger's vote and answer do not count": (
         [answer("x"), vote("y", "z")],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "an agent that is out is not waited for": (
         [answer("z"), vote("z", "z", z=1), fail("a"), vote("m", "z", z=1)],
@@ -103,24 +105,24 @@ STEPS: dict[str, tuple[list[ev.Event], voting.Step]] = {
     "all out without one": ([fail("z"), end("a"), fail("m")], NoAnswer()),
     "a follow-up text clears all votes": (
         [answer("z"), vote("a", "z", z=1), vote("m", "z", z=1), said()],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "a vote of one that has not heard it does not count": (
         [answer("z"), said(), vote("a", "z", z=1)],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "a vote of one that has heard one text of two does not count": (
         [answer("z"), said(), said(), hears("a"), vote("a", "z", z=1)],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "a vote of one that has heard it counts": (
         [answer("z"), said(), hears("a"), vote("a", "z", z=1)],
-        Work(("z", "m")),
+        Coordinate(("z", "m")),
     ),
     "a round that opens with it has heard it": (
         [answer("z"), said(), ev.RoundStarted(agent="a", number=2, heard=1)]
         + [vote("a", "z", z=1)],
-        Work(("z", "m")),
+        Coordinate(("z", "m")),
     ),
     "a text that comes while the winner presents changes nothing of the choice": (
         [answer("z"), *(vote(agent, "z", z=1) for agent in "zam")]
@@ -133,15 +135,15 @@ STEPS: dict[str, tuple[list[ev.Event], voting.Step]] = {
     ),
     "a text of the person asks one that does not vote again": (
         [answer("z"), ev.Abstained(agent="z"), said()],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "one without an answer can't leave it at that": (
         [ev.Abstained(agent="z")],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
     "events of other matters change nothing": (
         [ev.Noticed(text="n"), ev.TurnRejected(agent="z", why="w", attempt=1)],
-        Work(("z", "a", "m")),
+        Coordinate(("z", "a", "m")),
     ),
 }
 
@@ -154,7 +156,7 @@ def test_next_step(case: str) -> None:
 
 ALL_ANSWERED = [answer("a", "1"), answer("z", "2"), answer("m", "3")]
 ALL_FOR_A = [vote(agent, "a", z=1, a=1, m=1) for agent in "zam"]
-EVERYBODY = Work(("z", "a", "m"))
+EVERYBODY = Coordinate(("z", "a", "m"))
 
 RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "one that has used up its answers still votes": (
@@ -170,7 +172,7 @@ RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "voting is deferred: who has answered waits for the others": (
         Rules(votes_after_all_answered=True),
         [answer("z")],
-        Work(("a", "m")),
+        Coordinate(("a", "m")),
     ),
     "voting begins when all have answered": (
         Rules(votes_after_all_answered=True),
@@ -180,7 +182,7 @@ RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "voting does not wait for one that is out": (
         Rules(votes_after_all_answered=True),
         [answer("z"), fail("a"), answer("m")],
-        Work(("z", "m")),
+        Coordinate(("z", "m")),
     ),
     "voting does not wait for one that may not answer any more": (
         Rules(votes_after_all_answered=True, max_answers_all=2),
@@ -191,12 +193,12 @@ RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "an agent over the lead cap is paused": (
         Rules(lead_cap=2),
         [answer("z")] * 3,
-        Work(("a", "m")),
+        Coordinate(("a", "m")),
     ),
     "a lead cap of 0 pauses who has answered first": (
         Rules(lead_cap=0),
         [answer("z")],
-        Work(("a", "m")),
+        Coordinate(("a", "m")),
     ),
     "a paused agent goes on when the slowest catches up": (
         Rules(lead_cap=2),
@@ -206,18 +208,18 @@ RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "a paused agent goes on when the slowest has voted": (
         Rules(lead_cap=2),
         [*[answer("z")] * 3, vote("a", "z", z=3), vote("m", "z", z=3)],
-        Work(("z",)),
+        Coordinate(("z",)),
     ),
     "a paused agent goes on when the slowest is out": (
         Rules(lead_cap=2),
         [*[answer("z")] * 3, answer("a"), fail("m")],
-        Work(("z", "a")),
+        Coordinate(("z", "a")),
     ),
     "without fairness nobody is paused": (Rules(lead_cap=None), [answer("z")] * 9, EVERYBODY),
     "a round that times out without an answer puts its agent out": (
         Rules(),
         [timed_out("z")],
-        Work(("a", "m")),
+        Coordinate(("a", "m")),
     ),
     "a round that times out leaves an answer that others vote on": (
         Rules(),
@@ -227,7 +229,7 @@ RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "one whose time was up is not woken by a new answer": (
         Rules(),
         [answer("z"), timed_out("z"), answer("a")],
-        Work(("a", "m")),
+        Coordinate(("a", "m")),
     ),
     "one whose time was up is woken by a follow-up text": (
         Rules(),
@@ -242,12 +244,12 @@ RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "one whose time was up after it heard the text rests": (
         Rules(),
         [answer("z"), said(), hears("z"), timed_out("z")],
-        Work(("a", "m")),
+        Coordinate(("a", "m")),
     ),
     "voting skipped: after a follow-up text each answers again": (
         Rules(skips_voting=True, max_answers_each=1),
         [*ALL_ANSWERED, said(), hears("z"), answer("z", "4")],
-        Work(("a", "m")),
+        Coordinate(("a", "m")),
     ),
     "voting skipped: an answer that had not heard the text is not the last": (
         Rules(skips_voting=True, max_answers_each=1, max_answers_all=3),
@@ -272,7 +274,7 @@ RULES: dict[str, tuple[Rules, list[ev.Event], voting.Step]] = {
     "voting skipped: each answers once": (
         Rules(skips_voting=True),
         [answer("a")],
-        Work(("z", "m")),
+        Coordinate(("z", "m")),
     ),
     "voting skipped: done when all have answered, the first registered presents": (
         Rules(skips_voting=True),
@@ -428,15 +430,15 @@ def test_an_answer_is_judged(case: str) -> None:
 @pytest.mark.parametrize(
     ("events", "step"),
     [
-        ([], Work(("solo",))),
+        ([], Coordinate(("solo",))),
         ([answer("solo")], Finish("solo")),
         ([fail("solo")], NoAnswer()),
         ([answer("solo"), end("solo")], Finish("solo")),
         ([timed_out("solo")], NoAnswer()),
-        ([answer("solo"), said()], Work(("solo",))),
-        ([said(), answer("solo")], Work(("solo",))),
+        ([answer("solo"), said()], Coordinate(("solo",))),
+        ([said(), answer("solo")], Coordinate(("solo",))),
         ([said(), hears("solo"), answer("solo")], Finish("solo")),
-        ([answer("solo"), said(), hears("solo")], Work(("solo",))),
+        ([answer("solo"), said(), hears("solo")], Coordinate(("solo",))),
         ([answer("solo"), said(), hears("solo"), timed_out("solo")], Finish("solo")),
     ],
 )
@@ -504,7 +506,7 @@ class SimulatedTeam:
                 self.texts_left -= 1
                 team = self._note(team, said())
             step = voting.next_step(team, self.rules)
-            if not isinstance(step, Work):
+            if not isinstance(step, Coordinate):
                 return team, step
             assert step.agents and not set(step.agents) & (team.out | team.resting)
             for agent in step.agents:
@@ -670,6 +672,6 @@ def test_any_events_at_all_leave_a_state_that_knows_its_next_step(
         team = voting.apply(team, events[kind])
         step = voting.next_step(team, rules)
         assert set(team.votes) <= set(order) and set(team.votes.values()) <= set(team.answers)
-        if isinstance(step, Work):
+        if isinstance(step, Coordinate):
             assert set(step.agents) <= set(team.live)
             assert not set(step.agents) & set(team.votes)

@@ -18,8 +18,9 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
-from nb_agents.jupyter.panel import panel_state
+from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.models.providers import http_client
 from nb_agents.runs.run import Run
 
@@ -40,7 +41,9 @@ def live_team(url: str, count: int) -> Iterator[Run]:
     """Give a run whose panel's state is drawn as often as in a notebook; stopped at the end."""
     spec = TeamSpec.model_validate(team(url, count))
     with TemporaryDirectory() as root:
-        run = nb_agents.start("Write at length.", config=spec, session_root=Path(root))
+        run = nb_agents.start(
+            "Write at length.", config=spec, options=RunOptions(session_root=Path(root))
+        )
         run.subscribe(lambda view: panel_state(view, run.id, time.time()))
         try:
             yield run

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.fold import fold
 from nb_agents.runs.resume import preview
@@ -45,7 +46,7 @@ def _turn_size(size: int) -> list[str]:
         with tempfile.TemporaryDirectory() as root:
             team = scripted_team(a=ScriptedModel(Answer("word " * (size // 5))))
             began = time.perf_counter()
-            run = nb_agents.start("t", config=team, session_root=root)
+            run = nb_agents.start("t", config=team, options=RunOptions(session_root=root))
             run.wait()
             taken.append((time.perf_counter() - began) * 1000)
             journal = (run.path / "events.jsonl").stat().st_size
@@ -58,7 +59,7 @@ def _print_reading() -> None:
         folding = _times(lambda: fold(read_journal(journal).events))
         _many_turns(root)
         looking = _times(lambda: load_session(Path(root, "long")))
-        previewing = _times(lambda: preview("long", root))
+        previewing = _times(lambda: preview("long", session_root=root))
     is_met = sorted(folding)[len(folding) // 2] <= FOLD_S
     rows = [
         [f"read and fold {FOLDED_EVENTS} events", spread(folding), f"<= {FOLD_S}", verdict(is_met)],
@@ -86,7 +87,9 @@ def _long_journal(root: Path) -> Path:
 def _many_turns(root: str) -> None:
     for number in range(TURNS - 1):
         team = scripted_team(a=ScriptedModel(Answer(f"answer {number}")))
-        nb_agents.start("t", config=team, session="long", session_root=root).wait()
+        nb_agents.start(
+            "t", config=team, session="long", options=RunOptions(session_root=root)
+        ).wait()
     run = _hanging(root, "long")
     run.stop(now=True)
     run.wait(raise_on_stop=False)
@@ -135,7 +138,7 @@ def _is_on_disk(run: nb_agents.Run) -> bool:
 def _hanging(root: str, session: str) -> nb_agents.Run:
     gate = Gate()
     team = scripted_team(a=ScriptedModel(Turn(text="some words ", gate=gate)))
-    run = nb_agents.start("t", config=team, session=session, session_root=root)
+    run = nb_agents.start("t", config=team, session=session, options=RunOptions(session_root=root))
     gate.wait_reached()
     return run
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.config.recipe import Recipe
 from nb_agents.testing import ScriptedModel, Turn, scripted_team
 from tests.bench.server import BenchServer
@@ -139,5 +140,5 @@ def _start(root: str, count: int, parallel: int | None, call_s: float) -> nb_age
         recipe=Recipe.from_text(text, "bench.yaml"),
         context={"items": list(range(count))},
         config=scripted_team(a=ScriptedModel(Turn(text="done", delay_s=call_s))),
-        session_root=Path(root),
+        options=RunOptions(session_root=Path(root)),
     )

@@ -10,10 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.session.journal import read_journal
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
+from nb_agents.tools.data_store import DataStore
 from tests.bench.server import BenchServer
 from tests.bench.table import paired_ratio, print_table, spread
 
@@ -60,7 +62,9 @@ def _calls_s(count: int) -> float:
     calls = tuple(Call("add", {"left": n, "right": 1}) for n in range(count))
     with TemporaryDirectory() as root:
         model = ScriptedModel(Turn(calls=calls), Answer("added"))
-        run = nb_agents.start("Add.", _team([model]), session_root=root, tools=[add])
+        run = nb_agents.start(
+            "Add.", _team([model]), options=RunOptions(session_root=root), tools=[add]
+        )
         run.wait()
         return _span_s(run, count)
 
@@ -90,7 +94,9 @@ def _writes_s() -> float:
     """Seconds in which so many agents wrote, without their models' time."""
     with TemporaryDirectory() as root:
         models = [ScriptedModel(_writing(number), Answer("set")) for number in range(WRITERS)]
-        run = nb_agents.start("Write.", _team(models, data_store=True), session_root=root)
+        run = nb_agents.start(
+            "Write.", _team(models, data_store=True), options=RunOptions(session_root=root)
+        )
         run.wait()
         return _span_s(run, WRITES)
 
@@ -102,7 +108,7 @@ def _writing(writer: int) -> Turn:
 
 def _bare_writes_s() -> float:
     with TemporaryDirectory() as root, ThreadPoolExecutor(WRITERS) as threads:
-        store = nb_agents.DataStore(Path(root, "data.sqlite"))
+        store = DataStore(Path(root, "data.sqlite"))
 
         def write(writer: int) -> None:
             for number in range(_WRITES_EACH):

@@ -6,12 +6,12 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
 from nb_agents.runs import subagents
 from nb_agents.runs.run import Run
@@ -67,8 +67,8 @@ def _live_tree(url: str, tree: Tree) -> Iterator[Run]:
     """Give a run in which each leaf streams from the server, and the others wait for theirs."""
     with TemporaryDirectory() as root, patch.multiple(subagents, MAX_CHILDREN=AGENTS, MAX_DEPTH=9):
         spec = TeamSpec.model_validate(_team(url, tree))
-        options: dict[str, Any] = {"session_root": Path(root), "tools": [sharing(tree)]}
-        run = nb_agents.start("node 0", spec, **options)
+        options = RunOptions(session_root=root)
+        run = nb_agents.start("node 0", spec, tools=[sharing(tree)], options=options)
         try:
             yield run
         finally:

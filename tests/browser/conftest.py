@@ -1,4 +1,4 @@
-"""One JupyterLab, one browser and one model server for each file; a notebook for each test."""
+"""One JupyterLab in each process, one browser for each file; a notebook for each test."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.browser.lab import Lab, NotebookPage, chromium, start_lab
 from tests.browser.story import Story
 from tests.model_server import ModelServer
+
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +21,7 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with start_lab(tmp_path_factory.mktemp("lab")) as lab:
         yield lab
@@ -34,10 +36,13 @@ def server() -> Iterator[ModelServer]:
 @pytest.fixture
 def story(lab: Lab, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Story]:
     """A notebook's story. After each test the page has shown and done nothing that it must not."""
-    folder = lab.root / re.sub(r"\W+", "_", request.node.name)[:60]
+    file_and_name = request.node.nodeid.rpartition("/")[2]
+    folder = lab.root / re.sub(r"\W+", "_", file_and_name)[:100]
     folder.mkdir()
-    with NotebookPage(lab, browser) as page:
-        story = Story(page, folder)
-        yield story
-        story.check()
-        page.shutdown_kernel()
+    try:
+        with NotebookPage(lab, browser) as page:
+            story = Story(page, folder)
+            yield story
+            story.check()
+    finally:
+        lab.end_kernels()

@@ -45,8 +45,8 @@ from tests.model_server import wait_until
 __all__ = ["Lab", "NotebookPage", "chromium", "chromium_path", "start_lab", "write_notebook"]
 
 _ROOT = Path(__file__).parents[2]
-_START_S = 40
-_ACTION_S = 20
+_START_S = 60
+_ACTION_S = 60
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _CHROMIUM_FLAGS = (
     "--no-sandbox",
@@ -62,6 +62,7 @@ _SERVER_FLAGS = (
     "--ServerApp.ip=127.0.0.1",
     "--ServerApp.port_retries=0",
     "--LabApp.expose_app_in_browser=True",
+    "--JupyterNotebookApp.expose_app_in_browser=True",
     "--LabApp.extension_manager=readonly",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
@@ -161,7 +162,16 @@ class Lab:
         names |= {"JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"}
         path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         own = {name: str(self._home / name.lower()) for name in names}
+        own |= {"JUPYTER_CONFIG_PATH": str(_ROOT / "nb_agents" / "server")}
+        own |= {"JUPYTER_PATH": str(self._link_plugin())}
         return {**os.environ, **own, "PYTHONPATH": os.pathsep.join(path), **extra}
+
+    def _link_plugin(self) -> Path:
+        """Offer the plugin as it is built, and not as it was when nb_agents was installed."""
+        link = self._home / "data" / "labextensions" / "nb-agents"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(_ROOT / "nb_agents" / "labextension", target_is_directory=True)
+        return self._home / "data"
 
     def _write_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         for plugin, values in settings.items():
@@ -170,19 +180,29 @@ class Lab:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(values))
 
-    def page_url(self, notebook: str) -> str:
-        """The address that opens a notebook in a fresh workspace."""
+    def page_url(self, notebook: str, view: str = "lab/tree") -> str:
+        """The address that opens a notebook in a fresh workspace.
+
+        Args:
+            notebook: Its path.
+            view: JupyterLab's, or "notebooks", which is Notebook 7's.
+        """
         quoted = urllib.parse.quote(notebook)
-        return f"{self.url}/lab/tree/{quoted}?token={self.token}&reset"
+        return f"{self.url}/{view}/{quoted}?token={self.token}&reset"
 
     def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """Call the server's REST API, such as `api("kernels")`; returns the decoded answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/api/{path}", data, method=method)
         request.add_header("Authorization", f"token {self.token}")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=_ACTION_S) as answer:
             raw = answer.read()
         return json.loads(raw) if raw else None
+
+    def end_kernels(self) -> None:
+        """Shut down all kernels, without help of a page."""
+        for kernel in self.api("kernels"):
+            self.api(f"kernels/{kernel['id']}", "DELETE")
 
     def wait_ready(self) -> None:
         """Wait until the server answers."""
@@ -203,7 +223,7 @@ class Lab:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(15)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(5)
@@ -299,15 +319,16 @@ class NotebookPage:
 
     # The page
 
-    def open_notebook(self, notebook: str, kernel: bool = True) -> None:
+    def open_notebook(self, notebook: str, kernel: bool = True, view: str = "lab/tree") -> None:
         """Open a notebook by its path below the server's root and wait for its kernel to be idle.
 
         Args:
             notebook: The path, such as "demo/a.ipynb".
             kernel: Don't wait for a kernel if False.
+            view: As for `Lab.page_url`.
         """
         self.notebook = notebook
-        self.page.goto(self.lab.page_url(notebook))
+        self.page.goto(self.lab.page_url(notebook, view))
         self._wait_open(kernel)
 
     def _wait_open(self, kernel: bool) -> None:
@@ -329,13 +350,13 @@ class NotebookPage:
         self._context.close()
 
     def save(self) -> None:
-        """Save the notebook."""
-        self.command("docmanager:save")
-        self.wait_until(
-            lambda: not self._ask("panel.context.model.dirty"),
-            _ACTION_S,
-            "the notebook to be saved",
-        )
+        """Save the notebook; again, when it has changed while it was saved."""
+
+        def is_saved() -> bool:
+            self.command("docmanager:save")
+            return not self._ask("panel.context.model.dirty")
+
+        self.wait_until(is_saved, _ACTION_S, "the notebook to be saved")
 
     def saved(self) -> nbformat.NotebookNode:
         """The notebook as it is on the disk."""
@@ -401,7 +422,7 @@ class NotebookPage:
         self.insert_cell(count, source)
         return count
 
-    def run_cell(self, i: int, wait: bool = True, timeout_s: float = 30) -> None:
+    def run_cell(self, i: int, wait: bool = True, timeout_s: float = 60) -> None:
         """Run a cell, as Ctrl-Enter does.
 
         Args:
@@ -426,7 +447,7 @@ class NotebookPage:
         status = self._ask("panel.sessionContext.session?.kernel?.status ?? null")
         return None if status is None else str(status)
 
-    def wait_idle(self, timeout_s: float = 30) -> None:
+    def wait_idle(self, timeout_s: float = 60) -> None:
         """Wait until the kernel is idle and no cell waits or runs."""
         starred = "panel.content.widgets.some(c => c.promptNode?.textContent.includes('*'))"
         self.wait_until(
@@ -436,7 +457,7 @@ class NotebookPage:
             lambda: (self.kernel_status(), self.output_text()),
         )
 
-    def wait_busy(self, timeout_s: float = 10) -> None:
+    def wait_busy(self, timeout_s: float = 60) -> None:
         """Wait until the kernel works."""
         self.wait_until(
             lambda: self.kernel_status() == "busy", timeout_s, "a busy kernel", self.kernel_status
@@ -468,7 +489,7 @@ class NotebookPage:
     # Waiting and doing
 
     def wait_for_text(
-        self, text: str | re.Pattern[str], i: int | None = None, timeout_s: float = 20
+        self, text: str | re.Pattern[str], i: int | None = None, timeout_s: float = 60
     ) -> None:
         """Wait until the outputs of a cell, or of any, contain this text."""
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
@@ -483,7 +504,7 @@ class NotebookPage:
     def wait_until(
         self,
         predicate: Any,
-        timeout_s: float = 20,
+        timeout_s: float = 60,
         what: str = "the page's state",
         seen: Any = None,
     ) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -120,9 +121,11 @@ def test_the_widgets_own_card_can_be_pressed_too(story: Story, server: ModelServ
     press_resume(story, i)
 
 
-@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize(
+    "trusted, has_journal", [(True, True), (True, False), (False, True), (False, False)]
+)
 def test_what_happened_can_be_read_without_a_kernel(
-    story: Story, server: ModelServer, lab: Lab, trusted: bool
+    story: Story, server: ModelServer, lab: Lab, trusted: bool, has_journal: bool
 ) -> None:
     i = stopped(story, server)
     story.page.save()
@@ -133,13 +136,15 @@ def test_what_happened_can_be_read_without_a_kernel(
     nbformat.write(saved, lab.root / path)
     if trusted:
         lab.api(f"contents/{path}/trust", "POST")
+    if not has_journal:  # as in a notebook that somebody sent
+        shutil.rmtree(story.folder / ".nb_agents")
     story.page.open_notebook(path, kernel=False)
     story.page.page.locator(".jp-Dialog").get_by_role("button", name="No Kernel").click()
     assert story.page._ask("panel.content.model.cells.get(1).trusted") is trusted
     section = open_what_happened(story.page.outputs(i))  # the sanitiser drops the card's role
     drawing = section.get_by_role("img", name=re.compile("^Timeline of 2 agents"))
     words = section.get_by_role("cell", name=re.compile("answer 1"))
-    if trusted:
+    if trusted or has_journal:
         expect(drawing).to_be_visible()
         expect(words).to_have_count(0)
     else:

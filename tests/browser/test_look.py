@@ -128,7 +128,7 @@ def test_a_narrow_notebook_shows_all(story: Story, team: str, artifacts: Path) -
 def test_pictures_for_the_readme(story: Story, artifacts: Path) -> None:
     story.page.page.set_viewport_size({"width": 1310, "height": 1500})
     story.open()
-    paces = {"researcher": 120, "critic": 30, "builder": 22}
+    paces = {"researcher": 120, "critic": 10, "builder": 8}
     team = demo_team(25)
     for agent_, (name, pace) in zip(team["agents"], paces.items(), strict=True):
         agent_.update(id=name, backend={"type": "demo", "words_per_second": pace})

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nb_agents.config.command_line import CommandLine, command_line
+from nb_agents.config.report import CommandLine, command_line
 from nb_agents.config.tools import ToolKeys
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nb_agents.config.command_rules import Blocked, CommandRules, from_glob
+from nb_agents.config.permissions import Blocked, CommandRules, from_glob
 
 PROGRAMS = ["python", "python3", "pip", "git", "git-shell", "rm", "rmdir", "sudo", "ls"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from nb_agents import ConfigError, TeamSpec
+from nb_agents import TeamSpec
 from nb_agents.config.backends import why_unsupported
-from nb_agents.config.foreign_keys import foreign_keys
+from nb_agents.config.faults import foreign_keys
 from nb_agents.config.massgen_keys import (
     ENFORCED_FIELDS,
     SECTIONS,
@@ -19,10 +19,10 @@ from nb_agents.config.massgen_keys import (
     sort_of,
 )
 from nb_agents.config.report import tool_notices
-from nb_agents.config.snapshot import snapshot
+from nb_agents.config.secrets import snapshot
 from nb_agents.config.team import SECTIONS as SPECS
-from nb_agents.models.check_report import report_on
-from nb_agents.models.providers import check_team
+from nb_agents.errors import ConfigError
+from nb_agents.models.providers import check_team, report_on
 
 ROOT = Path(__file__).parents[2]
 BACKEND = ("agents", "*", "backend")

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from nb_agents import ConfigError, TeamSpec
+from nb_agents import TeamSpec
 from nb_agents.config.backends import BackendSpec
-from nb_agents.config.command_limits import CommandLimits
 from nb_agents.config.mcp_servers import McpServerSpec, is_storable
-from nb_agents.config.snapshot import snapshot
+from nb_agents.config.permissions import CommandLimits
+from nb_agents.config.secrets import snapshot
 from nb_agents.config.tools import CustomFunction, ToolRule, rule_for
+from nb_agents.errors import ConfigError
 
 TOKEN = "s3cret-token"
 

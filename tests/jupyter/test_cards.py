@@ -415,3 +415,18 @@ def test_a_card_says_what_a_resume_does_again_if_it_is_known() -> None:
         assert "uns again: 2 model calls cut or failed (ada, ben)" in text
     assert "runs again" not in card_bundle(STOPPED, "p")["text/plain"]
     assert "# same task, from here\n" in card_bundle(STOPPED, "p")["text/plain"]
+
+
+def test_the_card_of_a_live_turn_tells_what_is_known_and_how_to_go_on() -> None:
+    view = turn(
+        ev.AnswerGiven(agent="ada", answer="Use *mmap*.", seq=2, at=101.0),
+        ev.TextStreamed(agent="ben", text="I think", channel="text", call=1, seq=3, at=102.0),
+    )
+    bundle = card_bundle(view, "s/turn_2")
+    assert bundle[TURN_MIME]["state"] == "running"
+    Page(bundle["text/html"])
+    for told in (bundle["text/html"], bundle["text/plain"]):
+        assert "live when this was written" in told
+        assert "%agents show s/2" in told and "%agents resume s" in told
+    assert "Use <em>mmap</em>." in bundle["text/html"]
+    assert "Being written:" in bundle["text/html"]

@@ -23,8 +23,6 @@ from nb_agents.session.layout import TurnPaths
 from tests.damage import small_sessions
 from tests.processes import BOUND_BY_PERMISSIONS, ROOT
 
-pytestmark = pytest.mark.timeout(120)
-
 DOORS = f"""
 import contextlib, io, json, os, sys, traceback
 sys.path.insert(0, {str(ROOT)!r})
@@ -53,7 +51,7 @@ def door(action):
 def go_on(session):
     run = nb_agents.start("And?", scripted_team(ada=ScriptedModel(Answer("Done."))),
                           continue_=True, session=session)
-    print(run.wait(20))
+    print(run.wait(60))
 
 
 def line(text):

@@ -6,7 +6,7 @@ import pytest
 
 from nb_agents import events as ev
 from nb_agents.fold import fold
-from nb_agents.jupyter.panel import panel_state
+from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.view import RunView
 
 USAGE = ev.Usage(input_tokens=8000, output_tokens=214, cost=0.019)

@@ -11,7 +11,7 @@ import pytest
 from nb_agents import events as ev
 from nb_agents.fold import fold
 from nb_agents.jupyter.cards import card_bundle
-from nb_agents.jupyter.plot_images import MAX_BYTES, MAX_PLOTS, plots_of
+from nb_agents.jupyter.markdown import MAX_BYTES, MAX_PLOTS, plots_of
 from nb_agents.view import RunView
 
 PNG = base64.b64decode(
@@ -51,7 +51,7 @@ def test_only_so_many_are_shown(folder: Path) -> None:
     names = [f"{n}.png" for n in range(MAX_PLOTS + 2)]
     for name in names:
         (folder / name).write_bytes(PNG)
-    shown = plots_of(view_of(*(f"plots/{name}" for name in names)), str(folder.parents[2]))
+    shown = plots_of(view_of(*(f"plots/{name}" for name in names)), folder.parents[2])
     assert [image.about for image in shown] == [f"ada: plots/{n}" for n in names[:MAX_PLOTS]]
 
 
@@ -66,9 +66,9 @@ def test_what_is_no_small_png_of_that_folder_is_not_shown(folder: Path, tmp_path
     (folder.parent / "outside.png").write_bytes(PNG)
     names = ["text", "grown", "link", "pipe", "inner", "gone", "../outside", "nul\0"]
     paths = [*(f"plots/{name}.png" for name in names), "plots/plot.svg", "outside.png"]
-    assert plots_of(view_of(*paths), str(tmp_path)) == []
+    assert plots_of(view_of(*paths), tmp_path) == []
     (folder / "large.png").write_bytes(PNG)
-    assert plots_of(view_of("plots/large.png", size=MAX_BYTES + 1), str(tmp_path)) == []
+    assert plots_of(view_of("plots/large.png", size=MAX_BYTES + 1), tmp_path) == []
 
 
 def test_a_folder_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
@@ -76,4 +76,4 @@ def test_a_folder_that_is_a_link_is_not_followed(folder: Path, tmp_path: Path) -
     folder.rename(elsewhere)
     (elsewhere / "a.png").write_bytes(PNG)
     folder.symlink_to(elsewhere)
-    assert plots_of(view_of("plots/a.png"), str(tmp_path)) == []
+    assert plots_of(view_of("plots/a.png"), tmp_path) == []

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.fold import fold
 from nb_agents.jupyter.cards import TURN_MIME, card_bundle
 from nb_agents.jupyter.recipe_card import MAX_VALUES
-from nb_agents.jupyter.recipe_rows import units
+from nb_agents.jupyter.rows import units
 from nb_agents.runs.resumption import Preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.timeline import Timeline, fold_timeline
@@ -338,7 +339,9 @@ def test_a_resume_makes_the_calls_again_that_the_card_names(tmp_path: Path) -> N
         for k, m in models.items()
     ]
     team = TeamSpec.model_validate({"agents": agents})
-    run = nb_agents.start(recipe=path, config=team, session="s", session_root=tmp_path / "s")
+    run = nb_agents.start(
+        recipe=path, config=team, session="s", options=RunOptions(session_root=tmp_path / "s")
+    )
     gate.wait_reached()
     run.stop(now=True)
     finish(run)

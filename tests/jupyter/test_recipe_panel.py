@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.jupyter.panel import MAX_UNITS, panel_state
-from nb_agents.jupyter.recipe_rows import MAX_ITERATIONS, units
+from nb_agents.jupyter.panel_state import MAX_UNITS, panel_state
+from nb_agents.jupyter.rows import MAX_ITERATIONS, units
 from nb_agents.view import RunView
 from tests.jupyter.recipe_views import asked, began, called, finished, over, recipe, wrote
 

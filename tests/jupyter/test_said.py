@@ -9,7 +9,7 @@ from nb_agents import events as ev
 from nb_agents.fold import fold
 from nb_agents.jupyter.cards import card_bundle
 from nb_agents.jupyter.kernel import say_once
-from nb_agents.jupyter.panel import panel_state
+from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.testing import Answer, Gate, ScriptedModel
 from nb_agents.view import RunView
 from tests.team_kit import finish, start

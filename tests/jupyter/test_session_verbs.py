@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nb_agents.jupyter import session_verbs
+from nb_agents.jupyter import verbs
 from nb_agents.session import history
 from tests.damage import small_sessions
 
@@ -21,7 +21,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def display(bundle: dict[str, Any]) -> None:
         texts.append(bundle["text/plain"])
 
-    for module in ("session_verbs", "tables"):
+    for module in ("verbs", "ipython"):
         monkeypatch.setattr(f"nb_agents.jupyter.{module}.display", display)
     return texts
 
@@ -37,8 +37,8 @@ def test_a_defect_of_ours_in_one_session_hides_no_other(
             raise RuntimeError("a defect")
         return load(path)
 
-    monkeypatch.setattr(session_verbs, "load_session", fails_for_one)
-    session_verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
+    monkeypatch.setattr(verbs, "load_session", fails_for_one)
+    verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
     table, said = shown
     assert "recipe   1      incomplete (stopped)  " in table
     assert said == "Session 'team' can't be shown: RuntimeError: a defect."
@@ -51,7 +51,7 @@ def test_a_session_says_what_of_it_is_not_read_in_one_sentence(
     journal = team / "turn_1" / "events.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:], b'{"kind": "x"}\n']))
-    session_verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
+    verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
     [_, said] = shown
     assert said == (
         "Not read: team/1: events.jsonl: 2 lines can't be read and were skipped "
@@ -62,6 +62,6 @@ def test_a_session_says_what_of_it_is_not_read_in_one_sentence(
 def test_the_table_of_sessions_is_one_line_a_session(tmp_path: Path, shown: list[str]) -> None:
     team, _ = small_sessions(tmp_path)
     team.rename(tmp_path / "te\nam\x1b[2J")
-    session_verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
+    verbs.sessions(None, SimpleNamespace(session_root=tmp_path))
     assert len(shown[0].splitlines()) == 3
     assert "te am" in shown[0] and "\x1b" not in shown[0]

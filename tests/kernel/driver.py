@@ -38,7 +38,8 @@ from tests.model_server import wait_until
 __all__ = ["CellError", "Comm", "Display", "Kernel", "KernelDied", "Result"]
 
 _ROOT = Path(__file__).parents[2]
-_START_S = 30
+_START_S = 60
+_GRACE_S = 60  # JupyterLab gives 5, on a machine that is less busy
 
 
 class KernelDied(RuntimeError):
@@ -154,12 +155,14 @@ class Comm:
     """The front end's half of a comm that the kernel opened, such as a widget.
 
     Attributes:
+        cell: The message id of the cell in which the kernel opened it.
         state: The widget's state as the kernel has told it so far.
         custom: Contents of the custom messages from the kernel.
     """
 
     comm_id: str
     target_name: str
+    cell: str
     state: dict[str, Any]
     custom: list[Any] = field(default_factory=list)
     is_open: bool = True
@@ -241,7 +244,7 @@ class Kernel:
             context=self._context,
             connection_file=str(self._home / "connection.json"),
             kernel_spec_manager=_ThisPython(),
-            shutdown_wait_time=5,
+            shutdown_wait_time=_GRACE_S,
         )
         self._launch(self._manager.start_kernel)
         manager, identity = self._manager, self._manager.session.bsession
@@ -284,23 +287,28 @@ class Kernel:
     def kill(self) -> None:
         """SIGKILL the kernel's process, and only it; returns when it's gone."""
         os.kill(self.pid, signal.SIGKILL)
-        self._process.wait(10)
+        self._process.wait(60)
 
-    def shutdown(self, now: bool = False) -> int | None:
+    def shutdown(self, now: bool = False, grace_s: float = _GRACE_S) -> int | None:
         """Shut down as JupyterLab does, or kill at once, and free everything. Idempotent.
+
+        Args:
+            now: Kill it at once.
+            grace_s: Half of it ends in a SIGTERM, all of it in a SIGKILL.
 
         Returns:
             The exit code of the process, if it ran.
         """
         if not self._sockets:
             return None
+        self._manager.shutdown_wait_time = grace_s
         self._manager.shutdown_kernel(now=now)
         for socket in self._sockets.values():
             socket.close(linger=0)
         self._sockets.clear()
         self._context.term()
         shutil.rmtree(self._home, ignore_errors=True)
-        return self._process.wait(10)
+        return self._process.wait(60)
 
     @property
     def pid(self) -> int:
@@ -319,7 +327,7 @@ class Kernel:
 
     # Cells
 
-    def run(self, code: str, timeout_s: float = 20) -> Result:
+    def run(self, code: str, timeout_s: float = 60) -> Result:
         """Execute a cell and wait for its reply and for all output until idle."""
         return self.result(self.send(code), timeout_s)
 
@@ -349,7 +357,7 @@ class Kernel:
         }
         return self._send("shell", "execute_request", content, subshell_id, metadata)
 
-    def result(self, msg_id: str, timeout_s: float = 20) -> Result:
+    def result(self, msg_id: str, timeout_s: float = 60) -> Result:
         """Wait for a message's reply and for all its output until idle.
 
         Raises:
@@ -365,7 +373,7 @@ class Kernel:
         self._drain(0)
         return Result(msg_id, dict(self._reply_to.get(msg_id, {})), list(self._iopub_of[msg_id]))
 
-    def eval(self, expression: str, timeout_s: float = 10, subshell_id: str | None = None) -> Any:
+    def eval(self, expression: str, timeout_s: float = 60, subshell_id: str | None = None) -> Any:
         """Evaluate a literal-valued expression silently, in no cell and without a trace.
 
         While a cell blocks the main shell, pass a subshell's id.
@@ -396,7 +404,7 @@ class Kernel:
         self._manager.interrupt_kernel()
 
     def control(
-        self, msg_type: str, content: Mapping[str, Any] | None = None, timeout_s: float = 10
+        self, msg_type: str, content: Mapping[str, Any] | None = None, timeout_s: float = 60
     ) -> dict[str, Any]:
         """Send a request on the control channel and return the reply's content."""
         msg_id = self._send("control", msg_type, dict(content or {}))
@@ -428,7 +436,7 @@ class Kernel:
             found = [c for c in self.comms.values() if c.is_open and wanted <= c.state.items()]
             return found[-1:]
 
-        found: list[Comm] = self.wait_until(matching, 10, f"a widget with {state}", self._states)
+        found: list[Comm] = self.wait_until(matching, 60, f"a widget with {state}", self._states)
         return found[0]
 
     def _states(self) -> list[Any]:
@@ -439,18 +447,18 @@ class Kernel:
     def wait_until(
         self,
         predicate: Callable[[], Any],
-        timeout_s: float = 20,
+        timeout_s: float = 60,
         what: str = "the kernel's state",
         seen: Callable[[], object] | None = None,
     ) -> Any:
         """Wait until a predicate is true, reading what the kernel sends meanwhile."""
         return wait_until(predicate, timeout_s, what, seen, self._pause)
 
-    def wait_busy(self, msg_id: str, timeout_s: float = 10) -> None:
+    def wait_busy(self, msg_id: str, timeout_s: float = 60) -> None:
         """Wait until the kernel works on this message."""
         self.wait_until(lambda: self.outputs_of(msg_id).is_busy, timeout_s, "the cell to begin")
 
-    def wait_stdout(self, msg_id: str, text: str, timeout_s: float = 20) -> None:
+    def wait_stdout(self, msg_id: str, text: str, timeout_s: float = 60) -> None:
         """Wait until a cell, running or over, has printed this text."""
         printed = lambda: text in self.outputs_of(msg_id).stdout  # noqa: E731
         self.wait_until(printed, timeout_s, repr(text), lambda: self.outputs_of(msg_id))
@@ -499,13 +507,13 @@ class Kernel:
         parent = message["parent_header"].get("msg_id", "")
         if channel == "iopub":
             self._iopub_of[parent].append(message)
-            self._note(message["msg_type"], message["content"])
+            self._note(message["msg_type"], message["content"], parent)
         elif channel == "stdin":
             self.input_prompts.append(message["content"]["prompt"])
         else:
             self._reply_to[parent] = message["content"]
 
-    def _note(self, kind: str, content: dict[str, Any]) -> None:
+    def _note(self, kind: str, content: dict[str, Any], cell: str) -> None:
         if kind in ("display_data", "execute_result", "update_display_data"):
             display = _display(content)
             known = kind != "update_display_data" or display.display_id in self._shown
@@ -513,7 +521,8 @@ class Kernel:
                 self._shown[display.display_id] = display
         elif kind == "comm_open":
             state = dict(content["data"].get("state") or {})
-            self.comms[content["comm_id"]] = Comm(content["comm_id"], content["target_name"], state)
+            comm = Comm(content["comm_id"], content["target_name"], cell, state)
+            self.comms[comm.comm_id] = comm
         elif kind in ("comm_msg", "comm_close") and content["comm_id"] in self.comms:
             self._follow(self.comms[content["comm_id"]], kind, content["data"])
 

@@ -120,18 +120,18 @@ class Turn:
     def wait_streamed(self, words: str = HELD, agents: int = len(AGENTS)) -> None:
         """Wait until so many agents' words are in the journal."""
         there = lambda: [t for t in self.streamed().values() if words in t]  # noqa: E731
-        wait_until(lambda: len(there()) >= agents, 10, f"{words!r} on disk", self.streamed)
+        wait_until(lambda: len(there()) >= agents, 60, f"{words!r} on disk", self.streamed)
 
     def wait_stop(self, level: str = "requested", agent: str = "") -> None:
         """Wait until a stop of this level is in the journal."""
         wanted = (level, agent)
         stops = lambda: [(e["level"], e["agent"]) for e in self.events("stop_requested")]  # noqa: E731
-        wait_until(lambda: wanted in stops(), 10, f"a stop {wanted}", stops)
+        wait_until(lambda: wanted in stops(), 60, f"a stop {wanted}", stops)
 
     def wait_over(self) -> None:
         """Wait until the turn has ended and its metadata say so."""
         ended = lambda: self.metadata["run_status"] in ("completed", "cancelled", "failed")  # noqa: E731
-        wait_until(ended, 15, "the turn's end", self.events)
+        wait_until(ended, 60, "the turn's end", self.events)
 
 
 class Notebook:
@@ -162,22 +162,20 @@ class Notebook:
 
     def send(self, options: str = "", task: str = "Count to six.") -> Turn:
         """Start the team in a cell, whether or not the cell ends, and give its turn."""
-        before = set(self.panels())
-        cell = self.kernel.send(self.magic(options, task))
-        return self.turn_of(cell, before)
+        return self.turn_of(self.kernel.send(self.magic(options, task)))
 
-    def turn_of(self, cell: str, before: set[str] | None = None) -> Turn:
-        """Wait for the panel that a cell shows, and give its turn."""
+    def turn_of(self, cell: str) -> Turn:
+        """Wait for the panel that a cell opens, and give its turn."""
 
         def new() -> list[Comm]:
             if self.kernel.outputs_of(cell).status == "error":
                 raise AssertionError(self.kernel.outputs_of(cell))
-            return [c for run, c in self.panels().items() if run not in (before or ())]
+            return [comm for comm in self.panels().values() if comm.cell == cell]
 
         def seen() -> Result:
             return self.kernel.outputs_of(cell)
 
-        comm = self.kernel.wait_until(new, 15, "the panel", seen)[-1]
+        comm = self.kernel.wait_until(new, 60, "the panel", seen)[-1]
         state = comm.state["state"]
         path = self.root / state["session"] / f"turn_{state['turn']}"
         return Turn(path, state["run"], cell)

@@ -37,7 +37,7 @@ CELLS = {
     "unknown option": ("%%agents --confg team.yaml\nCount.", r"--confg.*%%agents\?"),
     "unknown verb": (
         "%agents stahp",
-        r"no verb 'stahp'. It has: stop, pause, continue, wait",
+        r"no verb 'stahp'. Did you mean 'stop'\? It has: stop, pause, continue, wait",
     ),
     "unknown option of a verb": ("%agents stop --fast", r"--fast.*%agents\?"),
     "open quote": ('%agents stop --reason "why', r"split into words"),

@@ -82,7 +82,7 @@ def test_shutdown_while_a_cell_is_deaf_to_interrupts_saves_the_run(
     deaf = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     cell = notebook.kernel.send(f"{deaf}print('begun', flush=True)\ntime.sleep(60)")
     notebook.kernel.wait_stdout(cell, "begun")
-    notebook.kernel.shutdown()  # in the end it's killed
+    notebook.kernel.shutdown(grace_s=5)  # in the end it's killed
     assert_saved(turn, server)
 
 
@@ -144,7 +144,7 @@ def die_in_mid_stream(notebook: Notebook) -> Turn:
             and HELD in texts.get("cleo", "")
         )
 
-    notebook.kernel.wait_until(is_there, 15, "the middle of a turn", turn.streamed)
+    notebook.kernel.wait_until(is_there, 60, "the middle of a turn", turn.streamed)
     notebook.kernel.kill()
     server.wait_closed()
     return turn
@@ -288,9 +288,11 @@ def test_a_busy_session_of_the_same_kernel_is_refused(open_notebook: Open) -> No
     assert f"run {turn.run} in this kernel" in said
 
 
-def test_loading_does_not_tell_of_turns_that_another_kernel_runs(open_notebook: Open) -> None:
-    open_notebook().start_held()
-    assert open_notebook(load=False).kernel.run("%load_ext nb_agents").displays == []
+def test_loading_tells_where_a_turn_goes_on_that_another_kernel_runs(open_notebook: Open) -> None:
+    turn = open_notebook().start_held()
+    [told] = open_notebook(load=False).kernel.run("%load_ext nb_agents").displays
+    assert f"Run {turn.name} goes on in " in told.data["text/plain"]
+    assert "died" not in told.data["text/plain"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a directory of mode 0")

@@ -70,7 +70,7 @@ def test_both_messages_are_one_decision_and_a_later_one_changes_nothing(
     notebook: Notebook, turn: Turn
 ) -> None:
     by_widget(notebook, turn)
-    wait_until(lambda: turn.events("approval_given"), 10, "the decision on disk")
+    wait_until(lambda: turn.events("approval_given"), 60, "the decision on disk")
     assert on_control(notebook, turn) == {"status": "ok", "refusal": ""}
     later = {**content(turn, approved=False), "id": "another"}
     refusal = str(notebook.kernel.control(DECIDE_REQUEST, later)["refusal"])

@@ -77,7 +77,7 @@ def the_screen_tells_of_the_stop(notebook: Notebook) -> None:
     comm = notebook.panel(turn)
     notebook.kernel.interrupt()
     asked = lambda: comm.state["state"]["chip"].startswith("Stopping…")  # noqa: E731
-    notebook.kernel.wait_until(asked, 10, "the panel to say so")
+    notebook.kernel.wait_until(asked, 60, "the panel to say so")
     assert comm.state["state"]["status"] == "stopping"
     notebook.server.release()
     turn.wait_over()
@@ -185,7 +185,7 @@ def the_flag_wins_over_the_file(notebook: Notebook) -> None:
 @says("One agent with a limit needs no file: its model is named beside the flag.")
 def one_agent_needs_no_file(notebook: Notebook) -> None:
     cell = notebook.kernel.send("%%agents --model demo:quick --orchestrator-timeout 300\nWhy?")
-    turn = notebook.turn_of(cell, set(notebook.panels()))
+    turn = notebook.turn_of(cell)
     begun = turn.events("turn_started")[0]
     assert (begun["timeout_s"], len(begun["agents"])) == (300, 1)
 
@@ -200,7 +200,7 @@ def the_screen_tells_of_the_timeout(notebook: Notebook) -> None:
         "💾 Saving current state...",
         "❌ Coordination incomplete - timeout exceeded",
     ]
-    notebook.kernel.wait_until(lambda: notices(notebook, turn)[:2] == told[:2], 10, "the notices")
+    notebook.kernel.wait_until(lambda: notices(notebook, turn)[:2] == told[:2], 60, "the notices")
     notebook.server.release()
     turn.wait_over()
     text = card(notebook, turn.name)
@@ -217,7 +217,7 @@ def the_screen_shows_the_progress(notebook: Notebook) -> None:
     assert re.fullmatch(r"Elapsed: \d+s / 60s \(\d+%\)", first["elapsed"])
     assert first["chip"] == "running"
     later = lambda: comm.state["state"]["elapsed"] > first["elapsed"]  # noqa: E731
-    notebook.kernel.wait_until(later, 10, "the time to go on")
+    notebook.kernel.wait_until(later, 60, "the time to go on")
 
 
 @says("With debugging on there is a log of the limit, the start and the rounds; a cell finds it.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 
 import nbformat
@@ -135,7 +136,8 @@ def test_agents_lists_the_runs_of_the_kernel(notebook: Notebook) -> None:
     done.wait_over()
     live = notebook.start_held()
     head, *rows = table(notebook.kernel.run("%agents"))
-    assert head.split() == ["run", "status", "round/step", "elapsed", "session/turn", "task"]
+    heads = ["run", "status", "round/step", "elapsed", "session/turn", "where", "task"]
+    assert head.split() == heads
     by_run = {row.split()[0]: row for row in rows}
     assert "complete" in by_run[done.run]
     assert "First task." in by_run[done.run]
@@ -275,25 +277,26 @@ def test_the_output_is_frozen_at_the_end(notebook: Notebook, end: str) -> None:
     assert card.data[TURN_MIME]["state"] == end
     assert f"[{end}]" in card.data["text/plain"]
     assert end in card.data["text/html"]
-    notebook.kernel.wait_until(lambda: not panel.is_open, 5, "the closed widget")
+    notebook.kernel.wait_until(lambda: not panel.is_open, 60, "the closed widget")
 
 
 def test_the_live_panel_tells_what_the_agents_do(notebook: Notebook) -> None:
     turn = notebook.start_held()
     panel = notebook.panel(turn)
     rows = lambda: [row["says"] for row in panel.state["state"]["agents"]]  # noqa: E731
-    notebook.kernel.wait_until(lambda: rows() == [HELD] * 3, 5, HELD, rows)
+    notebook.kernel.wait_until(lambda: rows() == [HELD] * 3, 60, HELD, rows)
     assert panel.state["state"]["button"]["label"] == "Stop"
     notebook.press(turn)
     label = lambda: (panel.state["state"]["button"] or {}).get("label", "")  # noqa: E731
-    notebook.kernel.wait_until(lambda: label().startswith("Stop now · "), 5, "the countdown", label)
+    counts = lambda: label().startswith("Stop now · ")  # noqa: E731
+    notebook.kernel.wait_until(counts, 60, "the countdown", label)
     assert panel.state["state"]["chip"] == "Stopping… (after current LLM call completes)"
 
 
 def test_output_of_a_background_run_never_lands_in_another_cell(notebook: Notebook) -> None:
     turn = notebook.start_held()
     busy = notebook.kernel.send("name = input('name? ')\nprint(name)")
-    notebook.kernel.wait_until(lambda: notebook.kernel.input_prompts, 5, "the prompt")
+    notebook.kernel.wait_until(lambda: notebook.kernel.input_prompts, 60, "the prompt")
     notebook.server.release()
     wait_frozen(notebook, turn)
     notebook.kernel.answer_input("Ada")
@@ -326,7 +329,7 @@ def test_a_reloaded_page_keeps_the_widget_with_the_card(notebook: Notebook) -> N
     notebook.server.release()
     card = wait_frozen(notebook, turn)
     there = lambda: panel.state["state"]["card"]  # noqa: E731
-    notebook.kernel.wait_until(there, 5, "the card in the widget")
+    notebook.kernel.wait_until(there, 60, "the card in the widget")
     assert panel.state["state"]["card"] == card.data["text/html"]
     assert panel.state["state"]["button"] is None
     assert panel.is_open
@@ -339,7 +342,7 @@ def test_two_views_on_one_page_are_no_reload(notebook: Notebook) -> None:
         notebook.kernel.send_custom(panel.comm_id, {"type": "mounted", "page": "the page"})
     notebook.server.release()
     wait_frozen(notebook, turn)
-    notebook.kernel.wait_until(lambda: not panel.is_open, 5, "the closed widget")
+    notebook.kernel.wait_until(lambda: not panel.is_open, 60, "the closed widget")
 
 
 def test_what_a_model_writes_is_no_markup_on_the_card(notebook: Notebook) -> None:
@@ -364,7 +367,8 @@ def test_headless_runs_wait_in_the_cell(open_notebook: Callable[..., Notebook]) 
     result = notebook.kernel.result(turn.cell)
     assert turn.is_over
     states = [d.data[TURN_MIME]["state"] for d in [*result.displays, *result.updates]]
-    assert states == ["running", "complete"]
+    # A slow run is shown more than once as it goes on.
+    assert [state for state, _ in groupby(states)] == ["running", "complete"]
 
 
 def test_nbclient_executes_a_notebook(tmp_path: Path) -> None:
@@ -413,15 +417,17 @@ def test_hooks_of_a_person(notebook: Notebook) -> None:
     cell = notebook.kernel.run(
         "import nb_agents\n"
         "asked, done = [], []\n"
-        "policy = nb_agents.CancelPolicy(before_cancel=lambda r: asked.append(r.source),\n"
+        "from nb_agents.options import CancelPolicy, RunOptions\n"
+        "policy = CancelPolicy(before_cancel=lambda r: asked.append(r.source),\n"
         "    after_cancel=lambda receipt: done.append(receipt))\n"
-        f"run = nb_agents.start('Count.', config={str(notebook.team)!r}, policy=policy)\n"
+        "options = RunOptions(cancel=policy)\n"
+        f"run = nb_agents.start('Count.', {str(notebook.team)!r}, options=options)\n"
         "print(run.path)"
     )
     turn = Turn(Path(cell.stdout.strip()))
     turn.wait_streamed()
     notebook.kernel.interrupt()
-    wait_until(lambda: notebook.kernel.eval("asked") == ["interrupt"], 5, "before_cancel")
+    wait_until(lambda: notebook.kernel.eval("asked") == ["interrupt"], 60, "before_cancel")
     turn.wait_stop()
     assert_stopped_gracefully(turn, notebook.server, "interrupt")
-    notebook.kernel.wait_until(lambda: notebook.kernel.eval("len(done)") == 1, 5, "after_cancel")
+    notebook.kernel.wait_until(lambda: notebook.kernel.eval("len(done)") == 1, 60, "after_cancel")

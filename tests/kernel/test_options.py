@@ -6,10 +6,10 @@ from tests.kernel.notebook import Notebook
 from tests.model_server import Reply
 
 ONCE = (
-    "import nb_agents\n"
+    "from nb_agents.options import Retry, RunOptions\n"
     "told = []\n"
-    "once = nb_agents.RunOptions(\n"
-    "    retry=nb_agents.Retry(attempts=0), on_failed=lambda error: told.append(str(error))\n"
+    "once = RunOptions(\n"
+    "    retry=Retry(attempts=0), on_failed=lambda error: told.append(str(error))\n"
     ")"
 )
 

@@ -98,7 +98,7 @@ def test_a_question_for_a_text_can_be_refused_by_a_line(notebook: Notebook) -> N
 def test_an_approval_that_is_not_enough_says_so(notebook: Notebook) -> None:
     begin(notebook)
     said(notebook, STOP)
-    both = "approval=nb_agents.ApprovalConfig(required_approvals=2)"
+    both = "approval=nb_agents.options.ApprovalConfig(required_approvals=2)"
     options = f"options=nb_agents.RunOptions({both})"
     said(notebook, START.replace("team)\n", f"team, {options})\n"))
     run = said(notebook, "print(run.id)").strip()

@@ -68,18 +68,16 @@ def magic(notebook: Notebook, recipe: Path, options: str = "", values: str = "")
 
 
 def start(notebook: Notebook, recipe: Path, options: str = "", values: str = "") -> Turn:
-    before = set(notebook.panels())
     cell = notebook.kernel.send(magic(notebook, recipe, options, values))
-    return notebook.turn_of(cell, before)
+    return notebook.turn_of(cell)
 
 
 def resume(notebook: Notebook, options: str = "") -> Turn:
-    before = set(notebook.panels())
-    return notebook.turn_of(notebook.kernel.send(f"%agents resume {options}"), before)
+    return notebook.turn_of(notebook.kernel.send(f"%agents resume {options}"))
 
 
 def wait_asked(turn: Turn) -> None:
-    wait_until(lambda: turn.events("approval_asked"), 15, "the gate", turn.events)
+    wait_until(lambda: turn.events("approval_asked"), 60, "the gate", turn.events)
 
 
 def finished(turn: Turn) -> dict[str, str]:
@@ -299,7 +297,7 @@ def test_a_cell_that_waits_says_so_and_is_answered_on_the_control_channel(
     turn = start(notebook, write(notebook, GATE), "--wait")
     wait_asked(turn)
     told = lambda: "Answer on the panel." in notebook.text(notebook.kernel.outputs_of(turn.cell))  # noqa: E731
-    notebook.kernel.wait_until(told, 10, "the sentence")
+    notebook.kernel.wait_until(told, 60, "the sentence")
     answer = {"run": turn.run, "gate": "draft", "approved": True, "text": "Now.", "id": "1"}
     notebook.kernel.control("nb_agents_decide_request", answer)
     assert notebook.kernel.result(turn.cell).status == "ok"
@@ -370,7 +368,7 @@ steps:
 
     def wait_ready(self, turn: Turn) -> None:
         there = lambda: any("ready" in e["text"] for e in turn.events("output_streamed"))  # noqa: E731
-        wait_until(there, 15, "the command at work", turn.events)
+        wait_until(there, 60, "the command at work", turn.events)
         assert not self.is_gone()
 
     def is_gone(self) -> bool:

@@ -17,8 +17,7 @@ def bodies(requests: list[Request]) -> list[str]:
 
 def resume(notebook: Notebook, cell: str = "%agents resume lab") -> Turn:
     """Resume in a cell that returns, and wait for the turn's end."""
-    before = set(notebook.panels())
-    turn = notebook.turn_of(notebook.kernel.send(cell), before)
+    turn = notebook.turn_of(notebook.kernel.send(cell))
     assert notebook.kernel.result(turn.cell).status == "ok"
     turn.wait_over()
     return turn

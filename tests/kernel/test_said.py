@@ -51,7 +51,7 @@ def test_by_the_widget_message_while_a_cell_blocks(notebook: Notebook) -> None:
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
     say(notebook, turn, subshell=subshell)
-    wait_until(lambda: turn.events("said"), 10, "the text on disk")
+    wait_until(lambda: turn.events("said"), 60, "the text on disk")
     assert notebook.kernel.outputs_of(blocked).is_busy
     assert_heard(notebook, turn)
     notebook.kernel.interrupt()
@@ -63,7 +63,7 @@ def test_both_messages_are_one_text_and_the_next_is_another(notebook: Notebook) 
     for number in (1, 2):
         say(notebook, turn, number)
         said = lambda: len(turn.events("said"))  # noqa: E731
-        wait_until(lambda: said() == number, 10, "the text on disk", said)  # noqa: B023
+        wait_until(lambda: said() == number, 60, "the text on disk", said)  # noqa: B023
         assert say_on_control(notebook, turn, number) == {"status": "ok", "refusal": ""}
     assert_heard(notebook, turn, times=2)
 

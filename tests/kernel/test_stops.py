@@ -192,8 +192,8 @@ def wait_for_handler(kernel: Kernel) -> None:
     """Wait until the cell waits indeed: a handler of the run's is in force."""
     subshell = kernel.create_subshell()
     handler = "getattr(__import__('signal').getsignal(2), '__module__', '')"
-    ours = lambda: kernel.eval(handler, subshell_id=subshell) == "nb_agents.runs.interrupts"  # noqa: E731
-    kernel.wait_until(ours, 10, "the waiting cell's handler")
+    ours = lambda: kernel.eval(handler, subshell_id=subshell) == "nb_agents.runs.loop"  # noqa: E731
+    kernel.wait_until(ours, 60, "the waiting cell's handler")
 
 
 def assert_ended_cleanly(notebook: Notebook, cell: str, how: str) -> None:
@@ -358,8 +358,9 @@ def test_a_graceful_stop_becomes_immediate_when_the_grace_is_over(notebook: Note
     notebook.server.hold(after=3)
     cell = notebook.kernel.send(
         "import nb_agents\n"
-        f"run = nb_agents.start('Count.', config={str(notebook.team)!r},"
-        " policy=nb_agents.CancelPolicy(grace_timeout_s=0.4))\n"
+        "from nb_agents.options import CancelPolicy, RunOptions\n"
+        "options = RunOptions(cancel=CancelPolicy(grace_timeout_s=0.4))\n"
+        f"run = nb_agents.start('Count.', {str(notebook.team)!r}, options=options)\n"
         "print(run.path)"
     )
     turn = Turn(Path(notebook.kernel.result(cell).stdout.strip()))

@@ -61,10 +61,10 @@ class Terminal:
         self.type("\x03")
 
     def wait_prompt(self, after: int = 0) -> None:
-        wait_until(lambda: PROMPT.search(self._read()[after:]), 20, "a prompt", lambda: self.text)
+        wait_until(lambda: PROMPT.search(self._read()[after:]), 60, "a prompt", lambda: self.text)
 
     def wait_text(self, text: str) -> None:
-        wait_until(lambda: text in self._read(), 20, repr(text), lambda: self.text)
+        wait_until(lambda: text in self._read(), 60, repr(text), lambda: self.text)
 
     def _read(self) -> str:
         while select.select([self._master], [], [], 0)[0]:
@@ -83,13 +83,13 @@ class Terminal:
             self._read()
             return self.process.poll() is not None
 
-        wait_until(ended, 20, "the program's end", lambda: self.text)
+        wait_until(ended, 60, "the program's end", lambda: self.text)
         return int(self.process.returncode)
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         os.close(self._master)
 
 
@@ -105,7 +105,7 @@ def environment(place: Path) -> dict[str, str]:
 
 def only_turn(place: Path) -> Turn:
     found = lambda: list((place / "sessions").glob("*/turn_*/events.jsonl"))  # noqa: E731
-    return Turn(wait_until(found, 20, "a turn on disk")[0].parent)
+    return Turn(wait_until(found, 60, "a turn on disk")[0].parent)
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ WAITS = {
 def test_a_script_gets_the_answer(server: ModelServer, tmp_path: Path, how: str) -> None:
     write_team(tmp_path / "team.yaml", server)
     with script(tmp_path, START + WAITS[how]) as process:
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "answer: The team's final answer.\n")
 
 
@@ -289,7 +289,7 @@ def test_ctrl_c_in_a_script(server: ModelServer, tmp_path: Path, how: str, now: 
             process.send_signal(signal.SIGINT)
             turn.wait_stop("immediate")
         (assert_stopped_now if now else assert_stopped_gracefully)(turn, server, "interrupt")
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "kept ['Ben', 'ada', 'cleo']\n")
 
 
@@ -299,7 +299,7 @@ def test_a_script_that_ends_saves_its_live_runs(server: ModelServer, tmp_path: P
     with script(tmp_path, START + "input()\n") as process:
         turn = only_turn(tmp_path)
         turn.wait_streamed()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert_stopped_now(turn, server, "parent")
     assert HELD in turn.answer
 
@@ -312,4 +312,4 @@ def test_importing_is_light(tmp_path: Path) -> None:
         "print([m for m in heavy if m in sys.modules])\n"
     )
     with script(tmp_path, code) as process:
-        assert process.communicate(timeout=20)[0] == "[]\n"
+        assert process.communicate(timeout=60)[0] == "[]\n"

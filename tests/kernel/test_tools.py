@@ -87,10 +87,10 @@ def test_a_stop_reaches_a_function_by_its_checkpoint(notebook: Notebook) -> None
         "        mark.write_text('tidied up')"
     )
     turn = notebook.start("--tools crunch")
-    wait_until(lambda: says(mark) == "crunching", 10, "the function", lambda: says(mark))
+    wait_until(lambda: says(mark) == "crunching", 60, "the function", lambda: says(mark))
     notebook.press(turn)
     turn.wait_over()
-    wait_until(lambda: says(mark) == "tidied up", 10, "its end", lambda: says(mark))
+    wait_until(lambda: says(mark) == "tidied up", 60, "its end", lambda: says(mark))
     assert turn.metadata["run_status"] == "cancelled"
     assert [event["outcome"] for event in turn.events("tool_finished")] == ["cut"]
 
@@ -104,7 +104,7 @@ def test_a_call_that_waits_is_approved_by_a_magic(notebook: Notebook) -> None:
     use_team(notebook, enable_mcp_command_line=True, tool_policy=policy)
     calling(notebook, "run_command", command="echo THE RESULT; touch made")
     turn = notebook.start()
-    wait_until(lambda: turn.events("approval_asked"), 10, "the question")
+    wait_until(lambda: turn.events("approval_asked"), 60, "the question")
     made = turn.path / "workspaces" / "ada" / "made"
     assert not made.exists()
     notebook.kernel.wait_until(
@@ -144,7 +144,7 @@ def test_a_turn_with_a_called_agent_ends_in_its_card(notebook: Notebook, end: st
     calling(notebook, "call_agent", name="critic", input="What is wrong?")
     turn = notebook.start()
     if end == "stopped":
-        wait_until(lambda: turn.streamed().get("ada/critic#1"), 10, "words of the critic")
+        wait_until(lambda: turn.streamed().get("ada/critic#1"), 60, "words of the critic")
         notebook.press(turn, now=True)
     card = wait_frozen(notebook, turn)
     assert card.data[TURN_MIME]["state"] == end

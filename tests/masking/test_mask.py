@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from nb_agents.config.secret_names import is_distinctive
 from nb_agents.config.secrets import Secret
 from nb_agents.errors import ConfigError, NbAgentsError
-from nb_agents.masking import Mask, MaskedStream
-from nb_agents.masking.search import MIN_HELD
+from nb_agents.masking import MIN_HELD, Mask, MaskedStream
 
 KEY = "sk-1f9Qz7LmX02pABCDEFGH"
 OTHER = "sk-1f9Qz7LmX02pZZ"  # begins as the first does

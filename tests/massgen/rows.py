@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.models.backend import Backend
 from nb_agents.runs.run import Run
 from nb_agents.session.history import Session, load_session
@@ -71,7 +72,9 @@ class Table:
 
 def begin(root: Path, task: str = TASK, session: str = SESSION, **models: Backend) -> Run:
     """Start a turn of the session."""
-    return nb_agents.start(task, scripted_team(None, **models), session, session_root=root)
+    return nb_agents.start(
+        task, scripted_team(None, **models), session, options=RunOptions(session_root=root)
+    )
 
 
 def writes(name: str, content: str = "kept") -> Turn:
@@ -117,7 +120,9 @@ def go_on(root: Path, *turns: Turn, task: str = "And now?") -> tuple[Run, Script
     """The next turn of the session used last, by an agent that was not there before."""
     model = ScriptedModel(*turns, Answer("Done."))
     team = scripted_team(None, newcomer=model)
-    return finish(nb_agents.start(task, team, continue_=True, session_root=root)), model
+    return finish(
+        nb_agents.start(task, team, continue_=True, options=RunOptions(session_root=root))
+    ), model
 
 
 def partial_answers(path: Path) -> dict[str, dict[str, Any]]:

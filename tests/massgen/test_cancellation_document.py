@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic_ai.messages import ModelRequest, SystemPromptPart, ToolReturnPart
 
 import nb_agents
-from nb_agents import RunCancelled
+from nb_agents import RunCancelled, RunOptions
 from nb_agents.cancel import CancelPolicy
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import session_root
@@ -42,7 +42,8 @@ GO_ON = """
 import sys, nb_agents
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
 team = scripted_team(None, newcomer=ScriptedModel(Answer("Done.")))
-run = nb_agents.start("And now?", team, continue_=True, session_root=sys.argv[1])
+options = nb_agents.RunOptions(session_root=sys.argv[1])
+run = nb_agents.start("And now?", team, continue_=True, options=options)
 print(run.session, run.turn, run.wait())
 """
 says = TABLE.says
@@ -275,7 +276,9 @@ def unfinished_work_is_not_lost(root: Path) -> None:
 )
 def sessions_are_named_by_their_time(root: Path) -> None:
     model = ScriptedModel(Answer("A's"))
-    run = finish(nb_agents.start("t", scripted_team(a=model), session_root=root))
+    run = finish(
+        nb_agents.start("t", scripted_team(a=model), options=RunOptions(session_root=root))
+    )
     assert re.fullmatch(r"session_\d{8}_\d{6}", run.session)
     assert session_root() == Path.cwd() / ".nb_agents" / "sessions"
 
@@ -511,7 +514,7 @@ def use_too_long(root: Path) -> None:
     hangs = Turn(HALF, gate=gate)  # and nobody opens it
     policy = CancelPolicy(grace_timeout_s=0.05)
     team = scripted_team(None, agent_a=ScriptedModel(hangs))
-    run = nb_agents.start(TASK, team, SESSION, session_root=root, policy=policy)
+    run = nb_agents.start(TASK, team, SESSION, options=RunOptions(session_root=root, cancel=policy))
     gate.wait_reached()
     run.stop()
     finish(run)
@@ -535,8 +538,8 @@ def use_resource_management(root: Path) -> None:
         backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
         agents = [{"id": f"a{n}", "backend": backend} for n in range(2)]
         team = nb_agents.TeamSpec.model_validate({"agents": agents})
-        run = nb_agents.start(TASK, team, session_root=root)
-        server.wait_open(2, timeout_s=15)  # the provider's library is loaded first
+        run = nb_agents.start(TASK, team, options=RunOptions(session_root=root))
+        server.wait_open(2, timeout_s=60)  # the provider's library is loaded first
         server.wait_chunks(2)
         run.stop(now=True)
         server.wait_closed()
@@ -549,7 +552,7 @@ def use_resource_management(root: Path) -> None:
 
 @says("It needs no configuration: the demo team, started with nothing but a task, stops and saves.")
 def no_configuration_is_needed(root: Path) -> None:
-    run = nb_agents.start(TASK, session_root=root)
+    run = nb_agents.start(TASK, options=RunOptions(session_root=root))
     wait_until(lambda: any(a.partial for a in run.view.agents.values()))
     run.stop(now=True)
     finish(run)

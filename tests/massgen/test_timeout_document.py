@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import RunCancelled
+from nb_agents import RunCancelled, RunOptions
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
+from nb_agents.errors import ConfigError
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_text
-from nb_agents.jupyter.panel import panel_state
-from nb_agents.models.check_report import report_on
+from nb_agents.jupyter.panel_state import panel_state
+from nb_agents.models.providers import report_on
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from nb_agents.view import AgentView, RunView
@@ -94,7 +95,9 @@ def runaways_are_ended(root: Path, patch: pytest.MonkeyPatch) -> None:
         backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
         team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
         policy = CancelPolicy(grace_timeout_s=0.05)
-        run = nb_agents.start(TASK, team, session_root=root, timeout=1, policy=policy)
+        run = nb_agents.start(
+            TASK, team, options=RunOptions(session_root=root, timeout=1, cancel=policy)
+        )
         finish(run)
         assert (run.status, run.receipt.source) == ("cancelled", "timeout")
         assert [r.closed_by for r in server.requests] == ["client"]
@@ -103,7 +106,7 @@ def runaways_are_ended(root: Path, patch: pytest.MonkeyPatch) -> None:
 @says("The key in the file is orchestrator_timeout_seconds, below timeout_settings.")
 def the_file_has_a_key_for_it(root: Path, patch: pytest.MonkeyPatch) -> None:
     assert limit_of(team_file(root, "orchestrator_timeout_seconds: 600")) == 600
-    with pytest.raises(nb_agents.ConfigError, match="orchestrator_timeout_seconds"):
+    with pytest.raises(ConfigError, match="orchestrator_timeout_seconds"):
         TeamSpec.from_file(team_file(root, "orchestrator_timeout_second: 600"))
 
 
@@ -165,7 +168,7 @@ def over_the_limit_the_state_is_saved(root: Path, patch: pytest.MonkeyPatch) -> 
 def one_runs_limit_wins_over_the_file(root: Path, patch: pytest.MonkeyPatch) -> None:
     path = team_file(root, "orchestrator_timeout_seconds: 600")
     for limit_s in (300, 3600):
-        run = nb_agents.start(TASK, path, session_root=root, timeout=limit_s)
+        run = nb_agents.start(TASK, path, options=RunOptions(session_root=root, timeout=limit_s))
         assert run.progress.timeout_s == limit_s
         run.stop(now=True)
         finish(run)
@@ -175,7 +178,7 @@ def one_runs_limit_wins_over_the_file(root: Path, patch: pytest.MonkeyPatch) -> 
 def a_file_with_a_limit_and_a_display(root: Path, patch: pytest.MonkeyPatch) -> None:
     more = "ui:\n  display_type: rich_terminal"
     path = team_file(root, "orchestrator_timeout_seconds: 900", more=more)
-    run = nb_agents.start(TASK, path, session_root=root)
+    run = nb_agents.start(TASK, path, options=RunOptions(session_root=root))
     assert run.progress.timeout_s == 900
     assert run.view.notices[0] == "Ignored here: ui"
     run.stop(now=True)
@@ -184,7 +187,7 @@ def a_file_with_a_limit_and_a_display(root: Path, patch: pytest.MonkeyPatch) -> 
 
 @says("A file that says nothing of it has the default.")
 def a_file_without_a_limit(root: Path, patch: pytest.MonkeyPatch) -> None:
-    run = nb_agents.start(TASK, team_file(root), session_root=root)
+    run = nb_agents.start(TASK, team_file(root), options=RunOptions(session_root=root))
     assert run.progress.timeout_s == 1800
     run.stop(now=True)
     finish(run)
@@ -236,7 +239,7 @@ def agents_clean_up(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = timed_out(root, models, grace_timeout_s=0.05)
     assert [m.open_streams for m in models.values()] == [0, 0]
     team = scripted_team(None, a=ScriptedModel(Answer("next")))
-    again = nb_agents.start(TASK, team, run.session, session_root=root)
+    again = nb_agents.start(TASK, team, run.session, options=RunOptions(session_root=root))
     assert finish(again).result == "next"
 
 
@@ -279,7 +282,7 @@ def every_recommended_limit_is_taken(root: Path, patch: pytest.MonkeyPatch) -> N
 @says("No limit, or one of nothing, is a mistake and is told as one.")
 def a_limit_must_be_one(root: Path, patch: pytest.MonkeyPatch) -> None:
     for wrong in ("0", "-5", "soon", "true"):
-        with pytest.raises(nb_agents.ConfigError, match="orchestrator_timeout_seconds"):
+        with pytest.raises(ConfigError, match="orchestrator_timeout_seconds"):
             TeamSpec.from_file(team_file(root, f"orchestrator_timeout_seconds: {wrong}"))
 
 
@@ -307,7 +310,9 @@ def verdict(path: Path, patch: pytest.MonkeyPatch, keys: Mapping[str, str] = KEY
 @says("A quick question to a single agent, with five minutes.")
 def example_of_a_quick_question(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = nb_agents.start(
-        TASK, config=TeamSpec.from_model("demo:quick"), session_root=root, timeout=300
+        TASK,
+        config=TeamSpec.from_model("demo:quick"),
+        options=RunOptions(session_root=root, timeout=300),
     )
     (agent,) = run.view.agents.values()
     assert run.view.timeout_s == 300
@@ -374,8 +379,8 @@ def remedy_more_time(root: Path, patch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     model = ScriptedModel(Turn("b ", gate=gate, calls=writes("a.md").calls), Answer("A's"))
     run = timed_out(root, {"a": model}, gate)
-    again = run.resume(timeout=3600)
-    again.wait(10, raise_on_stop=False)
+    again = run.resume(options=RunOptions(timeout=3600))
+    again.wait(60, raise_on_stop=False)
     assert (again.result, again.view.timeout_s, len(model.requests)) == ("A's", 3600, 2)
 
 
@@ -392,7 +397,10 @@ def remedy_fewer_agents(root: Path, patch: pytest.MonkeyPatch) -> None:
 @says("Smaller tasks: each turn of a session has the whole limit for itself.")
 def remedy_smaller_tasks(root: Path, patch: pytest.MonkeyPatch) -> None:
     team = scripted_team(600, a=ScriptedModel(Answer("A's")))
-    runs = [finish(nb_agents.start(t, team, "s", session_root=root)) for t in ("one", "two")]
+    runs = [
+        finish(nb_agents.start(t, team, "s", options=RunOptions(session_root=root)))
+        for t in ("one", "two")
+    ]
     assert [run.view.timeout_s for run in runs] == [600, 600]
     assert runs[1].view.started_at >= (runs[0].view.ended_at or 0)
     assert metadata(runs[1])["duration_seconds"] < runs[1].view.last_at - runs[0].view.started_at
@@ -404,7 +412,7 @@ def remedy_faster_models(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = timed_out(root, {"a": slow}, grace_timeout_s=0.05)
     fast = ScriptedModel(Answer("quick"))
     again = run.resume(config=scripted_team(600, a=fast))
-    again.wait(10, raise_on_stop=False)
+    again.wait(60, raise_on_stop=False)
     assert (again.result, len(slow.requests), len(fast.requests)) == ("quick", 1, 1)
 
 
@@ -451,7 +459,7 @@ def more_discussion_by_system_messages(root: Path, patch: pytest.MonkeyPatch) ->
     ]
     orchestrator = {"voting_sensitivity": "strict"}
     team = TeamSpec.model_validate({"agents": agents, "orchestrator": orchestrator})
-    run = nb_agents.start(TASK, team, session_root=root)
+    run = nb_agents.start(TASK, team, options=RunOptions(session_root=root))
     wait_until(lambda: model.requests)
     assert prompt(model, 0).startswith("Weigh three ways before you answer.")
     assert "Grade the best answer from 0 to 3" in prompt(model, 0)
@@ -488,7 +496,9 @@ def limits_by_environment(root: Path, patch: pytest.MonkeyPatch) -> None:
     limits = {}
     for name, limit_s in (("development", 600), ("production", 3600)):
         path = team_file(root, f"orchestrator_timeout_seconds: {limit_s}")
-        run = nb_agents.start(TASK, path.rename(root / f"{name}.yaml"), "s", session_root=root)
+        run = nb_agents.start(
+            TASK, path.rename(root / f"{name}.yaml"), "s", options=RunOptions(session_root=root)
+        )
         limits[run.turn] = run.progress.timeout_s
         run.stop(now=True)
         finish(run)
@@ -511,7 +521,7 @@ def what_is_used_is_counted(root: Path, patch: pytest.MonkeyPatch) -> None:
         backend = {"type": "openai", "model": "gpt-4o-mini", "base_url": server.url}
         agents = [{"id": "a", "backend": {**backend, "api_key": "k"}}]
         team = TeamSpec.model_validate({"agents": agents})
-        run = finish(nb_agents.start(TASK, team, session_root=root))
+        run = finish(nb_agents.start(TASK, team, options=RunOptions(session_root=root)))
         calls = server.count()
     assert run.receipt.tokens == 1100 * calls > 0
     assert run.receipt.cost == pytest.approx((1000 * 0.15 + 100 * 0.6) * calls / 1e6)

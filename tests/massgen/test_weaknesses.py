@@ -15,12 +15,13 @@ import anyio
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy, StopSource
 from nb_agents.config.team import TeamSpec
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_text
-from nb_agents.runs import registry, turn_files
+from nb_agents.runs import recorder, registry
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import SESSIONS_VARIABLE
@@ -57,11 +58,11 @@ def test_what_is_done_badly_there_is_done_well_here(
     row.hold(tmp_path, monkeypatch)
 
 
-def held(root: Path, text: str = HALF, **options: object) -> tuple[Run, Gate]:
+def held(root: Path, text: str = HALF) -> tuple[Run, Gate]:
     """A run of one agent that has written some words and waits at a gate."""
     gate = Gate()
     team = scripted_team(None, agent_a=ScriptedModel(Turn(text, gate=gate), Answer("A's")))
-    run = nb_agents.start(TASK, team, session_root=root, **options)  # type: ignore[arg-type]
+    run = nb_agents.start(TASK, team, options=RunOptions(session_root=root))
     gate.wait_reached()
     return run, gate
 
@@ -94,7 +95,7 @@ def w03_a_hung_call_is_cut(root: Path, patch: pytest.MonkeyPatch) -> None:
         backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
         team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
         policy = CancelPolicy(grace_timeout_s=0.05)
-        run = nb_agents.start(TASK, team, session_root=root, policy=policy)
+        run = nb_agents.start(TASK, team, options=RunOptions(session_root=root, cancel=policy))
         server.wait_open(1)
         run.stop()
         finish(run)
@@ -119,7 +120,7 @@ def w04_nothing_outlives_a_stop(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = begin(root, a=a, b=b)
     wait_until(lambda: children and b.open_streams)
     run.stop(now=True)
-    run.wait(10, raise_on_stop=False)
+    run.wait(60, raise_on_stop=False)
     assert (a.open_streams, b.open_streams) == (0, 0)
     assert children[0].returncode == -signal.SIGKILL
     finish(run)
@@ -146,7 +147,8 @@ from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 gate = Gate()
 a = ScriptedModel(Answer("A's"), Turn("half ", gate=gate))
 b = ScriptedModel(Turn("b ", gate=gate))
-run = nb_agents.start("t", scripted_team(None, a=a, b=b), "s", session_root=sys.argv[1])
+options = nb_agents.RunOptions(session_root=sys.argv[1])
+run = nb_agents.start("t", scripted_team(None, a=a, b=b), "s", options=options)
 gate.wait_reached(2)
 print("there", flush=True)
 sys.stdin.readline()
@@ -214,9 +216,9 @@ def w09_a_failed_save_is_said(root: Path, patch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     with patch.context() as broken:
-        broken.setattr(turn_files, "write_views", full)
+        broken.setattr(recorder, "write_views", full)
         run.stop(now=True)
-        run.wait(10, raise_on_stop=False)
+        run.wait(60, raise_on_stop=False)
     card = card_text(run.view, str(run.path))
     assert "Saving failed: No space left on device." in card
     assert "saved" not in card.lower()
@@ -237,7 +239,7 @@ def w10_no_signal_handlers(root: Path, patch: pytest.MonkeyPatch) -> None:
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
-    thread.join(15)
+    thread.join(60)
     assert [run.status for run in done] == ["cancelled"]
 
 
@@ -331,7 +333,7 @@ def w13_one_best_answer(root: Path, patch: pytest.MonkeyPatch) -> None:
 def w14_continue_takes_the_session_used_last(root: Path, patch: pytest.MonkeyPatch) -> None:
     team = scripted_team(None, agent_a=ScriptedModel(Answer("A's")))
     for session in ("alpha", "beta", "alpha"):
-        finish(nb_agents.start(TASK, team, session, session_root=root))
+        finish(nb_agents.start(TASK, team, session, options=RunOptions(session_root=root)))
     run, _ = go_on(root)
     assert (run.session, run.turn, run.result) == ("alpha", 3, "Done.")
 
@@ -353,7 +355,7 @@ def w14_from_any_directory(root: Path, patch: pytest.MonkeyPatch) -> None:
 @says("14. (at last) Two sessions of one second share a directory. Here each has its own.")
 def w14_sessions_of_one_second(root: Path, patch: pytest.MonkeyPatch) -> None:
     team = scripted_team(None, agent_a=ScriptedModel(Answer("A's")))
-    runs = [nb_agents.start(TASK, team, session_root=root) for _ in range(5)]
+    runs = [nb_agents.start(TASK, team, options=RunOptions(session_root=root)) for _ in range(5)]
     assert len({finish(run).session for run in runs}) == 5
     assert {run.turn for run in runs} == {1}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nb_agents import TeamSpec
-from nb_agents.models.check_report import AgentReport, TeamReport, report_on
+from nb_agents.models.providers import AgentReport, TeamReport, report_on
 
 SECRET = "sk-very-secret-0123456789"
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.config.recipe import Recipe
 from nb_agents.models.demo import DEMO_WORDS_PER_SECOND
@@ -19,7 +19,9 @@ FAST = 100_000.0
 def _run(root: Path, task: str = "Compare three caches", agents: int = 3) -> nb_agents.Run:
     backend = {"type": "demo", "words_per_second": FAST}
     spec = {"agents": [{"id": f"demo_{n}", "backend": backend} for n in range(agents)]}
-    return nb_agents.start(task, TeamSpec.model_validate(spec), session_root=root)
+    return nb_agents.start(
+        task, TeamSpec.model_validate(spec), options=RunOptions(session_root=root)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_a_task_that_looks_like_the_teams_own_marks_does_no_harm(tmp_path: Path)
 
 def test_it_writes_at_a_pace_that_a_person_can_follow_and_stops_at_once(tmp_path: Path) -> None:
     assert 10 <= DEMO_WORDS_PER_SECOND <= 50
-    run = nb_agents.start("t", session_root=tmp_path)
+    run = nb_agents.start("t", options=RunOptions(session_root=tmp_path))
     wait_until(lambda: all(a.partial for a in run.view.agents.values()))
     run.stop(now=True)
     finish(run)
@@ -91,7 +93,11 @@ def _play(root: Path, text: str = STEPS) -> nb_agents.Run:
     backend = {"type": "demo", "words_per_second": FAST}
     spec = TeamSpec.model_validate({"agents": [{"id": "demo_0", "backend": backend}]})
     return finish(
-        nb_agents.start(recipe=Recipe.from_text(text, "ask.yaml"), config=spec, session_root=root)
+        nb_agents.start(
+            recipe=Recipe.from_text(text, "ask.yaml"),
+            config=spec,
+            options=RunOptions(session_root=root),
+        )
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 
 from nb_agents import TeamSpec
-from nb_agents.models.ending import Ending, ending_of
+from nb_agents.models.backend import Ending, ending_of
 from nb_agents.models.providers import backend_for, http_client
 from tests.model_server import ModelServer, Reply
 

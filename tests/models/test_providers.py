@@ -12,9 +12,9 @@ import pytest
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 import nb_agents
-from nb_agents import ConfigError, TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.errors import MissingKeyError
+from nb_agents.errors import ConfigError, MissingKeyError
 from nb_agents.models.providers import (
     PROVIDERS,
     backend_for,
@@ -52,7 +52,7 @@ def test_a_round_with_text_a_tool_call_and_an_answer_works(
     answer = ToolCall("new_answer", {"content": "the “answer” 😀"})
     server.script("m", Reply("I take a note.", (write,)), Reply("Now.", (answer,)))
     team = _team(kind, server, api_key=SECRET, temperature=0.5, max_tokens=99)
-    run = finish(nb_agents.start("the task", team, session_root=tmp_path))
+    run = finish(nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path)))
     assert run.result == "the “answer” 😀"
     assert (run.path / "workspaces" / "ann" / "n.md").read_text() == "a “note” 😀"
     first, second = server.requests
@@ -74,7 +74,7 @@ def test_the_key_is_nowhere_but_in_the_request(
     caplog.set_level(logging.DEBUG, logger="nb_agents")
     server.script("m", Reply(status=401, error=f"Incorrect API key provided: {SECRET}"))
     team = _team(kind, server, api_key=SECRET)
-    run = finish(nb_agents.start("t", team, session_root=tmp_path, debug=True))
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path, debug=True)))
     error = outcome(run)
     assert "refused the key" in str(error)
     assert SECRET in str(server.requests[0].headers)
@@ -113,7 +113,7 @@ def test_a_missing_key_names_its_variable_and_the_agent(
     if kind == "azure_openai":
         monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "http://localhost:1")
     with pytest.raises(MissingKeyError) as caught:
-        nb_agents.start("t", _team(kind), session_root=tmp_path)
+        nb_agents.start("t", _team(kind), options=RunOptions(session_root=tmp_path))
     assert (caught.value.agent, caught.value.variable) == ("ann", variable)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv(variable, "k")
@@ -152,7 +152,7 @@ def test_azure_wants_an_endpoint() -> None:
 
 def test_an_unknown_type_names_the_nearest_and_all(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'opnai', which is not supported. Did you mean 'openai'"):
-        nb_agents.start("t", _team("opnai"), session_root=tmp_path)
+        nb_agents.start("t", _team("opnai"), options=RunOptions(session_root=tmp_path))
     with pytest.raises(ConfigError) as caught:
         check_team(_team("telepathy"))
     assert "Did you mean" not in str(caught.value)
@@ -216,7 +216,9 @@ def test_a_server_that_tells_no_usage_costs_nothing_but_the_price(
 
     monkeypatch.setattr(model_server._OpenAIWire, "end", lambda self: b"data: [DONE]\n\n")
     server.script("m", Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),)))
-    run = finish(nb_agents.start("t", _team("vllm", server), session_root=tmp_path))
+    run = finish(
+        nb_agents.start("t", _team("vllm", server), options=RunOptions(session_root=tmp_path))
+    )
     assert (run.result, run.receipt.cost) == ("done", None)
 
 
@@ -224,7 +226,7 @@ def test_a_model_with_a_known_price_is_summed_up(tmp_path: Path, server: ModelSe
     done = ToolCall("new_answer", {"content": "done"})
     server.script("gpt-4o", Reply(tool_calls=(done,), input_tokens=1000, output_tokens=100))
     team = _team("openai", server, model="gpt-4o", api_key="k")
-    run = finish(nb_agents.start("t", team, session_root=tmp_path))
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
     assert run.receipt.tokens == 1100
     assert run.receipt.cost is None or run.receipt.cost == pytest.approx(0.0035)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ReplyTooLongError
 from nb_agents.models import response_limits as limits
 from nb_agents.models.providers import http_client
@@ -92,12 +92,12 @@ def _attacks(protocol: str) -> dict[str, tuple[Reply, str]]:
 PLAY = """
 import json, resource, sys
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 
 def play(model):
     backend = {**json.loads(sys.argv[1]), "model": model}
     team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
-    run = nb_agents.start("t", team, session_root=sys.argv[2])
+    run = nb_agents.start("t", team, options=RunOptions(session_root=sys.argv[2]))
     run.wait(60, raise_on_stop=False)
     return run
 
@@ -114,7 +114,6 @@ for name in sys.argv[3:]:
 """
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("protocol", KINDS)
 def test_a_reply_without_measure_is_an_error_that_names_the_limit_and_costs_little_memory(
     tmp_path: Path, server: ModelServer, protocol: str
@@ -155,7 +154,7 @@ def test_a_server_that_sends_as_fast_as_it_can_is_stopped_at_once(
     server.script("m", reply)
     backend = {"type": "vllm", "model": "m", "base_url": server.url}
     team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
-    run = nb_agents.start("t", team, session_root=tmp_path)
+    run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
     server.wait_open(1)
     run.stop(now=True)
     finish(run)

@@ -1,17 +1,22 @@
 """What is tried again, after how long, and how a stop and a silent server end it."""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 from pydantic_ai import exceptions as px
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.models import providers
-from nb_agents.models.retry import DEFAULT_RETRY, Retry, describe, retry_delay_s
+from nb_agents.models.failures import describe
+from nb_agents.models.retry import DEFAULT_RETRY, Retry, retry_delay_s
 from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import events, finish, outcomes
@@ -69,8 +74,18 @@ def test_what_is_tried_again_and_when(error: Exception, delays: list[float | Non
         (_http(418), "The server refused the request (HTTP 418)."),
         (px.ModelTimeoutError("m", "x"), "The server did not answer in time."),
         (httpx2.ReadTimeout("x"), "The server did not answer in time."),
-        (px.ModelConnectionError("m", "x"), "The connection to the server failed or was dropped."),
-        (httpx2.ReadError("x"), "The connection to the server failed or was dropped."),
+        (
+            px.ModelConnectionError("m", "x"),
+            "The server dropped the connection before it replied: its own log may tell why.",
+        ),
+        (
+            httpx2.UnsupportedProtocol(
+                "x",
+                request=httpx2.Request("GET", "ftp://user:secret@a.example:2121/path?key=secret"),
+            ),
+            "The server a.example:2121 can't be reached: base_url must begin with http:// or"
+            " https://.",
+        ),
         (
             px.UnexpectedModelBehavior("x"),
             "The server's answer can't be understood (malformed stream).",
@@ -91,11 +106,15 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
         yield running
 
 
-def _start(root: Path, server: ModelServer, kind: str = "openai") -> nb_agents.Run:
-    url = server.url if kind == "openai" else server.base
+def _start(root: Path, server: ModelServer, kind: str = "openai", url: str = "") -> nb_agents.Run:
+    url = url or _url(server, kind)
     backend = {"type": kind, "model": "m", "base_url": url, "api_key": KEY}
     team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
-    return nb_agents.start("t", team, session_root=root)
+    return nb_agents.start("t", team, options=RunOptions(session_root=root))
+
+
+def _url(server: ModelServer, kind: str) -> str:
+    return server.url if kind == "openai" else server.base
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -178,17 +197,63 @@ def test_a_server_that_never_answers_becomes_a_sentence(
     monkeypatch.setattr(providers, "READ_TIMEOUT_S", 0.05)
     server.script("m", Reply(text="one two three", hang_after=2))
     run = finish(_start(tmp_path, server, kind))
+    where = f"m: The server {_host(server.url)} "
     assert run.view.agents["a"].error in (
-        "m: The server did not answer in time.",
-        "m: The connection to the server failed or was dropped.",
+        f"{where}did not answer in time.",
+        f"{where}dropped the connection after 7 characters of its reply.",
     )
     assert server.count() == TRIES
 
 
-def test_a_server_that_is_not_there_becomes_a_sentence(tmp_path: Path, server: ModelServer) -> None:
+def _host(url: str) -> str:
+    return urlsplit(url).netloc
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_connection_that_fails_names_the_server_and_what_to_look_at(
+    tmp_path: Path, server: ModelServer, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(url: str) -> str:
+        run = finish(_start(tmp_path, server, kind, url))
+        return run.view.agents["a"].error.removeprefix("m: ")
+
+    server.script("m", Reply(text="one two three", drop_after=2))
+    url = _url(server, kind)
+    there = _host(url)
+    assert told(url) == (
+        f"The server {there} dropped the connection after 7 characters of its reply."
+    )
     server.stop()
-    run = finish(_start(tmp_path, server))
-    assert "The connection to the server failed" in run.view.agents["a"].error
+    assert told(url) == (
+        f"The server {there} refused the connection: is it running, and is that its port?"
+    )
+
+    def unknown(*args: object, **more: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert told("http://models.example/v1") == (
+        "The server models.example was not found: check base_url, and the network."
+    )
+
+
+def test_a_server_that_speaks_no_tls_is_told_apart(tmp_path: Path, server: ModelServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def refuse() -> None:
+            for _ in range(TRIES):
+                connection, _address = plain.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=refuse, daemon=True).start()
+        host = f"127.0.0.1:{plain.getsockname()[1]}"
+        run = finish(_start(tmp_path, server, url=f"https://{host}/v1"))
+    assert run.view.agents["a"].error == (
+        f"m: There is no secure connection (TLS) to the server {host}: wrong version number; check"
+        " its certificate, and whether base_url wants http:// or https://."
+    )
 
 
 def test_a_spent_quota_is_not_tried_again(tmp_path: Path, server: ModelServer) -> None:

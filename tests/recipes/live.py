@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -13,6 +13,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.models.backend import Backend, PydanticBackend
 from nb_agents.runs.run import Run
@@ -76,18 +77,24 @@ def answering(*texts: str) -> ScriptedModel:
     return ScriptedModel(*(Turn(text=text) for text in texts))
 
 
-def begin(path: Path, model: Backend | None = None, **options: Any) -> Run:
-    """Start a recipe; its session is "s", beside the file."""
+def begin(
+    path: Path,
+    model: Backend | None = None,
+    context: Mapping[str, Any] | None = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    **given: Any,
+) -> Run:
+    """Start a recipe with these options; its session is "s", beside the file."""
     team = scripted_team(None, worker=model or Echo())
-    options.setdefault("session_root", path.parent / "sessions")
-    return nb_agents.start(recipe=path, config=team, session="s", **options)
+    options = RunOptions(**{"session_root": path.parent / "sessions", **given})
+    return nb_agents.start(
+        config=team, session="s", recipe=path, context=context, tools=tools, options=options
+    )
 
 
-def resume(run: Run, model: Backend | None = None, **options: Any) -> Run:
+def resume(run: Run, model: Backend | None = None, recipe: Path | None = None) -> Run:
     """Go on with a run."""
-    if model is not None:
-        options["config"] = scripted_team(None, worker=model)
-    return run.resume(**options)
+    return run.resume(scripted_team(None, worker=model) if model else None, recipe=recipe)
 
 
 def over(run: Run) -> Run:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.recipes.addresses import is_within
-from nb_agents.recipes.finished_steps import past
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
 from nb_agents.recipes.tasks import (
@@ -28,6 +26,8 @@ from nb_agents.recipes.tasks import (
     Plan,
     Work,
 )
+from nb_agents.recipes.units import is_within
+from nb_agents.runs.recipes import past
 
 __all__ = ["LATE", "Approve", "Deny", "Fail", "Give", "Play", "first", "last", "late", "recipe"]
 

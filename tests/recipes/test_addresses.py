@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nb_agents.config.recipe import Recipe
 from nb_agents.events import EVENT, PlannedUnit, RecipeLoaded
-from nb_agents.recipes.addresses import MAX_PLANNED, planned
+from nb_agents.recipes.units import MAX_PLANNED, planned
 
 HEAD = "name: a\ndescription: d\nversion: 1.0.0\n"
 STAGES = """

@@ -10,7 +10,7 @@ from nb_agents.config.recipe import Step
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.agent_lookup import resolve_agent
+from nb_agents.recipes.agents import resolve_agent
 
 TEAM = TeamSpec.model_validate(
     {

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 import nb_agents
-from nb_agents import ApprovalConfig, RunOptions
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import CancellationRequestedError, UserError
+from nb_agents.options import ApprovalConfig
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
@@ -125,7 +126,7 @@ def test_a_denial_stops_the_run_and_a_resume_asks_again(tmp_path: Path) -> None:
     assert stopped.value.receipt.reason == "the gate of 'plan' was denied: too dear"
     assert not stopped.value.is_immediate
     assert ran(run) == ["plan/make"]
-    assert str(preview("s", tmp_path / "sessions")) == (
+    assert str(preview("s", session_root=tmp_path / "sessions")) == (
         "Resumes turn 1: 1 finished step(s) and 0 finished model call(s) are kept. "
         "Runs again: nothing. Asks again: the gate of plan."
     )
@@ -296,9 +297,9 @@ def test_a_question_outlives_the_process(tmp_path: Path) -> None:
     turn = load_session(root / "s").turns[-1]
     assert turn.state == "incomplete (killed)"
     assert list(turn.view.gates) == ["plan"]
-    assert "Asks again: the gate of plan." in str(preview("s", root))
+    assert "Asks again: the gate of plan." in str(preview("s", session_root=root))
     team = scripted_team(None, worker=Echo())
-    again = nb_agents.resume("s", team, session_root=root)
+    again = nb_agents.resume("s", team, options=RunOptions(session_root=root))
     assert wait_for_gate(again) == ["plan"]
     again.approve("still")
     assert finish(again).result == {"colour": "blue", "said": "still"}
@@ -317,8 +318,7 @@ def governed(root: Path, approval: ApprovalConfig, more: str = "") -> Run:
         recipe=path,
         config=team,
         session="s",
-        session_root=root / "sessions",
-        options=RunOptions(approval=approval),
+        options=RunOptions(approval=approval, session_root=root / "sessions"),
     )
 
 
@@ -350,7 +350,7 @@ def test_one_approver_who_denies_is_enough(tmp_path: Path) -> None:
 
 def test_each_gate_is_counted_for_itself(tmp_path: Path) -> None:
     write(tmp_path, ONE, "gated")
-    run = begin(write(tmp_path, TWO), options=RunOptions(approval=BY_TWO))
+    run = begin(write(tmp_path, TWO), approval=BY_TWO)
     first, second = wait_for_gate(run, 2)
     run.decide(True, by="ann", gate=first)
     run.decide(True, by="ben", gate=second)
@@ -410,7 +410,9 @@ def test_a_team_file_says_how_the_gates_of_its_recipes_are_approved(tmp_path: Pa
         }
     )
     run = nb_agents.start(
-        recipe=write(tmp_path, GATED.format(more="")), config=team, session_root=tmp_path
+        recipe=write(tmp_path, GATED.format(more="")),
+        config=team,
+        options=RunOptions(session_root=tmp_path),
     )
     wait_for_gate(run)
     (gate,) = run.view.gates.values()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.errors import (
     CancellationRequestedError,
@@ -17,15 +18,15 @@ from nb_agents.errors import (
     RunFailed,
     UnknownSessionError,
 )
-from nb_agents.jupyter.panel import panel_state
+from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.jupyter.recipe_card import recipe_text
+from nb_agents.process.command import MAX_KEPT_BYTES
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import sessions_in
 from nb_agents.steps import MAX_TAIL
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
-from nb_agents.tools.process import MAX_KEPT_BYTES
 from tests.recipes.live import (
     answering,
     begin,
@@ -256,7 +257,7 @@ def test_a_failure_ends_the_recipe_and_a_resume_tries_again(tmp_path: Path) -> N
     with pytest.raises(RunFailed, match="exit code 3: no"):
         run.wait(0)
     assert dict(run.receipt.steps) == {"bad": "failed", "after": "never started"}
-    assert "the command of bad (it failed)" in str(preview("s", tmp_path / "sessions"))
+    assert "the command of bad (it failed)" in str(preview("s", session_root=tmp_path / "sessions"))
     assert ran(finish(resume(run))) == ["bad"]
 
 
@@ -300,7 +301,7 @@ steps:
     stopped(run)
     assert ran(run) == ["each[0]", "each[1]", "each[2]"]
     assert len(run.receipt.steps) < 10
-    assert "2 finished step(s)" in str(preview("s", tmp_path / "sessions"))
+    assert "2 finished step(s)" in str(preview("s", session_root=tmp_path / "sessions"))
 
 
 def test_a_hundred_megabytes_of_output_are_kept_to_the_bound_and_the_recipe_goes_on(
@@ -373,7 +374,7 @@ def test_sessions_of_recipes_are_listed_and_unknown_ones_are_told(tmp_path: Path
     (turn,) = load_session(run.path.parent).turns
     assert (turn.is_complete, turn.view.recipe, turn.view.task) == (True, "main", "main: d")
     with pytest.raises(UnknownSessionError):
-        nb_agents.resume("nobody", session_root=tmp_path / "sessions")
+        nb_agents.resume("nobody", options=RunOptions(session_root=tmp_path / "sessions"))
 
 
 # A recipe file that has changed ------------------------------------------------------------------

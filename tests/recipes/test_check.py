@@ -11,7 +11,7 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError
 from nb_agents.recipes.check import Report, check, find_recipe
-from nb_agents.recipes.outline import MAX_SHOWN
+from nb_agents.recipes.diagram import MAX_SHOWN
 
 HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
@@ -43,7 +44,9 @@ def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Pa
         backend = {"type": "chatcompletion", "base_url": server.url, "api_key": KEY, "model": "m"}
         team = TeamSpec.model_validate({"agents": [{"id": "worker", "backend": backend}]})
         path = write(tmp_path, TALK_AND_WORK)
-        run = nb_agents.start(recipe=path, config=team, session_root=tmp_path / "sessions")
+        run = nb_agents.start(
+            recipe=path, config=team, options=RunOptions(session_root=tmp_path / "sessions")
+        )
         workspace = run.path / "workspaces/main"
         wait_until(lambda: (workspace / "begun").exists(), WAIT_S, "the command")
         wait_until(lambda: "both[0]/talk" in run.view.agents, WAIT_S, "the agent")
@@ -60,7 +63,7 @@ def test_an_immediate_stop_closes_the_stream_and_ends_the_processes(tmp_path: Pa
             "both[1]/talk": "skipped",
             "both[1]/work": "killed",
         }
-        assert str(preview(run.session, tmp_path / "sessions")) == (
+        assert str(preview(run.session, session_root=tmp_path / "sessions")) == (
             "Resumes turn 1: 0 finished step(s) and 0 finished model call(s) are kept. Runs again: "
             "1 model call cut or failed (both[0]/talk), "
             "the command of both[1]/work (cut: it may have happened in part)."
@@ -185,7 +188,7 @@ def test_a_graceful_stop_that_takes_too_long_becomes_immediate(tmp_path: Path) -
 steps:
 - {{id: one, type: bash, command: "{hold("one")}"}}
 """
-    run = begin(write(tmp_path, body), policy=CancelPolicy(grace_timeout_s=0.05))
+    run = begin(write(tmp_path, body), cancel=CancelPolicy(grace_timeout_s=0.05))
     wait_held(run, "one")
     run.stop(reason="enough")
     finish(run)

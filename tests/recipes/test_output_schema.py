@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from nb_agents.config.recipe import Recipe
-from nb_agents.recipes.output import JSON_RIDER
-from nb_agents.recipes.output_schema import Wanted, wanted
+from nb_agents.recipes.output import JSON_RIDER, Wanted, wanted
 from tests.recipes.play import Play, recipe
 
 A = "{id: a, agent: x, prompt: p, output: out}"

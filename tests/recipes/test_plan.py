@@ -22,7 +22,7 @@ from nb_agents.recipes.tasks import (
     GateWork,
     LoadWork,
 )
-from nb_agents.tools.approval import ApprovalConfig
+from nb_agents.tools.policy import ApprovalConfig
 from tests.recipes.play import Approve, Deny, Fail, Give, Outcomes, Play, last, recipe
 
 

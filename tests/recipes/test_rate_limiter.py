@@ -9,7 +9,7 @@ import pytest
 
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken
-from nb_agents.config.recipe_limits import Backoff, RateLimiting
+from nb_agents.config.recipe_values import Backoff, RateLimiting
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.rate_limiter import RateLimiter, Throttle, after_success, after_throttling
 

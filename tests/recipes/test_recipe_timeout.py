@@ -11,15 +11,16 @@ import anyio
 import pytest
 
 import nb_agents
-from nb_agents import ApprovalConfig, RunOptions
+from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents.run_policy import PauseGate, RunPolicy, bind_policy
+from nb_agents.agents.stop_scope import PauseGate, RunPolicy, bind_policy
 from nb_agents.cancel import CancellationStatus, CancelToken
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import RunFailed
+from nb_agents.options import ApprovalConfig
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import Progress, fold
-from nb_agents.recipes.sub_recipe_timeouts import SubRecipeTimeouts
+from nb_agents.recipes.rate_limiter import SubRecipeTimeouts
 from nb_agents.recipes.tasks import Failed, GateWork, Limit
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
@@ -320,7 +321,9 @@ def test_all_that_a_recipe_has_in_hand_is_cut_when_its_time_is_over(tmp_path: Pa
         server.script("m", Reply(text="so far", hang_after=2))
         backend = {"type": "chatcompletion", "base_url": server.url, "api_key": KEY, "model": "m"}
         team = TeamSpec.model_validate({"agents": [{"id": "worker", "backend": backend}]})
-        run = nb_agents.start(recipe=path, config=team, session_root=tmp_path / "sessions")
+        run = nb_agents.start(
+            recipe=path, config=team, options=RunOptions(session_root=tmp_path / "sessions")
+        )
         workspaces = run.path / "workspaces"
         for name in ("begun", "deep"):
             wait_until(lambda name=name: (workspaces / name).exists(), WAIT_S, name)
@@ -370,7 +373,7 @@ def test_a_recipe_that_took_too_long_goes_on_with_what_was_cut(tmp_path: Path) -
         run.wait(0)
     assert commands_alive(tmp_path) == []
     assert run.view.notices[-1] == "The recipe failed at sub: The recipe took longer than 1.5 s."
-    assert str(preview("s", tmp_path / "sessions")) == (
+    assert str(preview("s", session_root=tmp_path / "sessions")) == (
         "Resumes turn 1: 1 finished step(s) and 0 finished model call(s) are kept. "
         "Runs again: the command of sub/two (it failed)."
     )
@@ -433,14 +436,13 @@ def test_the_time_in_which_a_person_is_asked_about_a_tool_does_not_count(
         "sub",
     )
     body = f"steps: [{{id: sub, type: recipe, recipe: sub.yaml, {limits[1]}output: sub}}]"
-    waits = RunOptions(approval=ApprovalConfig(timeout=2.5, auto_approve_on_timeout=True))
+    approval = ApprovalConfig(timeout=2.5, auto_approve_on_timeout=True)
     run = finish(
         nb_agents.start(
             recipe=write(tmp_path, body),
             config=team,
-            session_root=tmp_path / "sessions",
             tools=[list_data],
-            options=waits,
+            options=RunOptions(session_root=tmp_path / "sessions", approval=approval),
         )
     )
     assert run.status == "completed", run.view.notices

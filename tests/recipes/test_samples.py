@@ -9,7 +9,7 @@ import pytest
 from pydantic_ai.messages import ModelMessage
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents.config.recipe import Recipe
 from nb_agents.recipes.check import check
 from nb_agents.runs.run import Run
@@ -168,7 +168,9 @@ def _scripted(sample: Sample) -> ScriptedModel:
 
 def _run(sample: Sample, team: TeamSpec, root: Path) -> Run:
     path = SAMPLES / f"{sample.name}.yaml"
-    run = nb_agents.start(recipe=path, context=sample.context, config=team, session_root=root)
+    run = nb_agents.start(
+        recipe=path, context=sample.context, config=team, options=RunOptions(session_root=root)
+    )
     for stage in sample.gates:
         assert wait_for_gate(run) == [stage]
         run.approve("go on")
@@ -214,6 +216,8 @@ def test_a_recipe_that_names_no_outputs_answers_with_what_its_last_step_said(
     text = "{name: a, description: d, version: 1.0.0, steps: [{id: x, agent: z, prompt: hi}]}"
     team = scripted_team(a=ScriptedModel(Turn(text="Hello.")))
     run = nb_agents.start(
-        recipe=Recipe.from_text(text, "a.yaml"), config=team, session_root=tmp_path
+        recipe=Recipe.from_text(text, "a.yaml"),
+        config=team,
+        options=RunOptions(session_root=tmp_path),
     )
     assert (run.wait(), run.result) == ("Hello.", {})

@@ -11,13 +11,12 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from nb_agents.errors import RecipeError
+from nb_agents.process.bubblewrap import Unusable, argv, installed, try_out
 from nb_agents.recipes.shell_values import render_command
-from nb_agents.tools.bubblewrap import Unusable, argv, installed, try_out
 
 RUN = ": >canary"
 VALUES = [
@@ -355,7 +354,6 @@ def test_a_command_that_is_run_makes_the_canary(tmp_path: Path) -> None:
     assert (tmp_path / "canary").exists()
 
 
-@pytest.mark.timeout(90)
 @settings(max_examples=120)
 @given(
     commands(),

@@ -12,7 +12,7 @@ import pytest
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.errors import CancellationRequestedError
-from nb_agents.events.commands import Decide
+from nb_agents.events.turn_events import Decide
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn
@@ -68,7 +68,7 @@ def _watched() -> Iterator[None]:
     """Let stages hear all events of their runs, as they are written."""
 
     def hear(turn: Turn, event: ev.Event | None) -> None:
-        if stage := _stages.get(str(turn._work.paths.path.parents[2])):
+        if stage := _stages.get(str(turn._spec.paths.path.parents[2])):
             stage.heed(turn, event)
 
     with turns_watched(hear):
@@ -111,7 +111,7 @@ def stop_and_resume(root: Path, after: int, level: str, whole: Whole) -> None:
     again = 4 + after % 13 if after % 3 == 0 else 0
     while run.status != "completed":
         assert_stopped(run, root)
-        old, told = all_events(run.path.parent), preview("s", root / "sessions")
+        old, told = all_events(run.path.parent), preview("s", session_root=root / "sessions")
         stage.stop_after, again = again, 0
         run = finish(resume(run))
         if run.status == "completed":
@@ -135,7 +135,6 @@ def assert_stopped(run: Run, root: Path) -> None:
         run.wait(0)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_stop_after_any_event_changes_nothing_of_what_comes_of_a_recipe(
@@ -176,11 +175,12 @@ def play(verb, recipe, after):
         run = begin(recipe)
     else:
         team = scripted_team(None, worker=Echo())
-        run = nb_agents.resume("s", team, recipe.parent / "sessions")
-    wait_until(lambda: run.view.gates or run.is_over, 15)
+        options = nb_agents.RunOptions(session_root=recipe.parent / "sessions")
+        run = nb_agents.resume("s", team, options=options)
+    wait_until(lambda: run.view.gates or run.is_over, 60)
     if not run.is_over:
         run.approve("fine", "me")
-    run.wait(15, raise_on_stop=False)
+    run.wait(60, raise_on_stop=False)
 
 assert threading.active_count() == 1
 gc.freeze()
@@ -204,7 +204,7 @@ def play_killed(process: Any, recipe: Path, after: int, whole: Whole) -> None:
     verb, sessions = "begin", recipe.parent / "sessions"
     while True:
         old = all_events(sessions / "s")
-        told = preview("s", sessions) if old else None
+        told = preview("s", session_root=sessions) if old else None
         tell(process, f"{verb} {recipe} {after}")
         if line(process) == "0":
             break
@@ -219,7 +219,6 @@ def play_killed(process: Any, recipe: Path, after: int, whole: Whole) -> None:
     assert_nothing_ran_twice(all_events(sessions / "s"))
 
 
-@pytest.mark.timeout(120)
 def test_a_recipe_that_is_killed_goes_on_as_if_it_had_not_been(
     whole: Whole, tmp_path: Path
 ) -> None:

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.events import ModelFinished
 from nb_agents.fold import fold
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import read_journal
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import ToolContext
 from nb_agents.view import RunView
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.processes import line, python, tell
@@ -336,11 +337,13 @@ def play(verb: str, root: str, tool: str) -> None:
     """Begin the run and do as told, a line each, or go on with it; told in lines."""
     tools = [_FUNCTIONS[tool]] if tool in _FUNCTIONS else []
     if verb == "begin":
-        run = nb_agents.start("t", f"{root}/team.yaml", "s", session_root=root, tools=tools)
+        run = nb_agents.start(
+            "t", f"{root}/team.yaml", "s", options=RunOptions(session_root=root), tools=tools
+        )
         _obey(run)
     else:
-        run = nb_agents.resume("s", session_root=root, tools=tools)
-        run.wait(15, raise_on_stop=False)
+        run = nb_agents.resume("s", options=RunOptions(session_root=root), tools=tools)
+        run.wait(60, raise_on_stop=False)
         answers = {a.id: a.answer for a in run.view.agents.values()}
         print(json.dumps({"status": run.status, "answers": answers}), flush=True)
 

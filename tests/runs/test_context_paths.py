@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.jupyter.cards import card_text
 from nb_agents.runs.run import Run
@@ -60,7 +60,9 @@ def team(
 
 
 def run(root: Path, spec: TeamSpec) -> Run:
-    return finish(nb_agents.start("the task", spec, session_root=root / "sessions"))
+    return finish(
+        nb_agents.start("the task", spec, options=RunOptions(session_root=root / "sessions"))
+    )
 
 
 def said(run: Run, tool: str) -> list[str]:
@@ -110,7 +112,9 @@ def test_what_changed_is_in_the_receipt_in_the_metadata_and_on_the_card(
 def test_what_changed_is_told_of_a_turn_that_was_stopped(tmp_path: Path, site: Path) -> None:
     gate = Gate()
     model = ScriptedModel(put(site / "style.css"), Turn(text="never", gate=gate))
-    it = nb_agents.start("the task", team([model], site), session_root=tmp_path / "sessions")
+    it = nb_agents.start(
+        "the task", team([model], site), options=RunOptions(session_root=tmp_path / "sessions")
+    )
     wait_until(lambda: read(site)["style.css"] == "new", WAIT_S, "the write", lambda: it.view)
     it.stop(now=True)
     finish(it)
@@ -143,7 +147,7 @@ def test_sessions_below_a_writable_path_are_not_written(tmp_path: Path, site: Pa
         Answer("done"),
     )
     spec = team([model], site)
-    it = finish(nb_agents.start("the task", spec, session_root=sessions))
+    it = finish(nb_agents.start("the task", spec, options=RunOptions(session_root=sessions)))
     tried, own, there = said(it, "write_file")
     assert tried.startswith("Error") and own.startswith("Wrote") and there.startswith("Wrote")
     assert it.receipt.context_changes == ((str(site / "style.css"), "changed"),)
@@ -191,7 +195,9 @@ def test_changes_that_should_be_reviewed_first_are_not_made(tmp_path: Path, site
 def test_agents_of_a_recipe_only_read_and_the_run_says_so(tmp_path: Path, site: Path) -> None:
     recipe = write(tmp_path, "steps:\n- {id: do, agent: worker, prompt: go, output: said}\n")
     spec = team([ScriptedModel(put(site / "style.css"), DONE)], site)
-    it = nb_agents.start(recipe=recipe, config=spec, session_root=tmp_path / "sessions")
+    it = nb_agents.start(
+        recipe=recipe, config=spec, options=RunOptions(session_root=tmp_path / "sessions")
+    )
     finish(it)
     assert said(it, "write_file")[0].startswith("Error")
     assert any("only read in a recipe" in notice for notice in it.view.notices)
@@ -279,12 +285,14 @@ def test_a_resumed_presenter_may_still_write(tmp_path: Path, site: Path) -> None
     gate = Gate()
     first = ScriptedModel(Answer("mine"), Vote("agent1"), Turn(text="never", gate=gate))
     spec = team([first, ScriptedModel(Vote("agent1"))], site)
-    it = nb_agents.start("the task", spec, session_root=tmp_path / "sessions")
+    it = nb_agents.start("the task", spec, options=RunOptions(session_root=tmp_path / "sessions"))
     wait_until(lambda: it.view.phase == "presenting", WAIT_S, "presenting", lambda: it.view)
     it.stop(now=True)
     finish(it)
     again = team([ScriptedModel(put(site / "style.css"), DONE), ScriptedModel()], site)
-    resumed = nb_agents.resume(it.session, again, session_root=tmp_path / "sessions")
+    resumed = nb_agents.resume(
+        it.session, again, options=RunOptions(session_root=tmp_path / "sessions")
+    )
     resumed.wait(WAIT_S, raise_on_stop=False)
     assert (resumed.result, read(site)["style.css"]) == ("done", "new")
     assert json.loads((resumed.path / "metadata.json").read_text())["receipt"]["context_changes"]

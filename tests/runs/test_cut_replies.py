@@ -1,13 +1,12 @@
 """Replies that are cut off or refused, end to end: neither becomes an answer in silence."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import RunFailed
 from nb_agents.runs.run import Run
@@ -20,12 +19,6 @@ LIMIT = "at its token limit (max_tokens)"
 KINDS = ["vllm", "claude", "gemini"]
 
 
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
-
-
 def team_of(server: ModelServer, *agents: str, kind: str = "vllm") -> TeamSpec:
     """A team whose agents have models of their own names on the server."""
     url = server.url if kind == "vllm" else server.base
@@ -36,7 +29,9 @@ def team_of(server: ModelServer, *agents: str, kind: str = "vllm") -> TeamSpec:
 
 
 def start(root: Path, server: ModelServer, *agents: str, kind: str = "vllm") -> Run:
-    return nb_agents.start("the task", team_of(server, *agents, kind=kind), session_root=root)
+    return nb_agents.start(
+        "the task", team_of(server, *agents, kind=kind), options=RunOptions(session_root=root)
+    )
 
 
 def answer(text: str, **more: Any) -> Reply:
@@ -160,7 +155,9 @@ steps:
 - {id: last, agent: a, prompt: "they said: {{counted}}"}
 """
     run = nb_agents.start(
-        recipe=write(tmp_path, steps), config=team_of(server, "a"), session_root=tmp_path / "s"
+        recipe=write(tmp_path, steps),
+        config=team_of(server, "a"),
+        options=RunOptions(session_root=tmp_path / "s"),
     )
     over(run)
     assert run.status == "completed"
@@ -227,7 +224,9 @@ def test_a_step_that_is_refused_fails_by_that_reason(tmp_path: Path, server: Mod
     server.script("a", Reply("no", finish="content_filter"))
     steps = 'steps:\n- {id: only, agent: a, prompt: "count"}\n'
     run = nb_agents.start(
-        recipe=write(tmp_path, steps), config=team_of(server, "a"), session_root=tmp_path / "s"
+        recipe=write(tmp_path, steps),
+        config=team_of(server, "a"),
+        options=RunOptions(session_root=tmp_path / "s"),
     )
     over(run)
     assert run.status == "failed"

@@ -16,16 +16,17 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import AgentStopped, TeamSpec
+from nb_agents import AgentStopped, RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelToken, StopResult, bind, current_token
 from nb_agents.config.tools import ToolKeys
 from nb_agents.jupyter import text
-from nb_agents.jupyter.panel import panel_state
+from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.runs.loop import post
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.tools.base import Tool
+from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.policy import Answer as Decision
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
 from nb_agents.tools.workspace import Workspace
@@ -41,7 +42,9 @@ def gate() -> Gate:
 
 def with_tools(root: Path, model: ScriptedModel, *functions: Any) -> Run:
     team = scripted_team(None, a=model)
-    return nb_agents.start("the task", team, session_root=root, tools=list(functions))
+    return nb_agents.start(
+        "the task", team, options=RunOptions(session_root=root), tools=list(functions)
+    )
 
 
 # "CancelToken contextvar threaded through agent execution"
@@ -151,7 +154,7 @@ async def test_a_tool_without_the_check_would_be_found() -> None:
 
 
 async def test_the_data_store_of_a_notebook_checks_at_every_method(tmp_path: Path) -> None:
-    store = nb_agents.DataStore(tmp_path / "store", "a")
+    store = DataStore(tmp_path / "store", "a")
     token = CancelToken("r")
     token.request(CancellationStatus.REQUESTED, "api")
     arguments: dict[str, tuple[Any, ...]] = {
@@ -252,7 +255,7 @@ def test_an_agent_that_was_called_stops_with_its_caller(
     ]
     agents = [{"id": name, "backend": b} for name, b in zip("ab", backends, strict=True)]
     team = TeamSpec.model_validate({"agents": agents[:1], "callable_agents": agents[1:]})
-    run = nb_agents.start("the task", team, session_root=tmp_path)
+    run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     run.stop(now=now)
     wait_until(lambda: run.view.stop, WAIT_S, "the stop")
@@ -276,7 +279,7 @@ def test_no_agent_is_called_after_a_stop(tmp_path: Path, gate: Gate, now: bool) 
     ]
     agents = [{"id": name, "backend": b} for name, b in zip("ab", backends, strict=True)]
     team = TeamSpec.model_validate({"agents": agents[:1], "callable_agents": agents[1:]})
-    run = nb_agents.start("the task", team, session_root=tmp_path)
+    run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     run.stop(now=now)
     wait_until(lambda: run.view.stop, WAIT_S, "the stop")
@@ -292,7 +295,7 @@ def test_clients_are_closed_before_the_run_is_over(tmp_path: Path) -> None:
     with ModelServer(Reply(text="word ", endless=True, words_per_second=200)) as server:
         backend = {"type": "chatcompletion", "model": "m", "base_url": server.url}
         team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
-        run = nb_agents.start("t", team, session_root=tmp_path)
+        run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
         server.wait_chunks(3)
         run.stop(now=True)
         finish(run)

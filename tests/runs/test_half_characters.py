@@ -2,19 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.jupyter.cards import card_bundle
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import ToolContext
 from nb_agents.unicode import well_formed
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.recipes.live import over, write
@@ -24,12 +23,6 @@ HALF = "\ud83d"
 OTHER_HALF = "\ude00"
 DONE = Answer("done")
 ALONE = scripted_team(a=ScriptedModel(DONE))
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
 
 
 def shown(run: Run, *models: ScriptedModel) -> str:
@@ -55,7 +48,7 @@ def test_what_a_model_wrote_is_made_whole(tmp_path: Path, server: ModelServer, k
     url = server.url if kind == "vllm" else server.base
     backend = {"type": kind, "model": "m", "base_url": url, "api_key": "k"}
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
-    run = finish(nb_agents.start("t", team, session_root=tmp_path))
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
     assert run.result == "the answer \ufffd!"
     assert "half \ufffd a pair" in shown(run)
     assert "\ufffd" in server.requests[1].prompt
@@ -85,7 +78,7 @@ def test_a_pair_that_comes_in_two_pieces_is_one_character(
     server.script("m", Reply(body=lambda: body))
     backend = {"type": "vllm", "model": "m", "base_url": server.url}
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
-    run = finish(nb_agents.start("t", team, session_root=tmp_path))
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
     assert run.result == "😀 done \ufffd"
     said: dict[str, str] = {}
     for each in events(run, ev.TextStreamed):
@@ -111,7 +104,9 @@ def test_what_a_tool_gives_and_is_called_is_made_whole(tmp_path: Path) -> None:
     look.__doc__ = f"Look {HALF}."
     calls = Turn(calls=(Call("look"), Call("fail"), Call("list_files")))
     model = ScriptedModel(calls, DONE)
-    run = nb_agents.start("t", scripted_team(a=model), session_root=tmp_path, tools=[look, fail])
+    run = nb_agents.start(
+        "t", scripted_team(a=model), options=RunOptions(session_root=tmp_path), tools=[look, fail]
+    )
     finish(run)
     assert "seen 😀 \ufffd" in prompt(model, 1)
     assert "failed \ufffd" in prompt(model, 1)
@@ -123,7 +118,9 @@ def test_what_a_tool_gives_and_is_called_is_made_whole(tmp_path: Path) -> None:
 def test_what_a_person_says_is_made_whole(tmp_path: Path) -> None:
     gate = Gate()
     model = ScriptedModel(Turn("Hm. ", gate=gate), Turn("Hm."), DONE)
-    run = nb_agents.start(f"the task {HALF}", scripted_team(a=model), session_root=tmp_path)
+    run = nb_agents.start(
+        f"the task {HALF}", scripted_team(a=model), options=RunOptions(session_root=tmp_path)
+    )
     gate.wait_reached()
     run.say(f"and {HALF}{OTHER_HALF}, {HALF}")
     gate.open()
@@ -136,7 +133,7 @@ def test_what_a_person_says_is_made_whole(tmp_path: Path) -> None:
 
 def test_the_reason_of_a_stop_is_made_whole(tmp_path: Path) -> None:
     model = ScriptedModel(Turn("one two ", hang=True))
-    run = nb_agents.start("t", scripted_team(a=model), session_root=tmp_path)
+    run = nb_agents.start("t", scripted_team(a=model), options=RunOptions(session_root=tmp_path))
     wait_until(lambda: "two" in run.view.agents["a"].partial, WAIT_S, "words")
     run.stop(now=True, reason=f"enough {HALF}")
     finish(run)
@@ -161,7 +158,7 @@ stages:
     run = nb_agents.start(
         recipe=write(tmp_path, steps),
         config=scripted_team(a=model),
-        session_root=tmp_path / "sessions",
+        options=RunOptions(session_root=tmp_path / "sessions"),
         context={"given": f"v{HALF}{OTHER_HALF}{HALF}"},
     )
     wait_until(lambda: run.view.gates or run.is_over, WAIT_S, "the gate")

@@ -9,7 +9,7 @@ import pytest
 
 from nb_agents import RunCancelled, RunFailed
 from nb_agents import events as ev
-from nb_agents.agents import timing
+from nb_agents.agents import prompts
 from nb_agents.cancel import CancelPolicy, StopRequest
 from nb_agents.config.orchestrator import OrchestratorSpec
 from nb_agents.jupyter import text
@@ -151,7 +151,7 @@ def test_agents_are_told_to_wrap_up_near_the_end(tmp_path: Path, gate: Gate) -> 
     wait_until(lambda: run.view.notices)
     gate.open()
     finish(run)
-    assert prompt(a, 2).count(timing.WRAP_UP) == 1
+    assert prompt(a, 2).count(prompts.WRAP_UP) == 1
 
 
 def test_the_debug_log_tells_how_far_it_is(tmp_path: Path) -> None:

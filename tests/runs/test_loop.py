@@ -55,7 +55,7 @@ def test_who_gives_up_waiting_cancels_a_task_but_not_what_it_shields() -> None:
             told.append("ended")
 
     pending = submit(work)
-    assert entered.wait(10)
+    assert entered.wait(60)
     assert pending.cancel()
     post(go_on.set)
     wait_until(lambda: told == ["tidied up", "ended"])

@@ -15,13 +15,13 @@ import nb_agents
 from nb_agents import RunOptions, UserError
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelPolicy, StopRequest, StopResult
-from nb_agents.events.commands import Command, Continue, Pause, Say
+from nb_agents.events.turn_events import Command, Continue, Pause, Say
 from nb_agents.fold import fold
+from nb_agents.options import Timeout
 from nb_agents.runs import live_runs, loop
-from nb_agents.runs.interrupts import interrupt_calls, interrupts_held
 from nb_agents.runs.limits import stands_still
-from nb_agents.runs.loop import call, ensure_loop, post
-from nb_agents.runs.past_turn import PastTurn
+from nb_agents.runs.loop import call, ensure_loop, interrupt_calls, interrupts_held, post
+from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.turn import Turn as Writer
 from nb_agents.session import journal
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
@@ -147,14 +147,16 @@ def test_a_stop_and_a_start_from_a_tool_wait_for_nobody(tmp_path: Path) -> None:
     def tool() -> str:
         """Stop the run and start another."""
         model = ScriptedModel(Answer("other"))
-        other = nb_agents.start("t", scripted_team(a=model), session_root=tmp_path / "o")
+        other = nb_agents.start(
+            "t", scripted_team(a=model), options=RunOptions(session_root=tmp_path / "o")
+        )
         found.append(other.wait(WAIT_S))
         found.append(run.stop().status)
         return "done"
 
     model = ScriptedModel(Turn(calls=(Call("tool", {}),)), Answer("never"))
     team = scripted_team(a=model)
-    run = nb_agents.start("t", team, session_root=tmp_path / "s", tools=[tool])
+    run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path / "s"), tools=[tool])
     finish(run)
     assert (found, run.status) == (["other", "stopping"], "cancelled")
 
@@ -242,16 +244,16 @@ FORK = """
 import os, sys, nb_agents
 from nb_agents.testing import *
 def team(): return scripted_team(a=ScriptedModel(Answer("A")))
-first = nb_agents.start("t", team(), session_root=sys.argv[1]); first.wait(20)
+options = nb_agents.RunOptions(session_root=sys.argv[1])
+first = nb_agents.start("t", team(), options=options); first.wait(60)
 child = os.fork()
 if child == 0:
-    run = nb_agents.start("t", team(), session_root=sys.argv[1])
-    os._exit(0 if run.wait(20) == "A" and nb_agents.runs() == (run,) else 1)
+    run = nb_agents.start("t", team(), options=options)
+    os._exit(0 if run.wait(60) == "A" and nb_agents.runs() == (run,) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.timeout(60)
 def test_a_forked_child_has_runs_of_its_own(tmp_path: Path) -> None:
     argv = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=50)
@@ -275,11 +277,11 @@ def test_an_interrupt_within_start_comes_when_every_door_reaches_the_run(
             signal.raise_signal(signal.SIGINT)
             return original(*args, **kwargs)
 
-        before = live_runs.runs()
+        before = live_runs.local_runs()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(place, name, pressed)
             start(tmp_path / str(number), a=ScriptedModel(Answer("A")))
-        (run,) = [each for each in live_runs.runs() if each not in before][-1:]
+        (run,) = [each for each in live_runs.local_runs() if each not in before][-1:]
         assert finish(run).result == "A"
 
 
@@ -324,7 +326,7 @@ def test_old_runs_are_let_go_of_and_their_handles_go_on_working(
     before = old.view, old.receipt, old.timeline
     finish(start(tmp_path / "new", a=ScriptedModel(Answer("B's"))))
     assert old not in nb_agents.runs()
-    assert isinstance(old._turn, PastTurn)
+    assert isinstance(old._turn, TurnReader)
     assert (old.result, old.wait(), old.status) == ("A's", "A's", "completed")
     assert (old.view.answer, old.receipt) == (before[0].answer, before[1])
     assert old.timeline == before[2]
@@ -356,10 +358,11 @@ def test_an_unanswered_approval_stops_the_clock_of_who_waits_and_of_nobody_else(
     ]
     team = team.model_copy(update={"agents": tuple(agents)})
     options = RunOptions(
-        timeout=nb_agents.Timeout(seconds=0.6, on_timeout="cancel"),
+        session_root=tmp_path,
+        timeout=Timeout(seconds=0.6, on_timeout="cancel"),
         cancel=CancelPolicy(grace_timeout_s=0.0),
     )
-    run = nb_agents.start("t", team, session_root=tmp_path, options=options)
+    run = nb_agents.start("t", team, options=options)
     wait_until(lambda: run.view.gates)
     # Nobody answers: the team's time passes all the same.
     finish(run)

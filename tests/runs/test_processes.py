@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.runs.interrupts import interrupt_calls
+from nb_agents.runs.loop import interrupt_calls
 from nb_agents.session.history import load_session
 from tests.model_server import ModelServer, Reply
 from tests.team_kit import read_line, script, sessions
@@ -26,7 +26,7 @@ print("end", flush=True)
 def test_a_process_that_ends_stops_and_saves_its_runs_in_time(tmp_path: Path) -> None:
     with script(HANGING, tmp_path, "-X", "dev", "-W", "error") as process:
         assert read_line(process) == "end\n"
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
         assert (process.returncode, _without_slowness(errors)) == (0, [])
     (turn,) = load_session(sessions(tmp_path)[0]).turns
     assert turn.state == "incomplete (stopped)"
@@ -57,19 +57,19 @@ print("end", flush=True)
 def test_a_tool_that_hangs_for_ever_does_not_hold_up_the_exit(tmp_path: Path) -> None:
     with script(TOOL_THAT_HANGS, tmp_path) as process:
         assert read_line(process) == "end\n"
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (0, "")
     assert load_session(sessions(tmp_path)[0]).turns[0].view.stop
 
 
 LISTING_THAT_HANGS = """
 import time, nb_agents
-from nb_agents.runs import turn_files
+from nb_agents.runs import recorder
 from nb_agents.testing import *
 def hang(*args):
     print("listing", flush=True)
     time.sleep(60)
-turn_files.workspace_files = hang
+recorder.workspace_files = hang
 gate = Gate()
 wrote = Turn(calls=(Call("write_file", {"path": "x", "content": "y"}),))
 model = ScriptedModel(wrote, Turn(text="words so far ", gate=gate))
@@ -89,7 +89,7 @@ def test_a_process_that_ends_while_its_files_are_listed_has_saved_its_turn(
         assert read_line(process) == "listing\n"
         if end == "kill":
             process.kill()
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
         assert errors == ""
     path = sessions(tmp_path)[0] / "turn_1"
     before = json.loads((path / "metadata.json").read_bytes())
@@ -149,13 +149,13 @@ if MODE == "before":
     limit(resource.RLIM_INFINITY)
     run.save()
 else:
-    print(run.wait(10).startswith("first"))
+    print(run.wait(60).startswith("first"))
     print((run.path / "events.jsonl").stat().st_size == size + 10)
     print(json.loads((run.path / "metadata.json").read_text())["run_status"] == "in-progress")
     limit(resource.RLIM_INFINITY)
     run.save()
 empty.open()
-run.wait(10)
+run.wait(60)
 print(run.status == "completed", any("File too large" in n for n in run.view.notices), flush=True)
 """
 
@@ -163,7 +163,7 @@ print(run.status == "completed", any("File too large" in n for n in run.view.not
 @pytest.mark.parametrize("mode", ["before", "after"])
 def test_a_full_disk_is_told_kept_in_memory_and_written_later(tmp_path: Path, mode: str) -> None:
     with script(f"MODE = {mode!r}\n{FULL_DISK}", tmp_path) as process:
-        output, errors = process.communicate(timeout=15)
+        output, errors = process.communicate(timeout=60)
         assert (set(output.split()), errors) == ({"True"}, "")
     (turn,) = load_session(sessions(tmp_path)[0]).turns
     assert turn.is_complete and turn.warnings == ()
@@ -176,14 +176,14 @@ import asyncio, signal, sys, threading, nb_agents
 from nb_agents.testing import *
 from tests.model_server import wait_until
 from nb_agents import RunCancelled
-from nb_agents.runs import interrupts
+from nb_agents.runs import loop
 gate = Gate()
 b = ScriptedModel(Answer("B's", gate=gate))
 run = nb_agents.start("t", scripted_team(a=ScriptedModel(Turn(text="aaa ", HOW)), b=b))
 gate.wait_reached()
 wait_until(lambda: run.view.agents["a"].partial)
 def tell():
-    wait_until(lambda: len(interrupts._waits) >= COUNT)
+    wait_until(lambda: len(loop._waits) >= COUNT)
     print("ready", flush=True)
     wait_until(lambda: run.view.stop)
     level = run.view.stop.level
@@ -200,7 +200,7 @@ try:
     WAIT
 except RunCancelled as exc:
     print("cancelled", exc.receipt.source, sorted(exc.partial_answers.items()))
-print(interrupts._waits, signal.getsignal(signal.SIGINT) in interrupts._handlers, flush=True)
+print(loop._waits, signal.getsignal(signal.SIGINT) in loop._handlers, flush=True)
 """
 
 
@@ -241,7 +241,7 @@ def test_ctrl_c_stops_the_run_that_is_waited_for(tmp_path: Path, wait: str, pres
         assert read_line(process) == "requested\n"
         if presses == 2:
             process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=10)
+        output, errors = process.communicate(timeout=60)
         assert output.splitlines() == [
             "cancelled interrupt [('a', 'aaa '), ('b', \"B's\")]",
             "[] False",
@@ -271,7 +271,7 @@ async def main():
 asyncio.run(main())
 """
     with script(source, tmp_path) as process:
-        output, errors = process.communicate(timeout=15)
+        output, errors = process.communicate(timeout=60)
     assert (output.splitlines(), errors) == (["presented", "stopping-now", "cancelled 0"], "")
 
 
@@ -292,7 +292,7 @@ for n in range(3):
 print(run.status)
 """
         with script(source, tmp_path, "-X", "dev", "-W", "error") as process:
-            output, errors = process.communicate(timeout=20)
+            output, errors = process.communicate(timeout=60)
         assert (output, _without_slowness(errors), process.returncode) == ("cancelled\n", [], 0)
         server.wait_closed()
 

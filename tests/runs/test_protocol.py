@@ -7,31 +7,25 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 from pydantic_ai import exceptions as px
 
 import nb_agents
-from nb_agents import (
-    ApprovalConfig,
-    CancelPolicy,
-    ConfigError,
-    Retry,
-    RunCancelled,
-    RunFailed,
-    RunOptions,
-    TeamSpec,
-    Timeout,
-)
+from nb_agents import RunCancelled, RunFailed, RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.errors import UserError
-from nb_agents.jupyter.verbs import VERBS
+from nb_agents.errors import ConfigError, UserError
+from nb_agents.jupyter.verbs import VERBS, options_of
 from nb_agents.models.retry import retry_delay_s
-from nb_agents.runs.options import chosen_options
+from nb_agents.options import ApprovalConfig, CancelPolicy, Retry, Timeout
 from nb_agents.runs.run import Run
+from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.session.journal import read_journal
+from nb_agents.session.layout import TurnPaths
 from nb_agents.steps import GateView
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.view import RunStatus
@@ -50,7 +44,7 @@ def start(root: Path, *turns: Any, tools: Any = (), **options: Any) -> Run:
     """Start one agent that plays these turns, with these options."""
     team = scripted_team(None, a=ScriptedModel(*turns))
     return nb_agents.start(
-        "the task", team, session_root=root, tools=tools, options=RunOptions(**options)
+        "the task", team, tools=tools, options=RunOptions(**options, session_root=root)
     )
 
 
@@ -60,7 +54,7 @@ def at_work(gate: Gate) -> Turn:
 
 
 def wait_gate(run: Run) -> GateView:
-    wait_until(lambda: run.view.gates, 10, "a question")
+    wait_until(lambda: run.view.gates, 60, "a question")
     return next(iter(run.view.gates.values()))
 
 
@@ -157,12 +151,37 @@ def test_callbacks_may_ask_the_run_itself_and_are_async_if_they_like(tmp_path: P
     assert seen == [("completed", "A's")]
 
 
-@pytest.mark.parametrize("name", ["timeout", "policy"])
-def test_an_option_that_is_given_twice_is_refused(tmp_path: Path, name: str) -> None:
-    options = RunOptions(timeout=Timeout(seconds=1), cancel=CancelPolicy())
-    given: dict[str, Any] = {"timeout": 5.0} if name == "timeout" else {"policy": CancelPolicy()}
-    with pytest.raises(UserError, match=f"{name}= is given, and options= has it too"):
-        nb_agents.start("t", session_root=tmp_path, options=options, **given)
+GIVEN_TWICE: dict[str, tuple[str, Any]] = {
+    "--session-root": ("session_root", "here"),
+    "--orchestrator-timeout": ("timeout", 5.0),
+    "--from": ("from_turn", 1),
+    "--skip-unsupported": ("skip_unsupported", True),
+    "--debug": ("debug", True),
+}
+
+
+@pytest.mark.parametrize("flag", GIVEN_TWICE)
+def test_a_flag_beside_options_adds_to_them_and_is_refused_when_it_is_given_twice(
+    flag: str,
+) -> None:
+    name, value = GIVEN_TWICE[flag]
+    args = SimpleNamespace(**{"options": "mine", "debug": False, name: value})
+    policy = CancelPolicy()
+    made = options_of(args, {"mine": RunOptions(cancel=policy)})
+    assert made == replace(RunOptions(cancel=policy), **{name: value})
+    with pytest.raises(UserError, match=f"{flag} is given, and --options mine has it too"):
+        options_of(args, {"mine": made})
+
+
+def test_a_time_of_no_seconds_is_no_missing_one(tmp_path: Path) -> None:
+    options = options_of(SimpleNamespace(options=None, timeout=0.0, session_root=tmp_path), {})
+    with pytest.raises(ConfigError, match="must be a number over 0"):
+        nb_agents.start("t", options=options)
+
+
+def test_a_resume_begins_at_no_other_turn(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="from_turn names a turn to go on from"):
+        nb_agents.resume(options=RunOptions(session_root=tmp_path, from_turn=1))
 
 
 # Execution ---------------------------------------------------------------------------------------
@@ -197,7 +216,7 @@ def test_progress_counts_the_steps_of_a_recipe(tmp_path: Path, gate: Gate) -> No
         "  - {id: two, agent: a, prompt: p}\n"
     )
     team = scripted_team(None, a=ScriptedModel(Turn("words ", gate=gate)))
-    run = nb_agents.start(recipe=recipe, config=team, session_root=tmp_path)
+    run = nb_agents.start(recipe=recipe, config=team, options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     seen = run.progress
     assert (seen.current, seen.total, seen.message) == (1, 2, "two")
@@ -252,7 +271,7 @@ def test_a_recipe_begins_no_step_while_it_is_paused(tmp_path: Path, gate: Gate) 
         "  - {id: two, type: bash, command: 'true'}\n"
     )
     team = scripted_team(None, a=ScriptedModel(Turn("words ", gate=gate)))
-    run = nb_agents.start(recipe=recipe, config=team, session_root=tmp_path)
+    run = nb_agents.start(recipe=recipe, config=team, options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     run.pause()
     gate.open()
@@ -388,7 +407,7 @@ def test_a_stop_of_one_agent_takes_back_what_its_tool_asks(tmp_path: Path, gate:
 
     asking = ScriptedModel(Turn(calls=(Call("city", {}),)), Answer("A's"))
     team = scripted_team(None, a=asking, b=ScriptedModel(Answer("B's", gate=gate)))
-    run = nb_agents.start("the task", team, session_root=tmp_path, tools=[city])
+    run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path), tools=[city])
     wait_gate(run)
     run.stop(now=True, agent="a")
     wait_until(lambda: not run.view.gates and run.status == "in-progress")
@@ -405,7 +424,7 @@ def test_the_cell_line_has_the_same_verbs() -> None:
     assert {"stop", "pause", "continue", "approve", "deny", "answer", "log"} <= VERBS.keys()
 
 
-def test_a_resumed_run_keeps_its_options_but_for_those_that_are_given(
+def test_a_resumed_run_keeps_its_options_but_for_those_that_are_replaced(
     tmp_path: Path, gate: Gate
 ) -> None:
     told: list[Any] = []
@@ -414,7 +433,7 @@ def test_a_resumed_run_keeps_its_options_but_for_those_that_are_given(
     gate.wait_reached()
     run.stop(now=True)
     run.wait(WAIT_S, raise_on_stop=False)
-    again = run.resume(timeout=60.0)
+    again = run.resume(options=replace(run.options, timeout=60.0))
     again.wait(WAIT_S)
     assert (again.view.timeout_s, told) == (60.0, ["A's"])
 
@@ -527,7 +546,7 @@ def test_a_team_file_says_it_too(tmp_path: Path) -> None:
     agent = {"id": "a", "backend": {"type": "python", "instance": model}}
     retry = {"attempts": 1, "delay": 0.0, "backoff": "linear"}
     team = TeamSpec.model_validate({"agents": [agent], "retry": retry})
-    finish(nb_agents.start("t", team, session_root=tmp_path))
+    finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
     assert len(model.requests) == 2
     with pytest.raises(ValueError, match="backoff"):
         TeamSpec.model_validate({"agents": [agent], "retry": {"backoff": "cubic"}})
@@ -539,13 +558,14 @@ def test_a_team_file_says_how_its_runs_stop_and_who_approves(tmp_path: Path) -> 
     lines += "cancel: {grace_timeout: never, graceful: false, reason: too dear}\n"
     lines += "approval: {approvers: [ann, ben], required_approvals: 2, timeout: 60}\n"
     path.write_text(lines)
-    chosen = chosen_options(None, None, None, TeamSpec.from_file(path))
-    policy, approval = chosen.policy, chosen.options.approval
+    spec, paths = TeamSpec.from_file(path), TurnPaths(tmp_path / "s" / "turn_1")
+    turn_spec = TurnSpec("t", spec, paths)
+    policy, approval = turn_spec.cancel, turn_spec.approval
     assert (policy.grace_timeout_s, policy.graceful, policy.reason) == (None, False, "too dear")
     assert approval == ApprovalConfig(60, approvers=("ann", "ben"), required_approvals=2)
     own = CancelPolicy(grace_timeout_s=1)
-    assert chosen_options(None, None, own, TeamSpec.from_file(path)).policy is own
-    run = nb_agents.start("t", path, session_root=tmp_path / "sessions")
+    assert TurnSpec("t", spec, paths, options=RunOptions(cancel=own)).cancel is own
+    run = nb_agents.start("t", path, options=RunOptions(session_root=tmp_path / "sessions"))
     assert run.policy == policy
     run.stop(now=True)
     finish(run)

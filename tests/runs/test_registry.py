@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 import nb_agents
-from nb_agents import ConfigError
+from nb_agents import RunOptions
 from nb_agents.errors import (
+    ConfigError,
     SessionBusyError,
     StorageError,
     TaskError,
@@ -29,7 +30,7 @@ def gate() -> Gate:
 
 def _hold(root: Path, gate: Gate, session: str | None = None) -> nb_agents.Run:
     team = scripted_team(a=ScriptedModel(Answer("A's", gate=gate)))
-    return start("the task", team, session, session_root=root)
+    return start("the task", team, session, options=RunOptions(session_root=root))
 
 
 def test_runs_are_listed_oldest_first_and_found_by_any_of_their_names(
@@ -103,7 +104,12 @@ def test_a_session_that_is_run_here_is_busy_and_names_the_run(tmp_path: Path, ga
     with pytest.raises(SessionBusyError, match=f"run {run.id} in this kernel"):
         _hold(tmp_path, gate, "mine")
     with pytest.raises(SessionBusyError):
-        start("more", scripted_team(a=ScriptedModel()), continue_=True, session_root=tmp_path)
+        start(
+            "more",
+            scripted_team(a=ScriptedModel()),
+            continue_=True,
+            options=RunOptions(session_root=tmp_path),
+        )
     assert len(list((tmp_path / "mine").glob("turn_*"))) == 1
     gate.open()
     finish(run)
@@ -146,7 +152,7 @@ def test_continuing_shows_the_next_turn_the_conversation_and_the_workspaces(
 
     model = ScriptedModel(look, Answer("done"))
     team = scripted_team(a=model)
-    second = start("go on", team, continue_=True, session_root=tmp_path)
+    second = start("go on", team, continue_=True, options=RunOptions(session_root=tmp_path))
     finish(second)
     assert (second.session, second.turn, second.result) == (first.session, 2, "done")
     said = prompt(model, 0)
@@ -156,61 +162,81 @@ def test_continuing_shows_the_next_turn_the_conversation_and_the_workspaces(
     assert any("Restored session with 1 previous turn" in n for n in second.view.notices)
 
     third = ScriptedModel(Answer("ok"))
-    finish(start("and on", scripted_team(a=third), first.session, session_root=tmp_path))
+    finish(
+        start(
+            "and on",
+            scripted_team(a=third),
+            first.session,
+            options=RunOptions(session_root=tmp_path),
+        )
+    )
     assert "Assistant: done" in prompt(third, 0)
 
 
 def test_continuing_without_a_session_says_what_there_is(tmp_path: Path) -> None:
     team = scripted_team(a=ScriptedModel())
     with pytest.raises(UnknownSessionError, match="No session to continue"):
-        start("t", team, continue_=True, session_root=tmp_path)
+        start("t", team, continue_=True, options=RunOptions(session_root=tmp_path))
     with pytest.raises(UnknownSessionError, match="No session 'x'"):
-        start("t", team, "x", continue_=True, session_root=tmp_path)
+        start("t", team, "x", continue_=True, options=RunOptions(session_root=tmp_path))
 
 
 @pytest.mark.parametrize("task", ["", " \n\t"])
 def test_an_empty_task_is_refused(tmp_path: Path, task: str) -> None:
     with pytest.raises(TaskError):
-        start(task, scripted_team(a=ScriptedModel()), session_root=tmp_path)
+        start(task, scripted_team(a=ScriptedModel()), options=RunOptions(session_root=tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
 def test_a_timeout_that_is_none_is_refused(tmp_path: Path, timeout: float) -> None:
     with pytest.raises(ConfigError, match="orchestrator timeout is .* over 0"):
-        start("t", scripted_team(a=ScriptedModel()), session_root=tmp_path, timeout=timeout)
+        start(
+            "t",
+            scripted_team(a=ScriptedModel()),
+            options=RunOptions(session_root=tmp_path, timeout=timeout),
+        )
 
 
 def test_a_timeout_comes_from_the_call_else_from_the_team(tmp_path: Path, gate: Gate) -> None:
     gate.open()
     team = scripted_team(timeout_s=77, a=ScriptedModel(Answer("A's")))
-    assert start("t", team, session_root=tmp_path).progress.timeout_s == 77
-    run = start("t", team, session_root=tmp_path, timeout=5)
+    assert start("t", team, options=RunOptions(session_root=tmp_path)).progress.timeout_s == 77
+    run = start("t", team, options=RunOptions(session_root=tmp_path, timeout=5))
     assert run.progress.timeout_s == 5
     finish(run)
 
 
 def test_a_session_name_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="can't be a directory name"):
-        start("t", scripted_team(a=ScriptedModel()), "../out", session_root=tmp_path)
+        start(
+            "t",
+            scripted_team(a=ScriptedModel()),
+            "../out",
+            options=RunOptions(session_root=tmp_path),
+        )
 
 
 def test_a_root_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
-        start("t", scripted_team(a=ScriptedModel()), session_root=tmp_path / "file" / "below")
+        start(
+            "t",
+            scripted_team(a=ScriptedModel()),
+            options=RunOptions(session_root=tmp_path / "file" / "below"),
+        )
 
 
 def test_the_debug_log_tells_the_events_and_closes_with_the_run(tmp_path: Path) -> None:
     team = scripted_team(a=ScriptedModel(Answer("A's")))
-    run = start("t", team, session_root=tmp_path, debug=True)
+    run = start("t", team, options=RunOptions(session_root=tmp_path, debug=True))
     finish(run)
     log = (run.path / "debug.log").read_text()
     assert "AnswerGiven" in log and "TurnEnded" in log
 
 
 def test_without_a_team_three_demo_agents_start(tmp_path: Path) -> None:
-    run = start("t", session_root=tmp_path)
+    run = start("t", options=RunOptions(session_root=tmp_path))
     assert tuple(run.view.agents) == ("ada", "ben", "cleo")
     assert "no key" in run.view.notices[0] or "nobody's key" in run.view.notices[0]
     run.stop(now=True)
@@ -224,6 +250,6 @@ def test_votes_of_one_session_do_not_reach_the_next(tmp_path: Path) -> None:
     first = finish(start_team(tmp_path, a=a, b=b))
     again = ScriptedModel(Answer("new"), Vote("agent2"), Turn(text="fin 2"))
     team = scripted_team(a=again, b=again)
-    second = finish(start("t", team, first.session, session_root=tmp_path))
+    second = finish(start("t", team, first.session, options=RunOptions(session_root=tmp_path)))
     assert all("CURRENT_ANSWERS>\n(no answers yet)" in prompt(again, n) for n in (0,))
     assert second.status == "completed"

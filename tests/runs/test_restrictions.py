@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import ConfigError, TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
+from nb_agents.errors import ConfigError
 from nb_agents.jupyter import verbs
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import turns_of
@@ -39,7 +40,7 @@ def team(model: ScriptedModel, **keys: Any) -> TeamSpec:
 
 def begin(root: Path, *turns: Turn, **keys: Any) -> Run:
     spec = team(ScriptedModel(*turns, Answer("done")), **keys)
-    return nb_agents.start("the task", spec, session_root=root)
+    return nb_agents.start("the task", spec, options=RunOptions(session_root=root))
 
 
 def results(root: Path, *turns: Turn, **keys: Any) -> list[str]:
@@ -143,7 +144,7 @@ def test_tools_that_the_file_leaves_out_are_not_there(tmp_path: Path) -> None:
 def test_a_start_that_is_refused_leaves_nothing_on_disk(tmp_path: Path) -> None:
     spec = team(ScriptedModel(), forbidden_hosts=["*"])
     with pytest.raises(ConfigError, match="can't be enforced here"):
-        nb_agents.start("the task", spec, session_root=tmp_path)
+        nb_agents.start("the task", spec, options=RunOptions(session_root=tmp_path))
     assert not [turn for session in tmp_path.glob("session_*") for turn in turns_of(session)]
 
 
@@ -171,7 +172,7 @@ def test_the_check_and_the_start_say_the_same_of_tools(
     monkeypatch.setattr(verbs, "display", lambda data: shown.append(data["text/plain"]))
     monkeypatch.setattr(verbs, "show_table", lambda *_: None)
     spec = team(ScriptedModel(Answer("done")), **keys)
-    run = finish(nb_agents.start("the task", spec, session_root=tmp_path))
+    run = finish(nb_agents.start("the task", spec, options=RunOptions(session_root=tmp_path)))
     file = tmp_path / "team.json"
     agent = {"id": "a", "backend": {"type": "demo", **keys}}
     file.write_text(json.dumps({"agents": [agent]}))

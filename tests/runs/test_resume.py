@@ -11,6 +11,7 @@ import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.errors import ConfigError, SessionBusyError, StorageError, UserError
 from nb_agents.runs.loop import THREAD_NAME, call
@@ -33,7 +34,7 @@ def held(root: Path, *before: Turn, **others: Any) -> tuple[Run, ScriptedModel]:
     gate = Gate()
     model = ScriptedModel(*before, Turn(text="so far ", gate=gate), Answer("A's"))
     team = scripted_team(None, a=model, **others)
-    run = nb_agents.start("the task", team, session="s", session_root=root)
+    run = nb_agents.start("the task", team, session="s", options=RunOptions(session_root=root))
     gate.wait_reached()
     run.stop(now=True)
     run.wait(WAIT_S, raise_on_stop=False)
@@ -41,7 +42,7 @@ def held(root: Path, *before: Turn, **others: Any) -> tuple[Run, ScriptedModel]:
 
 
 def resumed(run: Run, **options: Any) -> Run:
-    again = run.resume(**options)
+    again = run.resume(options=RunOptions(**options))
     again.wait(WAIT_S, raise_on_stop=False)
     return again
 
@@ -81,12 +82,14 @@ def test_a_turn_is_resumed_again_and_again(tmp_path: Path) -> None:
     gates = [Gate() for _ in range(3)]
     turns = [Turn(text=f"{n} ", gate=gate) for n, gate in enumerate(gates)]
     model = ScriptedModel(Turn(calls=(WRITE,)), *turns, Answer("A's"))
-    run = nb_agents.start("t", scripted_team(None, a=model), "s", session_root=tmp_path)
+    run = nb_agents.start(
+        "t", scripted_team(None, a=model), "s", options=RunOptions(session_root=tmp_path)
+    )
     for gate in gates:
         gate.wait_reached()
         run.stop(now=True)
         run.wait(WAIT_S, raise_on_stop=False)
-        assert preview("s", tmp_path).calls == 1
+        assert preview("s", session_root=tmp_path).calls == 1
         run = run.resume()
     assert run.wait(WAIT_S) == "A's"
     assert [t.number for t in turns_of(tmp_path / "s")] == [1, 2, 3, 4]
@@ -101,7 +104,9 @@ def test_a_later_task_sees_a_resumed_turn_once(tmp_path: Path) -> None:
     resumed(run)
     model = ScriptedModel(Answer("next"))
     team = scripted_team(None, a=model)
-    nb_agents.start("More?", team, continue_=True, session_root=tmp_path).wait(WAIT_S)
+    nb_agents.start("More?", team, continue_=True, options=RunOptions(session_root=tmp_path)).wait(
+        WAIT_S
+    )
     said = prompt(model, 0)
     assert said.count("User: the task\n") == 1
     assert "INCOMPLETE" not in said
@@ -128,7 +133,7 @@ def test_an_agent_that_failed_while_others_lived_is_asked_again(tmp_path: Path) 
     wait_until(lambda: run.view.agents["a"].error)
     run.stop(now=True)
     run.wait(WAIT_S, raise_on_stop=False)
-    assert preview(run.session, tmp_path).asked_again == ("a", "b")
+    assert preview(run.session, session_root=tmp_path).asked_again == ("a", "b")
     again = resumed(run)
     assert again.status == "completed"
     assert a.requests[1] == a.requests[0]
@@ -143,7 +148,7 @@ def test_when_all_had_failed_all_try_again(tmp_path: Path) -> None:
     run = start(tmp_path, a=a, b=b)
     run.wait(WAIT_S, raise_on_stop=False)
     assert run.status == "failed"
-    told = preview(run.session, tmp_path)
+    told = preview(run.session, session_root=tmp_path)
     assert (told.asked_again, told.calls) == (("a",), 4)
     again = resumed(run)
     assert (again.status, again.result) == ("completed", "presented")
@@ -164,7 +169,9 @@ def test_that_all_tried_again_is_known_to_the_next_resume(
     b = ScriptedModel(
         _first_try(stopped_alone, gates["b"]), Turn(text="so far ", gate=gate), Vote("agent1")
     )
-    run = nb_agents.start("t", scripted_team(None, a=a, b=b), session_root=tmp_path)
+    run = nb_agents.start(
+        "t", scripted_team(None, a=a, b=b), options=RunOptions(session_root=tmp_path)
+    )
     if stopped_alone:
         for agent, held in gates.items():
             held.wait_reached()
@@ -210,13 +217,13 @@ def test_a_turn_that_ran_out_of_time_is_resumed_with_new_time(tmp_path: Path) ->
     gate = Gate()
     model = ScriptedModel(Turn(gate=gate, calls=(WRITE,)), Answer("A's"))
     team = scripted_team(0.2, a=model)
-    run = nb_agents.start("t", team, session_root=tmp_path)
+    run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     wait_until(lambda: run.view.stop)
     gate.open()
     run.wait(WAIT_S, raise_on_stop=False)
     assert load_session(run.path.parent).turns[-1].state == "incomplete (timed out)"
-    assert preview(run.session, tmp_path).tools_again == ("a: write_file",)
+    assert preview(run.session, session_root=tmp_path).tools_again == ("a: write_file",)
     again = resumed(run, timeout=60)
     assert (again.result, again.view.timeout_s, len(model.requests)) == ("A's", 60, 2)
 
@@ -225,16 +232,16 @@ def test_a_turn_that_ran_out_of_time_is_resumed_with_new_time(tmp_path: Path) ->
 def test_a_timeout_that_is_none_is_refused(tmp_path: Path, timeout: float) -> None:
     run, _ = held(tmp_path)
     with pytest.raises(ConfigError, match="must be a number over 0"):
-        run.resume(timeout=timeout)
+        run.resume(options=RunOptions(timeout=timeout))
 
 
 # Refusals
 
 
-def assert_refused(root: Path, error: type[Exception], words: str, **options: Any) -> None:
+def assert_refused(root: Path, error: type[Exception], words: str, **given: Any) -> None:
     before = sorted(p.name for p in (root / "s").glob("turn_*"))
     with pytest.raises(error, match=words):
-        nb_agents.resume("s", session_root=root, **options)
+        nb_agents.resume("s", options=RunOptions(session_root=root), **given)
     assert sorted(p.name for p in (root / "s").glob("turn_*")) == before
 
 
@@ -249,7 +256,7 @@ def test_a_complete_turn_is_refused(tmp_path: Path) -> None:
 def test_a_live_turn_is_refused(tmp_path: Path) -> None:
     gate = Gate()
     team = scripted_team(None, a=ScriptedModel(Answer("A's", gate=gate)))
-    run = nb_agents.start("t", team, "s", session_root=tmp_path)
+    run = nb_agents.start("t", team, "s", options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     assert_refused(tmp_path, SessionBusyError, "'s' is running already .run r[0-9]+ in this kernel")
     gate.open()
@@ -290,7 +297,9 @@ def in_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
         write_team(tmp_path, server)
         server.hold(after=1)
-        run = nb_agents.start("t", tmp_path / "team.json", "s", session_root=tmp_path)
+        run = nb_agents.start(
+            "t", tmp_path / "team.json", "s", options=RunOptions(session_root=tmp_path)
+        )
         server.wait_chunks(1)
         run.stop()
         server.release()
@@ -305,8 +314,8 @@ def write_team(root: Path, server: ModelServer, agent: str = "a", model: str = "
     (root / "team.json").write_text(json.dumps(data))
 
 
-def finish_s(root: Path, **options: Any) -> Run:
-    run = nb_agents.resume("s", session_root=root, **options)
+def finish_s(root: Path) -> Run:
+    run = nb_agents.resume("s", options=RunOptions(session_root=root))
     run.wait(WAIT_S)
     return run
 

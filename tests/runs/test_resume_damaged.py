@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.runs.resume import preview, resume
@@ -41,10 +42,14 @@ def test_a_recipe_whose_journal_was_cut_before_it_was_read_is_asked_for(tmp_path
     run = stopped_recipe(tmp_path)
     change(run, lambda line: line if line["kind"] == "turn_started" else None)
     team = scripted_team(worker=answering("Said."))
-    for what in (preview, partial(resume, config=team)):
+    options = RunOptions(session_root=tmp_path / "sessions")
+    for what in (
+        partial(preview, session_root=tmp_path / "sessions"),
+        partial(resume, config=team, options=options),
+    ):
         with pytest.raises(UserError, match="does not hold the recipe .* --recipe FILE"):
-            what("s", session_root=tmp_path / "sessions")
-    again = resume("s", team, tmp_path / "sessions", recipe=tmp_path / "main.yaml")
+            what("s")
+    again = resume("s", team, recipe=tmp_path / "main.yaml", options=options)
     assert finish(again).result == {"said": "Said."}
 
 
@@ -52,7 +57,9 @@ def team_at_its_second_call(root: Path) -> Run:
     gate = Gate()
     note = Call("write_file", {"path": "notes.md", "content": "kept"})
     model = ScriptedModel(Turn(calls=(note,)), Turn("half ", gate=gate))
-    run = nb_agents.start("t", scripted_team(ada=model), session="s", session_root=root)
+    run = nb_agents.start(
+        "t", scripted_team(ada=model), session="s", options=RunOptions(session_root=root)
+    )
     gate.wait_reached()
     run.stop(now=True)
     return finish(run)
@@ -76,8 +83,14 @@ def test_a_round_whose_messages_can_not_be_read_begins_anew(
     run = team_at_its_second_call(tmp_path)
     value = [BROKEN[what]] if field == "request" else BROKEN[what]
     change(run, lambda line: {**line, field: value} if field in line else line)
-    assert "Runs again: the round of ada (its journal is damaged)." in str(preview("s", tmp_path))
-    again = resume("s", scripted_team(ada=ScriptedModel(Answer("Done."))), tmp_path)
+    assert "Runs again: the round of ada (its journal is damaged)." in str(
+        preview("s", session_root=tmp_path)
+    )
+    again = resume(
+        "s",
+        scripted_team(ada=ScriptedModel(Answer("Done."))),
+        options=RunOptions(session_root=tmp_path),
+    )
     again.wait(WAIT_S, raise_on_stop=False)
     assert (again.status, again.result) == ("completed", "Done.")
     assert [e.number for e in events(again, ev.RoundStarted)][0] == 2
@@ -87,4 +100,6 @@ def test_a_round_whose_messages_can_not_be_read_begins_anew(
 def test_a_tool_call_of_a_strange_number_is_passed_over(tmp_path: Path, call_id: str) -> None:
     run = team_at_its_second_call(tmp_path)
     change(run, lambda line: {**line, "call_id": call_id} if "call_id" in line else line)
-    assert "Runs again: 1 model call cut or failed (ada)." in str(preview("s", tmp_path))
+    assert "Runs again: 1 model call cut or failed (ada)." in str(
+        preview("s", session_root=tmp_path)
+    )

@@ -27,16 +27,34 @@ from tests.runs.proof import (
 
 KEY = "sk-nobody-may-read-this"
 
-# Forks a process for each run from one that has everything imported and no thread yet.
+# Forks a process for each run from one that has everything imported, has asked a model once, for
+# which an SDK makes much ready, and has no thread yet.
 UNDERSTUDY = """
-import gc, os, signal, ssl, sys, threading
+import asyncio, gc, os, signal, ssl, sys, threading
 import nb_agents
-from nb_agents.models.providers import load
+from nb_agents.config.team import TeamSpec
+from nb_agents.models.providers import backend_for, http_client, load
 from nb_agents.session.journal import Journal
+from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.tools import ToolDefinition
+from tests.model_server import ModelServer, Reply, ToolCall
 load({"chatcompletion"})
 # Reading certificates anew would take a quarter of each run.
 context = ssl.create_default_context()
 ssl.create_default_context = lambda *args, **more: context
+
+async def rehearse(url):
+    backend = {"type": "chatcompletion", "base_url": url, "model": "m", "api_key": "k"}
+    [agent] = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]}).agents
+    parts = ToolCallPart("look", {}, "c1"), ToolReturnPart("look", "seen", "c1")
+    said = [ModelRequest.user_text_prompt("t"), ModelResponse([parts[0]]), ModelRequest([parts[1]])]
+    async with http_client() as client:
+        async with backend_for(agent, client).stream(said, [ToolDefinition(name="look")]) as reply:
+            async for _ in reply:
+                pass
+
+with ModelServer(default=Reply(text="So.", tool_calls=(ToolCall("look"),))) as server:
+    asyncio.run(rehearse(server.url))
 
 def play(verb, root, after):
     append, count = Journal.append, 0
@@ -47,11 +65,12 @@ def play(verb, root, after):
         if count == after:
             os.kill(os.getpid(), signal.SIGKILL)
     Journal.append = counted
+    options = nb_agents.RunOptions(session_root=root)
     if verb == "begin":
-        run = nb_agents.start("t", f"{root}/team.yaml", "s", session_root=root)
+        run = nb_agents.start("t", f"{root}/team.yaml", "s", options=options)
     else:
-        run = nb_agents.resume("s", session_root=root)
-    run.wait(15, raise_on_stop=False)
+        run = nb_agents.resume("s", options=options)
+    run.wait(60, raise_on_stop=False)
 
 assert threading.active_count() == 1
 gc.freeze()
@@ -145,7 +164,7 @@ def play_killed(stage: Stage, root: Path, after: int, again: int, reference: Con
         old, asked = all_events(root), len(mine.asked)
         if load_session(root / "s").turns[-1].is_complete:
             break  # killed after its last line: reading it brings its files up to date
-        told = preview("s", root)
+        told = preview("s", session_root=root)
         is_over = stage.play("resume", root, again)
         assert not set(lines_said(old)) & set(mine.asked[asked:])
         if is_over:
@@ -155,7 +174,7 @@ def play_killed(stage: Stage, root: Path, after: int, again: int, reference: Con
     assert KEY not in "".join(p.read_text() for p in (root / "s").rglob("*.*") if p.is_file())
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_run_that_is_killed_at_any_event_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     with stage() as one, stage() as other:
         write_team(tmp_path / "whole", one.theatre)

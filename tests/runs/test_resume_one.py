@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
@@ -20,7 +21,7 @@ def stopped_b(root: Path, b: ScriptedModel, gate: Gate, *a: Turn) -> Run:
     """A run of "a" and "b", in which "b" was stopped at the gate; "a" has come to its end."""
     model = ScriptedModel(Answer("A's"), *a)
     team = scripted_team(None, a=model, b=b)
-    run = nb_agents.start("the task", team, "s", session_root=root)
+    run = nb_agents.start("the task", team, "s", options=RunOptions(session_root=root))
     gate.wait_reached()
     run.stop(now=True, agent="b")
     run.wait(WAIT_S, raise_on_stop=False)
@@ -68,7 +69,7 @@ def test_a_turn_that_was_stopped_as_a_whole_later_lets_it_take_part_again(tmp_pa
     b = ScriptedModel(Turn(text="so far ", gate=gate), Answer("B's"), Vote("agent1"))
     a = ScriptedModel(Turn(text="hm ", gate=other), Answer("A's"), Vote("agent1"), PRESENTED)
     team = scripted_team(None, a=a, b=b)
-    run = nb_agents.start("the task", team, "s", session_root=tmp_path)
+    run = nb_agents.start("the task", team, "s", options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     other.wait_reached()
     run.stop(now=True, agent="b")
@@ -85,7 +86,9 @@ def test_a_turn_that_goes_on_without_it_says_so_and_keeps_its_words(tmp_path: Pa
     gate, other = Gate(), Gate()
     b = ScriptedModel(Turn(text="so far ", gate=gate))
     a = ScriptedModel(Turn(text="hm ", gate=other), Turn(text="hm ", gate=other), Answer("A's"))
-    run = nb_agents.start("t", scripted_team(None, a=a, b=b), "s", session_root=tmp_path)
+    run = nb_agents.start(
+        "t", scripted_team(None, a=a, b=b), "s", options=RunOptions(session_root=tmp_path)
+    )
     gate.wait_reached()
     other.wait_reached()
     run.stop(now=True, agent="b")
@@ -138,7 +141,9 @@ def test_while_the_run_goes_on_it_says_to_wait(tmp_path: Path) -> None:
     gate, other = Gate(), Gate()
     b = ScriptedModel(Turn(text="so far ", gate=gate))
     a = ScriptedModel(Answer("A's", gate=other), Vote("agent1"), PRESENTED)
-    run = nb_agents.start("the task", scripted_team(None, a=a, b=b), "s", session_root=tmp_path)
+    run = nb_agents.start(
+        "the task", scripted_team(None, a=a, b=b), "s", options=RunOptions(session_root=tmp_path)
+    )
     gate.wait_reached()
     run.stop(now=True, agent="b")
     wait_until(lambda: run.view.agents["b"].outcome is not None)

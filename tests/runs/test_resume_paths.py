@@ -12,12 +12,14 @@ import pytest
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import turns_of
 from nb_agents.session.manage import export_session, fork_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
+from nb_agents.tools.base import ToolContext
 from tests.recipes.live import begin, files_of, hold, let_go, over, ran, resume, wait_held, write
 from tests.team_kit import events, finish
 
@@ -83,7 +85,7 @@ def test_what_an_agent_was_told_of_its_workspace_is_right_after_a_resume(tmp_pat
     gate = Gate()
 
     @nb_agents.tool
-    def place(context: nb_agents.ToolContext) -> str:
+    def place(context: ToolContext) -> str:
         """Tell where the workspace is."""
         return str(context.workspace)
 
@@ -94,7 +96,7 @@ def test_what_an_agent_was_told_of_its_workspace_is_right_after_a_resume(tmp_pat
     model = ScriptedModel(Turn(calls=(Call("place"),)), Turn(gate=gate), writes, Answer("done"))
     keys = {"enable_mcp_command_line": True, "type": "python", "instance": model}
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": keys}]})
-    run = nb_agents.start("t", team, "s", session_root=tmp_path, tools=[place])
+    run = nb_agents.start("t", team, "s", options=RunOptions(session_root=tmp_path), tools=[place])
     gate.wait_reached()
     run.stop(now=True)
     finish(run)
@@ -123,7 +125,7 @@ def test_a_long_output_that_a_model_was_pointed_to_is_there_after_a_resume(tmp_p
     model = ScriptedModel(Turn(calls=(long,)), Turn(gate=gate), reads, Answer("done"))
     keys = {"enable_mcp_command_line": True, "type": "python", "instance": model}
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": keys}]})
-    run = nb_agents.start("t", team, "s", session_root=tmp_path)
+    run = nb_agents.start("t", team, "s", options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     run.stop(now=True)
     finish(run)
@@ -172,7 +174,9 @@ def test_a_turn_that_never_had_a_first_line_is_not_what_is_resumed(tmp_path: Pat
     run = stopped_in(begin(write(tmp_path, HELD)), "one")
     let_go(run, "one")
     (run.path.parent / "turn_2").mkdir()
-    again = finish(nb_agents.resume("s", run._team, tmp_path / "sessions"))
+    again = finish(
+        nb_agents.resume("s", run._team, options=RunOptions(session_root=tmp_path / "sessions"))
+    )
     assert (again.turn, again.status) == (3, "completed")
     assert events(again, ev.TurnStarted)[0].resumes == 1
 

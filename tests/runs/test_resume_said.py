@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.agents.replay import dump_messages
 from nb_agents.runs.run import Run
@@ -20,14 +21,14 @@ from tests.model_server import wait_until
 from tests.runs.proof import without_time
 from tests.team_kit import events, prompt
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 TEXT = "And in British English, please."
 NOTE = Call("write_file", {"path": "n.md", "content": "kept"})
 
 
 def begin(root: Path, **models: Any) -> Run:
     team = scripted_team(None, **models)
-    return nb_agents.start("the task", team, session="s", session_root=root)
+    return nb_agents.start("the task", team, session="s", options=RunOptions(session_root=root))
 
 
 def stop(run: Run) -> None:
@@ -138,7 +139,6 @@ def cast(gate: Gate | None = None) -> dict[str, ScriptedModel]:
     return {"ada": ScriptedModel(part("ada")), "ben": ScriptedModel(part("ben", gate))}
 
 
-@pytest.mark.timeout(60)
 def test_killed_at_any_event_after_it_was_said_it_is_heard_by_all_before_the_end(
     tmp_path: Path,
 ) -> None:
@@ -157,7 +157,8 @@ def test_killed_at_any_event_after_it_was_said_it_is_heard_by_all_before_the_end
         root = tmp_path / str(last)
         shutil.copytree(run.path.parent, root / "s", symlinks=True)
         (root / "s" / "turn_1" / "events.jsonl").write_bytes(b"".join(lines[:last]))
-        again = nb_agents.resume("s", scripted_team(None, **cast()), root)
+        team, options = scripted_team(None, **cast()), RunOptions(session_root=root)
+        again = nb_agents.resume("s", team, options=options)
         assert again.wait(WAIT_S) == "Final."
         heard = {a.id: (a.answer, a.heard) for a in again.view.agents.values()}
         assert heard == {"ada": ("ada heard.", 1), "ben": ("ben heard.", 1)}

@@ -7,13 +7,13 @@ comes to nothing, all of them fail, one is stopped alone.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.agents.replay import dump_messages
 from nb_agents.cancel import CancellationStatus, StopRequest
@@ -121,16 +121,15 @@ def given(root: Path, play: Play, after: int = 0, level: str = "graceful") -> Ru
     """Give a play, to its end or its stop."""
     _hands.append(Hand(after, LEVELS[level], play.alone))
     team = scripted_team(None, **play.models())
-    return over(nb_agents.start("t", team, "s", session_root=root))
+    return over(nb_agents.start("t", team, "s", options=RunOptions(session_root=root)))
 
 
-def resumed(run: Run, after: int = 0, **options: Any) -> Run:
+def resumed(run: Run, after: int = 0, agent: str = "") -> Run:
     """Go on with it, to its end or, after the event of that number, to its stop."""
     _hands.append(Hand(after, LEVELS["immediate"]))
-    return over(run.resume(**options))
+    return over(run.resume(agent=agent))
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", PLAYS)
 def test_after_a_stop_at_any_event_a_resume_does_what_was_said(tmp_path: Path, name: str) -> None:
     """Every second one is graceful; the resumption of every third is stopped, too."""
@@ -142,7 +141,7 @@ def test_after_a_stop_at_any_event_a_resume_does_what_was_said(tmp_path: Path, n
         again = 3 + after % 5 if after % 3 == 0 else 0
         # Where all fail, each resume is one more try.
         while run.status != "completed" and run.turn < 4:
-            old, told = all_events(root), preview("s", root)
+            old, told = all_events(root), preview("s", session_root=root)
             assert run.preview == told  # which its card tells
             run, is_cut, again = resumed(run, after=again), again > 0, 0
             assert run.view.notices[0] == str(told)
@@ -159,7 +158,7 @@ def test_one_whose_time_was_over_without_an_answer_goes_on_where_it_was(tmp_path
     run = start_by_rules(tmp_path, {"a": a, "b": b}, times)
     wait_until(lambda: run.view.agents["a"].error)
     over(run)
-    old, told = all_events(tmp_path, run.session), preview(run.session, tmp_path)
+    old, told = all_events(tmp_path, run.session), preview(run.session, session_root=tmp_path)
     held.open()
     gate.open()
     again = resumed(run)
@@ -178,7 +177,6 @@ steps:
 """
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("level", LEVELS)
 def test_after_a_stop_at_any_event_of_a_recipe_that_fails_a_resume_does_what_was_said(
     tmp_path: Path, level: str
@@ -189,14 +187,18 @@ def test_after_a_stop_at_any_event_of_a_recipe_that_fails_a_resume_does_what_was
         _hands.append(Hand(after, LEVELS[level]))
         worker = ScriptedModel(BROKEN, Turn(calls=(WRITE,)), BROKEN, BROKEN, Turn(text="well"))
         team = scripted_team(None, worker=worker)
-        return over(nb_agents.start(recipe=path, config=team, session="s", session_root=root))
+        return over(
+            nb_agents.start(
+                recipe=path, config=team, session="s", options=RunOptions(session_root=root)
+            )
+        )
 
     begun(tmp_path / "whole")
     for after in range(3, len(all_events(tmp_path / "whole"))):
         root = tmp_path / str(after)
         run = begun(root, after)
         while run.status != "completed" and run.turn < 8:
-            old, told = all_events(root), preview("s", root)
+            old, told = all_events(root), preview("s", session_root=root)
             assert run.preview == told
             run = resumed(run)
             assert_recipe_truthful(told, old, all_events(root)[len(old) :])
@@ -278,7 +280,7 @@ def test_one_that_failed_takes_part_again_in_a_turn_that_is_complete(
 ) -> None:
     run = given(tmp_path, PLAYS[name])
     assert run.status == "completed"
-    old, told = all_events(tmp_path), preview("s", tmp_path, agent="a")
+    old, told = all_events(tmp_path), preview("s", session_root=tmp_path, agent="a")
     again = resumed(run, agent="a")
     assert told.asked_again + told.begun_again == ("a",)
     assert_truthful(told, old, all_events(tmp_path)[len(old) :])

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import RunCancelled
+from nb_agents import RunCancelled, RunOptions
 from nb_agents import events as ev
 from nb_agents.agents.team_driver import Team
 from nb_agents.cancel import StopResult
 from nb_agents.errors import StorageError, UserError
 from nb_agents.jupyter.cards import card_bundle
-from nb_agents.runs import turn, turn_files
+from nb_agents.runs import recorder, turn
 from nb_agents.runs.loop import call
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session, load_turn
@@ -202,7 +202,7 @@ def test_a_defect_of_ours_is_raised_to_the_waiter_and_the_turn_is_saved(
 
 @pytest.mark.parametrize(
     "where, broken",
-    [(turn_files, "workspace_files"), (turn_files, "write_views"), (turn, "receipt")],
+    [(recorder, "workspace_files"), (recorder, "write_views"), (turn, "receipt")],
 )
 def test_waiters_are_told_whatever_breaks_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: ModuleType, broken: str, gate: Gate
@@ -226,7 +226,7 @@ def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
     def vanish(*args: object) -> None:
         raise FileNotFoundError(2, "gone")
 
-    monkeypatch.setattr(turn_files, "workspace_files", vanish)
+    monkeypatch.setattr(recorder, "workspace_files", vanish)
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     assert run.result == "A's"
     assert "The workspaces can't be listed: gone." in run.view.notices
@@ -235,13 +235,13 @@ def test_a_file_that_vanishes_while_the_workspaces_are_listed_stops_nothing(
 @pytest.fixture
 def listing(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Holds up the listing of the workspaces until it is set."""
-    go_on, list_now = threading.Event(), turn_files.workspace_files
+    go_on, list_now = threading.Event(), recorder.workspace_files
 
     def wait_and_list(*args: Any) -> ev.FilesListed:
         go_on.wait()
         return list_now(*args)
 
-    monkeypatch.setattr(turn_files, "workspace_files", wait_and_list)
+    monkeypatch.setattr(recorder, "workspace_files", wait_and_list)
     yield go_on
     go_on.set()
 
@@ -286,7 +286,9 @@ def test_the_next_turn_waits_for_the_files_of_the_one_before(
 
     def go_on() -> None:
         team = scripted_team(None, a=ScriptedModel(Answer("B's")))
-        begun.append(nb_agents.start("t", team, run.session, session_root=tmp_path))
+        begun.append(
+            nb_agents.start("t", team, run.session, options=RunOptions(session_root=tmp_path))
+        )
 
     thread = threading.Thread(target=go_on)
     thread.start()
@@ -298,7 +300,7 @@ def test_the_next_turn_waits_for_the_files_of_the_one_before(
 def test_waiters_are_told_when_the_workspaces_take_too_long_to_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: threading.Event
 ) -> None:
-    monkeypatch.setattr(turn_files, "LISTING_S", 0.01)
+    monkeypatch.setattr(recorder, "LISTING_S", 0.01)
     run = finish(start(tmp_path, a=ScriptedModel(Answer("A's"))))
     assert run.result == "A's"
     assert "The workspaces can't be listed within 0.01 s." in run.view.notices
@@ -314,7 +316,7 @@ def test_views_that_could_not_be_written_are_written_by_save(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(turn_files, "write_views", full)
+        patch.setattr(recorder, "write_views", full)
         gate.open()
         assert run.wait(WAIT_S) == "A's"
         assert any("run.save() tries again" in notice for notice in run.view.notices)
@@ -352,7 +354,7 @@ def test_an_immediate_stop_closes_every_connection(tmp_path: Path) -> None:
         backend = {"type": "chatcompletion", "model": "m", "base_url": server.url}
         agents = [{"id": f"a{n}", "backend": backend} for n in range(3)]
         team = nb_agents.TeamSpec.model_validate({"agents": agents})
-        run = nb_agents.start("t", team, session_root=tmp_path)
+        run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
         server.wait_open(3)
         server.wait_chunks(3)
         run.stop(now=True)
@@ -371,7 +373,7 @@ def test_the_words_kept_are_those_that_the_server_sent(tmp_path: Path) -> None:
         backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
         agents = [{"id": "a", "backend": backend}]
         team = nb_agents.TeamSpec.model_validate({"agents": agents})
-        run = nb_agents.start("t", team, session_root=tmp_path)
+        run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
         server.wait_chunks(40)
         wait_until(lambda: "w39" in run.view.agents["a"].partial)
         run.stop(now=True)
@@ -387,7 +389,7 @@ def test_the_words_of_a_dropped_stream_outlive_the_retry_that_hung(tmp_path: Pat
         team = nb_agents.TeamSpec.model_validate(
             {"agents": [{"id": "a", "backend": backend}], "retry": {"delay": 0.01}}
         )
-        run = nb_agents.start("t", team, session_root=tmp_path)
+        run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
         server.wait_until(lambda: server.count() == 2)
         run.stop(now=True)
         finish(run)
@@ -404,7 +406,7 @@ def test_the_words_of_a_dropped_stream_outlive_the_retry_that_hung(tmp_path: Pat
     with ModelServer(Reply(text="other", hang_after=1)) as server:
         backend["base_url"] = server.url
         team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
-        again = nb_agents.resume(run.session, team, session_root=tmp_path)
+        again = nb_agents.resume(run.session, team, options=RunOptions(session_root=tmp_path))
         server.wait_chunks(1)
         wait_until(lambda: again.view.agents["a"].partial == "other")
         again.stop(now=True)
@@ -424,7 +426,7 @@ def test_a_disk_that_is_full_at_the_start_is_a_storage_error_and_leaves_no_turn(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(turn_files, "write_views", full)
+        patch.setattr(recorder, "write_views", full)
         with pytest.raises(StorageError, match="No space left"):
             start(tmp_path, a=ScriptedModel(Answer("A's")))
     assert list(tmp_path.glob("*/turn_*")) == []

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nb_agents
-from nb_agents import CancelPolicy, TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.config.secret_names import is_distinctive
 from nb_agents.errors import ConfigError, NbAgentsError
 from nb_agents.jupyter.cards import card_bundle
+from nb_agents.options import CancelPolicy
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn as Writer
 from nb_agents.session.manage import export_session
@@ -29,12 +29,6 @@ KEY = "sk-live-8f3Kq0ZrTn6WbXy2Vd5Lm1Pc"
 TOKEN = 'tk"9\\x7Gh2/Qw+E4rT='  # JSON, Python and addresses write it in other words
 MCP_SERVER = Path(__file__).parent.parent / "tools" / "mcp_server.py"
 FORMS = [KEY, TOKEN, json.dumps(TOKEN)[1:-1], json.dumps(json.dumps(TOKEN)[1:-1])[1:-1]]
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -52,16 +46,18 @@ def start(root: Path, *turns: Any, tools: Any = (), **keys: Any) -> tuple[Run, S
     model = ScriptedModel(*turns, Answer("done"))
     backend = {"type": "python", "instance": model, "api_key": KEY, **keys}
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
-    run = nb_agents.start("t", team, session_root=root / "s", tools=list(tools), debug=True)
+    run = nb_agents.start(
+        "t", team, options=RunOptions(session_root=root / "s", debug=True), tools=list(tools)
+    )
     return run, model
 
 
-def start_real(root: Path, server: ModelServer, *replies: Reply, **options: Any) -> Run:
+def start_real(root: Path, server: ModelServer, *replies: Reply) -> Run:
     """Start one agent whose model is behind a server, which is given the key."""
     server.script("m", *replies)
     backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
-    return nb_agents.start("t", team, session_root=root / "s", debug=True, **options)
+    return nb_agents.start("t", team, options=RunOptions(session_root=root / "s", debug=True))
 
 
 def assert_nowhere(run: Run, caplog: pytest.LogCaptureFixture) -> None:
@@ -132,7 +128,7 @@ def test_a_model_is_told_what_its_tools_said_and_a_resume_tells_it_without_the_k
     assert f"it is {KEY}" in prompt(model, 1)
     run.stop(now=True)
     finish(run)
-    assert run.resume().wait(10) == "done"
+    assert run.resume().wait(60) == "done"
     assert "it is [key]" in prompt(model, 2) and KEY not in prompt(model, 2)
 
 
@@ -175,7 +171,9 @@ def test_what_a_command_writes_in_pieces_is_hidden_while_it_runs(
     finish(run)
     assert f"{KEY}\nafter" in prompt(model, 1)
     told = "".join(e.text for e in events(run, ev.ToolTold))
-    assert told.startswith("[key]") and "[key]\nafter\n".startswith(told)
+    # A half that is told alone, as a busy machine may, is hidden alone.
+    assert told.startswith("[key]")
+    assert "[key]\nafter\n".startswith(told.replace("[key][key]", "[key]"))
     assert KEY[:17] not in str(events(run))
     assert_nowhere(run, caplog)
 
@@ -190,7 +188,9 @@ def test_what_a_recipes_step_writes_is_hidden(
         f"echo {KEY}', output: said}}\n"
         "- {id: b, type: bash, command: 'echo {{said}} >&2; exit 4'}\n"
     )
-    run = nb_agents.start(recipe=write(tmp_path, body), session_root=tmp_path / "s", debug=True)
+    run = nb_agents.start(
+        recipe=write(tmp_path, body), options=RunOptions(session_root=tmp_path / "s", debug=True)
+    )
     finish(run)
     assert "".join(e.text for e in events(run, ev.OutputStreamed)).startswith("[key]\n[key]\n")
     assert "[key]" in (run.path / "recipe.yaml").read_text()
@@ -237,7 +237,9 @@ def test_a_key_that_is_set_while_the_run_goes_on_is_hidden_too(
             ],
         }
     )
-    run = finish(nb_agents.start("t", team, session_root=tmp_path / "s", tools=[prepare]))
+    run = finish(
+        nb_agents.start("t", team, options=RunOptions(session_root=tmp_path / "s"), tools=[prepare])
+    )
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
     assert f"My key is {KEY}." in prompt(model, 2)  # only what is written down is masked
     written = (run.path / "events.jsonl").read_text()
@@ -289,10 +291,12 @@ def test_what_a_hook_raises_is_told_without_the_key(
     backend = {"type": "python", "instance": model, "api_key": KEY}
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
     policy = CancelPolicy(before_cancel=hook, after_cancel=hook)
-    run = nb_agents.start("t", team, session_root=tmp_path / "s", policy=policy, debug=True)
+    run = nb_agents.start(
+        "t", team, options=RunOptions(session_root=tmp_path / "s", cancel=policy, debug=True)
+    )
     run.stop(reason=f"it says {KEY}")
     run.stop(now=True)
-    run.wait(10, raise_on_stop=False)
+    run.wait(60, raise_on_stop=False)
     assert sum("its [key]" in notice for notice in run.view.notices) == 2
     assert_nowhere(run, caplog)
 
@@ -308,7 +312,7 @@ def test_a_defect_is_told_and_raised_without_the_key(
 
     monkeypatch.setattr(Writer, "_run_driver", broken)
     run, _ = start(tmp_path)
-    run.wait(10, raise_on_stop=False)
+    run.wait(60, raise_on_stop=False)
     with pytest.raises(RuntimeError, match=r"defect of \[key\]") as caught:
         run.wait()
     assert TOKEN not in repr(caught.value.__cause__)
@@ -339,7 +343,7 @@ def test_a_file_that_names_a_secret_variable_in_a_wrong_place_is_refused_without
         file = tmp_path / "team.yaml"
         file.write_text(f"agents: [{{id: a, backend: {{{given}}}}}]")
         with pytest.raises(ConfigError) as caught:
-            nb_agents.start("t", str(file), session_root=tmp_path / "s")
+            nb_agents.start("t", str(file), options=RunOptions(session_root=tmp_path / "s"))
         assert not [form for form in FORMS if form in f"{caught.value}{caught.value!r}"]
 
 
@@ -362,4 +366,4 @@ def test_ordinary_words_that_are_keys_somewhere_stay(tmp_path: Path) -> None:
 
 def test_errors_of_ours_are_still_ours(tmp_path: Path) -> None:
     with pytest.raises(NbAgentsError, match="The task is empty"):
-        nb_agents.start("", session_root=tmp_path)
+        nb_agents.start("", options=RunOptions(session_root=tmp_path))

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import nb_agents
-from nb_agents import ConfigError, TeamSpec
+from nb_agents import RunOptions, TeamSpec
+from nb_agents.errors import ConfigError
 from nb_agents.jupyter.magic import chosen_team
 from tests.team_kit import finish
 
@@ -28,14 +29,16 @@ def mixed(tmp_path: Path) -> Path:
 def test_agents_that_can_not_run_stop_the_start_by_name(tmp_path: Path, mixed: Path) -> None:
     root = tmp_path / "sessions"
     with pytest.raises(ConfigError) as caught:
-        nb_agents.start("t", mixed, session_root=root)
+        nb_agents.start("t", mixed, options=RunOptions(session_root=root))
     assert "'coder'" in str(caught.value) and "'agi'" in str(caught.value)
     assert caught.value.line == 3
     assert not root.exists()
 
 
 def test_the_others_run_when_they_are_skipped_and_it_says_so(tmp_path: Path, mixed: Path) -> None:
-    run = nb_agents.start("t", mixed, session_root=tmp_path / "s", skip_unsupported=True)
+    run = nb_agents.start(
+        "t", mixed, options=RunOptions(session_root=tmp_path / "s", skip_unsupported=True)
+    )
     assert list(finish(run).view.agents) == ["ada"]
     assert run.status == "completed"
     assert "Ignored here: ui" in run.view.notices
@@ -44,7 +47,9 @@ def test_the_others_run_when_they_are_skipped_and_it_says_so(tmp_path: Path, mix
 
 
 def test_skipping_changes_nothing_where_all_can_run(tmp_path: Path) -> None:
-    run = finish(nb_agents.start("t", session_root=tmp_path, skip_unsupported=True))
+    run = finish(
+        nb_agents.start("t", options=RunOptions(session_root=tmp_path, skip_unsupported=True))
+    )
     assert len(run.view.agents) == 3
     assert not [n for n in run.view.notices if "Skipped" in n]
 
@@ -53,12 +58,18 @@ def test_nobody_left_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "team.yaml"
     path.write_text("agent:\n  backend: {type: codex}\n")
     with pytest.raises(ConfigError, match=r"None of its agents can run here: agent1 \(codex\)"):
-        nb_agents.start("t", path, session_root=tmp_path / "s", skip_unsupported=True)
+        nb_agents.start(
+            "t", path, options=RunOptions(session_root=tmp_path / "s", skip_unsupported=True)
+        )
     assert not (tmp_path / "s").exists()
 
 
 def test_one_model_is_a_run_of_one_agent(tmp_path: Path) -> None:
-    run = finish(nb_agents.start("t", TeamSpec.from_model("demo:"), session_root=tmp_path))
+    run = finish(
+        nb_agents.start(
+            "t", TeamSpec.from_model("demo:"), options=RunOptions(session_root=tmp_path)
+        )
+    )
     assert [(a.id, a.model) for a in run.view.agents.values()] == [("agent1", "demo")]
     assert run.status == "completed"
 
@@ -95,8 +106,10 @@ def test_those_that_are_only_called_are_skipped_too(tmp_path: Path) -> None:
     path = tmp_path / "team.yaml"
     path.write_text(CALLING)
     with pytest.raises(ConfigError, match="'helper' has backend type 'codex'.*--skip-unsupported"):
-        nb_agents.start("t", path, session_root=tmp_path / "s")
-    run = nb_agents.start("t", path, session_root=tmp_path / "s", skip_unsupported=True)
+        nb_agents.start("t", path, options=RunOptions(session_root=tmp_path / "s"))
+    run = nb_agents.start(
+        "t", path, options=RunOptions(session_root=tmp_path / "s", skip_unsupported=True)
+    )
     run.stop(now=True)
     assert finish(run).status == "cancelled"
     assert "Skipped, not supported here: coder (claude_code), helper (codex)" in run.view.notices
@@ -110,13 +123,14 @@ def test_a_run_without_those_that_can_not_run_resumes_without_them(
     path, steps, root = tmp_path / "team.yaml", tmp_path / "two.yaml", tmp_path / "s"
     path.write_text(CALLING)
     steps.write_text(RECIPE)
-    what = {"recipe": steps} if recipe else {"task": "t"}
-    run = nb_agents.start(config=path, session_root=root, skip_unsupported=True, **what)  # type: ignore[arg-type]
+    options = RunOptions(session_root=root, skip_unsupported=True)
+    task, given = ("", steps) if recipe else ("t", None)
+    run = nb_agents.start(task, path, recipe=given, options=options)
     run.stop(now=True)
     assert finish(run).status == "cancelled"
     if file_is_gone:
         path.unlink()
-    again = nb_agents.resume(session_root=root)
+    again = nb_agents.resume(options=RunOptions(session_root=root))
     again.stop(now=True)
     assert finish(again).status == "cancelled"
 
@@ -127,10 +141,10 @@ def test_an_agent_that_the_turn_had_is_not_skipped_by_its_resume(tmp_path: Path)
         "agents:\n  - {id: bob, backend: {type: demo}}\n  - {id: ada, backend: {type: demo}}\n"
     )
     steps.write_text(RECIPE)
-    run = nb_agents.start(config=path, recipe=steps, session_root=root)
+    run = nb_agents.start(config=path, recipe=steps, options=RunOptions(session_root=root))
     run.stop(now=True)
     finish(run)
     given = path.read_text().replace("ada, backend: {type: demo}", "ada, backend: {type: codex}")
     path.write_text(given)
     with pytest.raises(ConfigError, match="'ada' has backend type 'codex'"):
-        nb_agents.resume(config=path, session_root=root)
+        nb_agents.resume(config=path, options=RunOptions(session_root=root))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.errors import RunCancelled
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
@@ -148,7 +149,7 @@ def test_an_agent_that_is_called_again_waits_for_the_copy_of_the_one_before(tmp_
             ],
         }
     )
-    run = nb_agents.start("t", team, session_root=tmp_path, tools=[function])
+    run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path), tools=[function])
     wait_until(lambda: copies.begun == 1, WAIT_S, "the function")
     run.stop(now=True)
     finish(run)
@@ -171,7 +172,7 @@ def test_an_agent_beside_one_whose_function_goes_on_calls_it_all_the_same(tmp_pa
     held = Gate()
     b = ScriptedModel(Turn(gate=held, calls=(Call("block"),)), Answer("B's"))
     team = scripted_team(a=a, b=b)
-    run = nb_agents.start("t", team, session_root=tmp_path, tools=[function])
+    run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path), tools=[function])
     wait_until(lambda: copies.begun == 1, WAIT_S, "the function")
     run.stop(now=True, agent="a")
     wait_until(lambda: run.view.agents["a"].outcome, WAIT_S, "the end of a")

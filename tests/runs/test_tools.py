@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import ApprovalConfig, RunOptions, TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import UserError
+from nb_agents.options import ApprovalConfig
+from nb_agents.process import bubblewrap
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
-from nb_agents.tools import bubblewrap
 from tests.model_server import wait_until
 from tests.recipes.live import commands_alive, over, write
 from tests.team_kit import WAIT_S, events, finish, prompt
@@ -51,7 +52,9 @@ def start(root: Path, *turns: Any, tools: Any = (), **keys: Any) -> tuple[Run, S
     """Start one agent that plays these turns, and then answers."""
     model = ScriptedModel(*turns, Answer("done"))
     team = team_of(model, **keys)
-    return nb_agents.start("the task", team, session_root=root, tools=list(tools)), model
+    return nb_agents.start(
+        "the task", team, options=RunOptions(session_root=root), tools=list(tools)
+    ), model
 
 
 def shell_run(root: Path, *turns: Any, **keys: Any) -> tuple[Run, ScriptedModel]:
@@ -129,7 +132,11 @@ def test_each_kind_works_in_a_recipes_step(tmp_path: Path, family: Any) -> None:
     model = ScriptedModel(calls(call), Turn(text="done"))
     team = team_of(model, **keys)
     run = nb_agents.start(
-        recipe=recipe, config=team, session="s", session_root=tmp_path / "s", tools=[area]
+        recipe=recipe,
+        config=team,
+        session="s",
+        options=RunOptions(session_root=tmp_path / "s"),
+        tools=[area],
     )
     finish(run)
     assert run.result == {"said": "done"}
@@ -155,7 +162,9 @@ def test_what_tools_write_is_shown_at_the_step_that_calls_them(tmp_path: Path, s
     # Both of one agent, whose interpreter goes on from the first step to the second.
     model = ScriptedModel(calls(say), Turn(text="one"), calls(say), Turn(text="two"))
     team = team_of(model, enable_mcp_command_line=True)
-    run = nb_agents.start(recipe=recipe, config=team, session="s", session_root=tmp_path / "s")
+    run = nb_agents.start(
+        recipe=recipe, config=team, session="s", options=RunOptions(session_root=tmp_path / "s")
+    )
     for step in ("x", "y"):
         tail = lambda: step in run.view.agents and run.view.agents[step].tool_tail  # noqa: E731, B023
         wait_until(tail, WAIT_S, f"words at {step}", lambda: run.view)
@@ -192,7 +201,7 @@ def test_a_step_with_another_providers_model_takes_nothing_from_the_next(
         recipe=write(tmp_path, ANOTHERS_MODEL),
         config=team_of(model, **keys),
         session="s",
-        session_root=tmp_path / "s",
+        options=RunOptions(session_root=tmp_path / "s"),
         tools=[area],
     )
     finish(run)
@@ -240,7 +249,9 @@ def test_commands_that_are_not_confined_are_told_of_before_any_agent_works(
     told = machine(monkeypatch, tmp_path)
     models = [ScriptedModel(calls(run_command("echo hi")), Answer("done")) for _ in "ab"]
     keys = {"enable_mcp_command_line": True, "sandbox": machine is not with_a_persons_word}
-    run = nb_agents.start("the task", team_of(*models, **keys), session_root=tmp_path)
+    run = nb_agents.start(
+        "the task", team_of(*models, **keys), options=RunOptions(session_root=tmp_path)
+    )
     finish(run)
     assert [each.outcome for each in finished(run)] == ["ok" if runs else "error"] * 2
     notices = [n for n in run.view.notices if told in n]
@@ -259,7 +270,9 @@ def test_a_recipe_tells_of_it_before_its_first_step(
         "- {id: do, agent: worker, prompt: go, output: said}\n",
     )
     team = team_of(ScriptedModel(Turn(text="done")), enable_mcp_command_line=True)
-    run = nb_agents.start(recipe=recipe, config=team, session="s", session_root=tmp_path / "s")
+    run = nb_agents.start(
+        recipe=recipe, config=team, session="s", options=RunOptions(session_root=tmp_path / "s")
+    )
     finish(run)
     journal = (run.path / "events.jsonl").read_text("utf-8")
     assert journal.count(told) == 1
@@ -302,7 +315,7 @@ def test_while_a_team_plans_it_has_no_tool_that_changes_anything(tmp_path: Path)
             "orchestrator": {"coordination": {"enable_planning_mode": True}},
         }
     )
-    run = nb_agents.start("the task", team, session_root=tmp_path, tools=[area])
+    run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path), tools=[area])
     finish(run)
     assert [each.outcome for each in finished(run)][:2] == ["error", "error"]
     assert "no tool 'run_command'" in results(run)[0] and "no tool 'area'" in results(run)[1]
@@ -354,7 +367,9 @@ def test_a_key_of_the_team_is_not_in_what_is_asked_and_called(tmp_path: Path) ->
     team = TeamSpec.model_validate(
         {"agents": [{"id": "a", "backend": backend}], "callable_agents": [helper]}
     )
-    run = nb_agents.start("the task", team, session_root=tmp_path, tools=[repeat, log_in])
+    run = nb_agents.start(
+        "the task", team, options=RunOptions(session_root=tmp_path), tools=[repeat, log_in]
+    )
     for _ in ("repeat", "log_in"):
         [gate] = asked(run)
         run.decide(True, f"with {key}", gate=gate)
@@ -469,8 +484,9 @@ def test_the_time_in_which_a_person_is_asked_is_none_of_the_round(tmp_path: Path
             },
         }
     )
-    waits = RunOptions(approval=ApprovalConfig(timeout=1.5, auto_approve_on_timeout=True))
-    run = nb_agents.start("t", team, session_root=tmp_path, tools=[area], options=waits)
+    approval = ApprovalConfig(timeout=1.5, auto_approve_on_timeout=True)
+    waits = RunOptions(session_root=tmp_path, approval=approval)
+    run = nb_agents.start("t", team, tools=[area], options=waits)
     finish(run)
     assert (run.result, run.view.approvals[0].by) == ("done", "timeout")
     assert "of this round: 0 s" not in prompt(model, 1)
@@ -500,7 +516,7 @@ def test_a_stop_of_one_agent_ends_the_waiting_of_its_call(tmp_path: Path, now: b
     gate = Gate()
     other = ScriptedModel(Answer("B's", gate=gate), Vote("agent1"))
     team = team_of(asking, other, enable_mcp_command_line=True, tool_policy=ASK)
-    run = nb_agents.start("the task", team, session_root=tmp_path)
+    run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path))
     asked(run)
     run.stop(now=now, agent="a")
     wait_until(lambda: not run.view.gates, WAIT_S, "the end of the question", lambda: run.view)
@@ -516,7 +532,7 @@ def test_two_calls_at_once_are_two_gates_each_decided_by_its_name(tmp_path: Path
         ScriptedModel(calls(run_command("touch done")), Answer(n), Vote("agent1")) for n in "AB"
     ]
     team = team_of(*touch, enable_mcp_command_line=True, tool_policy=ASK)
-    run = nb_agents.start("the task", team, session_root=tmp_path)
+    run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path))
     gates = {gate.split(":")[0]: gate for gate in asked(run, 2)}
     assert set(gates) == {"a", "b"}
     run.decide(False, "no", gate=gates["b"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.errors import NbAgentsError
 from nb_agents.runs.resume import preview, resume
 from nb_agents.runs.run import Run
@@ -28,7 +29,9 @@ def stopped(root: Path) -> Run:
     """A turn that was stopped at its agent's second call."""
     gate = Gate()
     model = ScriptedModel(WRITE, Turn("half ", gate=gate))
-    run = nb_agents.start("t", scripted_team(ada=model), session="s", session_root=root / "all")
+    run = nb_agents.start(
+        "t", scripted_team(ada=model), session="s", options=RunOptions(session_root=root / "all")
+    )
     gate.wait_reached()
     run.stop(now=True)
     return finish(run)
@@ -36,7 +39,9 @@ def stopped(root: Path) -> Run:
 
 def complete(root: Path) -> Run:
     team = scripted_team(ada=ScriptedModel(WRITE, Answer("the answer")))
-    return finish(nb_agents.start("t", team, session="s", session_root=root / "all"))
+    return finish(
+        nb_agents.start("t", team, session="s", options=RunOptions(session_root=root / "all"))
+    )
 
 
 def looking(run: Run) -> ScriptedModel:
@@ -66,7 +71,11 @@ def litter(run: Run, root: Path) -> None:
 def go_on(root: Path, model: ScriptedModel, from_turn: int | None = None) -> Run:
     team = scripted_team(ada=model)
     return nb_agents.start(
-        "go on", team, session="s", session_root=root / "all", continue_=True, from_turn=from_turn
+        "go on",
+        team,
+        session="s",
+        options=RunOptions(session_root=root / "all", from_turn=from_turn),
+        continue_=True,
     )
 
 
@@ -97,9 +106,9 @@ def test_continue_reads_no_pipe_and_follows_no_link(
 def test_resume_reads_no_pipe_and_follows_no_link(tmp_path: Path) -> None:
     run = stopped(tmp_path)
     litter(run, tmp_path)
-    assert "Resumes turn 1" in str(preview("s", tmp_path / "all"))
+    assert "Resumes turn 1" in str(preview("s", session_root=tmp_path / "all"))
     model = looking(run)
-    again = resume("s", scripted_team(ada=model), tmp_path / "all")
+    again = resume("s", scripted_team(ada=model), options=RunOptions(session_root=tmp_path / "all"))
     again.wait(WAIT_S, raise_on_stop=False)
     assert again.status == "completed"
     assert "Not copied: ada/pipe (a pipe), ada/plots/cell_1_1.png (a pipe)." in again.view.notices
@@ -114,7 +123,7 @@ def test_what_is_no_file_is_named_at_the_end_of_the_turn_and_in_its_journal(
 ) -> None:
     gate = Gate()
     model = ScriptedModel(WRITE, Turn("half ", gate=gate), Answer("the answer"))
-    run = nb_agents.start("t", scripted_team(ada=model), session_root=tmp_path)
+    run = nb_agents.start("t", scripted_team(ada=model), options=RunOptions(session_root=tmp_path))
     gate.wait_reached()
     os.mkfifo(run.path / "workspaces" / "ada" / "a\nb")
     gate.open()
@@ -197,9 +206,10 @@ def test_whatever_stands_in_a_sessions_place_nobody_waits_for_it_or_follows_it(
     else:
         target.symlink_to(outside if is_folder else outside / "notes.md")
     model, resumed = looking(run), looking(run)
+    options = RunOptions(session_root=tmp_path / "all")
     for work in (
         lambda: export_session(session, tmp_path / "out.zip"),
-        lambda: resume("s", scripted_team(ada=resumed), tmp_path / "all").wait(WAIT_S),
+        lambda: resume("s", scripted_team(ada=resumed), options=options).wait(WAIT_S),
         lambda: go_on(tmp_path, model).wait(WAIT_S),
     ):
         try:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import nb_agents
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus
 from nb_agents.errors import UnknownSessionError, UserError
@@ -266,7 +265,3 @@ def test_a_process_that_died_was_not_cancelled(tmp_path: Path) -> None:
     assert not store.request_cancellation("s").changed
     store.mark_cancelled("s", cancelled_at_step="one")
     assert store.get_cancellation_status("s") is CANCELLED
-
-
-def test_the_names_are_public() -> None:
-    assert nb_agents.CancellationStatus is CancellationStatus

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session import manage
 from nb_agents.session.history import load_session
@@ -32,7 +33,9 @@ def session(tmp_path: Path) -> Path:
     """A session of three complete turns, each with a file."""
     for task in ("one", "two", "three"):
         team = scripted_team(a=ScriptedModel(WRITE, Answer(f"answer to {task}")))
-        nb_agents.start(task, config=team, session="s", session_root=tmp_path).wait()
+        nb_agents.start(
+            task, config=team, session="s", options=RunOptions(session_root=tmp_path)
+        ).wait()
     return tmp_path / "s"
 
 
@@ -163,7 +166,9 @@ def test_a_deleted_session_is_gone(session: Path) -> None:
 def test_a_live_session_is_neither_deleted_nor_renamed(tmp_path: Path) -> None:
     gate = Gate()
     team = scripted_team(a=ScriptedModel(Turn(text="wait ", gate=gate)))
-    run = nb_agents.start("t", config=team, session="live", session_root=tmp_path)
+    run = nb_agents.start(
+        "t", config=team, session="live", options=RunOptions(session_root=tmp_path)
+    )
     for attempt in (delete_session, lambda path: rename_session(path, "other")):
         with pytest.raises(SessionBusyError, match="turn 1 is live"):
             attempt(tmp_path / "live")
@@ -206,8 +211,7 @@ def test_continue_from_a_turn_goes_on_in_a_new_session(session: Path) -> None:
         config=scripted_team(a=model),
         session="s",
         continue_=True,
-        from_turn=1,
-        session_root=session.parent,
+        options=RunOptions(from_turn=1, session_root=session.parent),
     )
     assert run.wait() == "a fourth"
     assert (run.session != "s", run.turn) == (True, 2)
@@ -218,4 +222,6 @@ def test_continue_from_a_turn_goes_on_in_a_new_session(session: Path) -> None:
 
 def test_from_without_continue_is_a_sentence(session: Path) -> None:
     with pytest.raises(UserError, match="goes with --continue"):
-        nb_agents.start("x", session="s", from_turn=1, session_root=session.parent)
+        nb_agents.start(
+            "x", session="s", options=RunOptions(from_turn=1, session_root=session.parent)
+        )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
 from nb_agents.cancel import CancelPolicy
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
@@ -147,7 +148,9 @@ def test_turns_of_every_kind_load_in_one_session(
     session = stopped(tmp_path).path.parent
     model = ScriptedModel(Answer("Second."), Vote("agent1"), Answer("Second."))
     team = nb_agents.testing.scripted_team(ada=model)
-    run = nb_agents.start("more", team, session=session.name, session_root=tmp_path)
+    run = nb_agents.start(
+        "more", team, session=session.name, options=RunOptions(session_root=tmp_path)
+    )
     assert finish(run).turn == 2
     state = restored(massgen, session)
     assert [turn["turn"] for turn in state.previous_turns] == [1, 2]
@@ -293,7 +296,7 @@ def test_a_timed_out_session_that_was_resumed_loads(
     policy = CancelPolicy(grace_timeout_s=0.05)
     ada = ScriptedModel(Turn("Some words ", hang=True), Answer("In time."))
     run = finish(start(tmp_path, policy, timeout=0.7, ada=ada))
-    again = run.resume(timeout=60)
+    again = run.resume(options=RunOptions(timeout=60))
     assert over(again).result == "In time."
     state = restored(massgen, again.path.parent)
     told = theirs(state)
@@ -373,7 +376,9 @@ def test_a_run_goes_on_where_massgen_stopped(tmp_path: Path, massgen: ModuleType
     save(massgen, tmp_path)
     model = ScriptedModel(Answer("On."), Vote("agent1"), Answer("On."))
     team = nb_agents.testing.scripted_team(ada=model)
-    run = nb_agents.start("more", team, session="session_1", session_root=tmp_path)
+    run = nb_agents.start(
+        "more", team, session="session_1", options=RunOptions(session_root=tmp_path)
+    )
     assert finish(run).turn == 2
     read = "\n".join(str(part) for message in model.requests[0] for part in message.parts)
     assert "Because “so” 😀." in read and "ada's answer (voted for: ben)" in read

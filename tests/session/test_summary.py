@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.session import summary
+from nb_agents.session import views
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json, write_views
 from tests.session.turns import CANCELLED, COMPLETED, STOP, started, turn_paths, view_of, write_turn
@@ -91,7 +91,7 @@ def test_a_link_in_its_place_is_left_and_told(first: TurnPaths, tmp_path: Path) 
 def test_one_that_is_too_large_is_left_and_told(
     first: TurnPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summary, "MAX_BYTES", 1000)
+    monkeypatch.setattr(views, "MAX_SUMMARY_BYTES", 1000)
     first.summary.write_text("x" * 1001)
     [told] = end_second(first)
     assert "larger than 1000 bytes" in told

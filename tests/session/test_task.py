@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.session.layout import TurnPaths, claim_turn, give_back
-from nb_agents.session.task import find_task, go_on_in, settle, settle_dead
+from nb_agents.session.layout import (
+    TurnPaths,
+    claim_turn,
+    find_task,
+    give_back,
+    go_on_in,
+    settle,
+    settle_dead,
+)
 
 
 class KilledError(BaseException):

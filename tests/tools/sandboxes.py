@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nb_agents.config.tools import ToolKeys
-from nb_agents.tools import bubblewrap
-from nb_agents.tools.context import ToolContext
+from nb_agents.process import bubblewrap
+from nb_agents.tools.base import ToolContext
 from nb_agents.tools.sandbox import Sandbox, confinement
 
 # A sandbox that can be had and does not hold is a failure, and no reason to test nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nb_agents.errors import UserError
-from nb_agents.tools.approval import ApprovalConfig, Decision, Tally
+from nb_agents.tools.policy import ApprovalConfig, Decision, Tally
 
 
 def test_one_approval_decides_where_no_more_are_required() -> None:

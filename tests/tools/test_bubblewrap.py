@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.tools import bubblewrap
-from nb_agents.tools.bubblewrap import Unusable, installed, try_out
-from nb_agents.tools.readonly_devices import SHOWN
+from nb_agents.process import bubblewrap
+from nb_agents.process.bubblewrap import Unusable, installed, try_out
+from nb_agents.process.readonly_devices import SHOWN
 from tests.tools.sandboxes import User, needs_sandbox, user
 
 __all__ = ["user"]
@@ -51,7 +51,6 @@ def run(user: User, script: str) -> str:
 
 
 @needs_sandbox
-@pytest.mark.timeout(120)
 def test_nothing_but_its_own_places_can_be_written(user: User) -> None:
     (user.workspace / "file").touch()
     os.chown(user.workspace / "file", user.number, -1)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nb_agents.config.permissions import PermissionSpec
-from nb_agents.tools.call_permissions import judge
+from nb_agents.tools.policy import judge
 
 SAMPLE = {
     "deny": ["command(git push --force*)", "write_file(/etc/**)"],

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.config.command_rules import CommandRules
+from nb_agents.config.permissions import CommandRules
+from nb_agents.process.bubblewrap import shown_places
 from nb_agents.tools.base import ToolError
-from nb_agents.tools.bubblewrap import shown_places
 from nb_agents.tools.command_guard import CommandGuard, find_programs
 from nb_agents.tools.shell import Shell
 from tests.tools.sandboxes import Place, place, sandboxed

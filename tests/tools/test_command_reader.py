@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nb_agents.tools.command_reader import read_commands
+from nb_agents.tools.command_guard import read_commands
 
 BASH = shutil.which("bash") or "/bin/bash"
 

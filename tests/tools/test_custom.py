@@ -13,16 +13,15 @@ import pytest
 from anyio import to_thread
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelToken, bind
-from nb_agents.config.snapshot import snapshot
+from nb_agents.config.secrets import snapshot
 from nb_agents.config.tools import CustomToolSpec, ToolKeys
-from nb_agents.models.check_report import report_on
+from nb_agents.models.providers import report_on
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
-from nb_agents.tools.base import Tool
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import Tool, ToolContext
 from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.functions import NOTHING
 from tests.model_server import wait_until
@@ -36,7 +35,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import ToolContext
 
 
 @dataclass
@@ -540,7 +539,7 @@ def test_an_agent_calls_a_function_of_a_file_beside_the_teams(tmp_path: Path) ->
     call = Call("custom_tool__two_num_tool", {"x": 20, "y": 22})
     model = ScriptedModel(Turn(calls=(call,)), Answer("done"))
     team = with_model(TeamSpec.from_file(team_file(tmp_path)), model)
-    run = nb_agents.start("the task", team, session_root=tmp_path / "s")
+    run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path / "s"))
     finish(run)
     assert (run.status, run.result) == ("completed", "done")
     assert finished(run) == [("ok", "20 and 22\nmake 42")]
@@ -553,7 +552,7 @@ def test_an_agent_calls_a_function_of_a_file_beside_the_teams(tmp_path: Path) ->
 def test_the_view_has_the_last_piece_of_a_function_that_runs(tmp_path: Path, met: Meeting) -> None:
     model = ScriptedModel(Turn(calls=(Call("custom_tool__wait", {}),)), Answer("done"))
     team = with_model(TeamSpec.from_file(team_file(tmp_path)), model)
-    run = nb_agents.start("the task", team, session_root=tmp_path / "s")
+    run = nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path / "s"))
     wait_until(lambda: run.view.agents["a"].tool_tail == "first\n", WAIT_S, "the piece")
     met.let_go.set()
     finish(run)

@@ -21,18 +21,15 @@ from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.config.secrets import Secret
 from nb_agents.errors import UserError
 from nb_agents.masking import Mask
-from nb_agents.tools import data_file, data_store
-from nb_agents.tools.base import Tool, Toolbox, ToolResult
-from nb_agents.tools.call import ToolCall, calling
-from nb_agents.tools.context import ToolContext
-from nb_agents.tools.data_file import DEFAULT_NAMESPACE
-from nb_agents.tools.data_store import FILE_NAME, DataStore, Operation
+from nb_agents.tools import data_store
+from nb_agents.tools.base import Tool, Toolbox, ToolCall, ToolContext, ToolResult, calling
+from nb_agents.tools.data_store import DEFAULT_NAMESPACE, FILE_NAME, DataStore, Operation
 from nb_agents.tools.data_tools import AgentStore
 from tests.processes import line, python, tell
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 KEY = "sk-secret-1234567890"
 START = {"a": 1, "b": {"deep": [True, None, "é"]}, "ba": "text"}
 
@@ -290,7 +287,7 @@ def test_a_stop_ends_the_wait_for_others(store: DataStore, tmp_path: Path) -> No
 def test_others_are_waited_for_and_not_for_ever(
     store: DataStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_file, "WAIT_S", 0.2)
+    monkeypatch.setattr(data_store, "WAIT_S", 0.2)
     with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UserError, match="can't be used: database is locked"):
@@ -418,7 +415,7 @@ async def test_a_call_that_was_cut_is_done_again_without_complaint(
 
 
 def test_the_file_is_bounded(store: DataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_file, "MAX_FILE_BYTES", 200_000)
+    monkeypatch.setattr(data_store, "MAX_FILE_BYTES", 200_000)
     with pytest.raises(UserError, match="database or disk is full"):
         store.set("k", "x" * 300_000)
     assert store.get_all() == START

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.tools.environment import ORDINARY, agents_env, persons_env
-from nb_agents.tools.process import run_bash
+from nb_agents.process.command import run_bash
+from nb_agents.process.environment import ORDINARY, agents_env, persons_env
 
 # Of agents
 

@@ -30,13 +30,12 @@ from nb_agents.errors import UserError
 from nb_agents.events import ToolFinished
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
 from nb_agents.tools import functions
-from nb_agents.tools.base import MAX_RESULT_CHARS, Tool, Toolbox, ToolError, ToolResult
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import MAX_RESULT_CHARS, Tool, Toolbox, ToolContext, ToolError, ToolResult
 from nb_agents.tools.functions import NOTHING, find_functions, function_tool, is_marked, tool
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Meeting:

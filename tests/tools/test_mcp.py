@@ -18,8 +18,7 @@ from anyio import CancelScope, create_task_group, to_thread
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.tools import mcp, mcp_server
-from nb_agents.tools.base import Toolbox, ToolResult
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import Toolbox, ToolContext, ToolResult
 from nb_agents.tools.mcp import McpServers, tool_name
 from tests.model_server import wait_until
 from tests.processes import line, python
@@ -412,7 +411,7 @@ import os, signal, sys, anyio
 from pathlib import Path
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.tools.base import Toolbox
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import ToolContext
 from nb_agents.tools.mcp import McpServers
 
 script, alive, other, how = sys.argv[1:]

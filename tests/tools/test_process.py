@@ -17,9 +17,9 @@ import anyio
 import pytest
 from anyio import create_task_group, to_thread
 
+from nb_agents.process import command
+from nb_agents.process.command import Finished, run_bash, run_command
 from nb_agents.runs.loop import submit
-from nb_agents.tools import process
-from nb_agents.tools.process import Finished, run_bash, run_command
 from tests.model_server import wait_until
 from tests.processes import line, python
 
@@ -158,7 +158,7 @@ async def test_a_character_in_two_pieces_is_one_and_bad_bytes_are_replaced(famil
 async def test_output_beyond_the_bound_is_counted_and_dropped(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "MAX_KEPT_BYTES", 1000)
+    monkeypatch.setattr(command, "MAX_KEPT_BYTES", 1000)
     done = await family.run("yes | head -c 5000000; yes no | head -c 1001 >&2; printf é")
     assert done.exit_code == 0
     assert done.output == "y\n" * 500 + "\n[cut: 5000002 bytes in all; the first 1000 are kept]\n"
@@ -169,7 +169,7 @@ async def test_output_beyond_the_bound_is_counted_and_dropped(
 async def test_endless_output_neither_fills_memory_nor_blocks_the_loop_or_a_stop(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "MAX_KEPT_BYTES", 100_000)
+    monkeypatch.setattr(command, "MAX_KEPT_BYTES", 100_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     await family.stopped("echo ready; yes & yes >&2")
     assert family.is_gone()
@@ -265,9 +265,9 @@ async def test_a_command_does_not_outlive_its_supervisor(family: Family, number:
 async def test_a_supervisor_that_hangs_holds_up_no_stop(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "TERM_GRACE_S", 0.1)
-    monkeypatch.setattr(process, "KILL_WAIT_S", 0)
-    monkeypatch.setattr(process, "_MARGIN_S", 0.1)
+    monkeypatch.setattr(command, "TERM_GRACE_S", 0.1)
+    monkeypatch.setattr(command, "KILL_WAIT_S", 0)
+    monkeypatch.setattr(command, "_MARGIN_S", 0.1)
     await family.stopped("sleep 1000 & kill -STOP $PPID; echo ready; sleep 1000")
     family.wait_gone()
 
@@ -318,7 +318,7 @@ async def test_the_supervisor_is_reaped(family: Family) -> None:
 STARTER = """
 import os, signal, sys, anyio
 from pathlib import Path
-from nb_agents.tools.process import run_bash
+from nb_agents.process.command import run_bash
 script, folder, mode = sys.argv[1:]
 folder = Path(folder)
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # like an idle kernel

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from anyio import create_task_group, to_thread
 
+from nb_agents.process import environment
 from nb_agents.tools import python as cells_module
-from nb_agents.tools import python_kernel, scratch
-from nb_agents.tools.base import ToolError
-from nb_agents.tools.call import ToolCall, calling
-from nb_agents.tools.output_log import MAX_SHOWN_CHARS
-from nb_agents.tools.plots import Plot, next_number, png, write_plots
-from nb_agents.tools.python import PythonCells
+from nb_agents.tools import python_kernel
+from nb_agents.tools.base import ToolCall, ToolError, calling
+from nb_agents.tools.python import Plot, PythonCells, next_number, png, write_plots
 from nb_agents.tools.sandbox import Confinement
+from nb_agents.tools.shell import MAX_SHOWN_CHARS
 from tests.model_server import wait_until
 from tests.processes import line, python
 from tests.tools.sandboxes import Place, both, place, sandboxed
@@ -47,7 +46,7 @@ async def cells(place: Place) -> AsyncIterator[PythonCells]:
 def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give the directory that interpreters have theirs in; none but the test's own are there."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        monkeypatch.setattr(scratch, "PLACE", folder)
+        monkeypatch.setattr(environment, "PLACE", folder)
         yield Path(folder)
 
 
@@ -290,11 +289,11 @@ STARTER = """
 import sys, anyio
 from pathlib import Path
 from nb_agents.config.tools import ToolKeys
-from nb_agents.tools import scratch
-from nb_agents.tools.context import ToolContext
+from nb_agents.process import environment
+from nb_agents.tools.base import ToolContext
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Sandbox
-folder, scratch.PLACE, mode, code = sys.argv[1:]
+folder, environment.PLACE, mode, code = sys.argv[1:]
 root = Path(folder)
 tell = lambda text: print(text, end="", flush=True)
 context = ToolContext("a", root, [], root, root / "kept", [], tell)
@@ -310,12 +309,12 @@ def test_an_interpreter_dies_with_the_kernel(place: Place, family: Family, folde
         assert line(starter) == "ready"
         assert not family.is_gone()
         assert len(os.listdir(folders)) == 1
-        scratch.remove_leftovers()
+        environment.remove_leftovers()
         assert len(os.listdir(folders)) == 1
         starter.kill()
         family.wait_gone()
         starter.wait()
-    scratch.remove_leftovers()
+    environment.remove_leftovers()
     assert os.listdir(folders) == []
 
 
@@ -340,7 +339,6 @@ async def test_python_that_cannot_be_confined_is_not_run(place: Place) -> None:
 # Plots
 
 
-@pytest.mark.timeout(60)  # in a new home, matplotlib looks at every font of the machine
 @both
 async def test_figures_come_back_as_png_files_of_the_workspace(
     place: Place, cells: PythonCells

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import nb_agents
-from nb_agents import TeamSpec
+from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
@@ -93,7 +93,7 @@ def start(root: Path, server: dict[str, Any], *models: ScriptedModel) -> Run:
         for name, model in zip("ab", models, strict=False)
     ]
     team = TeamSpec.model_validate({"agents": agents})
-    return nb_agents.start("the task", team, session_root=root / "sessions")
+    return nb_agents.start("the task", team, options=RunOptions(session_root=root / "sessions"))
 
 
 def played(root: Path, server: dict[str, Any], *calls: Call) -> list[ev.ToolFinished]:

@@ -6,7 +6,7 @@ import pytest
 
 from nb_agents.config.tools import ToolKeys
 from nb_agents.tools import run_tools
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import ToolContext
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
 
 pytestmark = pytest.mark.anyio

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.tools import bubblewrap
-from nb_agents.tools.base import ToolError
-from nb_agents.tools.context import ToolContext
-from nb_agents.tools.process import Finished
+from nb_agents.process import bubblewrap
+from nb_agents.process.command import Finished
+from nb_agents.tools.base import ToolContext, ToolError
 from nb_agents.tools.sandbox import Sandbox, confinement
 from tests.tools.sandboxes import Place, both, needs_sandbox, place, sandboxed
 

@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 import nb_agents
+from nb_agents import RunOptions
+from nb_agents.process import environment
+from nb_agents.process.environment import ScratchFolder, remove_leftovers
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
-from nb_agents.tools import scratch
-from nb_agents.tools.scratch import ScratchFolder, remove_leftovers
 from tests.processes import BOUND_BY_PERMISSIONS, line, output, python
 from tests.team_kit import finish
 
 LEAVE = """
 import os, signal, sys
-from nb_agents.tools import scratch
-scratch.PLACE = sys.argv[1]
-folder = scratch.ScratchFolder()
+from nb_agents.process import environment
+environment.PLACE = sys.argv[1]
+folder = environment.ScratchFolder()
 (folder.path / "deep").mkdir()
 (folder.path / "deep" / "file").touch()
 (folder.path / "link").symlink_to(sys.argv[2])
@@ -29,9 +30,9 @@ signal.pause()
 
 REMOVE = """
 import sys
-from nb_agents.tools import scratch
-scratch.PLACE = sys.argv[1]
-scratch.remove_leftovers()
+from nb_agents.process import environment
+environment.PLACE = sys.argv[1]
+environment.remove_leftovers()
 """
 
 
@@ -39,7 +40,7 @@ scratch.remove_leftovers()
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "tmp"
     path.mkdir()
-    monkeypatch.setattr(scratch, "PLACE", str(path))
+    monkeypatch.setattr(environment, "PLACE", str(path))
     return path
 
 
@@ -79,7 +80,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(place: Path, oth
     strange[1].mkdir()
     strange[2].mkdir()
     (place / "nb_agents_link").symlink_to(others)
-    (others / scratch._LOCK).touch()
+    (others / environment._LOCK).touch()
     _leave_one(place, others)
     # As somebody whom the permissions bind: its owner had taken them away.
     output(REMOVE, place, before=BOUND_BY_PERMISSIONS)
@@ -91,12 +92,12 @@ def test_the_next_run_removes_what_a_killed_kernel_left(place: Path, others: Pat
     _leave_one(place, others)
     assert len(os.listdir(place)) == 1
     team = scripted_team(a=ScriptedModel(Answer("done")))
-    finish(nb_agents.start("t", team, session_root=place.parent / "sessions"))
+    finish(nb_agents.start("t", team, options=RunOptions(session_root=place.parent / "sessions")))
     assert os.listdir(place) == []
 
 
 def test_a_place_that_can_not_be_read_holds_up_nobody(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scratch, "PLACE", str(place / "missing"))
+    monkeypatch.setattr(environment, "PLACE", str(place / "missing"))
     remove_leftovers()

@@ -13,9 +13,8 @@ from anyio import create_task_group, to_thread
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.config.secrets import Secret
 from nb_agents.masking import Mask
-from nb_agents.tools.call import ToolCall, calling
-from nb_agents.tools.output_log import MAX_SHOWN_CHARS
-from nb_agents.tools.shell import Shell
+from nb_agents.tools.base import ToolCall, calling
+from nb_agents.tools.shell import MAX_SHOWN_CHARS, Shell
 from tests.model_server import wait_until
 from tests.processes import line, python
 from tests.tools.sandboxes import Place, both, place
@@ -184,7 +183,7 @@ STARTER = """
 import sys, anyio
 from pathlib import Path
 from nb_agents.config.tools import ToolKeys
-from nb_agents.tools.context import ToolContext
+from nb_agents.tools.base import ToolContext
 from nb_agents.tools.sandbox import Sandbox
 from nb_agents.tools.shell import Shell
 folder, mode, command = sys.argv[1:]

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nb_agents.config.command_limits import CommandLimits
-from nb_agents.tools.process import Finished, run_command
+from nb_agents.config.permissions import CommandLimits
+from nb_agents.process.command import Finished, run_command
 from tests.tools.sandboxes import User, needs_sandbox, user
 from tests.tools.test_process import PLAIN
 
@@ -74,7 +74,6 @@ def run(user: User, request: pytest.FixtureRequest) -> Runner:
     return Runner(user, request.param)
 
 
-@pytest.mark.timeout(40)
 @pytest.mark.parametrize("script, limits, name", ENDED)
 async def test_a_command_beyond_a_limit_is_ended_and_the_limit_is_told(
     run: Runner, script: str, limits: dict[str, int], name: str

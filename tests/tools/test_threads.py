@@ -6,12 +6,12 @@ from threading import Event
 import anyio
 import pytest
 
-from nb_agents.tools.call import ToolCall, calling
-from nb_agents.tools.threads import Work, still_runs
+from nb_agents.tools.base import ToolCall, calling
+from nb_agents.tools.threads import ThreadCall, still_runs
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Held:
@@ -43,7 +43,7 @@ async def cut(agent: str, held: Held, cleanup_s: float, *, ends: bool = False) -
     async with anyio.create_task_group() as group:
         with calling(ToolCall(agent)) as attempt, anyio.CancelScope() as scope:
             group.start_soon(cancel)
-            await Work("f").run(held, cleanup_s)
+            await ThreadCall("f").run(held, cleanup_s)
     assert scope.cancelled_caught
     return attempt.thread
 
@@ -52,7 +52,7 @@ async def test_a_call_that_is_cancelled_before_it_begins_is_never_made() -> None
     made: list[str] = []
     with calling(ToolCall("a")) as attempt, anyio.CancelScope() as scope:
         scope.cancel()
-        await Work("f").run(lambda: made.append("made"), 1.0)
+        await ThreadCall("f").run(lambda: made.append("made"), 1.0)
     assert scope.cancelled_caught
     assert (made, attempt.thread) == ([], 0)
 
@@ -86,7 +86,7 @@ async def test_only_a_copy_of_its_own_is_waited_for(
 
     async def call() -> None:
         with calling(ToolCall(agent)):
-            made.append(await Work(tool, tell=told.append).run(lambda: "made", 0.01))
+            made.append(await ThreadCall(tool, tell=told.append).run(lambda: "made", 0.01))
 
     async with anyio.create_task_group() as group:
         group.start_soon(call)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.disk.directory import Directory
 from nb_agents.tools import workspace
-from nb_agents.tools.base import Toolbox, ToolResult
-from nb_agents.tools.call import ToolCall, calling
+from nb_agents.tools.base import Toolbox, ToolCall, ToolResult, calling
 from nb_agents.tools.workspace import Workspace
 
 NAMES = ("list_files", "read_file", "write_file", "edit_file", "delete_file")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from nb_agents.process.writable import NEVER_WRITTEN, WritablePath
 from nb_agents.tools.base import Toolbox, ToolResult
 from nb_agents.tools.workspace import Workspace
-from nb_agents.tools.writable import NEVER_WRITTEN, WritablePath
 
 
 class Project:

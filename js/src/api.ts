@@ -1,0 +1,149 @@
+/** The server extension under /nb-agents, as the plugin uses it. */
+
+import { ServerConnection } from "@jupyterlab/services";
+import type { Status } from "./state";
+
+/** A live run, as the server lists it. Its texts are a model's or a person's. */
+export interface Run {
+  /** The turn as the server calls it. */
+  readonly id: string;
+  readonly session: string;
+  readonly turn: number;
+  readonly task: string;
+  /** Python's word, such as "awaiting". */
+  readonly status: string;
+  readonly state: Status;
+  /** How it stands, for a person. */
+  readonly says: string;
+  readonly cost: number | null;
+}
+
+/** A turn of a session, by what its files say. */
+export interface Turn {
+  readonly id: string;
+  readonly turn: number;
+  readonly task: string;
+  readonly state: string;
+  readonly is_live: boolean;
+  /** Unix seconds. */
+  readonly updated_at: number | null;
+  readonly cost: number | null;
+}
+
+export interface Session {
+  readonly id: string;
+  readonly session: string;
+  readonly turns: readonly Turn[];
+}
+
+/** Why something was refused, in a sentence for the person. */
+export class Refused extends Error {}
+
+export class Api {
+  constructor(private readonly settings: ServerConnection.ISettings) {}
+
+  /** List the live runs of this user; nothing where the server has no such extension. */
+  async runs(): Promise<readonly Run[] | undefined> {
+    const response = await this.request("runs", {});
+    if (response.status === 404) return undefined;
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    return (await response.json()) as Run[];
+  }
+
+  /** List the sessions below the server's root and beside the notebooks of these folders. */
+  sessions(folders: readonly string[]): Promise<readonly Session[]> {
+    const query = new URLSearchParams(folders.map((folder) => ["folder", folder]));
+    return this.json(`sessions?${query}`);
+  }
+
+  /** Read how a turn stands. */
+  turn(id: string): Promise<Run> {
+    return this.json(`runs/${address(id)}`);
+  }
+
+  /** Go on with an incomplete turn; resolves to the turn that does. */
+  resume(id: string): Promise<{ readonly id: string }> {
+    return this.json(`runs/${address(id)}/resume`, "POST", {});
+  }
+
+  /** Ask the team of a session something new; resolves to the turn that answers it. */
+  continueSession(id: string, task: string): Promise<{ readonly id: string }> {
+    return this.json(`sessions/${address(id)}/continue`, "POST", { task });
+  }
+
+  async renameSession(id: string, name: string): Promise<void> {
+    await this.json(`sessions/${address(id)}/rename`, "POST", { name });
+  }
+
+  async deleteSession(id: string): Promise<void> {
+    await this.ask(`sessions/${address(id)}`, "DELETE");
+  }
+
+  /** Fetch a session as a zip. */
+  async exportSession(id: string): Promise<Blob> {
+    return (await this.ask(`sessions/${address(id)}/export`)).blob();
+  }
+
+  /** Open the stream of these turns. */
+  view(ids: readonly string[], signal: AbortSignal): Promise<Response> {
+    const query = new URLSearchParams(ids.map((id) => ["id", id]));
+    return this.request(`view?${query}`, { signal });
+  }
+
+  /**
+   * Ask something of a turn; resolves to why it was refused, or to "". A stop that comes after the
+   * end (409) has what it asked for.
+   */
+  async post(id: string, action: string, body: object): Promise<string> {
+    try {
+      await this.ask(`runs/${address(id)}/${action}`, "POST", body);
+      return "";
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      return action === "stop" && error.cause === 409 ? "" : error.message;
+    }
+  }
+
+  private async json<T>(path: string, method = "GET", body?: object): Promise<T> {
+    return (await (await this.ask(path, method, body)).json()) as T;
+  }
+
+  /** @throws Refused */
+  private async ask(path: string, method = "GET", body?: object): Promise<Response> {
+    const init = body ? { method, body: JSON.stringify(body) } : { method };
+    let response;
+    try {
+      response = await this.request(path, init);
+    } catch {
+      throw new Refused("The Jupyter server can't be reached.");
+    }
+    if (response.ok) return response;
+    const told = (await response.json().catch(() => ({}))) as { message?: string };
+    throw new Refused(told.message ?? response.statusText, { cause: response.status });
+  }
+
+  private request(path: string, init: RequestInit): Promise<Response> {
+    return ServerConnection.makeRequest(`${this.settings.baseUrl}nb-agents/${path}`, init, this.settings);
+  }
+}
+
+/** Write the name of a turn or session as a part of an address. */
+function address(id: string): string {
+  const names = id.split("/");
+  // The browser takes `..` out of an address, which would then be another one.
+  if (names.some((name) => name === "." || name === "..")) throw new Refused(`No run ${id}.`);
+  return names.map(encodeURIComponent).join("/");
+}
+
+/**
+ * Name a turn by its directory from the server's root on; a whole path stays as it is.
+ *
+ * @param path As the turn's bundle tells it: from the notebook's folder on, or whole.
+ * @param notebook The notebook's path.
+ */
+export function turnId(path: string, notebook: string): string {
+  const slashed = path.replaceAll("\\", "/");
+  if (/^(\/|[A-Za-z]:\/)/.test(slashed)) return slashed;
+  const folder = notebook.split("/").slice(0, -1);
+  return [...folder, slashed].join("/").replace(/^\/+/, "");
+}

@@ -1,0 +1,65 @@
+/**
+ * Takes what a person asks for to the kernel that may run the turn, or to the server, which reaches
+ * any writer. The kernel knows a turn by "session/turn": "r1" may be another run by now.
+ */
+
+import type { Api } from "./api";
+import { type Kernel, newId } from "./kernel";
+import type { Doors } from "./live";
+import { DECIDE_REQUEST, SAY_REQUEST, STOP_REQUEST, sendOnControl } from "./send";
+
+/** A kernel that has not loaded nb_agents never replies. A stop twice is a stop, a text twice is two. */
+const STOP_REPLY_MS = 300;
+const REPLY_MS = 1500;
+
+/** Of the replies, as nb_agents/jupyter/kernel.py makes them. */
+interface Reply {
+  readonly content?: { readonly run_status?: string; readonly refusal?: string };
+}
+
+export interface Target {
+  /** The turn as the server calls it. */
+  readonly turn: string;
+  /** The turn as its kernel calls it. */
+  readonly run: string;
+  readonly kernel: Kernel | undefined;
+}
+
+/** Make the doors of a turn; `tell` gets why something could not be done, or "". */
+export function makeDoors(target: () => Target, api: Pick<Api, "post">, tell: (problem: string) => void): Doors {
+  const stop = async (more: object, body: object): Promise<void> => {
+    const { turn, run, kernel } = target();
+    const status = (await ask(kernel, STOP_REQUEST, { run, ...more }, STOP_REPLY_MS))?.run_status;
+    const isElsewhere = status === undefined || status === "unknown";
+    tell(isElsewhere ? await api.post(turn, "stop", { ...body, source: "widget" }) : "");
+  };
+  const once = async (request: string, content: object, action: string, body: object): Promise<void> => {
+    const { turn, run, kernel } = target();
+    const refusal = (await ask(kernel, request, { run, id: newId(), ...content }, REPLY_MS))?.refusal;
+    const isElsewhere = refusal === undefined || refusal.startsWith("No run named");
+    tell(isElsewhere ? await api.post(turn, action, body) : refusal);
+  };
+  return {
+    stop: (now) => void stop({ now }, { immediate: now }),
+    stopAgent: (agent, now) => void stop({ now, agent }, { immediate: now, agent }),
+    say: (text) => void once(SAY_REQUEST, { text }, "say", { text }),
+    decide: (gate, approved, text) =>
+      void once(DECIDE_REQUEST, { gate, approved, text }, approved ? "approve" : "deny", { gate, message: text }),
+  };
+}
+
+/** Ask a kernel; nothing when there is none, or none that replies in time. */
+async function ask(
+  kernel: Kernel | undefined,
+  request: string,
+  content: object,
+  patience: number,
+): Promise<Reply["content"]> {
+  if (!kernel?.sendControlMessage) return undefined;
+  const late = new Promise<undefined>((resolve) => setTimeout(resolve, patience));
+  try {
+    return ((await Promise.race([sendOnControl(kernel, request, content), late])) as Reply | undefined)?.content;
+  } catch {
+    return undefined;
+  }
+}

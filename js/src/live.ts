@@ -1,0 +1,92 @@
+/** The panel of a live run, whoever draws it: the drawing, and what a person asks for on it. */
+
+import { makeView } from "./draw";
+import { PATIENCE_MS, listen } from "./press";
+import { type PanelState, type Pending, isAnswered } from "./state";
+
+/** Where the wishes go: to the kernel, or to the server. None of these may throw. */
+export interface Doors {
+  stop(now: boolean): void;
+  stopAgent(agent: string, now: boolean): void;
+  say(text: string): void;
+  /** Decide this gate and no other: `text` goes to who asked, or to the steps that follow. */
+  decide(gate: string, approved: boolean, text: string): void;
+}
+
+export interface LivePanel {
+  readonly el: HTMLElement;
+  draw(state: PanelState): void;
+}
+
+/** What is written and not yet sent, by run: a front end may make the panel anew at any moment. */
+const drafts = new Map<string, string>();
+
+export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
+  const view = makeView(
+    life,
+    (gate, approved, text) => doors.decide(gate, approved, text),
+    (agent, now) => doors.stopAgent(agent, now),
+  );
+  let state: PanelState | null = null;
+  let pending: Pending | null = null;
+
+  const redraw = (): void => {
+    if (life.aborted || state === null) return;
+    if (pending && isAnswered(pending, state)) pending = null;
+    view.draw(state, pending);
+  };
+  listen(view.button, life, () => {
+    if (pending || !state?.button) return;
+    const sent = { now: state.button.now };
+    pending = sent;
+    doors.stop(sent.now);
+    redraw();
+    const timer = setTimeout(() => {
+      if (pending === sent) pending = null;
+      redraw();
+    }, PATIENCE_MS);
+    life.addEventListener("abort", () => clearTimeout(timer), { once: true });
+  });
+  listenToText(view.say, life, (text) => {
+    drafts.delete(state?.run ?? "");
+    doors.say(text);
+  });
+  const { input } = view.say;
+  input.addEventListener("input", () => drafts.set(state?.run ?? "", input.value), { signal: life });
+  return {
+    el: view.el,
+    draw(next) {
+      if (state === null) input.value = drafts.get(next.run) ?? "";
+      state = next;
+      redraw();
+    },
+  };
+}
+
+/**
+ * Send what is written, on a click or Enter, and clear the box. No form: a page in a sandbox may
+ * not submit one. An Enter that ends the writing of a composed letter sends nothing.
+ */
+function listenToText(
+  say: { readonly input: HTMLInputElement; readonly button: HTMLButtonElement },
+  life: AbortSignal,
+  send: (text: string) => void,
+): void {
+  const { input, button } = say;
+  const submit = (): void => {
+    const text = input.value.trim();
+    if (text === "") return;
+    input.value = "";
+    input.focus();
+    send(text);
+  };
+  const onKeydown = (event: KeyboardEvent): void => {
+    if (event.key !== "Enter" || event.isComposing) return;
+    event.preventDefault();
+    // Shift-Enter would run the cell.
+    event.stopPropagation();
+    submit();
+  };
+  input.addEventListener("keydown", onKeydown, { signal: life });
+  button.addEventListener("click", submit, { signal: life });
+}

@@ -1,0 +1,179 @@
+/** The places beside the notebook's cells where runs are told of: commands, status bar, toolbar, sidebar. */
+
+import type { JupyterFrontEnd } from "@jupyterlab/application";
+import {
+  Dialog,
+  type ICommandPalette,
+  type IToolbarWidgetRegistry,
+  InputDialog,
+  MainAreaWidget,
+  Notification,
+  showDialog,
+} from "@jupyterlab/apputils";
+import type { INotebookTracker } from "@jupyterlab/notebook";
+import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
+import type { IStatusBar } from "@jupyterlab/statusbar";
+import { type Api, Refused, type Session } from "./api";
+import { TEAM_ICON } from "./icon";
+import type { LiveRuns } from "./live-runs";
+import { tell } from "./notices";
+import { TURN_MIME } from "./renderer";
+import { type Actions, Sessions } from "./sessions";
+import { makeStatusItem } from "./status-bar";
+import { makeStopButton, stopAll } from "./stop-all";
+
+const CATEGORY = "Agents";
+/** How long a refusal is shown; without a time it would be in the list of notifications alone. */
+const PROBLEM_MS = 10_000;
+
+/** Marks the card's Resume button, which adds a cell to its notebook. */
+const LINKED = "data-commandlinker-command";
+
+export interface Page {
+  readonly app: JupyterFrontEnd;
+  readonly api: Api;
+  readonly runs: LiveRuns;
+  readonly rendermime: IRenderMimeRegistry;
+  /** Whether a person sees how a turn stands. */
+  isSeen(turn: string): boolean;
+  /** What an application may be without. */
+  readonly notebooks: INotebookTracker | null;
+  readonly palette: ICommandPalette | null;
+  readonly statusBar: IStatusBar | null;
+  readonly toolbars: IToolbarWidgetRegistry | null;
+}
+
+/** Add all of them. */
+export function addPlaces(page: Page): void {
+  const { app, api, runs } = page;
+  const open = (turn: string): void => void attempt(() => openTurn(page, turn, () => void actions.resume(turn)));
+  const stop = (now: boolean): Promise<void> => attempt(async () => refuse(await stopAll(api, runs, now)));
+  const actions = makeActions(page, open, () => sidebar.refresh());
+  const sidebar: Sessions = new Sessions(runs, actions);
+  sidebar.title.icon = TEAM_ICON;
+  app.shell.add(sidebar, "left", { rank: 650, type: "Sessions of agents" });
+  const show = (): void => app.shell.activateById(sidebar.id);
+
+  page.statusBar?.registerStatusItem("nb-agents:runs", makeStatusItem(runs, show));
+  page.toolbars?.addFactory("Notebook", "nb-agents-stop", () => makeStopButton(runs, (now) => void stop(now)));
+  addCommand(page, "nb-agents:stop-all", "Stop All Runs of Agents", () => stop(false));
+  addCommand(page, "nb-agents:stop-all-now", "Stop All Runs of Agents Now", () => stop(true));
+  addCommand(page, "nb-agents:resume-last", "Resume the Last Run of Agents", () => resumeLast(actions));
+  addCommand(page, "nb-agents:show-sessions", "Show the Sessions of Agents", show);
+  runs.listen((change) => {
+    const { manager: notifications } = Notification;
+    void attempt(() => tell(change, { notifications, isSeen: page.isSeen, turn: (id) => api.turn(id), open }));
+  });
+}
+
+function addCommand({ app, palette }: Page, command: string, label: string, execute: () => unknown): void {
+  app.commands.addCommand(command, { label, execute, describedBy: { args: {} } });
+  palette?.addItem({ command, category: CATEGORY });
+}
+
+/** What is done with a turn or session, asked of the server; `changed` is called after each change. */
+function makeActions(
+  { api, runs, app, notebooks }: Page,
+  open: (turn: string) => void,
+  changed: () => Promise<void>,
+): Actions {
+  const changing = (change: () => Promise<unknown>): Promise<void> =>
+    attempt(async () => {
+      await change();
+      await Promise.all([runs.refresh(), changed()]);
+    });
+  return {
+    list: () => api.sessions(foldersOf(notebooks, (path) => app.serviceManager.contents.localPath(path))),
+    open,
+    stop: (turn, now) =>
+      changing(async () => refuse(await api.post(turn, "stop", { immediate: now, source: "widget" }))),
+    resume: (turn) => changing(async () => open((await api.resume(turn)).id)),
+    async continue_(session) {
+      const task = await askText(`Continue ${session.session}`, "What its agents are asked next:", "Continue");
+      if (task) await changing(async () => open((await api.continueSession(session.id, task)).id));
+    },
+    async rename(session) {
+      const name = await askText(`Rename ${session.session}`, "Its new name:", "Rename", session.session);
+      if (name && name !== session.session) await changing(() => api.renameSession(session.id, name));
+    },
+    export_: (session) => attempt(async () => download(await api.exportSession(session.id), `${session.session}.zip`)),
+    async delete_(session) {
+      if (await confirmDelete(session)) await changing(() => api.deleteSession(session.id));
+    },
+  };
+}
+
+/** Go on with the incomplete turn that was worked on last. */
+async function resumeLast({ list, resume }: Actions): Promise<void> {
+  await attempt(async () => {
+    const last = (await list()).flatMap(({ turns }) => turns.slice(-1));
+    const left = last.filter((turn) => turn.state !== "complete" && !turn.is_live);
+    const [latest] = left.sort((a, b) => (b.updated_at ?? 0) - (a.updated_at ?? 0));
+    if (!latest) throw new Refused("There is nothing to resume: every session ended with a complete turn, or is live.");
+    await resume(latest.id);
+  });
+}
+
+/** Show a turn in a tab of its own: as in a cell, its panel while it is live and then its card. */
+async function openTurn({ app, rendermime }: Page, turn: string, resume: () => void): Promise<void> {
+  const id = `nb-agents-turn:${turn}`;
+  const [session, number] = turn.split("/").slice(-2);
+  if (![...app.shell.widgets("main")].some((widget) => widget.id === id)) {
+    const content = rendermime.createRenderer(TURN_MIME);
+    const tab = new MainAreaWidget({ content });
+    tab.id = id;
+    tab.title.label = `${number?.replace("_", " ")} · ${session}`;
+    tab.title.icon = TEAM_ICON;
+    tab.title.closable = true;
+    content.addClass("nba-tab");
+    content.node.addEventListener("click", (event) => {
+      if (!(event.target as Element).closest(`[${LINKED}]`)) return;
+      event.stopPropagation(); // before JupyterLab adds a cell to a notebook that may be another one
+      resume();
+    });
+    app.shell.add(tab, "main");
+    await content.renderModel(rendermime.createModel({ data: { [TURN_MIME]: { path: turn } } }));
+  }
+  app.shell.activateById(id);
+}
+
+function foldersOf(notebooks: INotebookTracker | null, localPath: (path: string) => string): string[] {
+  const folders = new Set<string>();
+  notebooks?.forEach(({ context }) => folders.add(localPath(context.path).split("/").slice(0, -1).join("/")));
+  return [...folders].filter(Boolean).slice(0, 100);
+}
+
+async function askText(title: string, label: string, okLabel: string, text = ""): Promise<string> {
+  const { value, button } = await InputDialog.getText({ title, label, okLabel, text });
+  return button.accept ? (value ?? "").trim() : "";
+}
+
+async function confirmDelete(session: Session): Promise<boolean> {
+  const count = session.turns.length === 1 ? "its turn" : `its ${session.turns.length} turns`;
+  const body = `${session.session}, with ${count} and all files of its agents, can't be had back.`;
+  const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: "Delete" })];
+  const { button } = await showDialog({ title: "Delete the session?", body, buttons, defaultButton: 0 });
+  return button.accept;
+}
+
+function download(file: Blob, name: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(file);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+function refuse(problem: string): void {
+  if (problem) throw new Refused(problem);
+}
+
+/** Do it, and tell the person why it could not be. */
+async function attempt(act: () => unknown): Promise<void> {
+  try {
+    await act();
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    Notification.error(error.message, { autoClose: PROBLEM_MS });
+  }
+}

@@ -1,0 +1,66 @@
+/** The JupyterLab extension. Everything of nb_agents works without it. */
+
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
+import { ICommandPalette, IToolbarWidgetRegistry } from "@jupyterlab/apputils";
+import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
+import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
+import { IStatusBar } from "@jupyterlab/statusbar";
+import { Api } from "./api";
+import type { Kernel } from "./kernel";
+import { LiveRuns } from "./live-runs";
+import { addPlaces } from "./page";
+import { TURN_MIME, TurnRenderer } from "./renderer";
+import { Watcher } from "./watch";
+
+/** Before the widgets' -10, which would show "model not found" once their kernel is gone. */
+const RANK = -20;
+
+const plugin: JupyterFrontEndPlugin<void> = {
+  id: "nb-agents:plugin",
+  description: "Shows the runs of agents in a notebook's outputs, and all of them beside it.",
+  autoStart: true,
+  requires: [IRenderMimeRegistry],
+  optional: [INotebookTracker, ICommandPalette, IStatusBar, IToolbarWidgetRegistry],
+  activate(
+    app: JupyterFrontEnd,
+    rendermime: IRenderMimeRegistry,
+    notebooks: INotebookTracker | null,
+    palette: ICommandPalette | null,
+    statusBar: IStatusBar | null,
+    toolbars: IToolbarWidgetRegistry | null,
+  ): void {
+    const { contents, serverSettings } = app.serviceManager;
+    const api = new Api(serverSettings);
+    const runs = new LiveRuns(() => api.runs());
+    const watcher = new Watcher((ids, signal) => {
+      void runs.refresh(); // a cell has shown a run, which may have just begun
+      return api.view(ids, signal);
+    });
+    const shown = new Set<TurnRenderer>();
+    const surroundings = {
+      rendermime,
+      api,
+      watcher,
+      shown,
+      localPath: (path: string) => contents.localPath(path),
+      kernelOf: (output: Node) => kernelOf(notebooks?.find((panel) => panel.node.contains(output))),
+    };
+    rendermime.addFactory(
+      {
+        safe: true,
+        mimeTypes: [TURN_MIME],
+        createRenderer: (options) => new TurnRenderer(surroundings, options),
+      },
+      RANK,
+    );
+    const isSeen = (turn: string): boolean => [...shown].some((renderer) => renderer.isSeen(turn));
+    addPlaces({ app, api, runs, rendermime, isSeen, notebooks, palette, statusBar, toolbars });
+  },
+};
+
+/** The kernel of a notebook; JupyterLab's own types ask for more than a message of ours has. */
+function kernelOf(panel: NotebookPanel | undefined): Kernel | undefined {
+  return (panel?.sessionContext.session?.kernel ?? undefined) as Kernel | undefined;
+}
+
+export default [plugin];

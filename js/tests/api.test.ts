@@ -1,0 +1,56 @@
+import { expect, test, vi } from "vitest";
+import { Api, turnId } from "../src/api";
+
+const makeRequest = vi.hoisted(() => vi.fn());
+vi.mock("@jupyterlab/services", () => ({ ServerConnection: { makeRequest } }));
+
+const api = new Api({ baseUrl: "http://127.0.0.1/ada/" } as never);
+
+test.each([
+  [".nb_agents/sessions/s/turn_1", "report.ipynb", ".nb_agents/sessions/s/turn_1"],
+  [".nb_agents/sessions/s/turn_1", "a/b/report.ipynb", "a/b/.nb_agents/sessions/s/turn_1"],
+  ["/data/sessions/s/turn_1", "a/report.ipynb", "/data/sessions/s/turn_1"],
+  ["C:\\data\\s\\turn_1", "a/report.ipynb", "C:/data/s/turn_1"],
+])("a turn at %s shown in %s is %s to the server", (path, notebook, id) => {
+  expect(turnId(path, notebook)).toBe(id);
+});
+
+test("a name of a turn leads to no other address", async () => {
+  for (const id of ["../api/kernels/turn_1", "s/./turn_1", ".."]) {
+    expect(await api.post(id, "stop", {})).toMatch("No run");
+  }
+  expect(makeRequest).not.toHaveBeenCalled();
+});
+
+test("what is asked goes to the turn's own address, and a refusal is told", async () => {
+  makeRequest.mockResolvedValueOnce(Response.json({ message: "It is over." }, { status: 409 }));
+  expect(await api.post("a b/s?/turn_1", "say", { text: "later" })).toBe("It is over.");
+  const [url, init] = makeRequest.mock.calls[0] as [string, RequestInit];
+  expect(url).toBe("http://127.0.0.1/ada/nb-agents/runs/a%20b/s%3F/turn_1/say");
+  expect(init.body).toBe('{"text":"later"}');
+});
+
+test("a stop that comes after the end has what it asked for", async () => {
+  makeRequest.mockResolvedValueOnce(Response.json({ message: "It is over." }, { status: 409 }));
+  expect(await api.post("s/turn_1", "stop", {})).toBe("");
+});
+
+test("a server that is away is told", async () => {
+  makeRequest.mockRejectedValueOnce(new TypeError("network"));
+  expect(await api.post("s/turn_1", "stop", {})).toMatch("can't be reached");
+});
+
+test("a session's own requests go to its address, and a refusal is an error with its words", async () => {
+  makeRequest.mockResolvedValueOnce(new Response(null, { status: 204 }));
+  await api.deleteSession("a b/s");
+  const [url, init] = makeRequest.mock.lastCall as [string, RequestInit];
+  expect([url, init.method]).toEqual(["http://127.0.0.1/ada/nb-agents/sessions/a%20b/s", "DELETE"]);
+  makeRequest.mockResolvedValueOnce(Response.json({ message: "A turn is live." }, { status: 409 }));
+  await expect(api.renameSession("s", "t")).rejects.toThrow("A turn is live.");
+  await expect(api.deleteSession("../api/kernels")).rejects.toThrow("No run");
+});
+
+test("a server without the extension lists no runs", async () => {
+  makeRequest.mockResolvedValueOnce(new Response("", { status: 404 }));
+  expect(await api.runs()).toBeUndefined();
+});

@@ -1,0 +1,94 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import type { Run } from "../src/api";
+import { type Change, LiveRuns, inWords } from "../src/live-runs";
+import { liveRun } from "./mock";
+
+beforeEach(() => vi.useFakeTimers());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.restoreAllMocks();
+});
+
+/** A server whose answers the test sets. */
+async function begin(...first: readonly Run[]) {
+  const server = { answer: first as readonly Run[] | undefined, asked: 0, fails: false };
+  const runs = new LiveRuns(() => {
+    server.asked++;
+    return server.fails ? Promise.reject(new TypeError("network")) : Promise.resolve(server.answer);
+  });
+  const changes: Change[] = [];
+  runs.listen((change) => changes.push(change));
+  await vi.advanceTimersByTimeAsync(0);
+  const asks = async (ms: number): Promise<number> => {
+    const before = server.asked;
+    await vi.advanceTimersByTimeAsync(ms);
+    return server.asked - before;
+  };
+  return { server, runs, changes, asks };
+}
+
+test("an idle page asks seldom, one with runs each second", async () => {
+  const { server, runs, asks } = await begin();
+  expect(await asks(10_000)).toBe(2);
+  server.answer = [liveRun("a")];
+  await runs.refresh();
+  expect(await asks(10_000)).toBe(10);
+});
+
+test("a page that nobody sees asks twice a minute, and at once when it is seen again", async () => {
+  const { server, asks } = await begin(liveRun("a"));
+  const hidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
+  document.dispatchEvent(new Event("visibilitychange"));
+  await asks(0);
+  expect(await asks(60_000)).toBe(2);
+  hidden.mockReturnValue(false);
+  const before = server.asked;
+  document.dispatchEvent(new Event("visibilitychange"));
+  expect(server.asked).toBe(before + 1);
+});
+
+test("those who ask at one moment share one request", async () => {
+  const { runs, server } = await begin();
+  await Promise.all([runs.refresh(), runs.refresh(), runs.refresh()]);
+  expect(server.asked).toBe(2);
+});
+
+test("a server without the extension is asked once", async () => {
+  const { server, runs, asks } = await begin(liveRun("a"));
+  server.answer = undefined;
+  expect(await asks(600_000)).toBe(1);
+  expect(runs.live).toEqual([]);
+});
+
+test("while the server is away, what was known stays", async () => {
+  const { server, runs, asks } = await begin(liveRun("a"));
+  vi.spyOn(console, "debug").mockReturnValue();
+  server.fails = true;
+  expect(await asks(3000)).toBe(3);
+  expect(runs.live).toHaveLength(1);
+});
+
+test("it tells which runs have begun to wait and which have ended, each once", async () => {
+  const { server, runs, changes } = await begin(liveRun("a"), liveRun("b"));
+  server.answer = [liveRun("a", { status: "awaiting" })];
+  await runs.refresh();
+  await runs.refresh();
+  const told = changes.slice(-2).map(({ waiting, ended }) => [waiting.map(({ id }) => id), ended.map(({ id }) => id)]);
+  expect(told).toEqual([
+    [["a"], ["b"]],
+    [[], []],
+  ]);
+});
+
+test("a page that is loaded while a run waits knows no news", async () => {
+  const { changes } = await begin(liveRun("a", { status: "awaiting" }));
+  expect(changes[0]?.waiting).toEqual([]);
+});
+
+test.each([
+  [[liveRun("a")], "1 run"],
+  [[liveRun("a"), liveRun("b", { status: "awaiting" })], "2 runs · 1 waits for you"],
+  [[liveRun("a", { status: "awaiting" }), liveRun("b", { status: "awaiting" })], "2 runs · 2 wait for you"],
+])("runs are counted in words", (live, words) => {
+  expect(inWords(live)).toBe(words);
+});

@@ -1,0 +1,145 @@
+import { Widget } from "@lumino/widgets";
+import { afterEach, expect, test, vi } from "vitest";
+import type { Run, Session, Turn } from "../src/api";
+import { LiveRuns } from "../src/live-runs";
+import { Sessions } from "../src/sessions";
+import { liveRun, visibleText } from "./mock";
+
+const EVIL = "<img src=x onerror=alert(1)>";
+
+afterEach(() => void (document.body.textContent = ""));
+
+function turn(id: string, more: Partial<Turn> = {}): Turn {
+  const updated_at = Date.now() / 1000 - 130;
+  return { id, turn: 1, task: "Compare caches", state: "complete", is_live: false, updated_at, cost: 0.04, ...more };
+}
+
+async function show(sessions: Session[], live: Run[] = []) {
+  const actions = {
+    list: vi.fn(() => Promise.resolve(sessions)),
+    open: vi.fn(),
+    stop: vi.fn().mockResolvedValue(undefined),
+    resume: vi.fn().mockResolvedValue(undefined),
+    continue_: vi.fn().mockResolvedValue(undefined),
+    rename: vi.fn().mockResolvedValue(undefined),
+    export_: vi.fn().mockResolvedValue(undefined),
+    delete_: vi.fn().mockResolvedValue(undefined),
+  };
+  const runs = new LiveRuns(() => Promise.resolve(live));
+  await runs.refresh();
+  const widget = new Sessions(runs, actions);
+  Widget.attach(widget, document.body);
+  await widget.refresh();
+  const rows = (): HTMLDetailsElement[] => [...widget.node.querySelectorAll<HTMLDetailsElement>("details")];
+  const buttons = (): string[] =>
+    [...widget.node.querySelectorAll<HTMLElement>("details[open] button")].filter((b) => !b.hidden).map((b) => b.textContent);
+  const press = (label: string): void =>
+    [...widget.node.querySelectorAll<HTMLElement>("details[open] button")].find((b) => b.textContent === label)?.click();
+  const filter = (text: string): void => {
+    const input = widget.node.querySelector("input");
+    if (!input) return;
+    input.value = text;
+    input.dispatchEvent(new Event("input"));
+  };
+  return { actions, runs, widget, rows, buttons, press, filter, sessions };
+}
+
+test("a session shows its last task, state, turns, cost and age", async () => {
+  const { rows } = await show([{ id: "s", session: "session_1", turns: [turn("s/turn_1"), turn("s/turn_2", { turn: 2, task: "And?" })] }]);
+  const summary = rows()[0]?.querySelector("summary") as HTMLElement;
+  expect([...summary.children].map((each) => each.textContent)).toEqual([
+    "And?",
+    "complete",
+    "2 turns · $0.080 · 2 min. ago · session_1",
+  ]);
+});
+
+test("what a model or a person wrote becomes no markup", async () => {
+  const { widget } = await show([{ id: "s", session: EVIL, turns: [turn("s/turn_1", { task: EVIL, state: EVIL })] }]);
+  expect(widget.node.textContent).toContain(EVIL);
+  expect(widget.node.querySelector("img")).toBeNull();
+});
+
+test("a live turn shows how it stands, and can be stopped, then at once", async () => {
+  const live = [liveRun("s/turn_1", { says: "awaiting approval", status: "awaiting" })];
+  const { buttons, press, rows, actions, runs } = await show(
+    [{ id: "s", session: "s", turns: [turn("s/turn_1", { state: "running", is_live: true })] }],
+    live,
+  );
+  expect(rows()[0]?.querySelector("summary .state")?.textContent).toBe("awaiting approval");
+  expect(buttons()).toEqual(["1. Compare caches", "Stop", "Export"]);
+  press("Stop");
+  live[0] = liveRun("s/turn_1", { state: "stopping" });
+  await runs.refresh();
+  press("Stop now");
+  expect(actions.stop.mock.calls).toEqual([
+    ["s/turn_1", false],
+    ["s/turn_1", true],
+  ]);
+});
+
+test("only the last turn is resumed, and only when it is incomplete", async () => {
+  const stopped = turn("s/turn_1", { state: "stopped" });
+  const { buttons, press, actions, sessions, widget } = await show([{ id: "s", session: "s", turns: [stopped] }]);
+  expect(buttons()).toEqual(["1. Compare caches", "Resume", "Continue…", "Rename…", "Export", "Delete…"]);
+  press("Resume");
+  press("Resume"); // while the first is under way
+  expect(actions.resume).toHaveBeenCalledExactlyOnceWith("s/turn_1");
+  sessions[0] = { id: "s", session: "s", turns: [stopped, turn("s/turn_2", { turn: 2 })] };
+  await widget.refresh();
+  expect(buttons()).not.toContain("Resume");
+});
+
+test("a turn is opened, a session deleted, each by its id", async () => {
+  const { press, actions, sessions } = await show([{ id: "s", session: "s", turns: [turn("s/turn_1")] }]);
+  press("1. Compare caches");
+  press("Delete…");
+  expect(actions.open).toHaveBeenCalledExactlyOnceWith("s/turn_1");
+  expect(actions.delete_).toHaveBeenCalledExactlyOnceWith(sessions[0]);
+});
+
+test("the filter finds tasks, sessions and states, and tells when none fits", async () => {
+  const { filter, rows, widget } = await show([
+    { id: "a", session: "caches", turns: [turn("a/turn_1", { task: "Compare caches" })] },
+    { id: "b", session: "other", turns: [turn("b/turn_1", { task: "Write a poem", state: "failed" })] },
+  ]);
+  const found = (text: string): number => (filter(text), rows().length);
+  expect([found("POEM"), found("caches"), found("failed"), found("nothing")]).toEqual([1, 1, 1, 0]);
+  expect(visibleText(widget.node)).toContain("No session fits");
+  expect(found("")).toBe(2);
+  expect(rows().map((row) => row.open)).toEqual([true, false]); // as before
+});
+
+test("what is open and has the focus stays so while the list changes", async () => {
+  const first = { id: "a", session: "a", turns: [turn("a/turn_1")] };
+  const { rows, sessions, widget } = await show([first]);
+  const button = rows()[0]?.querySelector("button");
+  button?.focus();
+  const row = rows()[0];
+  const insert = vi.spyOn(row?.parentElement as HTMLElement, "insertBefore");
+  sessions.push({ id: "b", session: "b", turns: [turn("b/turn_1", { updated_at: Date.now() / 1000 })] });
+  await widget.refresh();
+  expect(rows()).toHaveLength(2);
+  expect(document.activeElement).toBe(button);
+  expect(insert.mock.calls.map(([node]) => node)).toEqual([rows()[0]]);
+  expect(rows()[1]?.open).toBe(true);
+});
+
+test("no more than a hundred sessions are drawn, and that is said", async () => {
+  const many = Array.from({ length: 150 }, (_, i) => ({ id: `${i}`, session: `s${i}`, turns: [turn(`${i}/turn_1`)] }));
+  const { rows, widget } = await show(many);
+  expect(rows()).toHaveLength(100);
+  expect(visibleText(widget.node)).toContain("100 of 150");
+});
+
+test("a sidebar that nobody sees asks for no sessions", async () => {
+  const live: Run[] = [];
+  const { actions, runs, widget } = await show([], live);
+  const before = actions.list.mock.calls.length;
+  widget.hide();
+  live.push(liveRun("a"));
+  await runs.refresh();
+  expect(actions.list).toHaveBeenCalledTimes(before);
+  widget.show();
+  expect(actions.list).toHaveBeenCalledTimes(before + 1);
+});

@@ -1,0 +1,131 @@
+"""The prompt of ``nb-agents chat``: the turns of one session, one after the other.
+
+What is typed while a turn works is said to it, or answers what it asks. Ctrl+C stops the turn and
+comes back to the prompt; twice: the turn stops at once, all of it saved, and the chat ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from queue import Queue
+from threading import Thread
+
+from nb_agents.errors import UserError
+from nb_agents.runs.run import Run
+from nb_agents.view import RunView
+
+__all__ = ["Chat", "GOODBYE", "SAVED", "STOPPING"]
+
+STOPPING = "Cancellation requested - saving partial progress…"
+SAVED = "Partial progress saved. Session can be resumed with --continue"
+GOODBYE = "Goodbye!"
+
+_YES, _NO = ("y", "yes"), ("n", "no")
+
+
+class Chat:
+    """A conversation with a team.
+
+    Args:
+        begin: Starts the next turn, on a task.
+        show: Says what became of a turn that is over.
+        tell: Writes a line for the person.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[str], Run],
+        show: Callable[[Run], str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._begin, self._show, self._tell = begin, show, tell
+        self._run: Run | None = None
+        self._told: set[str] = set()
+        self._tasks: Queue[str | None] = Queue()
+
+    def talk(self, lines: Iterable[str]) -> None:
+        """Talk until the lines end, the person says /quit, or an interrupt comes at the prompt.
+
+        Args:
+            lines: What is typed; read in a thread of its own.
+        """
+        Thread(target=self._listen, args=(lines,), name="nb_agents chat", daemon=True).start()
+        while (task := self._next_task()) not in (None, "/quit"):
+            if not self._turn(str(task)):
+                break
+        self._tell(GOODBYE)
+
+    def _listen(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if text := line.strip():
+                self._hear(text)
+        self._tasks.put(None)
+
+    def _hear(self, text: str) -> None:
+        """Give a text to the turn that works, or else to the next one."""
+        run = self._run
+        if run is None or run.is_over or text == "/quit":
+            self._tasks.put(text)
+            return
+        try:
+            self._tell(_said(run, text))
+        except UserError as exc:
+            if not run.is_over:
+                self._tell(str(exc))
+                return
+            self._tasks.put(text)
+
+    def _next_task(self) -> str | None:
+        self._tell("You:")
+        try:
+            return self._tasks.get()
+        except KeyboardInterrupt:
+            return None
+
+    def _turn(self, task: str) -> bool:
+        """Wait for a turn's end: whether the chat goes on."""
+        try:
+            run = self._run = self._begin(task)
+        except UserError as exc:
+            self._tell(str(exc))
+            return True
+        self._told.clear()
+        end = run.subscribe(self._news)
+        try:
+            run.wait(raise_on_stop=False)
+        finally:
+            end()
+        self._tell(self._show(run))
+        stop = run.view.stop
+        if stop is not None and run.status == "cancelled":
+            self._tell(SAVED)
+        return stop is None or (stop.source, stop.level) != ("interrupt", "immediate")
+
+    def _news(self, view: RunView) -> None:
+        """Tell what a person would want to know, each thing once."""
+        doing = " · ".join(f"{agent.id}: {agent.phase}" for agent in view.agents.values())
+        asked = [f"{gate.prompt} {_how(gate.wants)}" for gate in view.gates.values()]
+        stopping = [STOPPING] if view.stop and not view.is_over else []
+        for news in (*view.notices, doing, *asked, *stopping):
+            if news and news not in self._told:
+                self._told.add(news)
+                self._tell(news)
+
+
+def _how(wants: str) -> str:
+    return "(type the answer)" if wants == "input" else "(yes / no, and why)"
+
+
+def _said(run: Run, text: str) -> str:
+    """Say a text to a run that works; gives what was done with it."""
+    gate = next(iter(run.view.gates.values()), None)
+    if gate is not None and gate.wants == "input":
+        run.answer(text)
+        return "Answered."
+    word, _, why = text.partition(" ")
+    verdict = word.rstrip(",.:").lower()
+    if gate is not None and verdict in _YES + _NO:
+        run.decide(verdict in _YES, why, gate=gate.address)
+        return "Approved." if verdict in _YES else "Denied."
+    run.say(text)
+    return "The agents read it with their next request."

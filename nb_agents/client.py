@@ -1,0 +1,324 @@
+"""A client of the Jupyter server's door: runs and sessions elsewhere, from Python alone.
+
+It says what ``openapi.json`` of the server offers. Not imported with the package: it takes httpx2
+along.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx2
+from pydantic import ValidationError
+
+from nb_agents.cancel import StopResult
+from nb_agents.errors import ServerError, UnknownRunError, UserError
+from nb_agents.events import EVENT, Event
+
+__all__ = ["Client"]
+
+TIMEOUT_S = 30.0
+"""What a reply may take."""
+
+START_S = 150.0
+"""A start waits for the run's process, whose cold import takes seconds on a busy machine."""
+
+MAX_REPLY_BYTES = 32 * 2**20
+"""One reply, or one event."""
+
+MAX_SAID_CHARS = 500
+"""Of a server's own words in an error."""
+
+
+class Client:
+    """Talks to the extension of a Jupyter server; a context manager that closes its connections.
+
+    Each run goes by the ``id`` that `runs` and `start` tell, or by "session/turn_1".
+
+    Args:
+        url: The server's address, with the path that it serves from; `jupyter server list` has it.
+        token: The server's; by default that of the address.
+
+    Raises:
+        UserError: That is no address.
+
+    Example:
+        with nb_agents.Client("http://127.0.0.1:8888", token) as client:
+            for run in client.runs():
+                client.stop(run["id"], reason="wrong path")
+    """
+
+    def __init__(self, url: str, token: str = "") -> None:
+        try:
+            given = httpx2.URL(url)
+        except (httpx2.InvalidURL, UnicodeError) as exc:
+            raise UserError(f"That is no address of a server: {exc}.") from None
+        token = token or given.params.get("token", "")
+        # What may be shown: no secret of the address.
+        self._url = str(given.copy_with(query=None, fragment=None, userinfo=b"")).rstrip("/")
+        headers = {"Authorization": f"token {token}"} if token else {}
+        self._http = httpx2.Client(
+            base_url=f"{self._url}/nb-agents/", headers=headers, timeout=TIMEOUT_S
+        )
+
+    def __repr__(self) -> str:
+        return f"Client({self._url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Runs go on."""
+        self._http.close()
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def runs(self) -> list[dict[str, Any]]:
+        """List the live runs of the server's user: id, task, status, tokens, cost and more.
+
+        Raises:
+            ServerError: The server can't be reached, or lets nobody in with this token.
+        """
+        return self._get("runs")  # type: ignore[no-any-return]
+
+    def run(self, run: str) -> dict[str, Any]:
+        """Tell how a run stands, live or over, with its receipt.
+
+        Args:
+            run: Its id.
+
+        Raises:
+            UnknownRunError: There is none.
+            ServerError: As by `runs`.
+        """
+        return self._get(_path(run), run)  # type: ignore[no-any-return]
+
+    def sessions(self, folder: str = "") -> list[dict[str, Any]]:
+        """List the sessions on the server's disk, with their turns.
+
+        Args:
+            folder: A notebook's folder, whose sessions are listed too.
+
+        Raises:
+            ServerError: As by `runs`.
+        """
+        return self._get("sessions", folder=folder)  # type: ignore[no-any-return]
+
+    def events(self, run: str, after: int = 0) -> Iterator[Event]:
+        """Give the events of a run: those so far, then each that comes, to its end.
+
+        Whoever stops reading stops nothing.
+
+        Args:
+            run: Its id.
+            after: The ``seq`` of the last event that is known already.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            ServerError: As by `runs`; or the connection was lost.
+        """
+        headers = {"Last-Event-ID": str(after)}
+        timeout = httpx2.Timeout(TIMEOUT_S, read=None)  # agents may be silent for long
+        path = f"{_path(run)}/events"
+        with self._asked("GET", path, run, headers=headers, timeout=timeout) as response:
+            for line in _lines(response):
+                if line.startswith(b"data: "):
+                    try:
+                        yield EVENT.validate_json(line.removeprefix(b"data: "))
+                    except ValidationError:  # of a newer server
+                        continue
+
+    # Asking ----------------------------------------------------------------------------------
+
+    def start(
+        self,
+        task: str = "",
+        *,
+        config: str | None = None,
+        recipe: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        session: str | None = None,
+        folder: str = "",
+    ) -> dict[str, Any]:
+        """Start a run beside the server, in a process of its own.
+
+        Args:
+            task: What is asked; a recipe asks for itself.
+            config: A team file there; by default demo agents.
+            recipe: A recipe file there.
+            context: The values that the recipe starts with.
+            session: The session to go on in, or to begin.
+            folder: Where it works: files and sessions are named from there.
+
+        Returns:
+            Its id, session, turn and status.
+
+        Raises:
+            UserError: It can't start.
+            ServerError: As by `runs`.
+        """
+        given = {"config": config, "recipe": recipe, "context": context, "session": session}
+        body = {name: value for name, value in given.items() if value is not None}
+        body |= {"task": task, "folder": folder}
+        return self._post("runs", body, timeout=START_S)
+
+    def stop(
+        self, run: str, *, now: bool = False, agent: str | None = None, reason: str = ""
+    ) -> StopResult:
+        """Ask a run, or one agent of it, to stop. Idempotent.
+
+        Args:
+            run: Its id.
+            now: Cut the work in hand instead of letting it finish.
+            agent: Id of the one agent to stop; the others go on.
+            reason: Why, for the record.
+
+        Returns:
+            Whether this changed anything, and where the run stands.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            UserError: No agent of that id.
+            ServerError: As by `runs`.
+        """
+        body = {"immediate": now, "agent": agent, "reason": reason}
+        try:
+            told = self._post(f"{_path(run)}/stop", body, run)
+        except _RefusedError:
+            return StopResult(False, "finished")
+        return StopResult(bool(told.get("changed")), told.get("status", "asked"))
+
+    def approve(self, run: str, message: str = "", gate: str = "") -> None:
+        """Approve what has waited longest, or at a gate.
+
+        Args:
+            run: The run's id.
+            message: What who asked is told.
+            gate: The gate's address.
+
+        Raises:
+            UnknownRunError: There is no such run.
+            UserError: Nothing waits there.
+            ServerError: As by `runs`.
+        """
+        self._ask(run, "approve", message=message, gate=gate)
+
+    def deny(self, run: str, message: str = "", gate: str = "") -> None:
+        """Deny it; as `approve`."""
+        self._ask(run, "deny", message=message, gate=gate)
+
+    def answer(self, run: str, text: str) -> None:
+        """Answer the question for a text that has waited longest; raises as `approve`."""
+        self._ask(run, "answer", text=text)
+
+    def say(self, run: str, text: str) -> None:
+        """Add a text to the task while the agents work; raises as `approve`."""
+        self._ask(run, "say", text=text)
+
+    def pause(self, run: str) -> None:
+        """Let a run hold still at its next boundary; raises as `approve`."""
+        self._ask(run, "pause")
+
+    def resume(self, run: str) -> None:
+        """Let a paused run go on; raises as `approve`."""
+        self._ask(run, "resume")
+
+    def _ask(self, run: str, action: str, **body: str) -> None:
+        self._post(f"{_path(run)}/{action}", body, run)
+
+    # The wire --------------------------------------------------------------------------------
+
+    def _get(self, path: str, run: str = "", **query: str) -> Any:
+        with self._asked("GET", path, run, params=query) as response:
+            return self._decoded(response)
+
+    def _post(
+        self, path: str, body: Mapping[str, Any], run: str = "", timeout: float = TIMEOUT_S
+    ) -> dict[str, Any]:
+        with self._asked("POST", path, run, json=dict(body), timeout=timeout) as response:
+            told: dict[str, Any] = self._decoded(response)
+            return told
+
+    def _decoded(self, response: httpx2.Response) -> Any:
+        try:
+            return json.loads(_whole(response))
+        except ValueError:
+            raise ServerError(self._url, "what it answers is not nb_agents'") from None
+
+    @contextmanager
+    def _asked(self, method: str, path: str, run: str, **options: Any) -> Iterator[httpx2.Response]:
+        """Ask, and raise what the server's refusal means."""
+        try:
+            with self._http.stream(method, path, **options) as response:
+                if not response.is_success:
+                    self._refuse(response, run)
+                yield response
+        except httpx2.TimeoutException:
+            raise ServerError(self._url, "it does not answer in time") from None
+        except httpx2.HTTPError as exc:
+            why = str(exc) or type(exc).__name__
+            raise ServerError(self._url, f"the connection failed ({why})") from None
+
+    def _refuse(self, response: httpx2.Response, run: str) -> None:
+        code, said = response.status_code, _message(_whole(response))
+        if code in (401, 403):
+            raise ServerError(self._url, "it does not allow this with the token that was given")
+        if code == 404 and not said:
+            raise ServerError(self._url, "it has no nb_agents: install it where Jupyter is")
+        if code == 404 and run:
+            raise UnknownRunError(run, tuple(str(each.get("id")) for each in self.runs()))
+        if code == 409:
+            raise _RefusedError(said)
+        if code < 400 or code >= 500:
+            raise ServerError(self._url, f"it answers {code}")
+        raise UserError(said or f"The server answers {code}.")
+
+
+class _RefusedError(UserError):
+    """A run is over, or not at a point where this can be asked."""
+
+
+def _path(run: str) -> str:
+    return f"runs/{quote(run)}"
+
+
+def _message(body: bytes) -> str:
+    """Return the sentence of our own refusals; "" of any other."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return ""
+    said = told.get("message") if isinstance(told, dict) else None
+    return said[:MAX_SAID_CHARS] if isinstance(said, str) else ""
+
+
+def _whole(response: httpx2.Response) -> bytes:
+    body = b""
+    for piece in response.iter_bytes():
+        body += piece
+        if len(body) > MAX_REPLY_BYTES:
+            raise ServerError(str(response.url.host), f"its reply has over {MAX_REPLY_BYTES} bytes")
+    return body
+
+
+def _lines(response: httpx2.Response) -> Iterator[bytes]:
+    """Give the lines of a stream; not by ``iter_lines``, which has no limit."""
+    rest = b""
+    for piece in response.iter_bytes():
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+        if len(rest) > MAX_REPLY_BYTES:
+            raise ServerError(str(response.url.host), f"an event has over {MAX_REPLY_BYTES} bytes")

@@ -1,0 +1,129 @@
+"""What can stand next on a line of ``%agents`` or ``%%agents``, for IPython's completer."""
+
+from __future__ import annotations
+
+import inspect
+from argparse import Action
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.completer import SimpleCompletion, context_matcher
+
+from nb_agents.jupyter.ipython import actions_of
+from nb_agents.jupyter.magic import AgentsMagics
+from nb_agents.jupyter.verbs import VERBS
+from nb_agents.options import RunOptions
+from nb_agents.runs.registry import runs
+from nb_agents.session.layout import session_root, sessions_in
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["completions", "register", "unregister"]
+
+MAX_FILES = 200
+
+
+def register(ip: InteractiveShell) -> None:
+    """Let a shell complete what is written after the magics."""
+    unregister(ip)
+
+    @context_matcher(identifier=__name__)  # type: ignore[untyped-decorator]
+    def match(context: Any) -> dict[str, Any]:
+        line = context.text_until_cursor
+        return {
+            "completions": [SimpleCompletion(each) for each in completions(line, ip.user_ns)],
+            "matched_fragment": line.rpartition(" ")[2],
+            "suppress": _is_ours(line),
+        }
+
+    ip.Completer.custom_matchers.append(match)
+
+
+def unregister(ip: InteractiveShell) -> None:
+    """Complete it no more."""
+    matchers = ip.Completer.custom_matchers
+    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != __name__]
+
+
+def completions(line: str, names: Mapping[str, Any]) -> list[str]:
+    """Say what the last word of a line can become.
+
+    Args:
+        line: From the magic's name to the cursor.
+        names: The notebook's variables.
+
+    Returns:
+        Whole words, in the order in which they are declared; none for a line of anybody else's.
+    """
+    if not _is_ours(line):
+        return []
+    *before, word = line.lstrip().split(" ")
+    magic, words = before[0], [each for each in before[1:] if each]
+    starts = magic == "%%agents" or (words or [word])[0].startswith("-")
+    if not starts and not words:
+        return _beginning(word, filter(None, VERBS))
+    function = AgentsMagics.agents if starts else VERBS.get(words[0])
+    if function is None:
+        return []
+    actions = actions_of(function)
+    by_option = {name: action for action in actions for name in action.option_strings}
+    last = by_option.get(words[-1]) if words else None
+    if last is not None and last.nargs != 0:
+        return _values(last, word, names)
+    if word.startswith("-"):
+        return _beginning(word, (name for name in by_option if name.startswith("--")))
+    return [value for a in actions if not a.option_strings for value in _values(a, word, names)]
+
+
+def _is_ours(line: str) -> bool:
+    # The magic's own name is IPython's to complete: it is ours from the space behind it on.
+    return line.lstrip().startswith(("%agents ", "%%agents "))
+
+
+def _values(action: Action, word: str, names: Mapping[str, Any]) -> list[str]:
+    match action.dest:
+        case "config" | "recipe" | "file":
+            return _files(word)
+        case "session":
+            return _beginning(word, _sessions())
+        case "run":
+            return _beginning(word, _runs())
+        case "what":
+            return _beginning(word, [*_runs(), *_sessions()])
+        case "tools":
+            functions = [name for name, value in names.items() if inspect.isroutine(value)]
+            given, comma, begun = word.rpartition(",")
+            found = _beginning(begun, (name for name in functions if name[:1] != "_"))
+            return [f"{given}{comma}{name}" for name in found]
+        case "options":
+            return _beginning(word, (n for n, v in names.items() if isinstance(v, RunOptions)))
+        case _:
+            return []
+
+
+def _beginning(word: str, words: Iterable[str]) -> list[str]:
+    return [each for each in words if each.startswith(word)]
+
+
+def _runs() -> Sequence[str]:
+    return [run.id for run in runs()]
+
+
+def _sessions() -> Sequence[str]:
+    return [path.name for path in sessions_in(session_root()).by_use]
+
+
+def _files(word: str) -> list[str]:
+    """Give the directories, team files and recipes that a path can become."""
+    head, slash, begun = word.rpartition("/")
+    folder = Path(f"{head}{slash}").expanduser()
+    try:
+        found = sorted(p for p in folder.iterdir() if p.name.startswith(begun))[:MAX_FILES]
+    except OSError:
+        return []
+    # A word ends at a space, and what is hidden is asked for by its dot.
+    shown = [p for p in found if " " not in p.name and (begun or p.name[0] != ".")]
+    of_ours = [p for p in shown if p.is_dir() or p.suffix in (".yaml", ".yml", ".json", ".zip")]
+    return [f"{head}{slash}{p.name}{'/' if p.is_dir() else ''}" for p in of_ours]

@@ -1,0 +1,79 @@
+"""How a run, its receipt and its view look at the end of a cell; in a terminal by their repr."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nb_agents.jupyter import kernel, text
+from nb_agents.jupyter.ipython import table_bundle
+from nb_agents.jupyter.markdown import harmless
+from nb_agents.jupyter.panel import show_run
+from nb_agents.receipt import Receipt
+from nb_agents.runs.run import Run
+from nb_agents.view import AgentView, RunView
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["register", "unregister"]
+
+
+def register(ip: InteractiveShell) -> None:
+    """Let a shell with a front end show them: a run by its panel or card, the others as tables."""
+    if not kernel.has_front_end(ip):
+        return
+    shown: Any = ip.display_formatter
+    shown.ipython_display_formatter.for_type(Run, show_run)
+    shown.mimebundle_formatter.for_type(Receipt, _receipt)
+    shown.mimebundle_formatter.for_type(RunView, _view)
+
+
+def unregister(ip: InteractiveShell) -> None:
+    """Leave them to their reprs again."""
+    shown: Any = ip.display_formatter
+    shown.ipython_display_formatter.type_printers.pop(Run, None)
+    for kind in (Receipt, RunView):
+        shown.mimebundle_formatter.type_printers.pop(kind, None)
+
+
+def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:
+    heads = ("", "what became of it", "answers", "words kept", "tokens", "cost")
+    rows = [
+        (
+            name,
+            agent.outcome,
+            str(agent.answers),
+            str(agent.words_kept),
+            text.tokens(agent.tokens),
+            text.cost(agent.cost),
+        )
+        for name, agent in receipt.agents.items()
+    ]
+    others = [(name, outcome, "", "", "", "") for name, outcome in receipt.steps + receipt.tools]
+    total = (
+        repr(receipt).strip("<>"),
+        receipt.reason,
+        "",
+        "",
+        text.tokens(receipt.tokens),
+        text.cost(receipt.cost),
+    )
+    return harmless(table_bundle(heads, [*rows, *others, total]))
+
+
+def _view(view: RunView, **_: object) -> dict[str, Any]:
+    heads = ("agent", "model", "does", "answers", "vote", "words", "tokens", "cost")
+    return harmless(table_bundle(heads, [_agent(agent) for agent in view.agents.values()]))
+
+
+def _agent(agent: AgentView) -> tuple[str, ...]:
+    return (
+        agent.id,
+        agent.model,
+        agent.outcome or agent.phase,
+        str(len(agent.answers)),
+        agent.vote.target if agent.vote else "",
+        text.clip(agent.partial or "".join(agent.answers[-1:]), 80, tail=bool(agent.partial)),
+        text.tokens(agent.tokens),
+        text.cost(agent.cost),
+    )

@@ -1,0 +1,138 @@
+"""What the panel draws: a pure function of the view and the clock.
+
+The widget carries it in the kernel, the server extension sends it where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nb_agents.jupyter import text
+from nb_agents.jupyter.rows import MAX_SAYS, UnitRow, agent_row, asked_for, name_of, units
+from nb_agents.receipt import total_cost
+from nb_agents.view import RunView
+
+__all__ = ["panel_state"]
+
+MAX_UNITS = 60
+"""Rows of a recipe."""
+MAX_QUESTION = 4_000
+"""Characters of a gate's question."""
+
+
+def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
+    """Make what the panel draws; its shape is ``PanelState`` in js/src/state.ts.
+
+    Args:
+        view: The turn.
+        run: The run's id, sent back with a stop.
+        now: Unix seconds.
+
+    Returns:
+        Plain data for the widget.
+    """
+    elapsed, fraction = text.elapsed(view, now)
+    flying = [a.id for a in view.agents.values() if a.in_flight]
+    in_flight = f"{len(flying)} call{'' if len(flying) == 1 else 's'} in flight: "
+    return {
+        "run": run,
+        "session": view.session,
+        "turn": view.turn,
+        "task": text.clip(view.task, 300),
+        "status": text.state(view),
+        "chip": text.chip(view),
+        "round": text.progress(view),
+        "elapsed": elapsed,
+        "fraction": round(text.done(view) if view.recipe else fraction, 4),
+        "bar": "Steps done" if view.recipe else "Time used",
+        "cost": text.cost(total_cost(view)) if any(a.tokens for a in view.agents.values()) else "",
+        "in_flight": text.clip(in_flight + ", ".join(flying), 120) if flying else "",
+        "agents": _rows(view, now),
+        "gates": _gates(view, now),
+        "button": _button(view, now),
+        "can_say": text.state(view) == "running",
+        "said": _said(view),
+        "notices": [n for n in view.notices if n.strip()],
+        "footer": [f"{view.session} · turn {view.turn}", run],
+        "card": "",
+    }
+
+
+def _rows(view: RunView, now: float) -> list[dict[str, Any]]:
+    if not view.recipe:
+        return [agent_row(agent, view) for agent in view.agents.values()]
+    current = view.current_step
+    return [_unit_row(unit, unit.address == current) for unit in units(view, now, MAX_UNITS)]
+
+
+def _unit_row(unit: UnitRow, is_current: bool) -> dict[str, Any]:
+    return {
+        "id": unit.address,
+        "name": unit.name,
+        "depth": unit.depth,
+        "model": unit.does,
+        "chip": unit.chip,
+        "tone": unit.tone,
+        "says": unit.says,
+        "writing": unit.is_writing,
+        "numbers": unit.numbers,
+        "stop": unit.stop,
+        "title": unit.asks,
+        "pending": unit.is_pending,
+        "current": is_current,
+    }
+
+
+def _gates(view: RunView, now: float) -> list[dict[str, Any]]:
+    """The questions that a person can answer; a stop takes them away."""
+    if text.state(view) != "running":
+        return []
+    return [
+        {
+            "id": gate.address,
+            "name": name_of(gate.address),
+            "asks": asked_for(gate, view),
+            "prompt": text.cut(gate.prompt, MAX_QUESTION),
+            "countdown": text.countdown(gate, now),
+        }
+        for gate in view.gates.values()
+    ]
+
+
+def _button(view: RunView, now: float) -> dict[str, Any] | None:
+    if view.is_over:
+        return None
+    stop = view.stop
+    if stop is None:
+        title = "Stop after the calls in flight. Answers, files and words so far are kept."
+        if view.recipe:
+            title = "Stop after what is in hand. Outputs, files and words so far are kept."
+        return {"label": "Stop", "now": False, "title": title}
+    if stop.level == "immediate":
+        return None
+    left = (
+        "" if stop.grace_s is None else f" · {max(0, stop.requested_at + stop.grace_s - now):.0f} s"
+    )
+    title = "Cut the calls in flight now. What was streamed so far is kept as partial text."
+    if view.recipe:
+        title = "Cut what is in hand now. What was written so far is kept; a resume does it again."
+    return {"label": f"Stop now{left}", "now": True, "title": title}
+
+
+def _said(view: RunView) -> dict[str, str] | None:
+    """The last follow-up text, and who has read it of those that are to."""
+    if not view.said:
+        return None
+    if view.recipe:
+        count = sum(a.heard >= len(view.said) for a in view.agents.values())
+        read = f"read in {count} step{'' if count == 1 else 's'}" if count else "not read yet"
+        return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}
+    # One that is called works on its input alone.
+    readers = [a for a in view.agents.values() if a.outcome is None and not a.caller]
+    if view.phase == "presenting":
+        readers = [a for a in readers if a.id == view.winner]
+    count = sum(a.heard >= len(view.said) for a in readers)
+    if not readers:
+        return {"text": text.clip(view.said[-1], MAX_SAYS), "read": ""}
+    read = "read by all" if count == len(readers) else f"read by {count} of {len(readers)}"
+    return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}

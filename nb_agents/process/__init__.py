@@ -1,0 +1,1 @@
+"""Whatever becomes a child of ours: commands, their confinement, their environment."""

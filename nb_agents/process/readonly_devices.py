@@ -1,0 +1,89 @@
+"""Makes the machine's device files read-only for a program that root runs.
+
+A sandbox shows its programs the machine's own ``/dev/null`` and its like, and bubblewrap can't show
+them read-only: it would forbid their use, too. Who owns them may change their mode, and without
+``/dev/null`` no machine works. So they are made read-only before, in a mount namespace that ends
+with the program; they can be read from and written to as ever.
+
+`nb_agents.process.bubblewrap` runs this file as a script, with the standard library alone, and only
+as root: nobody else owns a device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+__all__ = ["SHOWN"]
+
+SHOWN = ("null", "zero", "full", "random", "urandom", "tty")
+"""The device files that bubblewrap's ``--dev`` shows. Source: bwrap(1)."""
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 32, 4096, 16384, 1 << 19
+# A namespace may not take them away.
+_KEPT = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(command: list[str]) -> None:
+    """Become a program for which device files are read-only, or end and say why not.
+
+    Args:
+        command: The program and its arguments.
+    """
+    try:
+        _protect()
+    except OSError as exc:
+        sys.exit(f"bwrap: device files can't be made read-only: {exc.strerror}")
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, for itself
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as exc:
+        sys.exit(f"bwrap: it can't be run: {exc.strerror}")
+
+
+def _protect() -> None:
+    _enter_namespace()
+    _mount(None, "/", _MS_REC | _MS_SLAVE)  # nothing of this gets out
+    for name in SHOWN:
+        place = f"/dev/{name}"
+        if os.path.exists(place):
+            _mount(place, place, _MS_BIND)
+            flags = os.statvfs(place).f_flag & _KEPT
+            _mount(None, place, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | flags)
+
+
+def _enter_namespace() -> None:
+    user, group = os.geteuid(), os.getegid()
+    if _libc.unshare(_CLONE_NEWNS) == 0:
+        return
+    # A container's root may not, but in a user namespace of its own.
+    _checked(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def _mount(source: str | None, place: str, flags: int) -> None:
+    given = os.fsencode(source) if source else None
+    _checked(_libc.mount(given, os.fsencode(place), None, ctypes.c_ulong(flags), None))
+
+
+def _checked(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,215 @@
+"""Who does an agent step, with which model, what it is told and what it may do.
+
+A recipe names agents that the person who runs it may not have, such as
+``foundation:zen-architect``. In this order: an agent of that name in the team (the part after the
+colon will do), the first pattern of `recipe_agents` that fits, the team's first agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeGuard
+
+from nb_agents import events as ev
+from nb_agents.agents.decisions import Offer, Verdict
+from nb_agents.agents.prompts import follow_up
+from nb_agents.agents.replay import OpenRound
+from nb_agents.config.backends import BackendSpec
+from nb_agents.config.recipe import Step
+from nb_agents.config.recipe_step import ProviderPreference
+from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.tools import ToolKeys
+from nb_agents.errors import RecipeError
+from nb_agents.recipes.tasks import AgentWork
+from nb_agents.tools.base import Toolbox
+from nb_agents.tools.policy import AgentTools
+from nb_agents.tools.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+
+__all__ = ["StepContext", "Worker", "goes_on", "opening", "resolve_agent", "toolbox"]
+
+_TYPES = {"anthropic": "claude", "google": "gemini", "azure": "azure_openai"}
+"""Backend types of the providers that recipes call by another name."""
+
+_SYSTEM = """You do one step of a workflow. Your last message, as plain text, is the step's result:
+the next steps get it as it is, so write the result alone, without asking back. You have a workspace
+of files that all steps of the workflow share, reached by the tools list_files, read_file,
+write_file, edit_file and delete_file with relative paths."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """Who does a step.
+
+    Attributes:
+        agent: The agent, with the model that it uses for this step.
+        why: How it was found, in words, such as "critic, by 'foundation:*'".
+    """
+
+    agent: AgentSpec
+    why: str
+
+
+def resolve_agent(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], bool]) -> Worker:
+    """Choose who does a step.
+
+    Args:
+        step: The step.
+        team: The agents that there are.
+        is_usable: Whether an agent's model can be called: its type is known, its key is set.
+
+    Returns:
+        The worker.
+
+    Raises:
+        RecipeError: The step can't do without a model that is not to be had.
+    """
+    agent, why = _by_name(step.agent, team)
+    wishes = _wishes(step)
+    for wish in wishes:
+        with_wish = _with_model(agent, wish)
+        if with_wish is not None and is_usable(with_wish):
+            return Worker(with_wish, f"{why}; {_said(wish)}")
+    if missing := [w for w in wishes if w.required]:
+        raise RecipeError(
+            f"Step {step.id!r} requires {_said(missing[0])}, which is not to be had here: set its "
+            "key, or give the step another model."
+        )
+    if wishes or step.model_role:
+        wished = _said(wishes[0]) if wishes else f"a model for {step.model_role!r}"
+        why += f"; {wished} is not to be had here, so {agent.backend.model or agent.backend.type}"
+    return Worker(agent, why)
+
+
+def _by_name(name: str, team: TeamSpec) -> tuple[AgentSpec, str]:
+    agents = {agent.id: agent for agent in team.agents}
+    for known in (name, name.rpartition(":")[2]):
+        if known in agents:
+            return agents[known], known
+    for pattern, target in team.recipe_agents.items():
+        if fnmatchcase(name, pattern):
+            return agents[target], f"{target}, by {pattern!r}"
+    return team.agents[0], f"{team.agents[0].id}, the default agent"
+
+
+def _wishes(step: Step) -> tuple[ProviderPreference, ...]:
+    if step.provider or step.model:
+        return (ProviderPreference(provider=step.provider, model=step.model),)
+    return step.provider_preferences
+
+
+def _with_model(agent: AgentSpec, wish: ProviderPreference) -> AgentSpec | None:
+    """Give an agent another model, or None when the wish names none that can be asked for."""
+    own = agent.backend
+    kind = _TYPES.get(wish.provider, wish.provider) or (own.type if wish.model else "")
+    if kind == own.type and fnmatchcase(own.model, wish.model or "*"):
+        return agent
+    if not kind or not wish.model or any(c in wish.model for c in "*?["):
+        return None
+    if kind != own.type:  # no key and no address, but the agent's tools and who decides on them
+        tools = {name: getattr(own, name) for name in ToolKeys.model_fields}
+        backend = BackendSpec(type=kind, model=wish.model, **tools)
+        return agent.model_copy(update={"backend": backend})
+    if own.base_url:  # a server of its own has models of its own
+        return None
+    return agent.model_copy(update={"backend": own.model_copy(update={"model": wish.model})})
+
+
+def _said(wish: ProviderPreference) -> str:
+    named = ":".join(part for part in (wish.provider, wish.model) if part)
+    return named or f"a model of class {wish.class_!r}"
+
+
+class StepContext:
+    """The seat of an agent that works alone on one prompt: its plain text is the result.
+
+    Args:
+        address: The step's.
+        said: Texts that the person has added, oldest first; grows while the step runs.
+        heard: How many of them the agent has been told.
+        emit: Takes what happens.
+    """
+
+    def __init__(
+        self, address: str, said: Sequence[str], heard: int, emit: Callable[[ev.Event], None]
+    ) -> None:
+        self._address = address
+        self._said = said
+        self._heard = heard
+        self._emit = emit
+
+    def offer(self) -> Offer:
+        """Offer nothing but the tools: any plain text ends the step."""
+        return Offer(answers=False, text_counts=True)
+
+    def judge_answer(self, answer: str) -> str:
+        """Take every answer."""
+        return ""
+
+    def judge_vote(self, label: str) -> Verdict:
+        """Refuse votes: there is nothing to vote on."""
+        return Verdict("", "There is nothing to vote on. Write the result as plain text.")
+
+    def note(self, *, was_refused: bool) -> str:
+        """Say nothing besides."""
+        return ""
+
+    def hear(self) -> str:
+        """Say what the person has added meanwhile."""
+        fresh = self._said[self._heard :]
+        if not fresh:
+            return ""
+        self._heard = len(self._said)
+        text = follow_up(fresh)
+        self._emit(ev.Told(agent=self._address, text=text, heard=self._heard))
+        return text
+
+
+def opening(
+    own: str, prompt: str, context: Sequence[Path], said: Sequence[str]
+) -> list[ModelMessage]:
+    """Make the messages that open a step.
+
+    Args:
+        own: The agent's own system message, or "".
+        prompt: The step's prompt, rendered.
+        context: Read-only files and directories.
+        said: Texts that the person has added to the task.
+    """
+    from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
+
+    known = "".join(f"\n- {path}" for path in context)
+    paths = f"\n\nThese can be read, too, by their absolute paths:{known}" if known else ""
+    asked = f"{prompt}\n\n{follow_up(said)}" if said else prompt
+    system = "\n\n".join(part for part in (own, _SYSTEM + paths) if part)
+    return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(asked)])]
+
+
+def goes_on(past: OpenRound | None, work: AgentWork) -> TypeGuard[OpenRound]:
+    """Tell whether a step goes on with the conversation that a stop cut.
+
+    Args:
+        past: The conversation; None when there is none.
+        work: The step as it is now; a changed recipe may ask something else.
+    """
+    if past is None:
+        return False
+    parts = [part for message in past.request for part in message.get("parts", ())]
+    asked = [str(p.get("content")) for p in parts if p.get("part_kind") == "user-prompt"]
+    return any(text == work.prompt or text.startswith(f"{work.prompt}\n\n") for text in asked)
+
+
+def toolbox(workspace: Path, context: Sequence[Path], others: AgentTools) -> Toolbox:
+    """Give the tools of a step.
+
+    Args:
+        workspace: The run's one workspace.
+        context: Read-only files and directories.
+        others: What the agent has besides.
+    """
+    return Toolbox(others.with_files(Workspace(workspace, {}, list(context)).tools()))

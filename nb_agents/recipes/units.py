@@ -1,0 +1,294 @@
+"""The units of a recipe: where they are, which are known before, what they see, what loops go over.
+
+What can't be filled in with the variables that a unit sees is the failure of that unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from nb_agents import events as ev
+from nb_agents.config import recipe_values as ranges
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.recipe_step import Step
+from nb_agents.config.recipe_values import Range, Retry
+from nb_agents.errors import RecipeError
+from nb_agents.recipes import expression
+from nb_agents.recipes.diagram import does
+from nb_agents.recipes.expression import as_text
+from nb_agents.recipes.output import value_of
+from nb_agents.recipes.template import render, render_value
+
+__all__ = [
+    "FailedError",
+    "Scope",
+    "all_of",
+    "concurrency",
+    "delay_s",
+    "holds",
+    "is_within",
+    "items_of",
+    "join",
+    "number",
+    "planned",
+    "text",
+    "value",
+]
+
+MAX_PLANNED = 200
+"""Units of one recipe that are told before they begin: more than a panel shows."""
+
+_KINDS: Mapping[type, str] = {dict: "a mapping", str: "text", type(None): "empty"}
+
+
+def join(base: str, name: str) -> str:
+    """Give the address of a unit within another; "" is the recipe itself.
+
+    Example:
+        >>> join("checks", "review"), join("", "a/b")
+        ('checks/review', 'a∕b')
+    """
+    name = name.replace("/", "∕").replace("[", "❲")
+    return f"{base}/{name}" if base else name
+
+
+def is_within(address: str, holder: str) -> bool:
+    """Tell whether a unit is in another one, however deep, or is that one.
+
+    Example:
+        >>> is_within("sub/a[2]/b", "sub"), is_within("sub[0]", "sub"), is_within("sub2", "sub")
+        (True, True, False)
+    """
+    return address == holder or address.startswith((f"{holder}/", f"{holder}["))
+
+
+def planned(recipe: Recipe, base: str = "") -> tuple[ev.PlannedUnit, ...]:
+    """List a recipe's stages and steps, in order, as they are known before they begin.
+
+    Args:
+        recipe: The recipe.
+        base: Address of the step that calls it, or "".
+
+    Returns:
+        The first `MAX_PLANNED`. What is inside of a loop or of a recipe that a step calls is not
+        known yet.
+    """
+    return tuple(_units(recipe, base))[:MAX_PLANNED]
+
+
+def _units(recipe: Recipe, base: str) -> Iterator[ev.PlannedUnit]:
+    for stage in recipe.stages:
+        if not stage.name:  # a recipe without stages
+            yield from _steps(stage.steps, base)
+            continue
+        address = join(base, stage.name)
+        yield ev.PlannedUnit(address, "stage", "a person must approve its end" * bool(stage.gate))
+        yield from _steps(stage.steps, address)
+
+
+def _steps(steps: Sequence[Step], base: str) -> Iterator[ev.PlannedUnit]:
+    for step in steps:
+        yield ev.PlannedUnit(join(base, step.id), _kind(step), does(step))
+
+
+def _kind(step: Step) -> ev.StepKind:
+    if step.foreach:
+        return "foreach"
+    return "while" if step.while_condition else step.kind
+
+
+@dataclass
+class Scope:
+    """What the steps of one list see.
+
+    Attributes:
+        values: The context variables.
+        set_by_steps: Those that steps have set, in the order in which they did so last.
+        missing: The steps that others can't depend on, by id: what became of them.
+        last: What the last step gave.
+    """
+
+    values: dict[str, Any]
+    set_by_steps: dict[str, Any] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    last: Any = None
+
+    def set(self, name: str | None, value: Any) -> None:
+        """Set a variable, as a step's output, if the step names one."""
+        if name:
+            self.values[name] = value
+            self.set_by_steps.pop(name, None)
+            self.set_by_steps[name] = value
+
+    def copy(self, **more: Any) -> Scope:
+        """Give a scope that sees the same, and whose changes stay in it."""
+        return Scope({**self.values, **more}, {}, dict(self.missing))
+
+    @contextmanager
+    def bound(self, **values: Any) -> Iterator[None]:
+        """Set variables within a block; a nested loop gives the outer one its own back."""
+        hidden = {name: self.values[name] for name in values if name in self.values}
+        self.values |= values
+        try:
+            yield
+        finally:
+            for name in values:
+                self.values.pop(name, None)
+            self.values |= hidden
+
+
+class FailedError(Exception):
+    """Units of a recipe failed.
+
+    Attributes:
+        addresses: Theirs; a unit that holds them fails with them unless it says otherwise.
+        error: Why.
+    """
+
+    def __init__(self, addresses: tuple[str, ...], error: str) -> None:
+        super().__init__(error)
+        self.addresses = addresses
+        self.error = error
+
+
+def holds(condition: str, scope: Scope, address: str, what: str) -> bool:
+    """Tell whether a condition holds.
+
+    Args:
+        condition: An expression.
+        scope: What the step sees.
+        address: The unit's.
+        what: The condition's key, for the error.
+
+    Raises:
+        FailedError: It can't be told.
+    """
+    try:
+        return expression.evaluate(expression.parse(condition), scope.values)
+    except RecipeError as exc:
+        raise FailedError((address,), f"{what}: {exc}") from exc
+
+
+def text(template: str, scope: Scope, address: str) -> str:
+    """Fill in a text; see `value`."""
+    try:
+        return render(template, scope.values)
+    except RecipeError as exc:
+        raise FailedError((address,), str(exc)) from exc
+
+
+def value(given: Any, scope: Scope, address: str) -> Any:
+    """Fill in a value of the recipe; one ``{{name}}`` alone keeps its type.
+
+    Args:
+        given: As the recipe has it.
+        scope: What the step sees.
+        address: The unit's.
+
+    Raises:
+        FailedError: It can't be filled in.
+    """
+    try:
+        return render_value(given, scope.values)
+    except RecipeError as exc:
+        raise FailedError((address,), str(exc)) from exc
+
+
+def number(range_: Range, given: object, scope: Scope, address: str) -> float:
+    """Give a number that the recipe may have as a template.
+
+    Args:
+        range_: The numbers that the key takes.
+        given: As the recipe has it: one that is no template was checked when it was read.
+        scope: What the step sees.
+        address: The unit's.
+
+    Raises:
+        FailedError: The template gives no such number.
+    """
+    if not isinstance(given, str):
+        assert isinstance(given, int | float)
+        return given
+    filled_in = text(given, scope, address)
+    try:
+        return range_.number(filled_in)
+    except ValueError as exc:
+        raise FailedError((address,), f"{exc}.") from exc
+
+
+def delay_s(retry: Retry, failures: int, scope: Scope, address: str) -> float:
+    """Give the seconds before the next attempt: none before the first.
+
+    Args:
+        retry: How often a step is tried.
+        failures: How many attempts have failed.
+        scope: What the step sees.
+        address: The step's.
+
+    Raises:
+        FailedError: A template gives no number of seconds.
+    """
+    if not failures:
+        return 0.0
+    first = number(ranges.DELAY, retry.initial_delay, scope, address)
+    longest = number(ranges.DELAY, retry.max_delay, scope, address)
+    doublings = min(failures - 1, 64) if retry.backoff == "exponential" else 0
+    return min(first * 2.0**doublings, longest)
+
+
+def items_of(step: Step, scope: Scope, address: str) -> list[Any]:
+    """Give the items of a foreach.
+
+    Args:
+        step: The loop.
+        scope: What it sees.
+        address: Where it is.
+
+    Raises:
+        FailedError: It has no list, or one that is too long.
+    """
+    items = value(step.foreach.strip(), scope, address)
+    if isinstance(items, str):
+        items = value_of(items)
+    if not isinstance(items, list):
+        kind = _KINDS.get(type(items), "a value")
+        raise FailedError((address,), f"foreach needs a list, and {step.foreach} is {kind}.")
+    most = number(ranges.ITERATIONS, step.max_iterations, scope, address)
+    if len(items) > most:
+        said = f"{step.foreach} has {len(items)} items, and max_iterations is {most}."
+        raise FailedError((address,), said)
+    return items
+
+
+def concurrency(step: Step, count: int, scope: Scope, address: str) -> float | None:
+    """Give how many iterations may run at the same time; None for one after the other.
+
+    Args:
+        step: The loop.
+        count: How many there are.
+        scope: What it sees.
+        address: Where it is.
+
+    Raises:
+        FailedError: Its ``parallel`` is no such number.
+    """
+    given = text(as_text(step.parallel), scope, address).strip().lower()
+    if given in ("true", "false"):
+        return count if given == "true" else None
+    return number(ranges.PARALLEL, given, scope, address)
+
+
+def all_of(failures: Mapping[int, FailedError], count: int) -> FailedError:
+    """Give the failure of a parallel loop.
+
+    Args:
+        failures: Those of its iterations, by index.
+        count: How many iterations there are.
+    """
+    each = [failures[index] for index in sorted(failures)]
+    said = "; ".join(failure.error for failure in each)[:2000]
+    addresses = tuple(address for failure in each for address in failure.addresses)
+    return FailedError(addresses, f"{len(each)} of {count} iterations failed: {said}")

@@ -1,0 +1,65 @@
+"""The process of a detached run: ``python -m nb_agents.runs.host``, started by `runs.detach`.
+
+It takes a job from its input, answers with the turn's directory or an error as a line of JSON, and
+lives until its run is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from nb_agents.errors import UserError
+from nb_agents.runs.registry import start
+from nb_agents.runs.resume import resume
+from nb_agents.runs.run import Run
+
+_ACTIONS: dict[str, Callable[..., Run]] = {"start": start, "resume": resume}
+
+
+def main() -> None:
+    """Carry out the job."""
+    job = sys.stdin.buffer.read()
+    if os.fork():
+        # The run's process is nobody's child: a kernel ends its own when it is shut down.
+        os._exit(0)
+    sys.argv[0] = "detached"  # what the list of live runs calls it
+    what, arguments = pickle.loads(job)
+    try:
+        run = _ACTIONS[what](**arguments)
+    except UserError as exc:
+        _answer({"error": str(exc)})
+        return
+    _answer({"path": str(run.path)})
+    _stop_at_signals(run)
+    run.wait(raise_on_stop=False)
+
+
+def _answer(told: dict[str, str]) -> None:
+    """Tell who waits, and let go of it."""
+    sys.stdout.write(json.dumps(told))
+    sys.stdout.flush()
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+def _stop_at_signals(run: Run) -> None:
+    """Let the end of the machine's session stop the run and save it."""
+
+    def end(*_: Any) -> None:
+        run.stop(True, reason="its process was told to end", source="parent")
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Functions of this process for a run of another: its calls are taken, carried out and answered.
+
+That goes on until the run is over, here as in any run: a stop of it reaches the functions. See
+`nb_agents.tools.offer` for the way that calls take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from nb_agents.agents.stop_scope import StopScope
+from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, StopRequest
+from nb_agents.config.secrets import secrets_of_environment, secrets_of_team
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import UserError
+from nb_agents.events import TurnStarted
+from nb_agents.masking import Mask
+from nb_agents.runs.approvals import bind_asker
+from nb_agents.runs.hiding import hidden_in_logs
+from nb_agents.runs.loop import submit
+from nb_agents.runs.turn_spec import checked_functions
+from nb_agents.session.journal import JournalReader
+from nb_agents.session.layout import TurnPaths
+from nb_agents.tools.base import ToolCall, ToolContext, ToolResult, calling
+from nb_agents.tools.functions import function_tool
+from nb_agents.tools.offer import CallAnswered, CallAsked, Offer
+from nb_agents.tools.offered import OfferedFunction
+
+__all__ = ["Offering"]
+
+TICK_S = 0.1
+"""How often calls are looked for."""
+
+ALIVE_TICKS = 10
+"""Of those, each how-manieth looks whether the run is over."""
+
+
+class _News(NamedTuple):
+    """What has come: calls, and stops that they or earlier ones are to feel, by their names."""
+
+    calls: list[tuple[str, CallAsked]]
+    stops: list[tuple[str, StopRequest]]
+
+
+class Offering:
+    """Functions that this process offers to one run.
+
+    From here on calls are waited for; `serve` answers them.
+
+    Args:
+        functions: Sync or async.
+        team: The run's, when it is at hand: its keys are hidden in what is answered.
+
+    Attributes:
+        id: Of the offer.
+        functions: What the run is told of the functions.
+
+    Raises:
+        UserError: One can't be described to a model, or its name is taken.
+        StorageError: The user's state directory can't be written.
+    """
+
+    def __init__(
+        self, functions: Sequence[Callable[..., Any]], team: TeamSpec | None = None
+    ) -> None:
+        known = [(function, function_tool(function)) for function in checked_functions(functions)]
+        self._functions = {tool.name: function for function, tool in known}
+        self._team = team
+        self._mask = Mask()
+        self._offer = Offer.make()
+        self._tokens: dict[str, CancelToken] = {}
+        self._is_over = False
+        self.id = self._offer.id
+        offer = Offer(self.id)
+        self.functions = tuple(
+            OfferedFunction(
+                tool.name,
+                tool.definition.description,
+                tool.definition.parameters_json_schema,
+                offer,
+            )
+            for _, tool in known
+        )
+
+    def withdraw(self) -> None:
+        """Take the offer back that is not served."""
+        self._offer.withdraw()
+
+    def serve(self, turn: Path) -> None:
+        """Answer calls until a turn is over.
+
+        Args:
+            turn: Its directory.
+        """
+        submit(self._serve, TurnPaths(turn))
+
+    async def _serve(self, turn: TurnPaths) -> None:
+        try:
+            self._mask = await to_thread.run_sync(_mask_for, turn, self._team)
+            with hidden_in_logs(self._mask):
+                async with anyio.create_task_group() as group:
+                    while (news := await self._next_news(turn)) is not None:
+                        for name, asked in news.calls:
+                            token = self._tokens[name] = CancelToken(asked.tool)
+                            group.start_soon(self._answer, name, asked, token)
+                        for name, request in news.stops:
+                            self._stop(name, request)
+                    for name in self._tokens:  # of a run whose process has died
+                        self._stop(name, StopRequest(CancellationStatus.IMMEDIATE, "parent"))
+        finally:
+            self._is_over = True
+            self._offer.withdraw()
+
+    async def _next_news(self, turn: TurnPaths) -> _News | None:
+        return await to_thread.run_sync(
+            self._wait_for_news, turn, abandon_on_cancel=True, limiter=CapacityLimiter(1)
+        )
+
+    def _wait_for_news(self, turn: TurnPaths) -> _News | None:
+        """Wait, in a thread that costs less than the loop's timers, for calls and stops.
+
+        Returns:
+            None when the turn is over.
+        """
+        for tick in count():
+            # Stops first: each comes behind its call, which is taken by then, or is taken now.
+            stops = self._offer.take_stops()
+            calls = self._offer.take_calls()
+            if calls or stops:
+                return _News(calls, stops)
+            if self._is_over or (tick % ALIVE_TICKS == 0 and not turn.is_live(0)):
+                break
+            time.sleep(TICK_S)
+        return None
+
+    def _stop(self, name: str, request: StopRequest) -> None:
+        if (token := self._tokens.get(name)) is not None:
+            token.request(request.level, request.source, request.reason)
+
+    async def _answer(self, name: str, asked: CallAsked, token: CancelToken) -> None:
+        try:
+            answered = CallAnswered(was_stopped=True)
+            with suppress(AgentStopped), StopScope(token):
+                result = await self._call(asked)
+                self._mask.add(secrets_of_environment())
+                answered = CallAnswered(self._mask.text(result), result.is_error)
+            await to_thread.run_sync(self._offer.answer, name, answered)
+        finally:
+            del self._tokens[name]
+
+    async def _call(self, asked: CallAsked) -> ToolResult:
+        function = self._functions.get(asked.tool)
+        if function is None:
+            return ToolResult(f"Error: no tool {asked.tool!r} is offered here.", is_error=True)
+        context = ToolContext(
+            agent=asked.agent,
+            workspace=asked.workspace,
+            readable=asked.readable,
+            session=asked.session,
+            kept=asked.kept,
+            secrets=[secret.value for secret in secrets_of_environment()],
+            tell=lambda text: None,  # what is told while a call runs has no way to its panel
+            mask=self._mask,
+        )
+        with calling(ToolCall(asked.agent, asked.is_repeated)), bind_asker(_refuse_to_ask):
+            return await function_tool(function, context).call(asked.args)
+
+
+def _refuse_to_ask(prompt: str) -> str:
+    raise UserError("A detached run asks nobody for its notebook's functions.")
+
+
+def _mask_for(turn: TurnPaths, team: TeamSpec | None) -> Mask:
+    """Make what hides this process's secrets, and as far as they are to be had the team's."""
+    mask = Mask(secrets_of_environment())
+    with suppress(OSError, UserError):
+        if team is None:
+            events = JournalReader(turn.journal).read()
+            config = next((each.config for each in events if isinstance(each, TurnStarted)), "")
+            team = TeamSpec.from_file(config) if config else None
+        mask.add(secrets_of_team(team) if team else ())
+    return mask

@@ -1,0 +1,25 @@
+"""The Jupyter server's door: runs and sessions under ``/nb-agents``, with no kernel.
+
+It reads turns from the disk and writes commands to it; who may do so is the server's own to tell.
+Only this package knows jupyter_server, which loads it and so is there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+__all__: list[str] = []
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "nb_agents.server"}]
+
+
+def _load_jupyter_server_extension(server_app: Any) -> None:
+    from nb_agents.server.handlers import routes
+    from nb_agents.server.places import Places
+
+    places = Places(Path(server_app.root_dir))
+    base = server_app.web_app.settings["base_url"]
+    server_app.web_app.add_handlers(".*$", routes(base, places))

@@ -1,0 +1,519 @@
+"""The routes of the Jupyter server under ``/nb-agents``; ``openapi.json`` tells what each does.
+
+Reading needs the authorizer's leave to "read" the resource "nb_agents", all else to "execute" it.
+A stream of events is only looked at: closing it stops nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeVar, cast
+
+import anyio
+from anyio import to_thread
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import APIHandler
+from pydantic import BaseModel, ValidationError
+from tornado import web
+from tornado.iostream import StreamClosedError
+
+from nb_agents.errors import SessionBusyError, UserError
+from nb_agents.events import EVENT
+from nb_agents.jupyter import text
+from nb_agents.options import RunOptions
+from nb_agents.receipt import receipt, total_cost
+from nb_agents.runs.live_turns import LiveTurn
+from nb_agents.runs.registry import start
+from nb_agents.runs.resume import attach
+from nb_agents.runs.run import Run
+from nb_agents.server.feeds import Feed, Feeds, card_of
+from nb_agents.server.going_on import continue_session, resume_turn
+from nb_agents.server.openapi import BODIES, Continue, Rename, Start, document
+from nb_agents.server.places import DEFAULT_ROOT, Places, UnknownNameError
+from nb_agents.session.history import load_turn
+from nb_agents.session.journal import POLL_S, JournalReader
+from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
+from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.session.views import read_json
+from nb_agents.view import RunView
+
+__all__ = ["routes"]
+
+MAX_BODY = 200_000
+"""Bytes of a request: the longest text that a run hears, each character escaped."""
+MAX_WATCHED = 200
+"""Turns in one stream."""
+MAX_FOLDERS = 100
+"""Folders whose sessions are listed at once."""
+EXPORT_PART = 1_000_000
+"""Bytes of a zip that are in memory at a time."""
+KEEP_ALIVE_S = 15.0
+"""After this long without news a stream says that it lives: proxies close silent ones."""
+
+
+def routes(base_url: str, places: Places) -> list[tuple[str, type[web.RequestHandler], Any]]:
+    """List the routes for the server.
+
+    Args:
+        base_url: What the server's paths begin with.
+        places: Finds what a request names.
+    """
+    base = base_url.rstrip("/") + "/nb-agents"
+    shared = {"places": places, "feeds": Feeds()}
+    turn = r"(?P<name>.+)"
+    return [
+        (rf"{base}/openapi\.json", OpenApi, shared),
+        (rf"{base}/runs", Runs, shared),
+        (rf"{base}/runs/{turn}/(?P<action>{'|'.join(BODIES)})", Command, shared),
+        (rf"{base}/runs/{turn}/events", Events, shared),
+        (rf"{base}/runs/{turn}/view", Views, shared),
+        (rf"{base}/view", Views, shared),
+        (rf"{base}/runs/{turn}", OneRun, shared),
+        (rf"{base}/sessions", Sessions, shared),
+        (rf"{base}/sessions/{turn}/turns/(?P<number>[0-9]+)/view", Views, shared),
+        (rf"{base}/sessions/{turn}/turns/(?P<number>[0-9]+)", OneRun, shared),
+        (rf"{base}/sessions/{turn}/continue", ContinueSession, shared),
+        (rf"{base}/sessions/{turn}/rename", RenameSession, shared),
+        (rf"{base}/sessions/{turn}/export", ExportSession, shared),
+        (rf"{base}/sessions/{turn}", OneSession, shared),
+    ]
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+def _allowed(action: Literal["read", "execute"]) -> Callable[[_Method], _Method]:
+    """Let a method answer those alone who are known and may do this."""
+
+    def guarded(method: _Method) -> _Method:
+        return cast(_Method, web.authenticated(authorized(action=action)(method)))
+
+    return guarded
+
+
+_CODES: dict[type[UserError], int] = {UnknownNameError: 404, SessionBusyError: 409}
+"""Status of a person's mistake, where it is not 400."""
+
+
+@web.stream_request_body
+class _Handler(APIHandler):
+    """What all routes share: who may, which turn, how large a body, and how a mistake is told."""
+
+    auth_resource = "nb_agents"
+
+    def initialize(self, places: Places, feeds: Feeds) -> None:
+        self.places = places
+        self.feeds = feeds
+        self._body = b""
+
+    async def prepare(self) -> None:  # type: ignore[override]  # as its base
+        """Refuse a body that is too large before it is read."""
+        length = self.request.headers.get("Content-Length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            raise web.HTTPError(413, f"A request has at most {MAX_BODY} bytes.")
+        # One that doesn't tell its length is cut. Tornado's types know no such connection.
+        connection: Any = self.request.connection
+        connection.set_max_body_size(MAX_BODY)
+        await super().prepare()
+
+    def data_received(self, chunk: bytes) -> None:
+        self._body += chunk
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        exc = kwargs.get("exc_info", (None, None))[1]
+        if isinstance(exc, UserError):
+            self.set_status(_CODES.get(type(exc), 400))
+            self.finish(json.dumps({"message": str(exc), "reason": None}))
+            return
+        super().write_error(status_code, **kwargs)
+
+    def log_exception(self, *exc_info: Any) -> None:
+        if not isinstance(exc_info[1], UserError):  # a person's mistake, told to that person
+            super().log_exception(*exc_info)
+
+    def turn(self, name: str, number: str | None = None) -> TurnPaths:
+        """Find the turn that a path names."""
+        return self.places.turn(name if number is None else f"{name}/turn_{number}")
+
+    def body(self, kind: type[_Body]) -> _Body:
+        """Read what the request holds."""
+        try:
+            return kind.model_validate_json(self._body or b"{}")
+        except ValidationError as exc:
+            told = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors()]
+            raise web.HTTPError(400, "; ".join(told)) from None
+
+    def reply(self, data: Any) -> None:
+        """Answer with JSON."""
+        self.finish(json.dumps(data))
+
+    def reply_begun(self, run: Run) -> None:
+        """Answer that a run has begun."""
+        self.set_status(202)
+        name = self.places.name(run.path)
+        self.reply({"id": name, "session": run.session, "turn": run.turn, "status": run.status})
+
+
+class OpenApi(_Handler):
+    """What this interface offers, for programs."""
+
+    @_allowed("read")
+    def get(self) -> None:
+        self.reply(document(self.base_url))
+
+
+class Runs(_Handler):
+    """The turns that are live."""
+
+    @_allowed("read")
+    async def get(self) -> None:
+        live = await to_thread.run_sync(self.places.live)
+        self.reply([await self._told(turn) for turn in live])
+
+    @_allowed("execute")
+    async def post(self) -> None:
+        body = self.body(Start)
+        self.reply_begun(await to_thread.run_sync(self._start, body))
+
+    def _start(self, body: Start) -> Run:
+        folder = self.places.folder(body.folder)
+        return start(
+            body.task,
+            config=self.places.file(folder, body.config),
+            session=body.session,
+            recipe=self.places.file(folder, body.recipe),
+            context=body.context,
+            options=RunOptions(detach=True, session_root=folder / DEFAULT_ROOT),
+        )
+
+    async def _told(self, turn: LiveTurn) -> dict[str, Any]:
+        feed = self.feeds.of(turn.paths)
+        await feed.read()
+        told = _told(self.places.name(turn.paths.path), feed.view, feed.is_live)
+        return {**told, "run": turn.run, "where": turn.where}
+
+
+class OneRun(_Handler):
+    """A turn, live or over."""
+
+    @_allowed("read")
+    async def get(self, name: str, number: str | None = None) -> None:
+        paths = await to_thread.run_sync(self.turn, name, number)
+        turn = await to_thread.run_sync(load_turn, paths)
+        told = _told(self.places.name(paths.path), turn.view, turn.is_live)
+        self.reply({**told, "receipt": asdict(receipt(turn.view, str(paths.path)))})
+
+
+class Command(_Handler):
+    """What a person asks of a turn; whichever process writes it takes it from there."""
+
+    @_allowed("execute")
+    async def post(self, name: str, action: str) -> None:
+        body = self.body(BODIES[action])
+        paths = await to_thread.run_sync(self.turn, name)
+        # In a thread: it waits a moment for the writer's answer.
+        code, reply = await to_thread.run_sync(_ask, paths, action, body)
+        if isinstance(reply, Run):
+            self.reply_begun(reply)
+            return
+        self.set_status(code)
+        self.reply({"id": self.places.name(paths.path), **reply})
+
+
+def _ask(paths: TurnPaths, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
+    """Ask it of the turn's writer; returns the status and what is replied, or who goes on."""
+    run = attach(paths.path)
+    over = {"status": run.status, "message": f"{paths.session}/{paths.number} is over."}
+    if run.is_over and action != "resume":
+        return 409, over
+    if action == "stop":
+        result = run.stop(body.immediate, body.agent, body.reason, source=body.source)
+        return (409, over) if result.status == "finished" else (202, asdict(result))
+    try:
+        if run.is_over:
+            return 202, resume_turn(paths)
+        _COMMANDS[action](run, body)
+    except UserError as exc:
+        return 409, {"status": run.status, "message": str(exc)}
+    return 202, {"status": run.status}
+
+
+_COMMANDS: dict[str, Callable[[Run, Any], object]] = {
+    "approve": lambda run, body: run.decide(True, body.message, gate=body.gate),
+    "deny": lambda run, body: run.decide(False, body.message, gate=body.gate),
+    "answer": lambda run, body: run.answer(body.text),
+    "say": lambda run, body: run.say(body.text),
+    "pause": lambda run, body: run.pause(),
+    "resume": lambda run, body: run.resume(),
+}
+
+
+class Sessions(_Handler):
+    """The sessions on disk; of each root, the one used last first."""
+
+    @_allowed("read")
+    async def get(self) -> None:
+        folders = dict.fromkeys(self.get_query_arguments("folder"))
+        if len(folders) > MAX_FOLDERS:
+            raise web.HTTPError(400, f"At most {MAX_FOLDERS} folders are looked at.")
+        self.reply(await to_thread.run_sync(self._list, folders))
+
+    def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
+        roots = self.places.session_roots(*folders)
+        return [_session(self.places, path) for root in roots for path in sessions_in(root).by_use]
+
+
+class OneSession(_Handler):
+    """A session."""
+
+    @_allowed("read")
+    async def get(self, name: str) -> None:
+        path = await to_thread.run_sync(self.places.session, name)
+        self.reply(await to_thread.run_sync(_session, self.places, path))
+
+    @_allowed("execute")
+    async def delete(self, name: str) -> None:
+        path = await to_thread.run_sync(self.places.session, name)
+        await to_thread.run_sync(delete_session, path)
+        self.set_status(204)
+        self.finish()
+
+
+class ContinueSession(_Handler):
+    """The next turn of a session."""
+
+    @_allowed("execute")
+    async def post(self, name: str) -> None:
+        body = self.body(Continue)
+        path = await to_thread.run_sync(self.places.session, name)
+        self.reply_begun(await to_thread.run_sync(continue_session, path, body.task))
+
+
+class RenameSession(_Handler):
+    """Another name for a session."""
+
+    @_allowed("execute")
+    async def post(self, name: str) -> None:
+        body = self.body(Rename)
+        path = await to_thread.run_sync(self.places.session, name)
+        renamed = await to_thread.run_sync(rename_session, path, body.name)
+        self.reply({"id": self.places.name(renamed), "session": renamed.name})
+
+
+class ExportSession(_Handler):
+    """A session as a zip."""
+
+    @_allowed("read")
+    async def get(self, name: str) -> None:
+        path = await to_thread.run_sync(self.places.session, name)
+        with TemporaryDirectory(prefix="nb-agents-") as folder:
+            zipped = Path(folder, "session.zip")
+            await to_thread.run_sync(export_session, path, zipped)
+            self.set_header("Content-Type", "application/zip")
+            self.set_attachment_header(f"{path.name}.zip")
+            with suppress(StreamClosedError):  # who asked for it has gone
+                async with await anyio.open_file(zipped, "rb") as file:
+                    while part := await file.read(EXPORT_PART):
+                        self.write(part)
+                        await self.flush()
+                self.finish(set_content_type="application/zip")
+
+
+def _told(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
+    """Say how a turn stands."""
+    return {
+        "id": name,
+        "session": view.session,
+        "turn": view.turn,
+        "task": text.clip(view.task, 300),
+        "status": view.status,
+        "state": text.state(view),
+        "says": text.chip(view),
+        "is_live": is_live,
+        "started_at": view.started_at,
+        "ended_at": view.ended_at,
+        "tokens": sum(agent.tokens for agent in view.agents.values()),
+        "cost": total_cost(view),
+    }
+
+
+def _session(places: Places, path: Path) -> dict[str, Any]:
+    """Say what a session holds, by its turns' metadata: a journal may be long."""
+    turns = turns_of(path)
+    return {
+        "id": places.name(path),
+        "session": path.name,
+        "turns": [_turn(places, paths, paths == turns[-1]) for paths in turns],
+    }
+
+
+def _turn(places: Places, paths: TurnPaths, is_last: bool) -> dict[str, Any]:
+    known = read_json(paths.metadata)
+    is_live = is_last and paths.is_live()
+    is_complete = known.get("status") != "incomplete"
+    return {
+        "id": places.name(paths.path),
+        "turn": paths.number,
+        "task": text.clip(str(known.get("task", "")), 300),
+        "state": "running" if is_live else "complete" if is_complete else _ending(known),
+        "is_live": is_live,
+        "timestamp": known.get("timestamp"),
+        "updated_at": _moment(known.get("timestamp")),
+        "tokens": (known.get("receipt") or {}).get("tokens"),
+        "cost": (known.get("receipt") or {}).get("cost"),
+    }
+
+
+def _moment(timestamp: object) -> float | None:
+    """Return a time of this machine in Unix seconds: a page elsewhere knows no other."""
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _ending(known: dict[str, Any]) -> str:
+    return "failed" if known.get("run_status") == "failed" else "stopped"
+
+
+# Streams ----------------------------------------------------------------------------------------
+
+
+class _Stream(_Handler):
+    """Server-sent events, to whoever listens and as long as that one does."""
+
+    _is_gone = False
+
+    def on_connection_close(self) -> None:
+        self._is_gone = True
+        super().on_connection_close()
+
+    async def stream(self, messages: AsyncIterator[str]) -> None:
+        """Send what comes until there is no more, or nobody listens.
+
+        Args:
+            messages: Gives "" now and then where nothing has come.
+        """
+        self.set_header("Content-Type", "text/event-stream")
+        self.set_header("Cache-Control", "no-cache")
+        self.set_header("X-Accel-Buffering", "no")  # nginx would keep it back
+        spoke_at = time.monotonic()
+        try:
+            await self.flush()
+            async for message in messages:
+                if self._is_gone:
+                    return
+                if not message and time.monotonic() - spoke_at < KEEP_ALIVE_S:
+                    continue
+                self.write(message or ": still here\n\n")
+                await self.flush()
+                spoke_at = time.monotonic()
+            self.finish(set_content_type="text/event-stream")
+        except StreamClosedError:
+            pass
+
+
+class Events(_Stream):
+    """The events of a turn: those so far, or after ``Last-Event-ID``, and then each that comes."""
+
+    @_allowed("read")
+    async def get(self, name: str) -> None:
+        paths = await to_thread.run_sync(self.turn, name)
+        if not paths.journal.is_file():  # another program's turn
+            raise UnknownNameError(name)
+        try:
+            after = int(self.request.headers.get("Last-Event-ID", "0"))
+        except ValueError:
+            raise web.HTTPError(400, "Last-Event-ID is no number.") from None
+        await self.stream(self._messages(paths, after))
+
+    async def _messages(self, paths: TurnPaths, after: int) -> AsyncIterator[str]:
+        feed, reader, seen = self.feeds.of(paths), JournalReader(paths.journal), -1
+        while True:
+            # One look for all who listen says whether there is anything to read.
+            await feed.read()
+            is_live = feed.is_live
+            with suppress(FileNotFoundError):  # somebody has deleted it meanwhile
+                while feed.view.seq > seen and (events := await to_thread.run_sync(reader.read)):
+                    for event in events:
+                        seen = max(seen, event.seq)
+                        if event.seq > after:
+                            data = EVENT.dump_python(event, mode="json")
+                            yield _message(event.kind, data, event.seq)
+            if not is_live:
+                return
+            yield ""
+            await anyio.sleep(POLL_S)
+
+
+class Views(_Stream):
+    """Turns as they are to be drawn: each as a panel while it is live, and at its end its card.
+
+    One stream for all turns on a page: a browser keeps few connections to one server open, and
+    JupyterLab needs them.
+    """
+
+    @_allowed("read")
+    async def get(self, name: str = "", number: str | None = None) -> None:
+        if name:
+            paths = await to_thread.run_sync(self.turn, name, number)
+            await self.stream(self._messages({self.places.name(paths.path): paths}))
+            return
+        names = dict.fromkeys(self.get_query_arguments("id"))
+        if len(names) > MAX_WATCHED:
+            raise web.HTTPError(400, f"At most {MAX_WATCHED} turns are shown in one stream.")
+        known, unknown = await to_thread.run_sync(self._found, names)
+        await self.stream(self._messages(known, unknown))
+
+    def _found(self, names: dict[str, None]) -> tuple[dict[str, TurnPaths], list[str]]:
+        known, unknown = {}, []
+        for name in names:
+            try:
+                known[name] = self.places.turn(name)
+            except UnknownNameError:
+                unknown.append(name)
+        return known, unknown
+
+    async def _messages(
+        self, turns: dict[str, TurnPaths], unknown: Sequence[str] = ()
+    ) -> AsyncIterator[str]:
+        for name in unknown:
+            yield _message("unknown", {"id": name})
+        feeds = {name: self.feeds.of(paths) for name, paths in turns.items()}
+        shown: dict[str, Any] = {}
+        while feeds:
+            for name, feed in list(feeds.items()):
+                async for message in self._news(name, feed, shown):
+                    yield message
+                if not feed.is_live:
+                    del feeds[name]
+            yield ""
+            if feeds:
+                await anyio.sleep(POLL_S)
+
+    async def _news(self, name: str, feed: Feed, shown: dict[str, Any]) -> AsyncIterator[str]:
+        await feed.read()
+        if not feed.is_live:
+            try:
+                card = await to_thread.run_sync(card_of, feed.paths)
+            except FileNotFoundError:  # somebody has deleted it meanwhile
+                yield _message("unknown", {"id": name})
+                return
+            yield _message("card", {"id": name, "bundle": card})
+        elif shown.get(name) is not (state := feed.state()):
+            shown[name] = state
+            yield _message("state", {"id": name, "state": state})
+
+
+def _message(kind: str, data: Any, number: int | None = None) -> str:
+    """Make one server-sent event; JSON has no line end of its own in it."""
+    head = f"event: {kind}\n" if number is None else f"event: {kind}\nid: {number}\n"
+    return f"{head}data: {json.dumps(data)}\n\n"

@@ -1,0 +1,213 @@
+"""What requests hold, and the OpenAPI document that tells programs of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "Answer",
+    "BODIES",
+    "Continue",
+    "Decision",
+    "Nothing",
+    "Rename",
+    "Say",
+    "Start",
+    "Stop",
+    "document",
+]
+
+MAX_TEXT = 20_000
+"""Characters, as `MAX_SAID` of a run."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Nothing(_Body):
+    """No more than the route says."""
+
+
+class Stop(_Body):
+    """How to stop."""
+
+    immediate: bool = Field(False, description="Cut the work in hand; what it wrote is kept.")
+    agent: str | None = Field(None, description="The one agent to stop; the others go on.")
+    reason: str = Field("", max_length=MAX_TEXT, description="Why, for the record.")
+    source: Literal["rest", "widget"] = Field("rest", description="Where it was asked.")
+
+
+class Decision(_Body):
+    """What a person says at a gate."""
+
+    message: str = Field("", max_length=MAX_TEXT, description="What who asked is told.")
+    gate: str = Field("", description="Which gate; by default the one that has waited longest.")
+
+
+class Answer(_Body):
+    """The answer to a question for a text."""
+
+    text: str = Field(min_length=1, max_length=MAX_TEXT)
+
+
+class Say(_Body):
+    """A text that is added to the task."""
+
+    text: str = Field(min_length=1, max_length=MAX_TEXT)
+
+
+class Continue(_Body):
+    """What the team of a session is asked next, in a process of its own."""
+
+    task: str = Field(min_length=1, description="The task of the next turn.")
+
+
+class Rename(_Body):
+    """How a session is to be called."""
+
+    name: str = Field(min_length=1, max_length=200, description="The new id.")
+
+
+class Start(_Body):
+    """What to start, in a process of its own."""
+
+    task: str = Field("", description="What is asked; a recipe asks for itself.")
+    config: str | None = Field(None, description="A team file; by default demo agents.")
+    recipe: str | None = Field(None, description="A recipe file.")
+    context: dict[str, Any] | None = Field(None, description="What the recipe starts with.")
+    session: str | None = Field(None, description="The session to go on in, or to begin.")
+    folder: str = Field("", description="Where it works: files and sessions are named from there.")
+
+
+BODIES: dict[str, type[_Body]] = {
+    "stop": Stop,
+    "approve": Decision,
+    "deny": Decision,
+    "answer": Answer,
+    "say": Say,
+    "pause": Nothing,
+    "resume": Nothing,
+}
+"""By the last word of the route."""
+
+_SAYS = {
+    "stop": "Stop it: after the work in hand, or at once. The same again changes nothing.",
+    "approve": "Approve what waits for a person.",
+    "deny": "Deny it.",
+    "answer": "Answer the question for a text that has waited longest.",
+    "say": "Add a text to the task while its agents work.",
+    "pause": "Let it hold still at its next boundary.",
+    "resume": "Let a paused one go on. An incomplete one that is over goes on in the next turn, "
+    "whose `id` is replied, in a process of its own.",
+}
+_ID = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "The turn's directory from the server's root on, with its slashes; or the whole "
+    "path of one elsewhere; or the session's id and `turn_1` in a session root.",
+    "schema": {"type": "string"},
+}
+_SESSION = {**_ID, "description": "The session's directory, as a turn's."}
+_NUMBER = {"name": "n", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
+
+
+def document(base_url: str) -> dict[str, Any]:
+    """Make the document.
+
+    Args:
+        base_url: What the server's paths begin with.
+    """
+    stream = "Server-sent events; closing them stops nothing."
+    turns = "/sessions/{id}/turns/{n}"
+    paths = {
+        "/runs": {
+            "get": _get("The turns that are live."),
+            "post": _post("Start a run that outlives this server.", Start),
+        },
+        "/runs/{id}": {"get": _get("A turn, live or over.", _ID)},
+        "/runs/{id}/events": {"get": _get(f"Its events, after `Last-Event-ID`. {stream}", _ID)},
+        "/runs/{id}/view": {"get": _get(f"How it is drawn: panel, then card. {stream}", _ID)},
+        "/view": {"get": _get(f"The same of all turns that `id` names. {stream}", _QUERY_IDS)},
+        "/sessions": {"get": _get("The sessions on disk.", _QUERY_FOLDER)},
+        "/sessions/{id}": {
+            "get": _get("A session.", _SESSION),
+            "delete": _delete("Delete it and all its files.", _SESSION),
+        },
+        "/sessions/{id}/continue": {
+            "post": _post("Ask its team something new, as its next turn.", Continue, _SESSION)
+        },
+        "/sessions/{id}/rename": {"post": _post("Call it otherwise.", Rename, _SESSION)},
+        "/sessions/{id}/export": {"get": _get("All its files, as a zip.", _SESSION)},
+        turns: {"get": _get("A turn, live or over.", _SESSION, _NUMBER)},
+        f"{turns}/view": {"get": _get(f"How it is drawn. {stream}", _SESSION, _NUMBER)},
+        **{
+            f"/runs/{{id}}/{action}": {"post": _post(_SAYS[action], body, _ID)}
+            for action, body in BODIES.items()
+        },
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "nb_agents", "version": "1", "license": {"name": "MIT"}},
+        "servers": [{"url": base_url.rstrip("/") + "/nb-agents"}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "token": {"type": "apiKey", "in": "header", "name": "Authorization"}
+            }
+        },
+        "security": [{"token": []}],
+    }
+
+
+_QUERY_IDS = {
+    "name": "id",
+    "in": "query",
+    "schema": {"type": "array", "items": {"type": "string"}, "maxItems": 200},
+}
+_QUERY_FOLDER = {
+    "name": "folder",
+    "in": "query",
+    "description": "Folders of notebooks, whose sessions are listed too.",
+    "schema": {"type": "array", "items": {"type": "string"}, "maxItems": 100},
+}
+
+
+def _get(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    replies = {"200": "It.", "403": "Not allowed.", "404": "There is none."}
+    return {"summary": summary, "parameters": [*parameters], "responses": _replies(replies)}
+
+
+def _delete(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    replies = {
+        "204": "It is gone.",
+        "403": "Not allowed.",
+        "404": "There is none.",
+        "409": "A turn of it is live.",
+    }
+    return {"summary": summary, "parameters": [*parameters], "responses": _replies(replies)}
+
+
+def _post(summary: str, body: type[BaseModel], *parameters: dict[str, Any]) -> dict[str, Any]:
+    replies = {
+        "202": "Asked; `changed` is false when it was asked before.",
+        "400": "The body is not as it must be.",
+        "403": "Not allowed.",
+        "404": "There is none.",
+        "409": "It is over, with its `status`; or not at a point where this can be asked.",
+        "413": "The body is too large.",
+    }
+    schema = body.model_json_schema()
+    return {
+        "summary": summary,
+        "parameters": [*parameters],
+        "requestBody": {"content": {"application/json": {"schema": schema}}},
+        "responses": _replies(replies),
+    }
+
+
+def _replies(says: dict[str, str]) -> dict[str, Any]:
+    return {code: {"description": text} for code, text in says.items()}

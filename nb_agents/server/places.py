@@ -1,0 +1,166 @@
+"""Which turns and sessions a request may name, and how they are called.
+
+A turn's name is its directory, from the server's own root on, such as
+``reports/.nb_agents/sessions/session_20261120_120000/turn_1``: a notebook knows where it is, and
+what it shows names the turn from there on. One that is elsewhere is called by its whole path; in a
+session root the session's id and ``turn_1`` do.
+
+Whatever a name says, links followed, it leads below the server's root or a session root, or it
+leads nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+from nb_agents.errors import SessionUnreadableError, UserError
+from nb_agents.runs.live_turns import LiveTurn, live_turns
+from nb_agents.session.layout import TurnPaths, session_root, turns_of
+
+__all__ = ["DEFAULT_ROOT", "Places", "UnknownNameError", "shown_path"]
+
+DEFAULT_ROOT = PurePosixPath(".nb_agents", "sessions")
+"""Where a notebook's sessions are by default, beside it."""
+
+_TURN = re.compile(r"turn_[1-9][0-9]{0,8}")
+
+
+class UnknownNameError(UserError):
+    """Nothing is called so, or it is where it may not be, or two turns are."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name!r} is not there: no turn or session below the roots, no file or folder."
+        )
+
+
+class Places:
+    """Finds what a request names.
+
+    Args:
+        root_dir: What the server serves.
+    """
+
+    def __init__(self, root_dir: Path) -> None:
+        self._root_dir = _real(root_dir)
+        self._seen: set[Path] = set()
+
+    def session_roots(self, *folders: str) -> list[Path]:
+        """List where sessions are looked for.
+
+        Args:
+            folders: Of notebooks, from the server's root on: their sessions are beside them.
+        """
+        named = [each for each in folders if "\0" not in each]
+        beside = [self._inside(self._root_dir / each / DEFAULT_ROOT) for each in named]
+        known = [self._root_dir / DEFAULT_ROOT, _chosen_root(), *beside]
+        roots = [*(_real(root) for root in known if root is not None), *sorted(self._seen)]
+        return list(dict.fromkeys(roots))
+
+    def turn(self, name: str) -> TurnPaths:
+        """Find a turn.
+
+        Raises:
+            UnknownNameError: There is none, or not one alone.
+        """
+        return TurnPaths(self._only(name, _is_turn))
+
+    def session(self, name: str) -> Path:
+        """Find a session.
+
+        Raises:
+            UnknownNameError: There is none, or not one alone.
+        """
+        return self._only(name, _has_turns)
+
+    def name(self, path: Path) -> str:
+        """Return what a turn or session is called."""
+        real = _real(path)
+        if real.is_relative_to(self._root_dir):
+            return real.relative_to(self._root_dir).as_posix()
+        return real.as_posix()
+
+    def folder(self, name: str) -> Path:
+        """Find a folder below the server's root.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        return self._below(name, self._root_dir, os.path.isdir)
+
+    def file(self, folder: Path, name: str | None) -> Path | None:
+        """Find a file below the server's root, named from a folder; None for None.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        return None if name is None else self._below(name, folder, os.path.isfile)
+
+    def _below(self, name: str, base: Path, is_one: Callable[[Path], bool]) -> Path:
+        if "\0" not in name:
+            path = _real(base / name)
+            if path.is_relative_to(self._root_dir) and is_one(path):
+                return path
+        raise UnknownNameError(name)
+
+    def live(self) -> list[LiveTurn]:
+        """Find the turns of this user that a process works on now, wherever they are."""
+        live = [turn for turn in live_turns() if _is_turn(turn.paths.path)]
+        # What was seen here once is found here later, too: as when it is over.
+        self._seen |= {_real(turn.paths.path.parent.parent) for turn in live}
+        return live
+
+    def _only(self, name: str, is_one: Callable[[Path], bool]) -> Path:
+        found = {path for path in self._candidates(name) if is_one(path)}
+        if len(found) != 1:
+            raise UnknownNameError(name)
+        return found.pop()
+
+    def _candidates(self, name: str) -> Iterator[Path]:
+        if not name or "\0" in name:
+            return
+        self.live()
+        for base in (self._root_dir, *self.session_roots(), Path(self._root_dir.anchor)):
+            path = self._inside(base / name.lstrip("/"))
+            if path is not None:
+                yield path
+
+    def _inside(self, path: Path) -> Path | None:
+        """Follow all links of a path; None when it leads out."""
+        real = _real(path)
+        chosen = _chosen_root()
+        roots = [self._root_dir, *([_real(chosen)] if chosen else []), *self._seen]
+        return real if any(real.is_relative_to(root) for root in roots) else None
+
+
+def shown_path(path: Path) -> str:
+    """Name a turn's directory as a cell of the notebook beside its session does."""
+    below = PurePosixPath(*path.parts[-4:])
+    return str(below) if below.is_relative_to(DEFAULT_ROOT) else str(path)
+
+
+def _chosen_root() -> Path | None:
+    """Where this user keeps all sessions; None where they are beside each notebook."""
+    return session_root() if os.environ.get("NB_AGENTS_SESSIONS") else None
+
+
+def _is_turn(path: Path) -> bool:
+    paths = TurnPaths(path)
+    # Unlike Path's, these raise for no name, however long.
+    has_files = os.path.isfile(paths.journal) or os.path.isfile(paths.metadata)
+    return has_files and _TURN.fullmatch(path.name) is not None
+
+
+def _has_turns(path: Path) -> bool:
+    try:
+        return any(_is_turn(turn.path) for turn in turns_of(path))
+    except SessionUnreadableError:
+        return False
+
+
+def _real(path: Path) -> Path:
+    # Not Path.resolve, which raises a RuntimeError for a loop.
+    return Path(os.path.realpath(path))

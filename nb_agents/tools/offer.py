@@ -1,0 +1,245 @@
+"""Functions that a process offers to a run of another: a directory of calls and their answers.
+
+An offer exists before the turn that calls it does, and more than one process may offer functions of
+one name: hence each has a directory of its own, in the user's state directory, and its owner holds
+the lock beside it for as long as it answers. Each file is written aside and renamed into place, has
+a limit, and is gone when the call is over; the offer's own go with its owner, or, when that died,
+with the next one that is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from uuid import uuid4
+
+from filelock import FileLock
+from platformdirs import user_state_path
+from pydantic import TypeAdapter, ValidationError
+
+from nb_agents.cancel import StopRequest
+from nb_agents.disk.directory import read_file
+from nb_agents.disk.lock import is_held
+from nb_agents.errors import StorageError
+from nb_agents.tools.base import ToolError
+
+__all__ = ["CallAnswered", "CallAsked", "MAX_BYTES", "Offer"]
+
+MAX_BYTES = 1_000_000
+"""Of a file: a result has at most `MAX_RESULT_CHARS`, each at most 6 bytes as JSON."""
+
+MAX_AT_ONCE = 100
+"""Calls that are taken at one look."""
+
+LEFT_S = 60.0
+"""Age from which on the lock of an offer that nobody holds counts as a dead process's."""
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_CALL, _STOP, _ANSWER = ".call", ".stop", ".answer"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CallAsked:
+    """A call that is asked for.
+
+    Attributes:
+        tool: The function's name.
+        args: The model's arguments.
+        agent: Who calls: an agent's id, or the address of its step.
+        is_repeated: Whether it may have happened before.
+        workspace: The agent's directory.
+        readable: Files and directories that it may read besides.
+        session: The session's directory.
+        kept: Directory for what is too long for a model.
+    """
+
+    tool: str
+    args: dict[str, Any]
+    agent: str
+    is_repeated: bool
+    workspace: Path
+    readable: tuple[Path, ...]
+    session: Path
+    kept: Path
+
+
+@dataclass(frozen=True)
+class CallAnswered:
+    """What became of a call.
+
+    Attributes:
+        text: What the model is told.
+        is_error: Whether it failed.
+        was_stopped: Whether a stop ended it.
+    """
+
+    text: str = ""
+    is_error: bool = False
+    was_stopped: bool = False
+
+
+_ASKED = TypeAdapter(CallAsked)
+_ANSWERED = TypeAdapter(CallAnswered)
+_STOPPED = TypeAdapter(StopRequest)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Where the calls of what a process offers go; all of it blocks.
+
+    Attributes:
+        id: Names it among all.
+    """
+
+    id: str
+    _lock: FileLock | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def make(cls) -> Self:
+        """Make an offer of this process, which lives until it is withdrawn.
+
+        Raises:
+            StorageError: The user's state directory can't be written.
+        """
+        offer = cls(uuid4().hex)
+        lock = offer._file_lock()
+        try:
+            _folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+            _remove_left()
+            lock.acquire()
+            offer._path.mkdir(mode=0o700)
+        except OSError as exc:
+            raise StorageError(str(_folder()), exc.strerror or str(exc)) from None
+        return cls(offer.id, lock)
+
+    @staticmethod
+    def is_id(text: str) -> bool:
+        """Whether a text can be the id of an offer, and no other path."""
+        return _ID.fullmatch(text) is not None
+
+    @cached_property  # it is asked for ten times a second
+    def _path(self) -> Path:
+        return _folder() / self.id
+
+    def _file_lock(self) -> FileLock:
+        return FileLock(_folder() / f"{self.id}.lock", thread_local=False)
+
+    def is_live(self) -> bool:
+        """Whether the process that makes the offer is there to answer."""
+        return is_held(self._file_lock())
+
+    def withdraw(self) -> None:
+        """Take it back; for its owner. Calls that wait are told that nobody answers."""
+        assert self._lock is not None
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._lock.release()
+        with suppress(OSError):
+            Path(self._lock.lock_file).unlink()
+
+    # Who calls ---------------------------------------------------------------------------------
+
+    def ask(self, asked: CallAsked) -> str:
+        """Ask for a call.
+
+        Returns:
+            Its name.
+
+        Raises:
+            ToolError: Its arguments are too long.
+            OSError: Nobody is there who would take it.
+        """
+        name = f"{time.time_ns():020d}-{uuid4().hex[:8]}"
+        data = _ASKED.dump_json(asked)
+        if len(data) > MAX_BYTES:
+            raise ToolError(f"the arguments have {len(data)} bytes; at most {MAX_BYTES} are taken.")
+        self._write(name + _CALL, data)
+        return name
+
+    def stop(self, name: str, request: StopRequest) -> None:
+        """Tell of a stop that a call is to feel; a later one raises the level."""
+        with suppress(OSError):  # the offer is gone, and the call with it
+            self._write(name + _STOP, _STOPPED.dump_json(request))
+
+    def answer_to(self, name: str) -> CallAnswered | None:
+        """Read what became of a call; None as long as it is not known."""
+        path = self._path / (name + _ANSWER)
+        return self._read(path, _ANSWERED) if path.exists() else None
+
+    def forget(self, name: str) -> None:
+        """Remove what is left of a call."""
+        for kind in (_CALL, _STOP, _ANSWER):
+            with suppress(OSError):
+                (self._path / (name + kind)).unlink()
+
+    # Who answers -------------------------------------------------------------------------------
+
+    def take_calls(self) -> list[tuple[str, CallAsked]]:
+        """Take the calls that are asked for, oldest first; one that can't be read is left out."""
+        return self._take(_CALL, _ASKED)
+
+    def take_stops(self) -> list[tuple[str, StopRequest]]:
+        """Take the stops that calls are to feel."""
+        return self._take(_STOP, _STOPPED)
+
+    def answer(self, name: str, answered: CallAnswered) -> None:
+        """Tell what became of a call."""
+        data = _ANSWERED.dump_json(answered)
+        if len(data) > MAX_BYTES:
+            data = _ANSWERED.dump_json(CallAnswered("Error: the result is too long.", True))
+        with suppress(OSError):
+            self._write(name + _ANSWER, data)
+
+    def _take(self, kind: str, form: TypeAdapter[T]) -> list[tuple[str, T]]:
+        taken = []
+        for path in self._waiting(kind)[:MAX_AT_ONCE]:
+            read = self._read(path, form)
+            with suppress(OSError):
+                path.unlink()
+            if read is not None:
+                taken.append((path.stem, read))
+        return taken
+
+    def _waiting(self, kind: str) -> list[Path]:
+        try:
+            names = os.listdir(self._path)
+        except OSError:
+            return []
+        # What is written aside begins with a dot.
+        return [
+            self._path / each for each in sorted(names) if each[0] != "." and each.endswith(kind)
+        ]
+
+    def _read(self, path: Path, form: TypeAdapter[T]) -> T | None:
+        with suppress(OSError, ValueError, ValidationError):
+            return form.validate_json(read_file(path, MAX_BYTES))
+        return None
+
+    def _write(self, name: str, data: bytes) -> None:
+        aside = self._path / f".{name}"
+        aside.write_bytes(data)
+        aside.replace(self._path / name)
+
+
+def _folder() -> Path:
+    return user_state_path("nb_agents") / "offers"
+
+
+def _remove_left() -> None:
+    """Remove the offers of processes that died."""
+    for path in _folder().glob("*.lock"):
+        with suppress(OSError):
+            # A younger one may be about to be held.
+            if time.time() - path.stat().st_mtime > LEFT_S and not is_held(
+                FileLock(path, thread_local=False)
+            ):
+                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                path.unlink()

@@ -1,0 +1,57 @@
+"""A script from nothing to the answers of three agents, in a new process each time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from statistics import median
+
+from tests.bench.server import BenchServer
+from tests.bench.table import print_table, spread, verdict
+from tests.model_server import ModelServer, Reply, ToolCall
+from tests.processes import ROOT
+
+REPEATS = 5
+WALL_S = 1.5
+RSS_MB = 90
+
+_SCRIPT = """
+import resource, sys, tempfile
+import nb_agents
+imported = resource.getrusage(resource.RUSAGE_SELF)
+backend = {"type": "openai", "model": "bench", "base_url": sys.argv[1], "api_key": "k"}
+team = nb_agents.TeamSpec.model_validate({
+    "agents": [{"id": name, "backend": backend} for name in "abc"],
+    "orchestrator": {"skip_voting": True, "skip_final_presentation": True},
+})
+with tempfile.TemporaryDirectory() as root:
+    nb_agents.start("Answer.", team, options=nb_agents.RunOptions(session_root=root)).wait()
+for used in (imported, resource.getrusage(resource.RUSAGE_SELF)):
+    print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+"""
+
+
+def main(server: BenchServer) -> None:
+    answer = ToolCall("new_answer", {"content": "an answer"})
+    with ModelServer(default=Reply(tool_calls=(answer,))) as instant:
+        _run(instant.url)  # what is compiled once is no part of it
+        runs = [_run(instant.url) for _ in range(REPEATS)]
+    wall, import_cpu, import_mb, cpu, mb = zip(*runs, strict=True)
+    rows = [
+        ["seconds", spread(wall), f"<= {WALL_S}", verdict(median(wall) <= WALL_S)],
+        ["of them on a core", spread(cpu), "", ""],
+        ["of those for `import nb_agents`", spread(import_cpu), "", ""],
+        ["MB at most", spread(mb, 0), f"<= {RSS_MB}", verdict(median(mb) <= RSS_MB)],
+        ["of them after `import nb_agents`", spread(import_mb, 0), "", ""],
+    ]
+    title = f"cold: a script with 3 agents, instant server, median of {REPEATS} (least-greatest)"
+    print_table(title, ("process", "used", "aim", ""), rows)
+
+
+def _run(url: str) -> list[float]:
+    """Give its seconds, then seconds on a core and megabytes: after the import, and at the end."""
+    began = time.perf_counter()
+    command = [sys.executable, "-c", _SCRIPT, url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [time.perf_counter() - began, *map(float, done.stdout.split())]

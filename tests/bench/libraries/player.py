@@ -1,0 +1,71 @@
+"""What a library's process does: begin three agents and stop them when told, or go on with them.
+
+The standard library is all that is needed here: the process may be of another environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["GO_ON", "NAMES", "PROMPT", "Agents", "play", "work"]
+
+NAMES = ("a", "b", "c")
+PROMPT = "Work."
+GO_ON = "Go on."
+
+
+class Agents(Protocol):
+    """Agents a, b and c side by side, as a library runs them."""
+
+    async def begin(self) -> None:
+        """Run until all are done, or have stopped and what they did is saved."""
+        ...
+
+    def stop(self) -> None:
+        """Stop all at once; called on the loop."""
+        ...
+
+    async def saved(self) -> dict[str, str]:
+        """Read each agent's last words from the disk."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on from what is on the disk until all are done."""
+        ...
+
+
+async def work(command: str) -> str:
+    """Run a command: c's tool, the same in every library."""
+    child = await asyncio.create_subprocess_exec("bash", "-c", command)
+    return f"exit code {await child.wait()}"
+
+
+def play(agents: Callable[[str, Path], Agents]) -> None:
+    """Do what the command line says: `begin` or `resume`, the server's URL, the directory."""
+    verb, url, root = sys.argv[1:]
+    asyncio.run((_begin if verb == "begin" else _resume)(agents(url, Path(root))))
+
+
+async def _begin(agents: Agents) -> None:
+    task = asyncio.create_task(agents.begin())
+    await asyncio.to_thread(sys.stdin.readline)
+    _tell(time.monotonic())
+    agents.stop()
+    await asyncio.wait([task])
+    _tell(time.monotonic())
+
+
+async def _resume(agents: Agents) -> None:
+    _tell(await agents.saved())
+    await agents.resume()
+    _tell(await agents.saved())
+
+
+def _tell(what: object) -> None:
+    print(json.dumps(what), flush=True)

@@ -1,0 +1,55 @@
+"""Notebook 7: a run is watched, stopped and found again in its pages as in JupyterLab."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.story import Story
+from tests.browser.test_story import TASK, three_at_work
+from tests.model_server import ModelServer
+
+NOT_OURS = (
+    # Its shortcuts stumble over plugins with a toolbar that load before them.
+    "Cannot read properties of undefined (reading 'schema')",
+    "Command 'filebrowser:open-path' not registered.",
+)
+
+
+@pytest.fixture
+def story(story: Story) -> Iterator[Story]:
+    yield story
+    errors = story.page.console_errors
+    errors[:] = [error for error in errors if error not in NOT_OURS]
+
+
+def test_a_run_is_stopped_while_another_cell_sleeps(story: Story, server: ModelServer) -> None:
+    story.open(view="notebooks")
+    i = story.start(TASK, three_at_work(story, server))
+    story.wait_running(i)
+    busy = story.run("import time\nwhile True: time.sleep(0.1)", wait=False)
+    star = story.page.cell(busy).locator(".jp-InputPrompt")
+    expect(star).to_have_text("[*]:")
+    story.page.click_button("Stop", i)
+    expect(story.chip(i)).to_have_text(re.compile("Stopping"))
+    story.page.click_button("Stop now", i)
+    expect(story.wait_card(i, "stopped")).to_contain_text("Nothing was lost")
+    expect(star).to_have_text("[*]:")
+    assert server.open_count == 0
+
+
+def test_a_reloaded_page_shows_the_run_and_then_its_card(story: Story, server: ModelServer) -> None:
+    story.open(view="notebooks")
+    i = story.start(TASK, three_at_work(story, server))
+    story.wait_running(i)
+    story.page.save()
+    story.page.reload()
+    expect(story.row(i, "critic")).to_contain_text("writing")
+    server.release()
+    story.wait_card(i, "complete")
+    story.page.save()
+    [output] = story.page.saved().cells[i].outputs
+    assert "Redis" in output.data["text/html"] or "mmap" in output.data["text/html"]

@@ -1,0 +1,232 @@
+"""What the page tells of all runs, beside the cell that shows one of them."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.browser.story import Story, agent, demo_team, server_team
+from tests.model_server import ModelServer
+
+SAYS = "I compare the three stores by their cold reads and by what they cost. " * 20
+TASK = "Compare three ways to cache embeddings"
+EVIL = "Say <img src=x onerror=alert(1)><script>alert(2)</script>"
+RECIPE = """
+name: survey
+description: Waits for a person
+version: 1.0.0
+stages:
+  - name: research
+    steps:
+      - {id: measure, type: bash, command: "until [ -e go ]; do sleep 0.05; done"}
+    approval: {required: true, prompt: "Write the report?", timeout: 600}
+  - name: report
+    steps:
+      - {id: render, type: bash, command: "true"}
+"""
+THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the server keeps the last one
+
+
+def live_run(story: Story, server: ModelServer, task: str = TASK) -> int:
+    """Start a run whose one agent is held while it writes; returns its cell."""
+    server.script("slow", agent("Redis is simplest.", SAYS))
+    server.hold(30, "slow")
+    i = story.start(task, story.team(server_team(server, critic="slow")))
+    server.wait_chunks(30)
+    return i
+
+
+def status_item(story: Story) -> Locator:
+    return story.page.page.locator("#jp-main-statusbar .nba-status-item")
+
+
+def stop_button(story: Story) -> Locator:
+    return story.page.page.locator(".jp-NotebookPanel-toolbar .nba-stop-all")
+
+
+def sidebar(story: Story) -> Locator:
+    return story.page.page.locator("#nb-agents-sessions")
+
+
+def row(story: Story, name: str) -> Locator:
+    """A session's row; those of the other tests' notebooks are there too."""
+    facts = story.page.page.locator("summary small", has_text=re.compile(rf"· {name}$"))
+    return sidebar(story).locator(".session", has=facts)
+
+
+def toast(story: Story) -> Locator:
+    return story.page.page.locator(".Toastify__toast")
+
+
+def shoot(story: Story, where: Path, name: str) -> None:
+    """Save the page in both themes."""
+    for short, theme in THEMES.items():
+        story.page.set_theme(theme)
+        story.page.screenshot(where / f"{name}-{short}.png")
+
+
+def test_live_runs_are_counted_and_stopped_from_the_toolbar(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    story.open()
+    expect(status_item(story)).to_be_hidden()
+    expect(stop_button(story)).to_be_hidden()
+    i = live_run(story, server)
+    expect(status_item(story)).to_have_text("1 run")
+    expect(stop_button(story)).to_have_text("Stop 1 run")
+    shoot(story, artifacts, "page-running")
+    stop_button(story).click()
+    expect(story.chip(i)).to_have_text(re.compile("Stopping"))
+    expect(stop_button(story)).to_have_text("Stop 1 run now")
+    stop_button(story).click()
+    story.wait_card(i, "stopped")
+    assert story.metadata()["receipt"]["source"] == "widget"
+    expect(status_item(story)).to_be_hidden()
+    expect(stop_button(story)).to_be_hidden()
+    expect(toast(story)).to_have_count(0)
+
+
+def test_the_shortcuts_are_nobody_elses(story: Story) -> None:
+    story.open()
+    taken = story.page.page.evaluate(
+        """() => {
+        const all = jupyterapp.commands.keyBindings;
+        const ours = all.filter(each => each.command.startsWith('nb-agents:'));
+        const keys = each => each.keys.join();
+        const same = one => all.filter(each => keys(each) === keys(one)).map(each => each.command);
+        return Object.fromEntries(ours.map(each => [each.command, same(each)]));
+        }"""
+    )
+    commands = ("stop-all", "stop-all-now", "resume-last", "show-sessions")
+    assert taken == {f"nb-agents:{each}": [f"nb-agents:{each}"] for each in commands}
+
+
+def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    story.open()
+    server.script("quick", agent(f"I say {EVIL}"))
+    i = story.start(EVIL, story.team(server_team(server, ada="quick")))
+    story.wait_card(i, "complete")
+    live_run(story, server)
+    status_item(story).click()
+    done, live = (row(story, path.name) for path in story.sessions())
+    expect(live.locator("summary")).to_contain_text(TASK)
+    expect(live.locator("summary .state")).to_have_text("running")
+    expect(done.locator("summary")).to_contain_text("onerror=alert(1)")
+    expect(done.locator("summary .state")).to_have_text("complete")
+    shoot(story, artifacts, "page-sidebar")
+
+    page = story.page.page
+    page.keyboard.type("alert(1)")  # the filter has the focus
+    expect(live).to_have_count(0)
+    done.locator("summary").click()
+    done.get_by_role("button", name="Say").click()
+    card = page.locator(".nba-tab [aria-label^='nb_agents:']")
+    expect(card).to_contain_text("onerror=alert(1)")
+    sidebar(story).locator("input").fill("")
+    live.get_by_role("button", name=TASK).click()
+    panel = page.locator(".nba-tab:visible .nba")
+    expect(panel.locator("header .chip")).to_have_text("running")
+    shoot(story, artifacts, "page-tab")
+    assert page.locator("#nb-agents-sessions :is(img, script)").count() == 0
+    live.get_by_role("button", name="Stop", exact=True).click()
+    live.get_by_role("button", name="Stop now").click()
+    expect(live.locator("summary .state")).to_have_text("stopped")
+    expect(page.locator(".nba-tab:visible")).to_contain_text("stopped")
+
+
+def test_who_does_not_see_the_notebook_is_told_of_the_end(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    story.open()
+    live_run(story, server, EVIL)
+    expect(status_item(story)).to_have_text("1 run")
+    story.page.command("launcher:create")
+    server.release()
+    expect(status_item(story)).to_be_hidden()
+    expect(toast(story)).to_contain_text("Complete: Say <img src=x onerror=alert(1)>")
+    shoot(story, artifacts, "page-notice")
+    toast(story).get_by_role("button", name="Show").click()
+    expect(story.page.page.locator(".nba-tab:visible")).to_contain_text("complete")
+
+
+def test_who_does_not_see_the_notebook_is_told_that_a_run_waits(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    (story.folder / "survey.yaml").write_text(RECIPE)
+    story.open()
+    live_run(story, server)
+    story.run("%agents --recipe survey.yaml", wait=False)
+    expect(status_item(story)).to_have_text("2 runs")
+    story.page.command("launcher:create")
+    (story.turn(session=1) / "workspaces" / "survey" / "go").touch()
+    expect(status_item(story)).to_have_text("2 runs · 1 waits for you")
+    expect(toast(story)).to_contain_text("Waits for you: survey")
+    toast(story).get_by_role("button", name="Show").click()
+    tab = story.page.page.locator(".nba-tab:visible .nba")
+    tab.get_by_role("button", name="Approve").click()
+    expect(status_item(story)).to_have_text("1 run")
+    story.page.command("nb-agents:show-sessions")
+    shoot(story, artifacts, "page-waits")
+    story.page.command("nb-agents:stop-all-now")
+    expect(status_item(story)).to_be_hidden()
+
+
+@pytest.mark.timeout(180)
+def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Story) -> None:
+    story.open()
+    i = story.start(TASK, story.team(demo_team(1)))
+    story.wait_running(i)
+    page = story.page.page
+    page.keyboard.press("Alt+Shift+X")
+    story.wait_card(i, "stopped")
+    page.keyboard.press("Alt+Shift+A")
+    session = row(story, story.sessions()[0].name)
+    session.get_by_role("button", name="Resume").click()
+    expect(session.locator("li")).to_have_count(2)
+    expect(status_item(story)).to_have_text("1 run")
+    expect(page.locator(".nba-tab .nba header .chip")).to_have_text("running")
+    page.keyboard.press("Alt+Shift+X")
+    expect(session.locator("summary .state")).to_have_text("stopped")
+
+    # On the card in a tab, which belongs to no notebook.
+    page.locator(".nba-tab:visible").get_by_role("button", name="Resume").click()
+    expect(session.locator("li")).to_have_count(3)
+    page.keyboard.press("Alt+Shift+X")
+    expect(session.locator("summary .state")).to_have_text("stopped")
+
+    session.get_by_role("button", name="Continue…").click()
+    page.locator(".jp-Dialog input").fill("And what does it cost?")
+    story.page.accept_dialog()
+    expect(session.locator("summary")).to_contain_text("And what does it cost?")
+    page.keyboard.press("Alt+Shift+X")
+    expect(session.locator("summary .state")).to_have_text("stopped")
+
+    session.get_by_role("button", name="Rename…").click()
+    page.locator(".jp-Dialog input").fill("../elsewhere")
+    story.page.accept_dialog()
+    expect(toast(story)).to_contain_text("can't be a directory name")
+    assert "/rename" in story.page.console_errors.pop()  # the browser notes each refusal
+    session.get_by_role("button", name="Rename…").click()
+    page.locator(".jp-Dialog input").fill("caches")
+    story.page.accept_dialog()
+    session = row(story, "caches")
+    expect(session.locator("summary small")).to_contain_text("4 turns · ")
+    with page.expect_download() as download:
+        session.get_by_role("button", name="Export").click()
+    assert download.value.suggested_filename == "caches.zip"
+    names = zipfile.ZipFile(download.value.path()).namelist()
+    assert "caches/turn_4/events.jsonl" in names
+
+    session.get_by_role("button", name="Delete…").click()
+    page.locator(".jp-Dialog").get_by_role("button", name="Cancel").click()
+    expect(session).to_have_count(1)
+    session.get_by_role("button", name="Delete…").click()
+    page.locator(".jp-Dialog").get_by_role("button", name="Delete").click()
+    expect(session).to_have_count(0)
+    assert not list(story.folder.glob(".nb_agents/sessions/*"))

@@ -1,0 +1,112 @@
+"""Detached runs of a live kernel: the tools that stay in it, and what comes after its death."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nb_agents.runs.live_turns import live_turns
+from tests import canaries
+from tests.kernel.notebook import Notebook
+from tests.kernel.test_tools import calling, tool_results, use_team
+from tests.model_server import Reply, Request, ToolCall, wait_until
+
+QUERY = """
+import asyncio, pathlib
+prices = {{'x': {price}}}
+async def query(name: str) -> str:
+    '''Look a price up.'''
+    while {hangs}:
+        pathlib.Path('begun').touch()
+        await asyncio.sleep(0.01)
+    return f'THE RESULT is {{prices[name]}}'
+"""
+
+Open = Callable[..., Notebook]
+
+
+@pytest.fixture(autouse=True)
+def ended(tmp_path: Path) -> Iterator[None]:
+    """No process that writes below the test's directory outlives it."""
+    yield
+    for turn in live_turns():
+        if turn.paths.path.is_relative_to(tmp_path):
+            os.kill(turn.pid, signal.SIGKILL)
+
+
+def define(notebook: Notebook, price: int, *, hangs: bool = False) -> None:
+    use_team(notebook)
+    calling(notebook, "query", name="x")
+    made = notebook.kernel.run(QUERY.format(price=price, hangs=hangs))
+    assert made.status == "ok", made
+
+
+def asks_again(request: Request) -> Reply:
+    """Call the function until it has a result, and then answer."""
+    if "THE RESULT" in request.prompt:
+        return Reply(tool_calls=(ToolCall("new_answer", {"content": "I have read it."}),))
+    return Reply(tool_calls=(ToolCall("query", {"name": "x"}),))
+
+
+def test_each_kernel_answers_the_calls_of_its_own_detached_run(open_notebook: Open) -> None:
+    one, two = open_notebook(), open_notebook()
+    define(one, 1)
+    define(two, 2)
+    turns = [each.start("--detach --tools query") for each in (one, two)]
+    for turn in turns:
+        turn.wait_over()
+    assert [tool_results(turn) for turn in turns] == [["THE RESULT is 1"], ["THE RESULT is 2"]]
+    assert {turn.metadata["run_status"] for turn in turns} == {"completed"}
+
+
+def test_a_run_goes_on_when_its_kernel_is_killed_and_takes_the_tools_of_the_next(
+    open_notebook: Open, tmp_path: Path
+) -> None:
+    notebook = open_notebook()
+    define(notebook, 1, hangs=True)
+    turn = notebook.start("--detach --tools query")
+    wait_until((tmp_path / "begun").exists, 60, "the call")
+    notebook.server.default = asks_again
+    notebook.server.hold(after=0)
+    notebook.kernel.kill()
+    wait_until(lambda: tool_results(turn), 60, "the answer to the call")
+    assert tool_results(turn) == ["Error: the notebook that offers `query` is not running"]
+
+    later = open_notebook(load=False)
+    told = later.text(later.kernel.run("%load_ext nb_agents"))
+    assert f"Run {turn.name} goes on in " in told
+    assert later.kernel.run(QUERY.format(price=42, hangs=False)).status == "ok"
+    assert later.kernel.run(f"%agents show {turn.name} --tools query").status == "ok"
+    later.server.release()
+    turn.wait_over()
+    assert tool_results(turn)[1:] == ["THE RESULT is 42"]
+    assert turn.metadata["run_status"] == "completed"
+
+
+def test_only_a_run_that_lives_elsewhere_is_offered_tools(notebook: Notebook) -> None:
+    notebook.kernel.run(QUERY.format(price=1, hangs=False))
+    turn = notebook.start_held()
+    said = notebook.kernel.run(f"%agents show {turn.run} --tools query")
+    assert "lives in this process" in notebook.text(said) + str(said.error)
+
+
+def test_the_log_of_a_process_that_could_not_start_is_shown_below_the_cell(
+    open_notebook: Open, tmp_path: Path
+) -> None:
+    notebook = open_notebook()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "pydantic.py").write_text(
+        f"raise SystemError('no such thing as {canaries.KEY}')"
+    )
+    notebook.kernel.eval(
+        f"__import__('os').environ.update(PYTHONPATH={str(tmp_path / 'broken')!r})"
+    )
+    result = notebook.kernel.run(notebook.magic("--detach"))
+    said = notebook.text(result)
+    assert "The run's process ended before the run began. Its log:" in said
+    assert "no such thing as [key]" in said
+    assert not (tmp_path / "sessions").exists()

@@ -1,0 +1,54 @@
+"""What stands below a cell that ends with a run, its receipt or its view; what a line offers."""
+
+from __future__ import annotations
+
+from nb_agents.jupyter.cards import TURN_MIME
+from tests.kernel.notebook import Notebook
+
+
+def test_a_run_at_the_end_of_a_cell_is_its_panel_and_then_its_card(notebook: Notebook) -> None:
+    turn = notebook.start_held("--out team")
+    [panel] = notebook.kernel.run("team").displays
+    assert panel.data[TURN_MIME]["state"] == "running"
+    assert "application/vnd.jupyter.widget-view+json" in panel.data
+    notebook.server.release()
+    turn.wait_over()
+    notebook.kernel.run("%agents wait")
+    [card] = notebook.kernel.run("team").displays
+    assert card.data[TURN_MIME]["state"] == "complete"
+    assert notebook.kernel.eval("repr(team)").startswith("<Run r")
+
+
+def test_a_receipt_and_a_view_are_tables_with_one_line_for_a_terminal(notebook: Notebook) -> None:
+    turn = notebook.start("--out team --wait")
+    turn.wait_over()
+    for name, word in (("receipt", "finished"), ("view", "model")):
+        [shown] = notebook.kernel.run(f"team.{name}").displays
+        assert shown.data["text/html"].startswith("<table>")
+        assert word in shown.data["text/html"]
+        line = notebook.kernel.eval(f"repr(team.{name})")
+        assert line.startswith(("<Receipt completed", "<RunView "))
+        assert "\n" not in line
+
+
+def test_the_front_end_is_offered_verbs_options_and_names(notebook: Notebook) -> None:
+    def offered(line: str) -> list[str]:
+        asked = f"get_ipython().kernel.do_complete({line!r}, {len(line)})['matches']"
+        return list(notebook.kernel.eval(asked))
+
+    assert offered("%agents resu") == ["resume"]
+    assert offered("%%agents --conf") == ["--config"]
+    assert "sorted" in offered("sort")
+
+
+def test_a_mistyped_option_or_verb_is_guessed(notebook: Notebook) -> None:
+    for line, near in (
+        ("%agents stop --nwo", "There is no option --nwo. Did you mean --now?"),
+        ("%agents stpo", "no verb 'stpo'. Did you mean 'stop'?"),
+    ):
+        error = notebook.kernel.run(line).error
+        assert error
+        assert near in error.evalue
+    error = notebook.kernel.run("%%agents --confg=team.yaml\nA task").error
+    assert error
+    assert error.evalue.startswith("There is no option --confg. Did you mean --config?")

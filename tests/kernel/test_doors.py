@@ -1,0 +1,209 @@
+"""Every door, both levels, every state of the kernel: how soon a stop is felt, printed as a table.
+
+Each run is stopped by one door alone, first gracefully and then at once; what its journal says of
+both stops is a cell of the table.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+import nb_agents
+from tests.kernel.driver import Kernel
+from tests.kernel.notebook import Notebook, Turn
+from tests.model_server import ModelServer, wait_until
+from tests.server.conftest import JupyterServer, jupyter_server
+
+GIL_S = 5
+REPLY_S = 0.3
+"""So long the plugin waits for the kernel; see js/src/doors.ts."""
+
+OF_THE_KERNEL = ("cell", "panel", "panel, shell only", "■")
+"""Front ends such as VS Code and Colab have neither the control channel nor subshells."""
+QUEUED = ("cell", "panel, shell only")
+ELSEWHERE = ("other kernel", "command line", "REST", "plugin", "client")
+STATES = ("idle", "busy in Python", "holding the GIL", "dead", "detached")
+
+
+class Doors:
+    """All ways to stop a run of a kernel, none of which waits for it."""
+
+    def __init__(self, notebook: Notebook, other: Kernel, jupyter: JupyterServer) -> None:
+        self.notebook, self.other, self.jupyter = notebook, other, jupyter
+        self.said: dict[str, Callable[[], str]] = {}
+
+    def press(self, door: str, turn: Turn, now: bool) -> None:
+        """Ask for a stop; what is answered can be read in `said` later."""
+        flag = " --now" if now else ""
+        kernel = self.notebook.kernel
+        match door:
+            case "cell":
+                kernel.send(f"%agents stop {turn.run}{flag}")
+            case "panel":
+                kernel._send("control", "nb_agents_stop_request", {"run": turn.run, "now": now})
+                self.notebook.press(turn, now=now)
+            case "panel, shell only":
+                self.notebook.press(turn, now=now)
+            case "■":
+                kernel.interrupt()
+            case "other kernel":
+                cell = self.other.send(f"%agents stop {turn.name}{flag}")
+                self.said[door] = lambda: self.notebook.text(self.other.result(cell))
+            case "command line":
+                words = ["stop", turn.name, "--session-root", str(self.notebook.root)]
+                self._in_thread(door, lambda: self._in_terminal(*words, *flag.split()))
+            case "REST":
+                self._in_thread(door, lambda: self._post(turn, now))
+            case "client":
+                self._in_thread(door, lambda: self._by_client(turn, now))
+            case "plugin":
+                self._in_thread(door, lambda: self._as_the_plugin(turn, now))
+
+    def _in_thread(self, door: str, ask: Callable[[], str]) -> None:
+        told: list[str] = []
+        thread = Thread(target=lambda: told.append(ask()))
+        thread.start()
+
+        def said() -> str:
+            thread.join()
+            return told[0]
+
+        self.said[door] = said
+
+    def _in_terminal(self, *words: str) -> str:
+        argv = [sys.executable, "-m", "nb_agents.cli", *words]
+        return subprocess.run(argv, capture_output=True, text=True).stdout
+
+    def _post(self, turn: Turn, now: bool) -> str:
+        path = f"runs/{self.jupyter.name(turn.path)}/stop"
+        return json.dumps(self.jupyter.post(path, {"immediate": now}).json())
+
+    def _by_client(self, turn: Turn, now: bool) -> str:
+        with nb_agents.Client(self.jupyter.base, self.jupyter.token) as client:
+            result = client.stop(self.jupyter.name(turn.path), now=now)
+            return "over" if result.status == "finished" else result.status
+
+    def _as_the_plugin(self, turn: Turn, now: bool) -> str:
+        """Ask the server, as where the kernel has not replied in time."""
+        time.sleep(REPLY_S)
+        return self._post(turn, now)
+
+
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
+    with jupyter_server(tmp_path_factory.mktemp("jupyter")) as server:
+        yield server
+
+
+@pytest.fixture
+def doors(
+    jupyter: JupyterServer, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Doors]:
+    place = jupyter.sessions.parent
+    place.mkdir(exist_ok=True)
+    with Kernel(cwd=place) as kernel, Kernel(cwd=place) as other:
+        for each in (kernel, other):
+            assert each.run("%load_ext nb_agents").status == "ok"
+        notebook = Notebook(kernel, server, place)
+        Notebook(other, server, place)
+        yield Doors(notebook, other, jupyter)
+
+
+@contextmanager
+def busy(notebook: Notebook, state: str, flag: Path) -> Iterator[str]:
+    """Keep the kernel busy; in Python until the end of the block, in C for its own time.
+
+    Gives the cell that does so, or "".
+    """
+    kernel = notebook.kernel
+    if state == "busy in Python":
+        cell = kernel.send(f"import os\nwhile not os.path.exists({str(flag)!r}): pass")
+    elif state == "holding the GIL":
+        hold = "import ctypes\nfrom pathlib import Path\nsleep = ctypes.PyDLL(None).sleep\n"
+        held = flag.with_suffix(".held")
+        cell = kernel.send(f"{hold}Path({str(held)!r}).touch()\nsleep({GIL_S})")
+        wait_until(held.exists, 60, "the hold of the GIL")
+    else:
+        yield ""
+        return
+    kernel.wait_busy(cell)
+    yield cell
+    flag.touch()
+
+
+def stops(turn: Turn) -> list[tuple[str, str, float]]:
+    """Each stop of the turn as a whole: its level, its door and its moment."""
+    found = [e for e in turn.events("stop_requested") if not e["agent"]]
+    return [(e["level"], e["source"], e["at"]) for e in found]
+
+
+def felt(doors: Doors, state: str, door: str, turn: Turn, flag: Path) -> str:
+    """Stop a run gracefully and then at once; say how soon its writer took each."""
+    told = []
+    with busy(doors.notebook, state, flag):
+        for level, now in (("requested", False), ("immediate", True)):
+            began = time.time()
+            doors.press(door, turn, now)
+            if state == "busy in Python" and door in QUEUED:
+                flag.touch()  # it waits for the cell
+            turn.wait_stop(level)
+            found = next(at for each, _, at in stops(turn) if each == level)
+            told.append(f"{found - began:.2f}")
+            if door in doors.said:
+                doors.said.pop(door)()
+    turn.wait_over()
+    assert all(turn.streamed().values())
+    assert turn.metadata["run_status"] == "cancelled"
+    is_queued = state == "busy in Python" and door in QUEUED
+    return "behind that cell" if is_queued else " / ".join(told)
+
+
+def left_alone(doors: Doors, state: str, door: str, turn: Turn, flag: Path) -> str:
+    """Interrupt a kernel that has something else to do; the run goes on, and is ended by REST."""
+    with busy(doors.notebook, state, flag) as cell:
+        doors.press(door, turn, False)
+        if cell:
+            assert doors.notebook.kernel.result(cell).status == "error"
+    doors.press("REST", turn, True)
+    turn.wait_over()
+    assert {source for _, source, _ in stops(turn)} == {"rest"}
+    return "the cell alone" if state != "detached" else "goes on"
+
+
+@pytest.mark.timeout(900)
+def test_every_door_stops_a_run_whatever_its_kernel_does(
+    doors: Doors, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table: dict[tuple[str, str], str] = {}
+    for state in ("idle", "busy in Python", "holding the GIL", "detached"):
+        for door in (*OF_THE_KERNEL, *ELSEWHERE):
+            turn = doors.notebook.start_held("--detach" if state == "detached" else "")
+            ways = left_alone if door == "■" and state != "idle" else felt
+            table[door, state] = ways(doors, state, door, turn, tmp_path / f"{door} {state}")
+    turn = doors.notebook.start_held()
+    doors.notebook.kernel.kill()
+    for door in OF_THE_KERNEL:
+        table[door, "dead"] = "no kernel"
+    for door in ELSEWHERE:
+        doors.press(door, turn, True)
+        said = doors.said.pop(door)()
+        assert "over" in said or "kernel died" in said, said
+        table[door, "dead"] = "over, words kept"
+    assert stops(turn) == []
+    assert all(turn.streamed().values())
+
+    assert table.keys() == {(d, s) for d in (*OF_THE_KERNEL, *ELSEWHERE) for s in STATES}
+    with capsys.disabled():
+        print("\nSeconds from a press until the run's writer has it: gracefully / at once")
+        print("".join(f"{head:>18}" for head in ("", *STATES)))
+        for door in (*OF_THE_KERNEL, *ELSEWHERE):
+            print(f"{door:>18}" + "".join(f"{table[door, state]:>18}" for state in STATES))

@@ -1,0 +1,136 @@
+"""Runs in a process of their own: they outlive whoever started them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents.cancel import CancelPolicy
+from nb_agents.errors import UserError
+from nb_agents.options import Retry, RunOptions, Timeout
+from nb_agents.runs.live_turns import live_turns
+from nb_agents.runs.registry import find_run
+from nb_agents.runs.run import Run
+from nb_agents.testing import ScriptedModel, scripted_team
+from tests import canaries
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.team_kit import read_line, script
+
+TEAM = """
+agents:
+  - id: a
+    backend: {{type: vllm, model: m, base_url: "{url}", api_key: k}}
+"""
+
+
+@pytest.fixture
+def team(tmp_path: Path, server: ModelServer) -> Path:
+    path = tmp_path / "team.yaml"
+    path.write_text(TEAM.format(url=server.url))
+    return path
+
+
+def begin(team: Path, root: Path) -> Run:
+    return nb_agents.start("the task", team, options=RunOptions(session_root=root, detach=True))
+
+
+def test_a_detached_run_comes_to_its_end_and_its_process_with_it(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    server.script("m", Reply(tool_calls=(ToolCall("new_answer", {"content": "the answer"}),)))
+    run = begin(team, root)
+    [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
+    assert turn.place == "detached" and turn.pid != os.getpid()
+    assert run.wait(30) == "the answer"
+    wait_until(lambda: not Path(f"/proc/{turn.pid}").exists())
+
+
+KILLED = """
+import nb_agents, os, signal, sys
+from nb_agents.options import RunOptions
+run = nb_agents.start("the task", sys.argv[1], options=RunOptions(detach=True))
+print(run.path, flush=True)
+signal.pause()
+"""
+
+
+def test_it_outlives_who_started_it_and_is_stopped_by_who_comes_later(
+    tmp_path: Path, team: Path, root: Path, server: ModelServer
+) -> None:
+    server.script("m", Reply("words that come", hang_after=3))
+    with script(KILLED.replace("sys.argv[1]", repr(str(team))), tmp_path) as process:
+        path = Path(read_line(process).strip())
+        process.kill()
+    run = find_run(path.parent.name)
+    wait_until(lambda: "that" in run.view.agents["a"].partial)
+    assert run.stop(True).changed
+    run.wait(30, raise_on_stop=False)
+    assert run.status == "cancelled"
+    assert run.view.agents["a"].unsubmitted.strip() == "words that come"
+
+
+def test_what_cannot_leave_the_process_is_refused_before_anything_starts(root: Path) -> None:
+    def hook(*_: object) -> None: ...
+
+    where: dict[str, Any] = {"session_root": root, "detach": True}
+    given: dict[str, dict[str, Any]] = {
+        "a model made in Python": {"config": scripted_team(a=ScriptedModel())},
+    }
+    options: dict[str, dict[str, Any]] = {
+        "on_complete": {"on_complete": hook},
+        "cancel.before_cancel": {"cancel": CancelPolicy(before_cancel=hook)},
+        "timeout.callback": {"timeout": Timeout(9, callback=hook)},
+        "retry.on_retry": {"retry": Retry(on_retry=hook)},
+    }
+    for name, option in options.items():
+        given[f"the function {name}"] = {"options": RunOptions(**option, **where)}
+    for what, arguments in given.items():
+        with pytest.raises(UserError, match=f"and {what}"):
+            nb_agents.start("t", **{"options": RunOptions(**where), **arguments})
+    assert not root.exists()
+
+
+def test_a_mistake_is_told_as_anywhere_else(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing\.yaml"):
+        begin(tmp_path / "missing.yaml", root)
+
+
+def test_the_log_of_a_process_that_could_not_start_is_told(
+    team: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = [canaries.KEY, os.environ["CANARY_TOKEN"]]
+    team.write_text(team.read_text().replace("api_key: k", f"api_key: {canaries.KEY}"))
+    (tmp_path / "pydantic.py").write_text(f"raise SystemError('no such thing as', {secrets})")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(UserError, match="ended before the run began. Its log:\n") as told:
+        begin(team, root)
+    assert "no such thing as" in str(told.value)
+    assert not any(secret in str(told.value) for secret in secrets)
+
+
+def test_a_teams_file_detaches_its_runs_unless_the_option_says_otherwise(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    server.script("m", Reply("words", hang_after=1))
+    team.write_text(f"detach: true\n{team.read_text()}")
+
+    def lives(run: Run) -> bool:
+        """Whether it lives in this process; it is stopped."""
+        [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
+        run.stop(True)
+        run.wait(30, raise_on_stop=False)
+        return turn.pid == os.getpid()
+
+    def start(detach: bool | None) -> Run:
+        options = RunOptions(session_root=root, detach=detach)
+        return nb_agents.start("the task", team, options=options)
+
+    run = start(None)
+    assert not lives(run) and run.where
+    assert lives(start(False))
+    session = run.session
+    resumed = nb_agents.resume(session, options=RunOptions(session_root=root))
+    assert not lives(resumed)
+    assert lives(nb_agents.resume(session, options=RunOptions(session_root=root, detach=False)))

@@ -1,0 +1,394 @@
+"""Functions of this process in a run that lives in one of its own."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from platformdirs import user_state_path
+
+import nb_agents
+from nb_agents import events as ev
+from nb_agents.errors import UserError
+from nb_agents.options import RunOptions
+from nb_agents.runs.live_turns import live_turns
+from nb_agents.runs.resume import attach
+from nb_agents.runs.run import Run
+from nb_agents.tools import offer
+from nb_agents.tools.base import MAX_RESULT_CHARS, ToolContext
+from tests import canaries
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.team_kit import WAIT_S, events, finish, read_line, script
+
+TEAM = """
+agents:
+  - id: a
+    backend: {{type: vllm, model: m, base_url: "{url}", api_key: {key}}}
+"""
+
+
+def offers() -> list[str]:
+    """What there is of offers on the disk."""
+    folder = user_state_path("nb_agents") / "offers"
+    return os.listdir(folder) if folder.exists() else []
+
+
+@pytest.fixture
+def team(tmp_path: Path, server: ModelServer) -> Path:
+    path = tmp_path / "team.yaml"
+    path.write_text(TEAM.format(url=server.url, key=canaries.KEY))
+    return path
+
+
+def calling(server: ModelServer, *calls: ToolCall) -> None:
+    """Let the model make these calls, one a reply, and then answer."""
+    answer = Reply(tool_calls=(ToolCall("new_answer", {"content": "the answer"}),))
+    server.script("m", *(Reply(tool_calls=(call,)) for call in calls), answer)
+
+
+def begin(team: Path, root: Path, *tools: Callable[..., Any]) -> Run:
+    return nb_agents.start(
+        "the task", team, tools=tools, options=RunOptions(session_root=root, detach=True)
+    )
+
+
+def finished(run: Run) -> list[ev.ToolFinished]:
+    return events(run, ev.ToolFinished)
+
+
+def results(run: Run) -> list[tuple[str, str]]:
+    return [(each.outcome, each.result) for each in finished(run)]
+
+
+def endless_function() -> tuple[Callable[..., Any], threading.Event, threading.Event]:
+    """Make an async function that ends by being cancelled; tell when it began and when it did."""
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def query() -> str:
+        """Look."""
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return ""
+
+    return query, begun, cancelled
+
+
+def test_functions_are_called_where_they_are_and_their_results_used(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    seen: list[Any] = []
+
+    def query(name: str) -> dict[str, int]:
+        """Look a thing up."""
+        return {name: os.getpid()}
+
+    async def fetch(count: int, context: ToolContext) -> str:
+        """Fetch so much."""
+        seen.append((context.agent, context.workspace))
+        return "x" * count
+
+    calling(server, ToolCall("query", {"name": "x"}), ToolCall("fetch", {"count": 200_000}))
+    run = begin(team, root, query, fetch)
+    finish(run)
+    assert run.result == "the answer"
+    [first, second] = finished(run)
+    assert first.result == f'{{"x":{os.getpid()}}}'
+    assert second.result.startswith("x" * MAX_RESULT_CHARS) and "[cut: " in second.result
+    assert seen == [("a", run.path.parent / "task_1" / "workspaces" / "a")]
+    offered = {
+        tool["function"]["name"]: tool["function"] for tool in server.requests[0].body["tools"]
+    }
+    assert offered["query"]["description"] == "Look a thing up."
+    assert offered["query"]["parameters"]["required"] == ["name"]
+    assert str(os.getpid()) in server.requests[1].prompt
+    wait_until(lambda: not offers(), WAIT_S, "the offer's end", offers)
+
+
+def test_a_call_takes_no_longer_than_a_moment(team: Path, root: Path, server: ModelServer) -> None:
+    def query() -> str:
+        """Look."""
+        return "seen"
+
+    calling(server, *[ToolCall("query", {})] * 5)
+    run = finish(begin(team, root, query))
+    assert min(each.seconds for each in finished(run)) <= 0.3
+
+
+def test_a_function_that_fails_and_a_wrong_call_are_told_to_the_model(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    def query(name: str) -> str:
+        """Look."""
+        raise LookupError(f"no {name} here")
+
+    calling(server, ToolCall("query", {"name": "x"}), ToolCall("query", {}))
+    run = finish(begin(team, root, query))
+    assert results(run) == [
+        ("error", "Error: LookupError: no x here"),
+        ("error", "Error: query was called wrongly: name: Field required."),
+    ]
+    assert "LookupError: no x here" in server.requests[1].prompt
+    assert run.result == "the answer"
+
+
+def test_what_cannot_be_a_tool_is_refused_before_anything_starts(team: Path, root: Path) -> None:
+    def vote() -> None: ...
+
+    before = {*offers()}  # those of runs that have just ended may still be there
+    with pytest.raises(UserError, match="'vote' is there already"):
+        begin(team, root, vote)
+    assert not root.exists() and {*offers()} <= before
+
+
+def test_an_offer_to_a_run_that_cannot_start_is_taken_back(tmp_path: Path, root: Path) -> None:
+    def query() -> None: ...
+
+    before = {*offers()}
+    with pytest.raises(UserError, match=r"missing\.yaml"):
+        begin(tmp_path / "missing.yaml", root, query)
+    assert {*offers()} <= before
+
+
+def test_keys_are_in_no_call_and_in_no_answer(
+    team: Path, root: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    def query(name: str) -> str:
+        """Look."""
+        given.append(name)
+        return f"{canaries.KEY} and {os.environ['CANARY_TOKEN']} and more"
+
+    written: list[bytes] = []
+    write = offer.Offer._write
+    monkeypatch.setattr(
+        offer.Offer,
+        "_write",
+        lambda self, name, data: [written.append(data), write(self, name, data)],
+    )
+    calling(server, ToolCall("query", {"name": canaries.KEY}))
+    run = finish(begin(team, root, query))
+    assert given == ["[key]"]
+    assert results(run) == [("ok", "[key] and [key] and more")]
+    assert len(written) == 1 and canaries.KEY.encode() not in written[0]
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["graceful", "at once"])
+def test_a_stop_reaches_a_function_that_asks_for_it(
+    team: Path, root: Path, server: ModelServer, now: bool
+) -> None:
+    begun, stopped = threading.Event(), threading.Event()
+
+    def crunch() -> str:
+        """Crunch."""
+        begun.set()
+        try:
+            while True:
+                nb_agents.checkpoint()
+        finally:
+            stopped.set()
+
+    calling(server, ToolCall("crunch", {}))
+    run = begin(team, root, crunch)
+    assert begun.wait(WAIT_S)
+    assert run.stop(now).changed
+    assert stopped.wait(WAIT_S)
+    finish(run)
+    assert run.status == "cancelled"
+    assert [each.outcome for each in finished(run)] == ["cut"]
+
+
+def test_a_stop_at_once_cancels_an_async_function(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    query, begun, cancelled = endless_function()
+    calling(server, ToolCall("query", {}))
+    run = begin(team, root, query)
+    assert begun.wait(WAIT_S)
+    run.stop(True)
+    assert cancelled.wait(WAIT_S)
+    finish(run)
+    assert run.status == "cancelled"
+    assert [each.outcome for each in finished(run)] == ["cut"]
+
+
+def test_a_graceful_stop_lets_a_call_come_to_its_end(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def query() -> str:
+        """Look."""
+        begun.set()
+        goes_on.wait(WAIT_S)
+        return "seen"
+
+    calling(server, ToolCall("query", {}))
+    run = begin(team, root, query)
+    assert begun.wait(WAIT_S)
+    run.stop()
+    goes_on.set()
+    finish(run)
+    assert run.status == "cancelled"
+    assert results(run) == [("ok", "seen")]
+
+
+# Who offers them
+
+
+OFFERING = """
+import nb_agents, pathlib, signal, sys, time
+from nb_agents.options import RunOptions
+
+def query() -> str:
+    "Look."
+    pathlib.Path("begun").touch()
+    while {hangs} and pathlib.Path("begun").exists():
+        time.sleep(0.01)
+    return "seen by {name}"
+
+run = nb_agents.start(
+    "the task", {team!r}, tools=[query], session={name!r}, options=RunOptions(detach=True)
+)
+print(run.path, flush=True)
+signal.pause()
+"""
+
+
+def test_when_the_offering_process_dies_in_a_call_the_model_is_told_and_goes_on(
+    tmp_path: Path, team: Path, root: Path, server: ModelServer
+) -> None:
+    calling(server, ToolCall("query", {}), ToolCall("query", {}))
+    source = OFFERING.format(hangs=True, name="one", team=str(team))
+    with script(source, tmp_path) as process:
+        path = Path(read_line(process).strip())
+        wait_until((tmp_path / "begun").exists, WAIT_S, "the call")
+        process.kill()
+    run = finish(attach(path))
+    told = "Error: the notebook that offers `query` is not running"
+    assert results(run) == [("error", told), ("error", told)]
+    assert told in server.requests[1].prompt
+    assert run.result == "the answer"
+
+
+def test_two_processes_that_offer_one_name_do_not_mix(
+    tmp_path: Path, team: Path, root: Path, server: ModelServer
+) -> None:
+    answer = Reply(tool_calls=(ToolCall("new_answer", {"content": "the answer"}),))
+    query = Reply(tool_calls=(ToolCall("query", {}),))
+    server.default = lambda request: answer if "seen by" in request.prompt else query
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    first, second = (OFFERING.format(hangs=False, name=n, team=str(team)) for n in ("one", "two"))
+    with script(first, tmp_path / "one") as one, script(second, tmp_path / "two") as two:
+        runs = [finish(attach(Path(read_line(each).strip()))) for each in (one, two)]
+    assert [results(run) for run in runs] == [[("ok", "seen by one")], [("ok", "seen by two")]]
+
+
+def test_functions_are_offered_again_by_who_comes_later(
+    tmp_path: Path, team: Path, root: Path, server: ModelServer
+) -> None:
+    def query() -> str:
+        """Look."""
+        return "seen by another"
+
+    def others() -> None: ...
+
+    calling(server, ToolCall("query", {}), ToolCall("query", {}))
+    server.hold(after=0)
+    with script(OFFERING.format(hangs=False, name="one", team=str(team)), tmp_path) as process:
+        run = attach(Path(read_line(process).strip()))
+        process.kill()
+    with pytest.raises(UserError, match="without a tool 'others'. Of a notebook it has: query"):
+        run.offer([others])
+    with pytest.raises(UserError, match="is no offer of tools"):
+        run._turn.send(ev.OfferTools("../../elsewhere", ("query",), "somebody"))
+    run.offer([query])
+    server.release()
+    finish(run)
+    assert results(run) == [("ok", "seen by another")] * 2
+    assert f"(pid {os.getpid()}) offers `query`." in run.view.notices[-1]
+    with pytest.raises(UserError, match="is over"):
+        run.offer([query])
+
+
+def test_a_call_of_a_run_whose_process_dies_is_cancelled(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    query, begun, cancelled = endless_function()
+    calling(server, ToolCall("query", {}))
+    run = begin(team, root, query)
+    [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
+    assert begun.wait(WAIT_S)
+    os.kill(turn.pid, signal.SIGKILL)
+    assert cancelled.wait(WAIT_S)
+    run.wait(WAIT_S, raise_on_stop=False)
+
+
+DIES = """
+import os
+from nb_agents.tools.offer import Offer
+print(Offer.make().id, flush=True)
+os._exit(0)
+"""
+
+
+def test_what_a_process_that_died_has_offered_is_removed_by_the_next_offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with script(DIES, tmp_path) as process:
+        left = read_line(process).strip()
+        process.wait()
+    alive = offer.Offer.make()
+    assert left in offers()
+    monkeypatch.setattr(offer, "LEFT_S", 0.0)
+    offer.Offer.make().withdraw()
+    assert left not in offers() and f"{left}.lock" not in offers()
+    assert alive.id in offers() and alive.is_live()
+    alive.withdraw()
+    assert not alive.is_live()
+
+
+def test_a_detached_run_that_is_resumed_goes_detached_again_with_its_tools(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    begun = threading.Event()
+
+    async def query() -> str:
+        """Look."""
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        return "seen"
+
+    calling(server, ToolCall("query", {}), ToolCall("query", {}))
+    run = begin(team, root, query)
+    assert begun.wait(WAIT_S)
+    run.stop(True)
+    run.wait(WAIT_S, raise_on_stop=False)
+    again = run.resume()
+    assert again.where and again.turn == 2
+    assert again.wait(WAIT_S) == "the answer"
+    assert ("ok", "seen") in results(again)
+
+
+def test_a_function_of_a_detached_run_can_ask_nobody(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    def choose() -> str:
+        """Let a person choose."""
+        return nb_agents.ask("Which?")
+
+    calling(server, ToolCall("choose", {}))
+    run = finish(begin(team, root, choose))
+    assert [(o, "asks nobody" in text) for o, text in results(run)] == [("error", True)]

@@ -1,0 +1,71 @@
+"""A token's way from a provider's SDK to what is gathered for the journal."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import nb_agents
+from nb_agents.agents.agent_round import AgentRound
+from nb_agents.config.team import TeamSpec
+from nb_agents.options import RunOptions
+from nb_agents.runs.loop import submit
+from tests.model_server import ModelServer, Reply, ToolCall
+
+TOKENS = 400
+MAX_FUNCTIONS = 6
+
+_OURS = str(Path(nb_agents.__file__).parent)
+
+
+class Calls:
+    """Counts our functions that a model's stream calls; one that goes on after an await once."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        self._seen: set[FrameType] = set()
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(_OURS) or frame in self._seen:
+            return
+        # The limits on what a server may send stand before the SDK.
+        if not code.co_filename.endswith("response_limits.py") and _is_in_stream(frame):
+            self._seen.add(frame)
+            self.count[code.co_qualname] += 1
+
+
+def test_a_token_passes_at_most_six_functions_behind_the_sdk(tmp_path: Path) -> None:
+    answer = ToolCall("new_answer", {"content": "an answer"})
+    reply = Reply(text="word " * TOKENS, tool_calls=(answer,))
+    calls = Calls()
+    with ModelServer(default=reply) as server:
+        team = TeamSpec.model_validate(_team(server.url))
+        submit(_profile, calls).result()
+        try:
+            run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
+            assert run.wait() == "an answer"
+        finally:
+            submit(_profile, None).result()
+    assert calls.count["Draft.add"] > TOKENS
+    per_token = {name: count / TOKENS for name, count in calls.count.items()}
+    assert sum(per_token.values()) <= MAX_FUNCTIONS, per_token
+
+
+def _is_in_stream(frame: FrameType | None) -> bool:
+    """Whether the loop over a stream has called it, and not the run's clock."""
+    while frame is not None and frame.f_code is not AgentRound._stream.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _team(url: str) -> dict[str, Any]:
+    backend = {"type": "openai", "model": "m", "base_url": url, "api_key": "k"}
+    rules = {"skip_voting": True, "skip_final_presentation": True}
+    return {"agents": [{"id": "a", "backend": backend}], "orchestrator": rules}
+
+
+async def _profile(calls: Calls | None) -> None:
+    """Begin to count on the thread of all runs, or end."""
+    sys.setprofile(calls.note if calls else None)

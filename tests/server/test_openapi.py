@@ -1,0 +1,46 @@
+"""Whatever a program makes of the OpenAPI document, the server answers as the document says."""
+
+from __future__ import annotations
+
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import status_code_conformance
+
+from tests.server.conftest import JupyterServer
+from tests.server.test_reading import over
+
+STARTS_PROCESSES = [("POST", "/runs"), ("POST", "/sessions/{id}/continue")]
+STREAMS = ("/events", "/view")
+
+
+def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterServer) -> None:
+    turn = over(jupyter.sessions).path
+    runs, sessions = ({"id": jupyter.name(p), "n": 1} for p in (turn, turn.parent))
+    schema = schemathesis.openapi.from_url(
+        f"{jupyter.url}/openapi.json", headers=dict(jupyter.client.headers)
+    )
+    seen = set()
+
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if (operation.method.upper(), operation.path) in STARTS_PROCESSES:
+            continue
+
+        @settings(
+            max_examples=15, deadline=None, database=None, suppress_health_check=[*HealthCheck]
+        )
+        @given(case=operation.as_strategy(), is_there=st.booleans())
+        def ask(case: Case, is_there: bool) -> None:
+            deletes = case.method.upper() == "DELETE" or case.path.endswith("/rename")
+            if is_there and not deletes:  # else most would be of nothing that is there
+                known = sessions if case.path.startswith("/sessions") else runs
+                case.path_parameters.update({name: known[name] for name in case.path_parameters})
+            response = case.call(headers=dict(jupyter.client.headers), timeout=60)
+            case.validate_response(response, checks=[not_a_server_error, status_code_conformance])
+            seen.add(response.status_code)
+
+        ask()
+    assert {200, 404} <= seen

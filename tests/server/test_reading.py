@@ -1,0 +1,207 @@
+"""Turns and sessions over HTTP, from the disk alone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from threading import Event
+
+import httpx2
+import pytest
+
+from nb_agents.jupyter.cards import TURN_MIME
+from nb_agents.runs.run import Run
+from nb_agents.session.layout import TurnPaths
+from nb_agents.testing import Answer, Gate, ScriptedModel, Vote
+from tests.server.conftest import JupyterServer
+from tests.team_kit import WAIT_S, finish, start
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+STREAMS = 200
+KEEP_ALIVE = b": still here\n\n"
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def held(jupyter: JupyterServer, gate: Gate) -> Iterator[Run]:
+    """A run whose one agent writes and is held there."""
+    run = start(
+        jupyter.sessions, ada=ScriptedModel(Answer("Use mmap.", text="I think ", gate=gate))
+    )
+    gate.wait_reached()
+    yield run
+    run.stop(now=True)
+    gate.open()
+    run.wait(WAIT_S, raise_on_stop=False)
+
+
+def over(root: Path, answer: str = "Use mmap.") -> Run:
+    return finish(start(root, ada=ScriptedModel(Answer(answer), Vote("agent1"), Answer(answer))))
+
+
+def test_a_live_run_is_listed_with_how_it_stands(jupyter: JupyterServer, held: Run) -> None:
+    [told] = jupyter.get("runs")
+    assert told["id"] == jupyter.name(held.path)
+    assert (told["state"], told["task"], told["is_live"]) == ("running", "the task", True)
+    assert jupyter.get(f"runs/{told['id']}")["receipt"]["agents"].keys() == {"ada"}
+
+
+def test_a_run_that_is_over_is_no_more_listed_and_is_still_there(jupyter: JupyterServer) -> None:
+    run = over(jupyter.sessions)
+    assert jupyter.get("runs") == []
+    told = jupyter.get(f"runs/{jupyter.name(run.path)}")
+    assert (told["state"], told["is_live"]) == ("complete", False)
+
+
+def test_the_events_are_those_so_far_and_then_each_that_comes(
+    jupyter: JupyterServer, held: Run, gate: Gate
+) -> None:
+    with jupyter.stream(f"runs/{jupyter.name(held.path)}/events") as messages:
+        first, data, number = next(messages)
+        assert (first, data["task"], number) == ("turn_started", "the task", "1")
+        gate.open()
+        kinds = [kind for kind, _, _ in messages]
+    assert {"text_streamed", "answer_given", "turn_ended"} <= {*kinds}
+
+
+def test_events_go_on_after_the_last_that_was_heard(jupyter: JupyterServer) -> None:
+    path = f"runs/{jupyter.name(over(jupyter.sessions).path)}/events"
+    with jupyter.stream(path) as messages:
+        numbers = [int(number) for _, _, number in messages]
+    with jupyter.stream(path, headers={"Last-Event-ID": "3"}) as messages:
+        assert [int(number) for _, _, number in messages] == numbers[3:]
+    assert (
+        jupyter.client.get(f"{jupyter.url}/{path}", headers={"Last-Event-ID": "x"}).status_code
+        == 400
+    )
+
+
+def test_who_closes_a_stream_stops_nothing(jupyter: JupyterServer, held: Run, gate: Gate) -> None:
+    for part in ("events", "view"):
+        with jupyter.stream(f"runs/{jupyter.name(held.path)}/{part}") as messages:
+            next(messages)
+    gate.open()
+    assert finish(held).status == "completed"
+
+
+@pytest.mark.parametrize("part", ["events", "view"])
+def test_a_stream_of_a_turn_that_is_deleted_ends(jupyter: JupyterServer, part: str) -> None:
+    turn = over(jupyter.sessions).path
+    with TurnPaths(turn).lock(), jupyter.stream(f"runs/{jupyter.name(turn)}/{part}") as messages:
+        next(messages)
+        shutil.rmtree(turn.parent)
+        kinds = [kind for kind, _, _ in messages]
+    if part == "view":
+        assert kinds[-1] == "unknown"
+    assert not turn.parent.exists()
+
+
+def test_a_view_is_the_panel_while_it_is_live_and_its_card_at_the_end(
+    jupyter: JupyterServer, held: Run, gate: Gate
+) -> None:
+    with jupyter.stream(f"runs/{jupyter.name(held.path)}/view") as messages:
+        kind, data, _ = next(messages)
+        assert (kind, data["id"]) == ("state", jupyter.name(held.path))
+        assert data["state"]["status"] == "running"
+        assert [row["id"] for row in data["state"]["agents"]] == ["ada"]
+        gate.open()
+        *_, (kind, data, _) = messages
+    assert kind == "card"
+    assert "Use mmap." in data["bundle"]["text/html"]
+    # As a cell of a notebook beside the sessions names it.
+    told = data["bundle"][TURN_MIME]
+    assert (told["state"], told["path"]) == ("complete", str(held.path.relative_to(jupyter.root)))
+
+
+def test_a_view_of_a_turn_that_is_over_is_its_card(jupyter: JupyterServer) -> None:
+    run = over(jupyter.sessions)
+    session = jupyter.name(run.path.parent)
+    for path in (f"runs/{session}/turn_1/view", f"sessions/{session}/turns/1/view"):
+        with jupyter.stream(path) as messages:
+            assert [kind for kind, _, _ in messages] == ["card"]
+
+
+def test_one_stream_shows_many_turns_and_says_which_are_not_there(
+    jupyter: JupyterServer, held: Run, gate: Gate
+) -> None:
+    # In a folder as its notebook has made it.
+    other = over(jupyter.root / "reports" / ".nb_agents" / "sessions")
+    names = [jupyter.name(held.path), jupyter.name(other.path), "no/session/turn_1"]
+    seen = set()
+    with jupyter.stream("view", params={"id": names}) as messages:
+        for kind, data, _ in messages:
+            seen.add((kind, data["id"]))
+            if kind == "state":
+                gate.open()
+    live, past, unknown = names
+    assert seen == {("state", live), ("card", live), ("card", past), ("unknown", unknown)}
+
+
+def test_sessions_are_listed_with_their_turns(jupyter: JupyterServer) -> None:
+    run = over(jupyter.sessions)
+    beside = over(jupyter.root / "reports" / ".nb_agents" / "sessions")
+    [told] = jupyter.get("sessions")
+    assert told["id"] == jupyter.name(run.path.parent)
+    [turn] = told["turns"]
+    assert (turn["id"], turn["state"]) == (jupyter.name(run.path), "complete")
+    listed = jupyter.get("sessions", params={"folder": "reports"})
+    assert {each["session"] for each in listed} == {run.session, beside.session}
+    assert jupyter.get(f"sessions/{told['id']}") == told
+    assert jupyter.get(f"sessions/{told['id']}/turns/1")["state"] == "complete"
+
+
+def test_a_short_name_is_enough_in_a_session_root(jupyter: JupyterServer) -> None:
+    run = over(jupyter.sessions)
+    assert jupyter.get(f"runs/{run.session}/turn_1")["id"] == jupyter.name(run.path)
+
+
+def test_what_a_model_wrote_becomes_no_markup(jupyter: JupyterServer) -> None:
+    run = over(jupyter.sessions, EVIL)
+    with jupyter.stream(f"runs/{jupyter.name(run.path)}/view") as messages:
+        [(_, data, _)] = messages
+    html = data["bundle"]["text/html"]
+    assert "alert(1)" in html
+    assert "<script" not in html and "<img" not in html
+
+
+def test_two_hundred_streams_at_once_hear_the_same_and_the_server_still_answers(
+    jupyter: JupyterServer, held: Run, gate: Gate
+) -> None:
+    url = f"{jupyter.url}/runs/{jupyter.name(held.path)}/events"
+    began = Event()
+    opened = count(1)
+
+    async def listen(client: httpx2.AsyncClient) -> bytes:
+        async with client.stream("GET", url) as answer:
+            heard = b""
+            async for piece in answer.aiter_bytes():
+                if not heard and next(opened) == STREAMS:
+                    began.set()
+                heard += piece
+            return heard.replace(KEEP_ALIVE, b"")
+
+    async def all_of_them() -> list[bytes]:
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(
+            headers=jupyter.client.headers, limits=limits, timeout=60
+        ) as client:
+            return await asyncio.gather(*(listen(client) for _ in range(STREAMS)))
+
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(asyncio.run, all_of_them())
+        assert began.wait(60)
+        assert [run["id"] for run in jupyter.get("runs")] == [jupyter.name(held.path)]
+        gate.open()
+        finish(held)
+        assert len(set(heard.result(60))) == 1
+    assert b"event: turn_ended" in heard.result()[0]

@@ -1,0 +1,181 @@
+"""Who is let in, what a name may lead to, and how much is read of a request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from nb_agents.testing import Answer, ScriptedModel, Vote
+from tests.server.conftest import JupyterServer, jupyter_server
+from tests.team_kit import finish, start
+
+READING = (
+    *("runs", "runs/s/turn_1", "runs/s/turn_1/events", "runs/s/turn_1/view", "view"),
+    *("sessions", "sessions/s", "sessions/s/turns/1", "sessions/s/export", "openapi.json"),
+)
+CHANGING = (
+    *(("POST", f"runs/s/turn_1/{action}") for action in ("stop", "resume")),
+    *(("POST", f"sessions/s/{action}") for action in ("continue", "rename")),
+    *(("POST", "runs"), ("DELETE", "sessions/s")),
+)
+ONCE = {"Connection": "close"}
+"""The server hangs up on whom it refuses before it has read what was sent."""
+
+
+def over(root: Path) -> Path:
+    """A turn that is over; returns its directory."""
+    model = ScriptedModel(Answer("Use mmap."), Vote("agent1"), Answer("Use mmap."))
+    return finish(start(root, ada=model)).path
+
+
+@pytest.fixture
+def stranger() -> Iterator[httpx2.Client]:
+    with httpx2.Client(timeout=15) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", READING)
+def test_nobody_reads_without_a_token(
+    jupyter: JupyterServer, stranger: httpx2.Client, path: str
+) -> None:
+    for headers in ({}, {"Authorization": "token wrong"}):
+        answer = stranger.get(f"{jupyter.url}/{path}", headers=headers)
+        assert answer.status_code == 403
+        assert "mmap" not in answer.text
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGING)
+def test_nobody_changes_anything_without_a_token(
+    jupyter: JupyterServer, stranger: httpx2.Client, method: str, path: str
+) -> None:
+    for headers in ({}, {"Authorization": "token wrong"}):
+        answer = stranger.request(method, f"{jupyter.url}/{path}", headers=ONCE | headers)
+        assert answer.status_code == 403
+
+
+def test_a_page_elsewhere_reads_nothing_by_the_cookie_of_a_person(
+    jupyter: JupyterServer, stranger: httpx2.Client
+) -> None:
+    stranger.get(f"{jupyter.base}/api/status", params={"token": jupyter.token})  # sets the cookie
+    assert stranger.get(f"{jupyter.url}/runs").status_code == 200
+    answer = stranger.get(f"{jupyter.url}/runs", headers={"Origin": "http://evil.example"})
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside/session/turn_1",
+        "../../outside/session/turn_1",
+        "%2e%2e/outside/session/turn_1",
+        "..%2Foutside%2Fsession%2Fturn_1",
+        "sub/../../outside/session/turn_1",
+        "link/turn_1",
+        "session/link_turn/turn_1",
+        "%00/turn_1",
+        "session%00/turn_1",
+        "turn_1",
+        "turn_0",
+        "session/turn_99999999999999999999",
+        "a" * 5000 + "/turn_1",
+        "{outside}/session/turn_1",
+        "%2F{outside}/session/turn_1",
+        "session/turn_1/../../../outside/session/turn_1",
+        "session/turn_1/events.jsonl",
+    ],
+)
+def test_no_name_leads_out(jupyter: JupyterServer, tmp_path: Path, name: str) -> None:
+    outside = jupyter.root.parent / "outside"
+    if not outside.exists():
+        over(outside).parent.rename(outside / "session")
+    (jupyter.root / "sub").mkdir()
+    (jupyter.root / "link").symlink_to(outside / "session")
+    inside = name.format(outside=str(outside).lstrip("/"))
+    asked = [f"runs/{inside}", f"runs/{inside}/events", f"runs/{inside}/view"]
+    if session := inside.rpartition("/")[0]:
+        asked += [f"sessions/{session}", f"sessions/{session}/turns/1"]
+        asked += [f"sessions/{session}/export"]
+    for path in asked:
+        # As it stands: the client would take the dots out of it.
+        answer = jupyter.client.send(_as_it_stands(jupyter, f"/nb-agents/{path}"))
+        assert answer.status_code in (400, 404), path
+        assert "mmap" not in answer.text
+    if session:
+        gone = _as_it_stands(jupyter, f"/nb-agents/sessions/{session}", "DELETE")
+        assert jupyter.client.send(gone).status_code in (400, 404)
+        assert (outside / "session" / "turn_1").is_dir()
+    with jupyter.stream("view", params={"id": inside}) as messages:
+        assert [kind for kind, _, _ in messages] == ["unknown"]
+
+
+def _as_it_stands(jupyter: JupyterServer, path: str, method: str = "GET") -> httpx2.Request:
+    request = jupyter.client.build_request(method, jupyter.base)
+    request.url = httpx2.URL(jupyter.base).copy_with(raw_path=path.encode())
+    return request
+
+
+def test_a_journal_that_is_a_link_is_not_read(jupyter: JupyterServer, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mmap\n")
+    turn = jupyter.sessions / "session" / "turn_1"
+    turn.mkdir(parents=True)
+    (turn / "events.jsonl").symlink_to(tmp_path / "secret")
+    os.symlink(tmp_path / "secret", turn / "answer.txt")
+    for part in ("", "/events", "/view"):
+        answer = jupyter.client.get(f"{jupyter.url}/runs/{jupyter.name(turn)}{part}")
+        assert "mmap" not in answer.text
+
+
+def authorizer(home: Path, rule: str) -> str:
+    """Write an authorizer; returns the flag that names it."""
+    (home / "only_some.py").write_text(
+        "from jupyter_server.auth import Authorizer\n"
+        "class OnlySome(Authorizer):\n"
+        "    def is_authorized(self, handler, user, action, resource):\n"
+        f"        return {rule}\n"
+    )
+    return "--ServerApp.authorizer_class=only_some.OnlySome"
+
+
+def test_who_may_only_do_other_things_is_refused(tmp_path: Path) -> None:
+    flag = authorizer(tmp_path, "resource != 'nb_agents'")
+    with jupyter_server(tmp_path, flag) as server:
+        for path in READING:
+            assert server.client.get(f"{server.url}/{path}").status_code == 403
+        assert server.client.get(f"{server.base}/api/contents").status_code == 200
+
+
+def test_who_may_only_read_changes_nothing(tmp_path: Path) -> None:
+    flag = authorizer(tmp_path, "resource != 'nb_agents' or action == 'read'")
+    with jupyter_server(tmp_path, flag) as server:
+        session = over(server.sessions).parent
+        for method, path in CHANGING:
+            there = path.replace("/s", f"/{server.name(session)}", 1)
+            answer = server.client.request(method, f"{server.url}/{there}", headers=ONCE)
+            assert answer.status_code == 403, path
+        assert server.get("sessions")[0]["turns"][0]["state"] == "complete"
+
+
+def test_a_large_body_is_refused_before_it_is_read(jupyter: JupyterServer) -> None:
+    for headers in ({}, {"Transfer-Encoding": "chunked"}):
+        content = iter([b"x" * 1_000_000] * 10) if headers else b"x" * 10_000_000
+        try:
+            answer = jupyter.client.post(f"{jupyter.url}/runs/s/turn_1/stop", content=content)
+        except httpx2.TransportError:
+            continue  # it hangs up on who goes on sending
+        assert answer.status_code in (400, 413)
+    assert jupyter.get("runs") == []
+
+
+def test_the_document_describes_what_is_there(jupyter: JupyterServer) -> None:
+    document = jupyter.get("openapi.json")
+    assert document["openapi"].startswith("3.1")
+    for path, methods in document["paths"].items():
+        known = path.replace("{id}", "no/session/turn_1").replace("{n}", "1")
+        for method in methods:
+            answer = jupyter.client.request(method, f"{jupyter.url}{known}", json={"text": "x"})
+            assert answer.status_code != 405, path
+            assert "message" in answer.text or answer.status_code == 200, path

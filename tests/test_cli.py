@@ -1,0 +1,247 @@
+"""The command line, in processes of its own: its words, its JSON, its exit codes, Ctrl+C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents.chat import GOODBYE, SAVED, STOPPING
+from nb_agents.cli import COMPLETE, FAILED, INCOMPLETE, USAGE
+from nb_agents.runs.live_turns import live_turns
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+
+CLI = (sys.executable, "-m", "nb_agents.cli")
+HELD = Reply("words that come", hang_after=3)
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a team; no process that writes below it outlives the test."""
+    backend = f'{{type: vllm, model: m, base_url: "{server.url}", api_key: k}}'
+    (tmp_path / "team.yaml").write_text(f"agents:\n  - id: a\n    backend: {backend}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(nb_agents.__file__).parents[1]))
+    yield tmp_path
+    for turn in live_turns():
+        if turn.paths.path.is_relative_to(tmp_path):
+            os.kill(turn.pid, signal.SIGKILL)
+
+
+def call(*words: str, code: int = COMPLETE) -> str:
+    done = subprocess.run([*CLI, *words], capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def told(*words: str) -> Any:
+    return json.loads(call(*words, "--json"))
+
+
+def answer(text: str) -> Reply:
+    return Reply(tool_calls=(ToolCall("new_answer", {"content": text}),))
+
+
+def test_a_task_is_run_to_its_answer_and_shown_later(place: Path, server: ModelServer) -> None:
+    server.script("m", answer("forty-two"))
+    assert "forty-two" in call("run", "-c", "team.yaml", "-s", "lab", "What is it?")
+    assert "forty-two" in call("show", "lab")
+    assert "forty-two" in call("show", "lab/1", "--html")
+    shown = told("show", "lab")
+    assert (shown["status"], shown["result"]) == ("completed", "forty-two")
+    assert [each["session"] for each in told("sessions")] == ["lab"]
+    assert "turn started" in call("follow", "lab")
+
+
+def test_one_that_fails_says_so_in_its_exit_code(place: Path, server: ModelServer) -> None:
+    server.script("m", Reply(status=400))
+    assert "Failed" in call("run", "-c", "team.yaml", "What is it?", code=FAILED)
+
+
+@pytest.mark.parametrize(
+    "words", [("run",), ("run", "-c", "no.yaml", "t"), ("stop", "no"), ("resume",), ("run", "--no")]
+)
+def test_a_persons_mistake_is_a_sentence_without_a_traceback(
+    place: Path, words: tuple[str, ...]
+) -> None:
+    said = call(*words, code=USAGE)
+    assert said.strip() and "Traceback" not in said
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_an_interrupt_stops_and_saves_and_a_resume_goes_on(
+    place: Path, server: ModelServer, presses: int
+) -> None:
+    # A call in flight may finish; it asks for more, which no longer begins.
+    more = (ToolCall("list_files", {}),)
+    slow = Reply("words that come", tool_calls=more, words_per_second=2)
+    server.script("m", HELD if presses == 2 else slow, answer("forty-two"))
+    command = [*CLI, "run", "-c", "team.yaml", "-s", "lab", "What is it?"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        wait_until(lambda: live_turns() and server.requests)
+        process.send_signal(signal.SIGINT)
+        assert any(STOPPING in line for line in process.stderr)
+        if presses == 2:
+            process.send_signal(signal.SIGINT)
+        out, _ = process.communicate()
+        assert process.returncode == INCOMPLETE
+    assert "words that come" in out
+    assert "forty-two" in call("resume", "lab")
+
+
+def test_a_detached_run_is_listed_told_something_stopped_and_left_incomplete(
+    place: Path, server: ModelServer
+) -> None:
+    server.script("m", HELD)
+    begun = told("run", "-c", "team.yaml", "--detach", "-s", "lab", "What is it?")
+    assert begun["session"] == "lab"
+    [listed] = told("runs")
+    assert (listed["session"], listed["task"]) == ("lab", "What is it?")
+    assert "next request" in call("say", "lab", "mind the tables")
+    assert "Paused" in call("pause", "lab")
+    assert "goes on" in call("continue", "lab")
+    stopped = told("stop", "lab", "--now", "--reason", "wrong path")
+    assert (stopped["changed"], stopped["status"]) == (True, "stopping-now")
+    wait_until(lambda: told("runs") == [])
+    shown = told("show", "lab")
+    assert shown["status"] == "cancelled" and "words" in shown["partial"]["a"]
+    assert "over already" in call("stop", "lab")
+
+
+def test_a_run_that_its_teams_file_detaches_is_left_to_itself(
+    place: Path, server: ModelServer
+) -> None:
+    server.script("m", HELD)
+    team = place / "team.yaml"
+    team.write_text(f"detach: true\n{team.read_text()}")
+    assert "goes on: nb-agents follow" in call("run", "-c", "team.yaml", "-s", "lab", "What is it?")
+    assert [listed["session"] for listed in told("runs")] == ["lab"]
+    assert told("stop", "lab", "--now")["changed"]
+    wait_until(lambda: told("runs") == [])
+
+
+def test_what_a_model_wrote_moves_no_cursor(place: Path, server: ModelServer) -> None:
+    server.script("m", answer("\x1b[2Jgone \x1b]52;c;aGk=\x07"))
+    assert "\x1b" not in call("run", "-c", "team.yaml", "-s", "lab", "What is it?")
+    assert "\x1b" not in call("show", "lab") + call("follow", "lab")
+
+
+class Talk:
+    """A chat that is typed to; what it writes is read until it says something."""
+
+    def __init__(self, *words: str) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [*CLI, "chat", *words], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        )
+        self._said, self._at = "", 0
+        Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self._said += line
+
+    def type(self, text: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
+
+    def wait_said(self, what: str) -> None:
+        """Wait for a text, behind the one that was waited for before."""
+        wait_until(lambda: what in self._said[self._at :], 60, what, lambda: self._said)
+        self._at = self._said.index(what, self._at) + len(what)
+
+    def press(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def ended(self) -> int:
+        assert self.process.stdin
+        self.process.stdin.close()
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def talk(place: Path) -> Iterator[Talk]:
+    talk = Talk("-c", "team.yaml", "-s", "lab")
+    with talk.process:
+        yield talk
+        talk.process.kill()
+
+
+def test_a_chat_has_turn_after_turn_of_one_session(talk: Talk, server: ModelServer) -> None:
+    server.script("m", answer("forty-two"), answer("because"))
+    talk.wait_said("You:")
+    talk.type("What is it?")
+    talk.wait_said("forty-two")
+    talk.wait_said("You:")
+    talk.type("Why?")
+    talk.wait_said("because")
+    talk.type("/quit")
+    talk.wait_said(GOODBYE)
+    assert talk.ended() == COMPLETE
+    assert [row["turns"] for row in told("sessions")] == ["2"]
+    assert "What is it?" in str(server.requests[-1].messages)
+
+
+def test_a_stopped_turn_of_a_chat_is_kept_and_the_prompt_comes_back(
+    talk: Talk, server: ModelServer
+) -> None:
+    server.hold(2, "m")
+    server.script("m", Reply("words that come to a late end"), answer("forty-two"))
+    talk.type("What is it?")
+    talk.wait_said("a: writing")
+    talk.type("mind the tables")
+    talk.wait_said("next request")
+    talk.press()
+    talk.wait_said(STOPPING)
+    server.release("m")
+    talk.wait_said(SAVED)
+    talk.wait_said("You:")
+    talk.type("And now?")
+    talk.wait_said("Previous turn was incomplete")
+    talk.wait_said("forty-two")
+    talk.press()  # at the prompt
+    talk.wait_said(GOODBYE)
+    assert talk.ended() == COMPLETE
+
+
+def test_a_second_interrupt_stops_a_chats_turn_at_once_and_ends_the_chat(
+    talk: Talk, server: ModelServer
+) -> None:
+    server.script("m", HELD)
+    talk.type("What is it?")
+    talk.wait_said("a: writing")
+    talk.press()
+    talk.wait_said(STOPPING)
+    talk.press()
+    talk.wait_said(GOODBYE)
+    assert talk.ended() == COMPLETE
+    assert "words" in told("show", "lab")["partial"]["a"]
+
+
+def test_a_shell_completes_the_names_of_sessions(place: Path, server: ModelServer) -> None:
+    server.script("m", answer("forty-two"))
+    call("run", "-c", "team.yaml", "-s", "lab", "What is it?")
+    asked = {"COMP_WORDS": "nb-agents show ", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from nb_agents.cli import app; app(prog_name='nb-agents')"],
+        env={**os.environ, **asked, "_NB_AGENTS_COMPLETE": "complete_bash"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["lab"]
