@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 from tests.browser.lab import Lab, NotebookPage, chromium, start_lab
 from tests.browser.story import Story
@@ -16,7 +16,7 @@ expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[BrowserContext]:
     with chromium() as browser:
         yield browser
 
@@ -34,7 +34,7 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def story(lab: Lab, browser: Browser, request: pytest.FixtureRequest) -> Iterator[Story]:
+def story(lab: Lab, browser: BrowserContext, request: pytest.FixtureRequest) -> Iterator[Story]:
     """A notebook's story. After each test the page has shown and done nothing that it must not."""
     file_and_name = request.node.nodeid.rpartition("/")[2]
     folder = lab.root / re.sub(r"\W+", "_", file_and_name)[:100]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import BrowserContext
 
 from tests.browser.lab import Lab, NotebookPage, chromium, start_lab, write_notebook
 
@@ -22,7 +22,7 @@ BUTTON = (
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[BrowserContext]:
     with chromium() as browser:
         yield browser
 
@@ -35,7 +35,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def page(lab: Lab, browser: Browser) -> Iterator[NotebookPage]:
+def page(lab: Lab, browser: BrowserContext) -> Iterator[NotebookPage]:
     with NotebookPage(lab, browser) as page:
         yield page
         page.shutdown_kernel()

@@ -7,7 +7,7 @@ import re
 import signal
 from pathlib import Path
 
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 
 from nb_agents.jupyter.cards import TURN_MIME
 from tests.browser.lab import Lab, NotebookPage
@@ -90,7 +90,7 @@ def test_a_run_that_ended_while_no_page_was_open_shows_its_card(
 
 
 def test_a_second_tab_shows_the_run_and_can_stop_it(
-    story: Story, server: ModelServer, lab: Lab, browser: Browser, artifacts: Path
+    story: Story, server: ModelServer, lab: Lab, browser: BrowserContext, artifacts: Path
 ) -> None:
     i = live_run(story, server)
     story.page.save()
