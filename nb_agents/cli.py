@@ -21,7 +21,6 @@ from rich.text import Text
 
 from nb_agents.cancel import StopResult
 from nb_agents.chat import STOPPING, Chat
-from nb_agents.config.recipe import is_recipe
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import RunCancelled, RunFailed, UnknownRunError, UserError
 from nb_agents.jupyter import text
@@ -308,6 +307,8 @@ def check(
     file: Annotated[str, typer.Argument(help="Team file or recipe.")], config: Config = None
 ) -> None:
     """Say what would become of a team file or a recipe, without running it."""
+    from nb_agents.config.recipe import is_recipe
+
     if is_recipe(file):
         from nb_agents.jupyter.recipe_verbs import check_recipe
 

@@ -2,8 +2,10 @@
 
 import ast
 import importlib
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -36,13 +38,14 @@ FLOORS = {
     "agents": 4,
     "recipes": 5,
     "runs": 6,
+    "sweeps": 7,
     "testing": 6,
-    "jupyter": 7,
-    "chat": 7,
-    "cli": 7,
-    "client": 7,
-    "server": 7,
-    "": 8,
+    "jupyter": 8,
+    "chat": 8,
+    "cli": 8,
+    "client": 8,
+    "server": 8,
+    "": 9,
 }
 """Each part of the package and its floor; "" is the package's own names."""
 
@@ -203,6 +206,22 @@ def test_importing_the_package_loads_no_model_sdk_and_no_notebook() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_run_of_a_team_loads_nothing_of_recipes_and_of_sweeps() -> None:
+    code = (
+        "import sys, nb_agents\n"
+        "from nb_agents.testing import Answer, ScriptedModel, scripted_team\n"
+        "nb_agents.start('Why?', scripted_team(a=ScriptedModel(Answer('So.')))).wait()\n"
+        "rooms = ('nb_agents.recipes.', 'nb_agents.config.recipe', 'nb_agents.sweeps.')\n"
+        "print([m for m in sys.modules if m.startswith(rooms)])"
+    )
+    with tempfile.TemporaryDirectory() as place:
+        env = {**os.environ, "NB_AGENTS_SESSIONS": place}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True
+        )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -128,6 +128,14 @@ class Team:
         self._state = voting.apply(self._state, event)
         self._changed.set()
 
+    def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
+        """A team has no gates of its own: "" for none."""
+        return ""
+
+    def next(self) -> tuple[str, ...]:
+        """What a team does next is not known before."""
+        return ()
+
     async def run(self) -> Result:
         """Work until there is a final answer, or none can come.
 

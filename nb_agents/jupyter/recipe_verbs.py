@@ -10,13 +10,10 @@ from typing import Any
 import yaml
 
 from nb_agents.config.faults import Finding
-from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import TaskError, UserError
 from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.rows import asked_for
-from nb_agents.recipes.check import check
-from nb_agents.recipes.diagram import mermaid
 from nb_agents.runs import registry
 
 __all__ = ["RECIPE_VERBS", "WITH_MESSAGE", "check_recipe", "context_of"]
@@ -177,6 +174,10 @@ def _decide(args: Any, approved: bool) -> None:
 @argument("file", metavar="RECIPE", help="recipe file")
 def plan(ip: Any, args: Any) -> None:
     """Draw a recipe, without running it."""
+    from nb_agents.config.recipe import Recipe
+    from nb_agents.recipes.check import check
+    from nb_agents.recipes.diagram import mermaid
+
     recipe = Recipe.from_file(args.file)
     drawn = f"```mermaid\n{mermaid(recipe)}\n```"
     text = "\n".join(check(recipe).plan)
@@ -190,6 +191,9 @@ def check_recipe(file: str, team: TeamSpec | None) -> None:
         file: The recipe's file.
         team: Whose agents would work; None leaves their names unchecked.
     """
+    from nb_agents.config.recipe import Recipe
+    from nb_agents.recipes.check import check
+
     recipe = Recipe.from_file(file)
     report = check(recipe, team)
     lines = [

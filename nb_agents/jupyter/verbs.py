@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents.cancel import StopResult
-from nb_agents.config.recipe import is_recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.disk.entry import in_words
 from nb_agents.errors import UnknownRunError, UserError
@@ -309,6 +308,8 @@ def show(ip: Any, args: Any) -> None:
 @argument("--config", "-c", "--agents-config", metavar="F", help="for a recipe: its team file")
 def check(ip: Any, args: Any) -> None:
     """Show what would become of a team file or a recipe, without running it."""
+    from nb_agents.config.recipe import is_recipe
+
     if is_recipe(args.file):
         check_recipe(args.file, TeamSpec.from_file(args.config) if args.config else None)
         return

@@ -8,11 +8,13 @@ thread; so is the warming after ``%load_ext``, between cells.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -216,12 +218,24 @@ def load(kinds: Iterable[str] = ()) -> None:
         kinds: Backend types; what every run needs is imported in any case.
     """
     # Separates threads that start runs; see the top of this file.
-    with _loading:
+    with _loading, _no_collection():
         for name in _BASE:
             importlib.import_module(name)
         for kind in kinds:
             if kind in PROVIDERS:
                 importlib.import_module(PROVIDERS[kind].module)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let no garbage be looked for within: imports make a million objects, and hardly any."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def find_key(agent: AgentSpec) -> FoundKey:

@@ -20,8 +20,6 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
-from nb_agents.recipes.executor import Executor, Models
-from nb_agents.recipes.progress import fold
 from nb_agents.runs.subagents import Home, SubAgents
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.policy import AgentTools, Ask
@@ -29,6 +27,8 @@ from nb_agents.tools.run_tools import RunTools, ToolPlaces
 
 if TYPE_CHECKING:
     import httpx2
+
+    from nb_agents.recipes.executor import Executor
 
 __all__ = ["Driver", "Job", "driver_for", "subagents_for", "tools_for"]
 
@@ -77,10 +77,18 @@ class Driver(Protocol):
         """Take a follow-up text of the person, which is journalled already."""
         ...
 
+    def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
+        """Decide a gate of its own: the gate's address, or "" when none such waits."""
+        ...
+
+    def next(self) -> tuple[str, ...]:
+        """Say what it would do next, by address; of a team that is not known."""
+        ...
+
 
 async def driver_for(
     job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents
-) -> Team | Executor:
+) -> Driver:
     """Make what does a run's work.
 
     Args:
@@ -168,6 +176,9 @@ async def _executor(
 ) -> Executor:
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))
+
+    from nb_agents.recipes.executor import Executor, Models  # what a team never needs
+    from nb_agents.recipes.progress import fold
 
     spec = job.spec
     assert spec.recipe is not None

@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nb_agents.cancel import StopResult, StopSource
-from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     SessionBusyError,
@@ -37,7 +36,6 @@ from nb_agents.runs.live_runs import (
 )
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.loop import at_shutdown
-from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
 from nb_agents.runs.resume import DETACHED, attach, resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn_spec import (
@@ -52,6 +50,9 @@ from nb_agents.session.history import Session, load_session
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.manage import fork_session
 from nb_agents.unicode import well_formed
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
 
 __all__ = [
     "attach",
@@ -137,11 +138,13 @@ def start(
         )
         return attach(begun, DETACHED, options, tools)
     functions = checked_functions(tools)
-    given = given_values(context or {}) if recipe is not None else {}
-    read = None if recipe is None else read_recipe(recipe, given, spec)
-    readable = spec.context_paths
-    if read is not None and spec.writable_paths:
-        notices += (READ_ONLY_IN_A_RECIPE,)
+    read, given, readable = None, dict[str, Any](), spec.context_paths
+    if recipe is not None:
+        from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
+
+        given = given_values(context or {})
+        read = read_recipe(recipe, given, spec)
+        notices += (READ_ONLY_IN_A_RECIPE,) if spec.writable_paths else ()
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
     past, left_out = _open_session(options, session, continue_)

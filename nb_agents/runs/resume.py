@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nb_agents.agents.replay import replay
-from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
@@ -30,7 +29,6 @@ from nb_agents.runs.live_runs import (
     wait_until_saved,
 )
 from nb_agents.runs.reader import TurnReader
-from nb_agents.runs.recipes import given_to, keep_recipe, read_recipe
 from nb_agents.runs.resumption import Preview, started_of, stored_team, what_resumes
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn_spec import (
@@ -46,6 +44,9 @@ from nb_agents.session.history import PastTurn, Session, load_session, past_even
 from nb_agents.session.layout import TurnPaths, find_task, go_on_in
 
 DETACHED = "a process of its own"
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
 
 __all__ = ["DETACHED", "Preview", "attach", "preview", "resume"]
 
@@ -156,6 +157,8 @@ def resume(
         else:
             left_out = copy_workspaces(turn.paths.workspaces, paths.live_workspaces)
         if going is not None:
+            from nb_agents.runs.recipes import keep_recipe
+
             keep_recipe(paths, going.recipe, mask, turn.view.recipe)
         return TurnSpec(
             task=turn.view.task,
@@ -246,6 +249,8 @@ def _changed_recipe(
         return None
     if not started_of(events).recipe:
         raise UserError("The turn ran no recipe: leave out --recipe.")
+    from nb_agents.runs.recipes import given_to, read_recipe
+
     return read_recipe(changed, given_to(events), team)
 
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
 from nb_agents.agents import voting
 from nb_agents.agents.replay import OpenRound, Past, readable, replay
 from nb_agents.agents.voting import Rules, rules_of
-from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.events import Event, ModelFinished, TurnStarted
-from nb_agents.runs.recipes import Again, RecipeResume, plan_resume, resume_preview
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths
 from nb_agents.view import RunView
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
+    from nb_agents.runs.recipes import Again, RecipeResume
 
 __all__ = [
     "Preview",
@@ -130,9 +132,13 @@ def what_resumes(
         ConfigError: Its recipe can't be read.
     """
     started = started_of(events)
-    going = plan_resume(events, changed) if started.recipe else None
+    going, recipe = None, None
+    if started.recipe:
+        from nb_agents.runs.recipes import plan_resume, resume_preview  # what a team never needs
+
+        going = plan_resume(events, changed)
+        recipe = resume_preview(going, events)
     past = going.past if going else readable(replay(_ids(started), events, again))
-    recipe = resume_preview(going, events) if going else None
     asked = recipe.open if recipe else _to_ask(past, _rules(team, started))
     rounds = {agent: past.rounds[agent] for agent in asked if agent in past.rounds}
     sent = tuple(agent for agent, each in rounds.items() if each.was_asking)

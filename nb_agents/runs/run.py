@@ -15,7 +15,7 @@ from dataclasses import replace
 from getpass import getuser
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nb_agents.cancel import (
     CancellationStatus,
@@ -24,7 +24,6 @@ from nb_agents.cancel import (
     StopResult,
     StopSource,
 )
-from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     CancellationRequestedError,
@@ -52,6 +51,9 @@ from nb_agents.timeline import COLUMNS, Timeline
 from nb_agents.tools.threads import still_runs
 from nb_agents.unicode import well_formed
 from nb_agents.view import RunStatus, RunView
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
 
 __all__ = ["Run"]
 
@@ -565,6 +567,14 @@ class Run:
         if self.is_over:
             return lambda: None
         return self._turn.subscribers.add(callback)
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Call back once the run is over and everything is written; at once if it is.
+
+        Args:
+            callback: Called in the loop's thread or this one: it must not block.
+        """
+        self._turn.done.add_done_callback(lambda _: callback())
 
     def events(self) -> AsyncIterator[Event]:
         """Give all events of the turn: those so far, then each that comes, to the turn's end.

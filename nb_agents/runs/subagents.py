@@ -32,7 +32,6 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, UserError
 from nb_agents.models.backend import Backend
-from nb_agents.recipes.agents import StepContext, toolbox
 from nb_agents.runs.loop import submit
 from nb_agents.tools.base import Tool, ToolError, current_call
 from nb_agents.tools.policy import AgentTools
@@ -312,6 +311,8 @@ class SubAgents:
         self._changed.set()
 
     async def _answer(self, child: _Child, asked: str, boundary: StopScope) -> str:
+        from nb_agents.recipes.agents import StepContext, toolbox  # works as a recipe's step does
+
         spec, home = child.spec, self._home
         backend = await self._backend(spec)
         tools = await home.tools(

@@ -26,7 +26,7 @@ from filelock import FileLock
 
 from nb_agents import events as ev
 from nb_agents.agents.stop_scope import PauseGate, RunPolicy, StopScope, bind_policy
-from nb_agents.agents.team_driver import Result, Team
+from nb_agents.agents.team_driver import Result
 from nb_agents.cancel import (
     AgentStopped,
     CancellationStatus,
@@ -40,8 +40,6 @@ from nb_agents.errors import UserError
 from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.models.providers import http_client
 from nb_agents.receipt import receipt
-from nb_agents.recipes.executor import Executor
-from nb_agents.recipes.units import planned
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
 from nb_agents.runs.command_watch import watched
 from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
@@ -117,7 +115,7 @@ class Turn:
         self._members = tuple(self.agents.values())
         self._grace_timers: list[asyncio.TimerHandle] = []
         self._hold = PauseGate()
-        self._driver: Team | Executor | None = None
+        self._driver: Driver | None = None
         self._said_before: list[ev.Said] = []
         self._is_vetoing = False
         self._has_worked = False
@@ -140,6 +138,8 @@ class Turn:
         # The turn's first line and its incomplete metadata are on disk before anything else.
         self._recorder.emit(spec.started())
         if spec.recipe is not None:
+            from nb_agents.recipes.units import planned  # what a team never needs
+
             path, outline = str(spec.recipe.path or ""), planned(spec.recipe)
             self._recorder.emit(
                 ev.RecipeLoaded(step="", path=path, text=spec.recipe.text, outline=outline)
@@ -305,7 +305,7 @@ class Turn:
             return ""
         said = (decision.approved, decision.message, decision.by, decision.gate)
         address = self.approvals.decide(*said)
-        if not address and isinstance(self._driver, Executor):
+        if not address and self._driver is not None:
             address = self._driver.decide(*said)
         self._publish()
         return address
@@ -424,16 +424,14 @@ class Turn:
         # Another one, because a thread that stops an agent may be reading this.
         self.agents = {**self.agents, agent: token}
 
-    async def _start(
-        self, job: Job, client: Any, kit: RunTools, children: SubAgents
-    ) -> Team | Executor:
+    async def _start(self, job: Job, client: Any, kit: RunTools, children: SubAgents) -> Driver:
         """Make the driver; tools that take their time to start are given up at a stop."""
         everyone = [(agent.id, agent.backend) for agent in self._spec.team.everyone]
         if self._spec.recipe is not None:  # its agents' tools start with their steps
             with StopScope(self._token) as boundary, suppress(AgentStopped):
                 await boundary.wait_or_stop(partial(kit.announce, everyone))
             return await driver_for(job, client, kit, children)
-        made: list[Team | Executor] = []
+        made: list[Driver] = []
 
         async def make() -> None:
             await kit.announce(everyone)
@@ -444,7 +442,7 @@ class Turn:
         self._token.checkpoint()
         return made[0]
 
-    async def _drive(self, driver: Team | Executor, kit: RunTools, children: SubAgents) -> Result:
+    async def _drive(self, driver: Driver, kit: RunTools, children: SubAgents) -> Result:
         for event in self._said_before:
             driver.hear(event)
         self._driver = driver
@@ -594,10 +592,8 @@ class Turn:
 
     def _next(self) -> tuple[str, ...]:
         """Say what a recipe would have done next; a defect in that must not cost the turn."""
-        if not isinstance(self._driver, Executor):
-            return ()
         try:
-            return self._driver.next()[:MAX_NEXT]
+            return self._driver.next()[:MAX_NEXT] if self._driver is not None else ()
         except Exception as exc:
             logger.error("run %s: what is next is not known", self._id, exc_info=exc)
             return ()

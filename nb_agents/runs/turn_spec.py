@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past
 from nb_agents.cancel import CancelPolicy
-from nb_agents.config.recipe import Recipe
 from nb_agents.config.secrets import secrets_of_environment, secrets_of_team, snapshot
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, AgentSpec, TeamSpec
 from nb_agents.errors import UserError
@@ -19,7 +18,6 @@ from nb_agents.masking import Mask
 from nb_agents.models.retry import Retry
 from nb_agents.options import RunOptions
 from nb_agents.process.writable import WritablePath
-from nb_agents.recipes.progress import Progress
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import function_tool
@@ -27,6 +25,10 @@ from nb_agents.tools.offer import Offer
 from nb_agents.tools.offered import OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
 from nb_agents.view import RunView
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
+    from nb_agents.recipes.progress import Progress
 
 __all__ = [
     "RESERVED_NAMES",
