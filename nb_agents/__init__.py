@@ -14,10 +14,10 @@ Importing this package loads none of the model SDKs.
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.cancel import AgentStopped, StopResult, checkpoint, should_stop
-from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError, RunCancelled, RunFailed, UserError
 from nb_agents.options import RunOptions
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from nb_agents.client import Client
+    from nb_agents.config.recipe import Recipe
+    from nb_agents.sweeps.mapping import map
+    from nb_agents.sweeps.sweep import Sweep
 
 _logger = logging.getLogger("nb_agents")
 # Without a handler, Python prints warnings from the loop thread into whatever cell runs.
@@ -57,6 +60,7 @@ __all__ = [
     "RunOptions",
     "RunView",
     "StopResult",
+    "Sweep",
     "TeamSpec",
     "ToolError",
     "UserError",
@@ -64,6 +68,7 @@ __all__ = [
     "call",
     "checkpoint",
     "follow",
+    "map",
     "resume",
     "runs",
     "should_stop",
@@ -72,12 +77,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Load what takes httpx2 along when it is first asked for."""
-    if name == "Client":
-        from nb_agents.client import Client
+_LATER = {
+    "Client": "nb_agents.client",
+    "Recipe": "nb_agents.config.recipe",
+    "Sweep": "nb_agents.sweeps.sweep",
+    "map": "nb_agents.sweeps.mapping",
+}
+"""What not every run needs, and takes its time to load: by name, where it is."""
 
-        return Client
+
+def __getattr__(name: str) -> Any:
+    """Load what not every run needs when it is first asked for."""
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

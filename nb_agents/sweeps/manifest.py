@@ -1,0 +1,157 @@
+"""What a sweep leaves on disk beside its rows' sessions.
+
+    <root>/<sweep>/
+      sweep.json      what it is: source, task, team
+      rows.jsonl      a line for each row that ended; the last of a row counts
+      owner.lock      held by the process that works on it
+      <row>/turn_1/   a session for each row
+
+The lines are there so that nobody has to open hundreds of sessions; a row without one is asked of
+its session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
+
+from nb_agents.disk.lock import PROBE_S, is_held
+from nb_agents.errors import SessionBusyError, StorageError
+from nb_agents.session.views import read_json
+
+__all__ = ["Manifest", "Outcome", "Result", "read_results", "sweeps_in"]
+
+Outcome = Literal["completed", "failed", "cancelled"]
+
+_ABOUT = "sweep.json"
+_ROWS = "rows.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a row ended.
+
+    Attributes:
+        row: Its name.
+        status: How it ended.
+        answer: The final answer, or a recipe's outputs by name; None when there is none.
+        error: Why it failed.
+        tokens: Tokens used, by all turns of its session.
+        cost: US dollars, or None when a model's price is unknown.
+        seconds: How long its last turn took.
+        score: What the score function made of the answer.
+    """
+
+    row: str
+    status: Outcome
+    answer: Any = None
+    error: str = ""
+    tokens: int = 0
+    cost: float | None = 0.0
+    seconds: float = 0.0
+    score: float | None = None
+
+
+_LINE: TypeAdapter[Result] = TypeAdapter(Result)
+
+
+class Manifest:
+    """A sweep's files, while this process works on it.
+
+    Args:
+        path: The sweep's directory; made if missing.
+        about: What it is, for who lists sweeps.
+
+    Attributes:
+        path: As given.
+        results: How rows ended, by name.
+
+    Raises:
+        SessionBusyError: Another process, or another sweep of this one, works on it.
+        StorageError: The directory can't be written.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self.path = path
+        self._lock = FileLock(path / "owner.lock", thread_local=False)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=PROBE_S * 2)
+            (path / _ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+            self._file = (path / _ROWS).open("a+", encoding="utf-8", newline="\n")
+        except Timeout:
+            raise SessionBusyError(path.name, "another sweep") from None
+        except OSError as exc:
+            self._lock.release()
+            raise StorageError(str(path), exc.strerror or str(exc)) from None
+        self.results = read_results(path)
+        self._mend()
+
+    def add(self, result: Result) -> None:
+        """Note how a row ended.
+
+        Raises:
+            OSError: The disk refused; the row's session has it all the same.
+        """
+        self.results[result.row] = result
+        self._file.write(json.dumps(asdict(result)) + "\n")
+        self._file.flush()
+
+    def score(self, row: str, score: float) -> None:
+        """Note a row's score."""
+        self.add(replace(self.results[row], score=score))
+
+    def close(self) -> None:
+        """Let others work on it."""
+        with suppress(OSError):
+            self._file.close()
+        self._lock.release()
+
+    def _mend(self) -> None:
+        """End a line that a process died in the middle of."""
+        size = self._file.seek(0, 2)
+        if size:
+            with (self.path / _ROWS).open("rb") as file:
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    self._file.write("\n")
+
+
+def read_results(path: Path) -> dict[str, Result]:
+    """Read how a sweep's rows ended, by name; lines that are none are left out.
+
+    Args:
+        path: The sweep's directory.
+    """
+    results: dict[str, Result] = {}
+    with suppress(OSError), (path / _ROWS).open("rb") as file:
+        for line in file:
+            with suppress(ValidationError):
+                result = _LINE.validate_json(line)
+                results[result.row] = result
+    return results
+
+
+def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
+    """Find the sweeps below a session root, by name.
+
+    Args:
+        root: The session root.
+
+    Returns:
+        For each its directory, what it is, and whether a process works on it.
+    """
+    try:
+        found = sorted(path.parent for path in root.glob(f"*/{_ABOUT}"))
+    except OSError:
+        return []
+    return [
+        (path, read_json(path / _ABOUT), is_held(FileLock(path / "owner.lock"))) for path in found
+    ]

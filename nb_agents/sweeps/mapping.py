@@ -1,0 +1,202 @@
+"""`map`: a team, or a recipe, for each row of a source."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from nb_agents.config.faults import nearest
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.team import TeamSpec, safe_name
+from nb_agents.errors import TaskError, UserError
+from nb_agents.masking import safe_errors
+from nb_agents.options import RunOptions
+from nb_agents.recipes.template import render, variables
+from nb_agents.runs.registry import start
+from nb_agents.runs.resume import resume
+from nb_agents.runs.run import Run
+from nb_agents.session.layout import session_root, turns_of
+from nb_agents.sweeps.manifest import Manifest
+from nb_agents.sweeps.source import Row, read_rows, source_name
+from nb_agents.sweeps.sweep import Score, Sweep
+
+__all__ = ["DEFAULT_LIMIT", "map"]
+
+DEFAULT_LIMIT = 8
+"""Rows that are worked on at a time."""
+
+
+@safe_errors
+def map(
+    source: Any,
+    task: str = "",
+    config: str | os.PathLike[str] | TeamSpec | None = None,
+    *,
+    recipe: str | os.PathLike[str] | Recipe | None = None,
+    name: str = "",
+    limit: int = DEFAULT_LIMIT,
+    max_cost: float | None = None,
+    score: Score | None = None,
+    retry_failed: bool = False,
+    tools: Sequence[Callable[..., Any]] = (),
+    options: RunOptions | None = None,
+) -> Sweep:
+    """Start a team, or a recipe, on each row of a source, in the background.
+
+    The same call again finds the same sweep, and goes on with what is missing: rows that were
+    stopped are resumed, and nothing that finished runs again.
+
+    Args:
+        source: A CSV, JSONL or Parquet file, a DataFrame, a list or a generator; see `read_rows`.
+        task: What is asked; ``{{column}}`` takes a row's value. A recipe asks for itself.
+        config: As for `nb_agents.start`.
+        recipe: As for `nb_agents.start`; a row gives the values that it starts with.
+        name: The sweep's name; by default made of the source, the task and the team.
+        limit: How many rows are worked on at a time.
+        max_cost: US dollars that all rows together may cost; when they are spent, no row begins
+            and the others stop gracefully.
+        score: Called with a row's task and answer (a recipe's outputs), returns a number; sync or
+            async, in a thread of its own.
+        retry_failed: Whether rows that failed before are tried again.
+        tools: As for `nb_agents.start`.
+        options: As for `nb_agents.start`; they hold for each row.
+
+    Returns:
+        The sweep, at once.
+
+    Raises:
+        UserError: The source can't be read, or the task names a column that it lacks.
+        SessionBusyError: The sweep is being worked on already.
+
+    Example:
+        sweep = nb_agents.map("questions.csv", "Answer in one sentence: {{question}}")
+        sweep.wait()
+        sweep.to_frame()
+    """
+    if limit < 1:
+        raise UserError(f"The limit is {limit}; give 1 or more.")
+    if max_cost is not None and not max_cost > 0:
+        raise UserError(f"max_cost is {max_cost!r} US dollars; give a number over 0.")
+    if bool(task.strip()) is (recipe is not None):
+        raise TaskError("Give a task with {{column}} in it, or a recipe, and not both.")
+    rows = read_rows(source)
+    _check_columns(task, rows)
+    options = options or RunOptions()
+    about = {
+        "source": source_name(source),
+        "task": task,
+        "config": _identity(config),
+        "recipe": _identity(recipe),
+        "rows": len(rows),
+    }
+    path = session_root(options.session_root) / (_own_name(name) or _made_name(about, rows))
+    text = partial(_task, task)
+    return Sweep(
+        Manifest(path, about),
+        rows,
+        _Begin(text, config, recipe, tools, replace(options, session_root=path)),
+        lambda: map(
+            [row.values for row in rows],
+            task,
+            config,
+            recipe=recipe,
+            name=path.name,
+            limit=limit,
+            max_cost=max_cost,
+            score=score,
+            tools=tools,
+            options=options,
+        ),
+        limit=limit,
+        max_cost=max_cost,
+        score=score,
+        task=text,
+        retry_failed=retry_failed,
+    )
+
+
+def _task(template: str, row: Row) -> str:
+    return render(template, row.values)
+
+
+class _Begin:
+    """Starts a row's run, or resumes it."""
+
+    def __init__(
+        self,
+        task: Callable[[Row], str],
+        config: str | os.PathLike[str] | TeamSpec | None,
+        recipe: str | os.PathLike[str] | Recipe | None,
+        tools: Sequence[Callable[..., Any]],
+        options: RunOptions,
+    ) -> None:
+        if isinstance(config, str | os.PathLike):
+            config = TeamSpec.from_file(config)  # once, and not for each row
+        self._config = config
+        self._task, self._recipe, self._tools, self._options = task, recipe, tools, options
+
+    def __call__(self, row: Row) -> Run:
+        if turns_of(Path(self._options.session_root or ".") / row.name):
+            return resume(row.name, self._config, tools=self._tools, options=self._options)
+        return start(
+            self._task(row),
+            self._config,
+            row.name,
+            recipe=self._recipe,
+            context=row.values if self._recipe is not None else None,
+            tools=self._tools,
+            options=self._options,
+        )
+
+
+def _check_columns(task: str, rows: Sequence[Row]) -> None:
+    """Find columns that a task names and a row lacks, before anything is paid for."""
+    for path in variables(task):
+        column = path.partition(".")[0]
+        for number, row in enumerate(rows, 1):
+            if column not in row.values:
+                near = nearest(column, list(row.values))
+                hint = f" Did you mean {near!r}?" if near else ""
+                has = ", ".join(row.values)
+                raise TaskError(
+                    f"The task uses {{{{{column}}}}}, and row {number} has no such column.{hint} "
+                    f"It has: {has}."
+                )
+
+
+def _identity(given: object) -> str:
+    """Say what a team or recipe is: a file by its path, so that it may change."""
+    if given is None:
+        return ""
+    if isinstance(given, str | os.PathLike):
+        return str(Path(given).expanduser().absolute())
+    dump = getattr(given, "model_dump_json", None)
+    text = dump() if dump is not None else repr(given)
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+def _own_name(name: str) -> str:
+    if not name:
+        return ""
+    with suppress(ValueError):
+        return safe_name(name)
+    raise UserError(f"A sweep can't be called {name!r}: it is a directory's name.")
+
+
+def _made_name(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    source = str(about["source"])
+    is_file = os.path.isabs(source)
+    # What is in memory is known by its rows.
+    known = {key: value for key, value in about.items() if key != "rows"}
+    names = [] if is_file else [row.name for row in rows]
+    digest = sha256(json.dumps([known, names], sort_keys=True).encode()).hexdigest()[:8]
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(source).stem if is_file else "rows").strip("-")
+    return f"sweep_{stem[:40] or 'rows'}_{digest}"

@@ -1,0 +1,160 @@
+"""The rows of a sweep, from a file, a data frame or whatever can be iterated over.
+
+A row's name is made of its values alone, so that a row is known again in a source that has grown or
+was sorted anew.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from nb_agents.errors import UserError
+
+__all__ = ["MAX_ROWS", "Row", "read_rows", "source_name"]
+
+MAX_ROWS = 100_000
+"""Each gets a directory of its own."""
+
+MAX_NAME = 32
+"""Characters of a row's name that come from its first value."""
+
+VALUE = "value"
+"""The column of a source whose rows are plain values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One task of a sweep.
+
+    Attributes:
+        name: Its session's id.
+        values: By column; JSON values.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+
+
+def source_name(source: object) -> str:
+    """Name a source: a file by its absolute path, another by its type."""
+    if isinstance(source, str | os.PathLike):
+        return str(Path(source).expanduser().absolute())
+    return type(source).__name__
+
+
+def read_rows(source: Any) -> tuple[Row, ...]:
+    """Read all rows of a source.
+
+    Args:
+        source: A CSV, JSONL or Parquet file, a pandas DataFrame, or mappings, or plain values,
+            which become the column `VALUE`.
+
+    Returns:
+        The rows in order; equal ones have names of their own.
+
+    Raises:
+        UserError: The source can't be read, is of an unknown kind, or has no rows or too many.
+    """
+    records = list(islice(_records(source), MAX_ROWS + 1))
+    if not records:
+        raise UserError(f"There are no rows in {source_name(source)}.")
+    if len(records) > MAX_ROWS:
+        raise UserError(f"{source_name(source)} has over {MAX_ROWS} rows. Split it.")
+    seen = Counter[str]()
+    return tuple(_row(_plain(record), seen) for record in records)
+
+
+def _records(source: Any) -> Iterator[Any]:
+    if isinstance(source, str | os.PathLike):
+        yield from _file(Path(source).expanduser())
+    elif hasattr(source, "to_dict") and hasattr(source, "columns"):  # a data frame
+        yield from source.to_dict("records")
+    elif isinstance(source, Iterable) and not isinstance(source, Mapping):
+        yield from source
+    else:
+        raise UserError(
+            f"A {type(source).__name__} has no rows. Give a CSV, JSONL or Parquet file, "
+            "a DataFrame, or a list of mappings."
+        )
+
+
+def _file(path: Path) -> Iterator[Any]:
+    readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise UserError(f"{path} is no {', '.join(readers)} file.")
+    try:
+        yield from reader(path)
+    except OSError as exc:
+        raise UserError(f"{path} can't be read: {exc.strerror or exc}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text.") from None
+    except csv.Error as exc:
+        raise UserError(f"{path} is no CSV: {exc}.") from None
+
+
+def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, restval="")
+        for row in reader:
+            if None in row:
+                raise UserError(f"{path}:{reader.line_num} has more values than there are columns.")
+            yield row
+
+
+def _jsonl(path: Path) -> Iterator[Any]:
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                yield json.loads(line)
+            except ValueError as exc:
+                raise UserError(f"{path}:{number} is no JSON: {exc}.") from None
+
+
+def _parquet(path: Path) -> Iterator[Any]:
+    try:
+        frame = import_module("pandas").read_parquet(path)
+    except ImportError:
+        raise UserError(
+            "Parquet files need pandas and pyarrow: `pip install pandas pyarrow`."
+        ) from None
+    except ValueError as exc:
+        raise UserError(f"{path} is no Parquet file: {exc}.") from None
+    yield from frame.to_dict("records")
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """Give a record's values as JSON has them."""
+    values = record if isinstance(record, Mapping) else {VALUE: record}
+    plain: dict[str, Any] = to_jsonable_python(
+        {str(name): value for name, value in values.items()}, fallback=_unknown
+    )
+    return plain
+
+
+def _unknown(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)  # numpy's scalars
+
+
+def _row(values: dict[str, Any], seen: Counter[str]) -> Row:
+    text = json.dumps(values, sort_keys=True)
+    digest = sha256(f"{text}{seen[text] or ''}".encode()).hexdigest()[:8]
+    seen[text] += 1
+    first = next((str(value) for value in values.values() if str(value).strip()), "")
+    words = re.sub(r"[^a-z0-9]+", "-", first.lower())[:MAX_NAME].strip("-")
+    return Row(f"{words or 'row'}-{digest}", values)

@@ -1,0 +1,552 @@
+"""Many tasks, one handle: a run for each row of a source, so many at a time.
+
+One thread changes a sweep; what others ask of it, and the end of each run, is handed to that thread
+as a function. A row's truth is its session: who comes back after a kill asks that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from inspect import isawaitable
+from itertools import islice
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from statistics import fmean, stdev
+from threading import Thread
+from typing import Any, Literal
+
+from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
+from nb_agents.errors import UserError
+from nb_agents.receipt import total_cost
+from nb_agents.runs.loop import interrupt_calls
+from nb_agents.runs.run import Run
+from nb_agents.runs.status import failure_of, result_of
+from nb_agents.session.history import load_turn
+from nb_agents.session.layout import turns_of
+from nb_agents.sweeps.manifest import Manifest, Outcome, Result
+from nb_agents.sweeps.source import Row
+from nb_agents.view import RunView
+
+__all__ = ["LiveRow", "Score", "Sweep", "SweepStatus", "SweepView", "live_sweeps"]
+
+logger = logging.getLogger("nb_agents")
+
+SweepStatus = Literal["running", "paused", "stopping", "completed", "cancelled"]
+Score = Callable[[str, Any], Any]
+
+SHOW_S = 0.2
+"""At least so long between two views that subscribers get."""
+
+MAX_FAILURES = 50
+"""Failed rows that a view lists."""
+
+_live: dict[Path, Sweep] = {}
+
+
+def live_sweeps() -> tuple[Sweep, ...]:
+    """The sweeps that this process works on, oldest first."""
+    return tuple(_live.values())
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """A row that is worked on.
+
+    Attributes:
+        name: The row's.
+        run: Its run's id.
+        view: Its turn as it stands.
+    """
+
+    name: str
+    run: str
+    view: RunView
+
+
+@dataclass(frozen=True, slots=True)
+class SweepView:
+    """A sweep as it stands.
+
+    Attributes:
+        name: Its name.
+        status: How it stands; "completed" once each row has ended, be it failed.
+        total: All rows.
+        completed, failed: Rows that ended so.
+        tokens: Used by the rows that ended.
+        cost: US dollars of those, or None when a model's price is unknown.
+        elapsed_s: Seconds since this process began on it.
+        left_s: Seconds to go, as far as can be told; None before the first row has ended.
+        live: The rows that are worked on.
+        failures: Some rows that failed.
+        scores: Scores so far.
+        reason: Why it stops, or stopped.
+    """
+
+    name: str
+    status: SweepStatus
+    total: int
+    completed: int
+    failed: int
+    tokens: int
+    cost: float | None
+    elapsed_s: float
+    left_s: float | None
+    live: tuple[LiveRow, ...]
+    failures: tuple[Result, ...]
+    scores: tuple[float, ...]
+    reason: str = ""
+
+    @property
+    def waiting(self) -> int:
+        """Rows that wait for a person."""
+        return sum(bool(row.view.gates) for row in self.live)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is worked on any more."""
+        return self.status in ("completed", "cancelled")
+
+    @property
+    def score(self) -> tuple[float, float] | None:
+        """Mean and standard deviation of the scores; None without any."""
+        if not self.scores:
+            return None
+        return fmean(self.scores), stdev(self.scores) if len(self.scores) > 1 else 0.0
+
+
+@dataclass
+class _Totals:
+    """What the rows that ended come to; kept up, so that a view costs the same for any number."""
+
+    completed: int = 0
+    tokens: int = 0
+    cost: float = 0.0
+    unpriced: int = 0
+    failures: dict[str, Result] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
+
+    def put(self, result: Result, before: Result | None) -> None:
+        """Count a row, in the place of what it was counted as before."""
+        if before is not None:
+            self._count(before, -1)
+        self._count(result, 1)
+        self.failures.pop(result.row, None)
+        if result.status == "failed":
+            self.failures[result.row] = result
+        if result.score is not None:
+            self.scores[result.row] = result.score
+
+    def _count(self, result: Result, sign: int) -> None:
+        self.completed += sign * (result.status == "completed")
+        self.tokens += sign * result.tokens
+        self.cost += sign * (result.cost or 0.0)
+        self.unpriced += sign * (result.cost is None)
+
+
+class Sweep:
+    """Many rows at work. Made by `nb_agents.map`; all methods may be called from any thread.
+
+    Args:
+        manifest: Where it is kept.
+        rows: All rows.
+        begin: Starts or resumes a row's run.
+        again: Makes a sweep that goes on with this one's missing rows.
+        limit: How many rows are worked on at a time.
+        max_cost: US dollars after which no row begins; None has no limit.
+        score: Given a task and its answer, gives a number.
+        task: Gives a row's task.
+
+    Attributes:
+        rows: As given.
+        path: The sweep's directory.
+        done: Resolved when nothing is worked on any more.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        rows: Sequence[Row],
+        begin: Callable[[Row], Run],
+        again: Callable[[], Sweep],
+        *,
+        limit: int,
+        max_cost: float | None = None,
+        score: Score | None = None,
+        task: Callable[[Row], str] = lambda row: "",
+        retry_failed: bool = False,
+    ) -> None:
+        self.rows = tuple(rows)
+        self.path = manifest.path
+        self.done = Future[None]()
+        self._manifest, self._begin_row, self._again = manifest, begin, again
+        self._limit, self._max_cost, self._score, self._task = limit, max_cost, score, task
+        over = ("completed",) if retry_failed else ("completed", "failed")
+        self._totals = _Totals()
+        self._waiting = deque[Row]()
+        for row in self.rows:
+            result = manifest.results.get(row.name)
+            if result is not None:
+                self._totals.put(result, None)
+            if result is None or result.status not in over:
+                self._waiting.append(row)
+        self._by_name = {row.name: row for row in self.rows}
+        self._running: dict[str, Run] = {}
+        self._stop: StopRequest | None = None
+        self._is_paused = self._was_pressed = False
+        self._began, self._ended = time.monotonic(), 0
+        self._elapsed_s: float | None = None
+        self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
+        self._scorers = ThreadPoolExecutor(limit, "nb_agents score") if score else None
+        self._scoring = 0
+        self.view = self._look()
+        _live[self.path] = self
+        Thread(target=self._work, name=f"nb_agents sweep {self.name}", daemon=True).start()
+
+    def __repr__(self) -> str:
+        view = self.view
+        done = f"{view.completed + view.failed} of {view.total} rows"
+        return f"<Sweep {self.name}: {view.status}, {done}>"
+
+    # What it is -----------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, which is its directory's."""
+        return self.path.name
+
+    @property
+    def status(self) -> SweepStatus:
+        """How it stands."""
+        return self.view.status
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is worked on any more and everything is written."""
+        return self.done.done()
+
+    @property
+    def runs(self) -> Mapping[str, Run]:
+        """The runs that are worked on, by their rows' names."""
+        return dict(self._running)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Give a record for each row: its values, and what became of it.
+
+        Returns:
+            Beside the row's own columns: row, status, answer (or each of a recipe's outputs),
+            error, tokens, cost, seconds, score, session.
+        """
+        running = self.runs
+        return [self._record(row, row.name in running) for row in self.rows]
+
+    def to_frame(self) -> Any:
+        """Give `table` as a pandas DataFrame, as it stands.
+
+        Raises:
+            UserError: pandas is not installed.
+
+        Example:
+            sweep.to_frame().to_csv("answers.csv")
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise UserError(
+                "sweep.to_frame() needs pandas: `pip install pandas`. sweep.table() has the same."
+            ) from None
+        return pandas.DataFrame(self.table())
+
+    def _record(self, row: Row, is_running: bool) -> dict[str, Any]:
+        result = self._manifest.results.get(row.name)
+        told: dict[str, Any] = {"answer": None}
+        if result is not None:
+            is_recipe = isinstance(result.answer, dict)
+            told = dict(result.answer) if is_recipe else {"answer": result.answer}
+        state = "running" if is_running else result.status if result else "waiting"
+        return {
+            **row.values,
+            "row": row.name,
+            "status": state,
+            **told,
+            "error": result.error if result else "",
+            "tokens": result.tokens if result else 0,
+            "cost": result.cost if result else 0.0,
+            "seconds": result.seconds if result else None,
+            "score": result.score if result else None,
+            "session": str(self.path / row.name),
+        }
+
+    # Waiting --------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> SweepView:
+        """Wait for the end, blocking. An interrupt stops the sweep, and the wait goes on.
+
+        Args:
+            timeout: Seconds after which to give up waiting; the sweep goes on. None means never.
+
+        Returns:
+            How it ended; a stop is no error, and neither are rows that failed.
+
+        Raises:
+            TimeoutError: ``timeout`` passed.
+        """
+        with interrupt_calls(self.press):
+            self.done.result(timeout)
+        return self.view
+
+    def __await__(self) -> Generator[Any, None, SweepView]:
+        return self._wait_async().__await__()
+
+    async def _wait_async(self) -> SweepView:
+        with interrupt_calls(self.press):
+            await asyncio.wrap_future(self.done)
+        return self.view
+
+    # Stopping -------------------------------------------------------------------------------
+
+    def stop(
+        self,
+        now: bool = False,
+        row: str | None = None,
+        reason: str = "",
+        *,
+        source: StopSource = "api",
+    ) -> StopResult:
+        """Ask the sweep, or one row of it, to stop. Returns at once; idempotent.
+
+        Args:
+            now: Cut the work in hand instead of letting it finish.
+            row: Name of the one row to stop; the others go on.
+            reason: Why, for the record.
+            source: The door that it came through, for the record.
+
+        Returns:
+            Whether this changed anything, and where the sweep stands.
+
+        Raises:
+            UserError: No such row is worked on.
+        """
+        if row is not None:
+            run = self.runs.get(row)
+            if run is None:
+                raise UserError(f"Sweep {self.name} has no row {row!r} at work.")
+            return run.stop(now, reason=reason, source=source)
+        if self.is_over:
+            return StopResult(False, "finished")
+        level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
+        is_new = self._stop is None or level > self._stop.level
+        self._inbox.put(lambda: self._take_stop(StopRequest(level, source, reason)))
+        return StopResult(is_new, "stopping-now" if now else "stopping")
+
+    def press(self) -> None:
+        """Take one interrupt: graceful first, then immediate."""
+        now, self._was_pressed = self._was_pressed or self._stop is not None, True
+        self.stop(now, reason="interrupted", source="interrupt")
+
+    def pause(self) -> None:
+        """Begin no row and let those at work hold still at their next boundary."""
+        self._inbox.put(lambda: self._hold(True))
+
+    def resume(self) -> Sweep:
+        """Go on: after a pause, or with the rows that a stop has left, in a new sweep.
+
+        Returns:
+            This sweep after a pause; else another one, on the same directory.
+        """
+        if not self.is_over:
+            self._inbox.put(lambda: self._hold(False))
+            return self
+        return self._again()
+
+    def subscribe(self, callback: Callable[[SweepView], object]) -> Callable[[], None]:
+        """Call back with the view at most five times a second while there is news, and at the end.
+
+        Args:
+            callback: Called in the sweep's thread: it must not wait for the sweep.
+
+        Returns:
+            A function that ends it.
+        """
+        self._subscribers = (*self._subscribers, callback)
+
+        def end() -> None:
+            self._subscribers = tuple(s for s in self._subscribers if s is not callback)
+
+        return end
+
+    # The sweep's thread ---------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            shown_at = -math.inf
+            while not self._is_finished():
+                self._begin_due()
+                if time.monotonic() - shown_at >= SHOW_S:
+                    self._publish()
+                    shown_at = time.monotonic()
+                with suppress(Empty):
+                    self._inbox.get(timeout=SHOW_S)()
+        finally:
+            if self._scorers is not None:
+                self._scorers.shutdown()
+            self._elapsed_s = time.monotonic() - self._began
+            _live.pop(self.path, None)
+            self._manifest.close()
+            self._publish()
+            self.done.set_result(None)
+
+    def _is_finished(self) -> bool:
+        is_idle = not self._running and not self._scoring and self._inbox.empty()
+        return is_idle and (self._stop is not None or not self._waiting)
+
+    def _begin_due(self) -> None:
+        while self._waiting and len(self._running) < self._limit:
+            if self._stop is not None or self._is_paused or not self._inbox.empty():
+                return
+            self._begin(self._waiting.popleft())
+
+    def _begin(self, row: Row) -> None:
+        turns = turns_of(self.path / row.name)
+        with suppress(UserError):
+            if turns and (old := load_turn(turns[-1]).view).status == "completed":
+                self._end(_result(row.name, old, turns[-1].path))  # its line was lost
+                return
+        try:
+            run = self._begin_row(row)
+        except UserError as exc:
+            self._end(Result(row.name, "failed", error=str(exc)))
+            return
+        self._running[row.name] = run
+        run.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row.name)))
+
+    def _take_end(self, name: str) -> None:
+        run = self._running.pop(name)
+        self._end(_result(name, run.view, run.path))
+
+    def _end(self, result: Result) -> None:
+        self._note(result)
+        self._ended += result.status != "cancelled"
+        if self._scorers is not None and result.status == "completed":
+            self._scoring += 1
+            self._scorers.submit(self._find_score, result)
+        if reason := self._over_budget():
+            self._take_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
+
+    def _over_budget(self) -> str:
+        if self._max_cost is None:
+            return ""
+        if self._totals.unpriced:
+            return "a model's price is unknown, so that max_cost can't be kept"
+        is_spent = self._totals.cost >= self._max_cost
+        return f"max_cost of {self._max_cost:g} US dollars is reached" if is_spent else ""
+
+    def _note(self, result: Result) -> None:
+        self._totals.put(result, self._manifest.results.get(result.row))
+        try:
+            self._manifest.add(result)
+        except OSError as exc:
+            logger.warning("sweep %s: row %s is not noted: %s", self.name, result.row, exc)
+
+    def _find_score(self, result: Result) -> None:
+        """Call the score function, in a thread of its own."""
+        assert self._score is not None
+        score: float | None = None
+        why = ""
+        try:
+            made = self._score(self._task(self._by_name[result.row]), result.answer)
+            score = float(asyncio.run(_awaited(made)) if isawaitable(made) else made)
+        except Exception as exc:
+            why = f"The score function failed: {type(exc).__name__}: {exc}"
+        self._inbox.put(lambda: self._take_score(result, score, why))
+
+    def _take_score(self, result: Result, score: float | None, why: str) -> None:
+        self._scoring -= 1
+        self._note(replace(result, score=score, error=why))
+
+    def _take_stop(self, request: StopRequest) -> None:
+        if self._stop is not None and request.level <= self._stop.level:
+            return
+        self._stop = request
+        now = request.level >= CancellationStatus.IMMEDIATE
+        for run in self._running.values():
+            run.stop(now, reason=request.reason, source=request.source)
+
+    def _hold(self, is_paused: bool) -> None:
+        if self._is_paused is is_paused or self._stop is not None:
+            return
+        self._is_paused = is_paused
+        for run in self._running.values():
+            with suppress(UserError):  # it has ended, or stops
+                if is_paused:
+                    run.pause()
+                elif run.view.is_paused:
+                    run.resume()
+
+    def _publish(self) -> None:
+        self.view = self._look()
+        for callback in self._subscribers:
+            try:
+                callback(self.view)
+            except Exception:
+                logger.exception("a subscriber of sweep %s failed", self.name)
+
+    def _look(self) -> SweepView:
+        totals = self._totals
+        elapsed_s = self._elapsed_s or time.monotonic() - self._began
+        left = len(self._waiting) + len(self._running)
+        return SweepView(
+            self.name,
+            self._status(),
+            len(self.rows),
+            totals.completed,
+            len(totals.failures),
+            totals.tokens,
+            None if totals.unpriced else totals.cost,
+            elapsed_s,
+            elapsed_s / self._ended * left if self._ended else None,
+            tuple(LiveRow(name, run.id, run.view) for name, run in self._running.items()),
+            tuple(islice(totals.failures.values(), MAX_FAILURES)),
+            tuple(totals.scores.values()),
+            self._stop.reason if self._stop else "",
+        )
+
+    def _status(self) -> SweepStatus:
+        if self._elapsed_s is not None:
+            ended = self._totals.completed + len(self._totals.failures)
+            return "completed" if ended >= len(self.rows) else "cancelled"
+        if self._stop is not None:
+            return "stopping"
+        return "paused" if self._is_paused else "running"
+
+
+async def _awaited(made: Any) -> Any:
+    return await made
+
+
+def _result(name: str, view: RunView, path: Path) -> Result:
+    """Say how a row's turn ended."""
+    status: Outcome = "cancelled"
+    error = ""
+    if view.status == "completed":
+        status = "completed"
+    elif view.status == "failed":
+        status, error = "failed", str(failure_of(name, view, path))
+    return Result(
+        name,
+        status,
+        result_of(view),
+        error,
+        sum(agent.tokens for agent in view.agents.values()),
+        total_cost(view),
+        round((view.ended_at or view.started_at) - view.started_at, 3),
+    )
