@@ -137,9 +137,10 @@ class _IdleInterrupt:
         self.previous = previous
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        live = registry.live_runs()
-        for run in live:
-            run.press()
+        live = [group.press for group in registry.groups()]
+        live += [run.press for run in registry.live_runs()]
+        for press in live:
+            press()
         if not live and callable(self.previous):
             self.previous(number, frame)
 
@@ -189,6 +190,8 @@ def stop_as_asked(content: Any) -> StopResult:
         What it did: nothing when the message makes no sense, or names what is not there.
     """
     match content:
+        case {"sweep": str(name), **more} if name:
+            return registry.stop(name, bool(more.get("now")), "widget")
         # "" would be the latest run, whichever that is.
         case {"run": str(run), **more} if run and isinstance(
             agent := more.get("agent"), str | None

@@ -30,6 +30,7 @@ from nb_agents.jupyter.ipython import (
 )
 from nb_agents.jupyter.panel import show_turn
 from nb_agents.jupyter.recipe_verbs import context_of
+from nb_agents.jupyter.sweep_verbs import sweep_options, work_over
 from nb_agents.jupyter.verbs import (
     options_of,
     options_option,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = ["AgentsMagics", "as_usage_error", "fill_in", "show_cancelled_as_cards"]
+
+_WITH_OVER = ("limit", "name", "max_cost", "score", "retry_failed")
 
 _NAME = re.compile(r"(\\?)\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 
@@ -138,11 +141,14 @@ class AgentsMagics(Magics):
     @argument("--wait", action="store_true", help="stay in the cell until the run is over")
     @argument("--out", metavar="NAME", help="keep the run in this variable")
     @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
+    @sweep_options
     @cell_magic("agents")
     def agents(self, line: str, cell: str) -> None:
         r"""Start a team of agents on the task that the cell holds, in the background.
 
         {{name}} in the task takes a notebook variable; write \{{name}} for the braces themselves.
+        With --over there is a task for each row, and {{column}} takes its value; the same cell goes
+        on with the rows that are missing.
         With --recipe the cell holds the values that it starts with, as YAML: one `name: value` a
         line. A recipe that needs none is started by a line: %agents --recipe FILE
         Without --config and --model three demo agents run: offline, free, no key needed.
@@ -172,6 +178,7 @@ class AgentsMagics(Magics):
         %agents deny RUN [MESSAGE]               deny it; a recipe stops at its gate
         %agents answer RUN TEXT                  answer a question for a text
         %agents sessions                         what is on disk
+        %agents sweeps                           the sweeps that --over has begun
         %agents rename SESSION NAME              give a session another name
         %agents export SESSION [FILE]            put a session into a zip
         %agents delete SESSION [--yes]           delete a session, after asking
@@ -204,10 +211,17 @@ class AgentsMagics(Magics):
 
     def _start(self, args: Any, cell: str) -> None:
         names = self.shell.user_ns
-        if args.settings and not args.recipe:
-            raise TaskError("--set gives a value to a recipe: it goes with --recipe.")
         if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
             raise TaskError(f"--out {args.out}: that is no variable's name. Write, say, --out run.")
+        if args.over:
+            made = work_over(self.shell, args, cell, options_of(args, names))
+            if args.out:
+                names[args.out] = made
+            return
+        if name := next((n for n in _WITH_OVER if getattr(args, n)), ""):
+            raise TaskError(f"--{name.replace('_', '-')} goes with --over.")
+        if args.settings and not args.recipe:
+            raise TaskError("--set gives a value to a recipe: it goes with --recipe.")
         run = registry.start(
             "" if args.recipe else fill_in(cell, names),
             config=chosen_team(args.config, args.model),

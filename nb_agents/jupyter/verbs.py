@@ -19,6 +19,7 @@ from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
 from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, check_recipe
+from nb_agents.jupyter.sweep_verbs import SWEEP_HEADS, sweep_rows
 from nb_agents.jupyter.waiting import question, stay
 from nb_agents.models.providers import report_on
 from nb_agents.options import RunOptions
@@ -94,6 +95,14 @@ def sessions(ip: Any, args: Any) -> None:
         show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
     if said:
         _say("\n".join(said))
+
+
+@arguments("agents sweeps")
+@root_option
+def sweeps(ip: Any, args: Any) -> None:
+    """List the sweeps on disk."""
+    rows = sweep_rows(session_root(args.session_root))
+    show_table(SWEEP_HEADS, rows, "There are no sweeps. %%agents --over ROWS begins one.")
 
 
 @arguments("agents rename")
@@ -235,7 +244,11 @@ def table(ip: Any, args: Any) -> None:
 @argument("--agent", metavar="A", help="stop this agent alone")
 @argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
 def stop(ip: Any, args: Any) -> None:
-    """Stop a run."""
+    """Stop a run, or a sweep."""
+    if any(group.name == args.run for group in registry.groups()):
+        registry.stop(args.run, args.now, "magic", args.reason)
+        _say(f"Sweep {args.run} is stopping; no further row begins.")
+        return
     run = registry.find_known(args.run)
     agent = run.view.agents.get(args.agent)
     if agent and agent.outcome and not run.is_over:
@@ -439,6 +452,7 @@ VERBS: dict[str, Callable[[Any, Any], None]] = {
     "resume": resume,
     **RECIPE_VERBS,
     "sessions": sessions,
+    "sweeps": sweeps,
     "rename": rename,
     "export": export,
     "delete": delete,

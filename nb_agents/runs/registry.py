@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nb_agents.cancel import StopResult, StopSource
 from nb_agents.config.team import TeamSpec
@@ -55,9 +55,12 @@ if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
 
 __all__ = [
+    "Group",
     "attach",
     "find_known",
     "find_run",
+    "groups",
+    "join",
     "live_runs",
     "runs",
     "start",
@@ -68,7 +71,29 @@ __all__ = [
 SHUTDOWN_S = 2.0
 """ipykernel gets SIGTERM 2.5 s after a shutdown request. Source: jupyter_client manager.py."""
 
+SHUTDOWN = "the kernel or process is shutting down"
+
 READ_ONLY_IN_A_RECIPE = "Context paths are only read in a recipe: none of its agents presents."
+
+
+class Group(Protocol):
+    """Runs that begin and end as one, such as a sweep: who stops it lets no further one begin."""
+
+    @property
+    def name(self) -> str:
+        """Its name among groups and runs."""
+        ...
+
+    def stop(self, now: bool, *, reason: str, source: StopSource) -> StopResult:
+        """Stop all of it; must not wait."""
+        ...
+
+    def press(self) -> None:
+        """Take one interrupt; must not wait."""
+        ...
+
+
+_groups: dict[str, Group] = {}
 
 # The handles on live runs of other processes, so that asking twice gives the same one.
 _elsewhere: dict[Path, Run] = {}
@@ -189,6 +214,29 @@ def runs() -> tuple[Run, ...]:
     return (*here.values(), *_elsewhere.values())
 
 
+def groups() -> tuple[Group, ...]:
+    """The live groups of this process, oldest first."""
+    return tuple(_groups.values())
+
+
+def join(group: Group) -> Callable[[], None]:
+    """Let every door of this process reach a group.
+
+    Args:
+        group: What has begun.
+
+    Returns:
+        Ends that.
+    """
+    _groups[group.name] = group
+
+    def leave() -> None:
+        if _groups.get(group.name) is group:
+            del _groups[group.name]
+
+    return leave
+
+
 def find_run(name: str = "") -> Run:
     """Find a run of this process, or a live one of another.
 
@@ -249,7 +297,7 @@ def stop(
     """Stop a run by its id; what every door calls.
 
     Args:
-        run_id: As for `find_run`.
+        run_id: As for `find_run`, or a group's name.
         now: Whether it is immediate.
         source: The door.
         reason: Why.
@@ -259,6 +307,8 @@ def stop(
         Whether this changed anything, and where the run stands: an unknown run is told apart from
         a finished one and from one that is stopping already.
     """
+    if (group := _groups.get(run_id)) is not None:
+        return group.stop(now, reason=reason, source=source)
     try:
         run = find_run(run_id)
     except UnknownRunError:
@@ -333,9 +383,11 @@ def stop_all() -> None:
 
     Returns after `SHUTDOWN_S` at the latest; a run's journal is on disk in any case.
     """
+    for group in groups():
+        group.stop(True, reason=SHUTDOWN, source="parent")
     live = live_runs()
     for run in live:
-        run.stop(True, reason="the kernel or process is shutting down", source="parent")
+        run.stop(True, reason=SHUTDOWN, source="parent")
     deadline = time.monotonic() + SHUTDOWN_S
     for run in live:
         with suppress(TimeoutError):

@@ -23,6 +23,7 @@ from nb_agents.recipes.template import render, variables
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
+from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import session_root, turns_of
 from nb_agents.sweeps.manifest import Manifest
 from nb_agents.sweeps.source import Row, read_rows, source_name
@@ -144,7 +145,7 @@ class _Begin:
         self._task, self._recipe, self._tools, self._options = task, recipe, tools, options
 
     def __call__(self, row: Row) -> Run:
-        if turns_of(Path(self._options.session_root or ".") / row.name):
+        if _has_begun(Path(self._options.session_root or ".") / row.name):
             return resume(row.name, self._config, tools=self._tools, options=self._options)
         return start(
             self._task(row),
@@ -155,6 +156,11 @@ class _Begin:
             tools=self._tools,
             options=self._options,
         )
+
+
+def _has_begun(session: Path) -> bool:
+    """Whether a turn of a session has a first line: its process may have died before."""
+    return any(read_journal(turn.journal).events for turn in turns_of(session))
 
 
 def _check_columns(task: str, rows: Sequence[Row]) -> None:

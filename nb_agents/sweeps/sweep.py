@@ -28,6 +28,7 @@ from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSo
 from nb_agents.errors import UserError
 from nb_agents.receipt import total_cost
 from nb_agents.runs.loop import interrupt_calls
+from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of, result_of
 from nb_agents.session.history import load_turn
@@ -36,7 +37,7 @@ from nb_agents.sweeps.manifest import Manifest, Outcome, Result
 from nb_agents.sweeps.source import Row
 from nb_agents.view import RunView
 
-__all__ = ["LiveRow", "Score", "Sweep", "SweepStatus", "SweepView", "live_sweeps"]
+__all__ = ["LiveRow", "Score", "Sweep", "SweepStatus", "SweepView"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -48,13 +49,6 @@ SHOW_S = 0.2
 
 MAX_FAILURES = 50
 """Failed rows that a view lists."""
-
-_live: dict[Path, Sweep] = {}
-
-
-def live_sweeps() -> tuple[Sweep, ...]:
-    """The sweeps that this process works on, oldest first."""
-    return tuple(_live.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +195,8 @@ class Sweep:
         self._by_name = {row.name: row for row in self.rows}
         self._running: dict[str, Run] = {}
         self._stop: StopRequest | None = None
-        self._is_paused = self._was_pressed = False
+        self._asked = CancellationStatus.NONE
+        self._is_paused = False
         self._began, self._ended = time.monotonic(), 0
         self._elapsed_s: float | None = None
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -209,7 +204,7 @@ class Sweep:
         self._scorers = ThreadPoolExecutor(limit, "nb_agents score") if score else None
         self._scoring = 0
         self.view = self._look()
-        _live[self.path] = self
+        self._leave = join(self)
         Thread(target=self._work, name=f"nb_agents sweep {self.name}", daemon=True).start()
 
     def __repr__(self) -> str:
@@ -344,13 +339,13 @@ class Sweep:
         if self.is_over:
             return StopResult(False, "finished")
         level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-        is_new = self._stop is None or level > self._stop.level
+        is_new, self._asked = level > self._asked, max(level, self._asked)
         self._inbox.put(lambda: self._take_stop(StopRequest(level, source, reason)))
         return StopResult(is_new, "stopping-now" if now else "stopping")
 
     def press(self) -> None:
         """Take one interrupt: graceful first, then immediate."""
-        now, self._was_pressed = self._was_pressed or self._stop is not None, True
+        now = self._asked > CancellationStatus.NONE
         self.stop(now, reason="interrupted", source="interrupt")
 
     def pause(self) -> None:
@@ -400,7 +395,7 @@ class Sweep:
             if self._scorers is not None:
                 self._scorers.shutdown()
             self._elapsed_s = time.monotonic() - self._began
-            _live.pop(self.path, None)
+            self._leave()
             self._manifest.close()
             self._publish()
             self.done.set_result(None)

@@ -1,0 +1,102 @@
+"""What ``%%agents --over`` and ``%agents sweeps`` do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nb_agents.config.team import chosen_team
+from nb_agents.errors import TaskError
+from nb_agents.jupyter import kernel, text
+from nb_agents.jupyter.ipython import argument, display
+from nb_agents.options import RunOptions
+from nb_agents.tools.functions import find_functions
+
+__all__ = ["SWEEP_HEADS", "sweep_options", "sweep_rows", "work_over"]
+
+_OPTIONS = (
+    argument("--over", metavar="ROWS", help="a task for each row: CSV, JSONL, Parquet or variable"),
+    argument("--limit", type=int, metavar="N", help="with --over: rows at a time (default: 8)"),
+    argument("--name", metavar="S", help="with --over: the sweep's name"),
+    argument("--max-cost", type=float, metavar="USD", help="with --over: for all rows together"),
+    argument("--score", metavar="F", help="with --over: function of a task and its answer"),
+    argument("--retry-failed", action="store_true", help="with --over: rows that failed, too"),
+)
+_ONLY_ONE = ("session", "continue_", "from_turn", "settings", "detach")
+
+
+SWEEP_HEADS = ("sweep", "status", "done", "failed", "tokens", "cost", "task")
+
+
+def sweep_options(function: Any) -> Any:
+    """Declare what goes with ``--over``."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
+    """Start the sweep of a cell, or go on with it.
+
+    Args:
+        ip: The shell.
+        args: The line's.
+        task: The cell's text, with ``{{column}}`` in it.
+        options: How each row's run goes.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        UserError: It can't be started.
+    """
+    from nb_agents.jupyter.sweep_panel import show_sweep
+    from nb_agents.sweeps.mapping import DEFAULT_LIMIT, map
+
+    names = ip.user_ns
+    for option in _ONLY_ONE:
+        if getattr(args, option):
+            flag = "--set" if option == "settings" else f"--{option.rstrip('_').split('_')[0]}"
+            raise TaskError(f"{flag} is for one run, and --over starts many. Drop one of them.")
+    sweep = map(
+        names[args.over] if args.over in names else args.over,
+        task,
+        chosen_team(args.config, args.model),
+        recipe=args.recipe,
+        name=args.name or "",
+        limit=DEFAULT_LIMIT if args.limit is None else args.limit,
+        max_cost=args.max_cost,
+        score=find_functions(args.score, names)[0] if args.score else None,
+        retry_failed=args.retry_failed,
+        tools=find_functions(args.tools, names) if args.tools else (),
+        options=options,
+    )
+    if kernel.has_front_end(ip):
+        show_sweep(sweep)
+        if args.wait or kernel.is_headless(ip):
+            sweep.wait()
+    else:
+        if args.wait:
+            sweep.wait()
+        display({"text/plain": repr(sweep)})
+    return sweep
+
+
+def sweep_rows(root: Path) -> list[tuple[str, ...]]:
+    """Give a row, as `SWEEP_HEADS` has it, for each sweep below a session root."""
+    from nb_agents.sweeps.manifest import read_results, sweeps_in
+
+    rows = list[tuple[str, ...]]()
+    for path, about, is_live in sweeps_in(root):
+        results = read_results(path).values()
+        done = sum(result.status == "completed" for result in results)
+        failed = sum(result.status == "failed" for result in results)
+        costs = [result.cost for result in results]
+        cost = None if None in costs else sum(each for each in costs if each is not None)
+        total = about.get("rows", 0)
+        state = "running" if is_live else "complete" if done + failed == total else "incomplete"
+        asked = str(about.get("task") or about.get("recipe") or "")
+        tokens = text.tokens(sum(result.tokens for result in results))
+        row = (path.name, state, f"{done} of {total}", str(failed), tokens, text.cost(cost))
+        rows.append((*row, text.clip(asked, 60)))
+    return rows

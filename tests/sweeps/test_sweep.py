@@ -1,0 +1,352 @@
+"""A sweep: every row once, stopped at any moment, gone on with, nothing paid twice."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import SessionBusyError, TaskError, UserError
+from nb_agents.runs import registry
+from nb_agents.session.layout import sessions_in
+from nb_agents.sweeps.manifest import read_results, sweeps_in
+from nb_agents.sweeps.sweep import Sweep
+from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
+from tests.model_server import ModelServer, Reply, Request, wait_until
+from tests.team_kit import ROOT, WAIT_S
+
+TASK = "Answer: {{q}}"
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"id": number, "q": f"what is {number}?"} for number in range(count)]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Iterator[RunOptions]:
+    yield RunOptions(session_root=tmp_path / "sessions")
+    for group in registry.groups():
+        group.stop(True, reason="the test is over", source="parent")
+
+
+def answering(text: str = "So.") -> TeamSpec:
+    return scripted_team(a=ScriptedModel(Answer(text)))
+
+
+def held() -> tuple[TeamSpec, Gate, ScriptedModel]:
+    """A team that says two words for each row and waits there before it answers."""
+    gate = Gate()
+    model = ScriptedModel(replace(Answer("So."), text="two words ", gate=gate))
+    return scripted_team(a=model), gate, model
+
+
+def statuses(sweep: Sweep) -> Counter[str]:
+    return Counter(record["status"] for record in sweep.table())
+
+
+def test_every_row_is_answered_and_is_a_session_of_its_own(options: RunOptions) -> None:
+    sweep = nb_agents.map(rows(12), TASK, answering("Forty-two."), limit=5, options=options)
+    view = sweep.wait(WAIT_S)
+    assert (view.status, view.completed, view.failed) == ("completed", 12, 0)
+    table = sweep.table()
+    assert [record["id"] for record in table] == list(range(12))
+    assert {record["answer"] for record in table} == {"Forty-two."}
+    assert len(sessions_in(sweep.path).by_use) == 12
+    for number, record in enumerate(table):
+        metadata = (Path(record["session"]) / "turn_1" / "metadata.json").read_text()
+        assert f"Answer: what is {number}?" in metadata
+
+
+def test_no_more_rows_are_at_work_than_the_limit_says(options: RunOptions) -> None:
+    team, gate, _ = held()
+    sweep = nb_agents.map(rows(9), TASK, team, limit=3, options=options)
+    gate.wait_reached(3)
+    seen = list[int]()
+    sweep.subscribe(lambda view: seen.append(len(view.live)))
+    assert statuses(sweep) == {"running": 3, "waiting": 6}
+    gate.open()
+    sweep.wait(WAIT_S)
+    assert max(seen) <= 3
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stopped_sweep_goes_on_with_what_is_missing_and_asks_nobody_twice(
+    options: RunOptions, now: bool
+) -> None:
+    team, gate, model = held()
+    sweep = nb_agents.map(rows(4), TASK, team, limit=2, options=options)
+    gate.wait_reached(2)
+    assert sweep.stop(now, reason="wrong path").status == ("stopping-now" if now else "stopping")
+    if not now:
+        wait_until(lambda: sweep.status == "stopping", WAIT_S)
+        gate.open()
+    view = sweep.wait(WAIT_S)
+    gate.open()
+    assert (view.status, view.reason) == ("cancelled", "wrong path")
+    assert sweep.stop().status == "finished"
+    assert statuses(sweep)["waiting"] == 2
+
+    again = sweep.resume()
+    assert again.wait(WAIT_S).status == "completed"
+    assert (again.path, statuses(again)) == (sweep.path, {"completed": 4})
+    # Those that were cut are made again, and nothing else is.
+    assert len(model.requests) == 4 + 2 * now
+    nb_agents.map(rows(4), TASK, team, options=options, name=sweep.name).wait(WAIT_S)
+    assert len(model.requests) == 4 + 2 * now
+
+
+def test_the_same_call_finds_its_sweep_and_adds_what_is_new(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    file = tmp_path / "questions.csv"
+    file.write_text("q\nwhy\nhow\n")
+    first = nb_agents.map(file, TASK, answering(), options=options, name="ask")
+    first.wait(WAIT_S)
+    file.write_text("q\nnew\nhow\nwhy\n")
+    second = nb_agents.map(file, TASK, answering("Later."), options=options, name="ask")
+    second.wait(WAIT_S)
+    assert first.path == second.path
+    assert [r["answer"] for r in second.table()] == ["Later.", "So.", "So."]
+
+
+def test_a_sweep_without_a_name_is_known_by_source_task_and_team(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    file = tmp_path / "questions.csv"
+    file.write_text("q\nwhy\n")
+    team, others = answering(), rows(1)
+
+    def name(source: Any, task: str, team: TeamSpec) -> str:
+        sweep = nb_agents.map(source, task, team, options=options)
+        sweep.wait(WAIT_S)
+        return sweep.name
+
+    made = [name(file, TASK, team), name(file, "{{q}}", team), name(others, TASK, team)]
+    assert len(set(made)) == 3
+    assert [name(file, TASK, team), name(others, TASK, team)] == [made[0], made[2]]
+    assert made[0].startswith("sweep_questions_")
+
+
+def test_two_can_not_work_on_one_sweep(options: RunOptions) -> None:
+    team, gate, _ = held()
+    sweep = nb_agents.map(rows(1), TASK, team, options=options, name="ask")
+    gate.wait_reached()
+    with pytest.raises(SessionBusyError, match="ask"):
+        nb_agents.map(rows(1), TASK, team, options=options, name="ask")
+    gate.open()
+    sweep.wait(WAIT_S)
+
+
+def test_a_row_that_failed_costs_no_other_and_is_tried_again_on_request(
+    options: RunOptions,
+) -> None:
+    failing = scripted_team(
+        a=ScriptedModel(
+            lambda said: Turn(error=ValueError("no")) if "is 1?" in str(said) else Answer("So.")
+        )
+    )
+    sweep = nb_agents.map(rows(3), TASK, failing, options=options, name="ask")
+    view = sweep.wait(WAIT_S)
+    assert (view.status, view.completed, view.failed) == ("completed", 2, 1)
+    assert "no" in view.failures[0].error
+    for is_wanted, left in ((False, "failed"), (True, "completed")):
+        again = nb_agents.map(
+            rows(3), TASK, answering(), options=options, name="ask", retry_failed=is_wanted
+        )
+        again.wait(WAIT_S)
+        assert again.table()[1]["status"] == left
+
+
+def test_one_row_is_stopped_and_the_others_go_on(options: RunOptions) -> None:
+    team, gate, _ = held()
+    sweep = nb_agents.map(rows(2), TASK, team, options=options)
+    gate.wait_reached(2)
+    row = sweep.rows[0].name
+    assert sweep.stop(True, row).changed
+    wait_until(lambda: row not in sweep.runs, WAIT_S)
+    gate.open()
+    assert sweep.wait(WAIT_S).status == "cancelled"
+    assert statuses(sweep) == {"cancelled": 1, "completed": 1}
+    with pytest.raises(UserError, match="no row"):
+        sweep.stop(row="nobody")
+
+
+def test_a_pause_begins_no_row_and_a_resume_goes_on(options: RunOptions) -> None:
+    team, gate, _ = held()
+    sweep = nb_agents.map(rows(3), TASK, team, limit=1, options=options)
+    gate.wait_reached(1)
+    sweep.pause()
+    wait_until(lambda: sweep.status == "paused", WAIT_S)
+    run = next(iter(sweep.runs.values()))
+    wait_until(lambda: run.view.is_paused, WAIT_S)
+    gate.open()
+    assert sweep.resume() is sweep
+    assert sweep.wait(WAIT_S).status == "completed"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_answers_are_scored_and_a_score_that_fails_costs_no_answer(
+    options: RunOptions, is_async: bool
+) -> None:
+    def score(task: str, answer: Any) -> float:
+        if "is 0?" in task:
+            raise ValueError("no scale")
+        return float(len(answer))
+
+    async def later(task: str, answer: Any) -> float:
+        await asyncio.sleep(0)
+        return score(task, answer)
+
+    sweep = nb_agents.map(
+        rows(3), TASK, answering("abcd"), score=later if is_async else score, options=options
+    )
+    view = sweep.wait(WAIT_S)
+    assert (view.status, view.score) == ("completed", (4.0, 0.0))
+    table = sweep.table()
+    assert [record["score"] for record in table] == [None, 4.0, 4.0]
+    assert "no scale" in table[0]["error"]
+
+
+def test_a_budget_stops_the_sweep_when_a_price_is_unknown(options: RunOptions) -> None:
+    sweep = nb_agents.map(rows(5), TASK, answering(), limit=1, max_cost=1.0, options=options)
+    view = sweep.wait(WAIT_S)
+    assert view.status == "cancelled"
+    assert "price is unknown" in view.reason
+    assert view.completed < 5
+
+
+def test_a_recipe_is_given_the_values_of_a_row(options: RunOptions, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "name: shout\ndescription: d\nversion: 1.0.0\n"
+        "steps:\n  - {id: say, type: bash, command: 'echo {{q}}', output: said}\n"
+    )
+    sweep = nb_agents.map(rows(3), recipe=recipe, config=answering(), options=options)
+    assert sweep.wait(WAIT_S).status == "completed"
+    assert [record["said"].strip() for record in sweep.table()] == [r["q"] for r in rows(3)]
+
+
+@pytest.mark.parametrize(
+    "more, says",
+    [
+        ({"task": "Answer: {{question}}"}, "no such column. It has: id, q"),
+        ({"task": "{{ids}}"}, "Did you mean 'id'?"),
+        ({"task": ""}, "Give a task"),
+        ({"limit": 0}, "The limit is 0"),
+        ({"max_cost": -1}, "max_cost is -1"),
+        ({"name": "../out"}, "can't be called '../out'"),
+    ],
+)
+def test_a_mistake_is_said_before_anything_begins(
+    options: RunOptions, more: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        nb_agents.map(rows(2), **{"task": TASK, "config": answering(), "options": options} | more)
+    assert says in str(caught.value)
+    assert not os.path.exists(options.session_root or "")
+    assert isinstance(caught.value, TaskError) or "task" not in more
+
+
+def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptions) -> None:
+    team, gate, _ = held()
+    sweep = nb_agents.map(rows(8), TASK, team, limit=2, options=options)
+    gate.wait_reached(2)
+    assert registry.stop(sweep.name, False, "widget").changed
+    sweep.press()
+    assert sweep.wait(WAIT_S).status == "cancelled"
+    assert registry.groups() == ()
+
+    sweep = sweep.resume()
+    gate.wait_reached(4)
+    registry.stop_all()
+    assert sweep.wait(WAIT_S).status == "cancelled"
+
+
+def test_a_row_whose_process_died_before_its_first_line_is_begun_anew(options: RunOptions) -> None:
+    sweep = nb_agents.map(rows(1), TASK, answering(), options=options)
+    sweep.wait(WAIT_S)
+    (sweep.path / "rows.jsonl").unlink()
+    turn = sweep.path / sweep.rows[0].name / "turn_1"
+    (turn / "events.jsonl").write_text("")
+    (turn / "metadata.json").unlink()
+    again = sweep.resume()
+    assert again.wait(WAIT_S).completed == 1
+
+
+def test_a_row_whose_line_was_lost_is_not_asked_again(options: RunOptions) -> None:
+    team, gate, model = held()
+    gate.open()
+    sweep = nb_agents.map(rows(3), TASK, team, options=options)
+    sweep.wait(WAIT_S)
+    lines = (sweep.path / "rows.jsonl").read_text()
+    (sweep.path / "rows.jsonl").write_text(lines[: len(lines) // 2])
+    again = sweep.resume()
+    assert again.wait(WAIT_S).completed == 3
+    assert {record["answer"] for record in again.table()} == {"So."}
+    assert len(model.requests) == 3
+
+
+_SCRIPT = """
+import sys, nb_agents
+url, root, count = sys.argv[1:]
+team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": {
+    "type": "chatcompletion", "model": "m", "base_url": url, "api_key": "k"}}]})
+rows = [{"q": f"row-{number}-row"} for number in range(int(count))]
+sweep = nb_agents.map(rows, "Answer: {{q}}", team, name="killed", limit=6,
+                      options=nb_agents.RunOptions(session_root=root))
+print("at work", flush=True)
+print(sweep.wait().completed, flush=True)
+"""
+
+
+def test_a_sweep_that_was_killed_is_gone_on_with_and_no_answer_is_asked_for_twice(
+    tmp_path: Path,
+) -> None:
+    count = 40
+    answered = Counter[str]()
+
+    def reply(request: Request) -> Reply:
+        return Reply(text=f"The answer to {_question(request)}.")
+
+    def command(server: ModelServer) -> list[str]:
+        return [sys.executable, "-c", _SCRIPT, server.url, str(tmp_path), str(count)]
+
+    with ModelServer() as server:
+        server.script("m", reply)
+        with subprocess.Popen(command(server), cwd=ROOT, stdout=subprocess.PIPE) as killed:
+            wait_until(lambda: len(read_results(tmp_path / "killed")) >= count // 3, WAIT_S)
+            killed.send_signal(signal.SIGKILL)
+        assert [is_live for _, _, is_live in sweeps_in(tmp_path)] == [False]
+        before = len(server.requests)
+        assert before < count
+        done = subprocess.run(
+            command(server), cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S
+        )
+        assert done.stdout.split()[-1] == str(count), done.stderr
+        for request in server.requests:
+            answered[_question(request)] += 1
+    results = read_results(tmp_path / "killed").values()
+    assert Counter(result.status for result in results) == {"completed": count}
+    assert {result.answer for result in results} == {
+        f"The answer to row-{n}-row." for n in range(count)
+    }
+    # What was in flight when it was killed was cut, and is asked for again; nothing else is.
+    assert set(answered) == {f"row-{number}-row" for number in range(count)}
+    assert sum(answered.values()) <= count + 6
+
+
+def _question(request: Request) -> str:
+    found = re.search(r"row-\d+-row", str(request.messages))
+    assert found is not None
+    return found[0]
