@@ -33,6 +33,7 @@ from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, BrokenReplyError, ending_of, usage_of
 from nb_agents.models.failures import describe, is_throttled
+from nb_agents.models.pace import pace_of
 from nb_agents.tools.base import Toolbox, ToolCall, ToolResult, calling, summarize
 from nb_agents.unicode import well_formed
 
@@ -89,6 +90,7 @@ class AgentRound:
         self._boundary = boundary
         self._offer = Offer()
         self._calls = calls
+        self._pace = pace_of(backend)
         self.decision: Decision | None = None
         self._replies = Replies(agent, backend.name, seat, emit)
         self._draft: Draft | None = None
@@ -165,15 +167,21 @@ class AgentRound:
         self._calls += 1
         for attempt in count(1):
             await self._boundary.wait_if_paused()
+            if wait_s := self._pace.wait_s(anyio.current_time()):
+                await self._boundary.sleep(wait_s)
             if note := self._seat.hear():
                 _add_note(messages, note)
             self._emit(ev.ModelStarted(agent=self._agent, call=self._calls, attempt=attempt))
             try:
-                return await self._stream(messages)
+                response = await self._stream(messages)
+                self._pace.succeeded()
+                return response
             except Exception as exc:
                 logger.debug("%s: model call failed", self._agent, exc_info=True)
                 delay_s = await current_policy().retry_delay_s(exc, attempt)
                 error = describe(exc, self._streamed)
+                if is_throttled(exc) and delay_s is not None:
+                    self._pace.throttled(anyio.current_time(), delay_s)
                 self._emit(
                     ev.ModelFailed(
                         agent=self._agent,

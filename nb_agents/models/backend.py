@@ -63,6 +63,9 @@ class PydanticBackend:
         model: The model.
         name: Its name for a person; by default the model's own.
         settings: pydantic-ai model settings, such as temperature.
+
+    Attributes:
+        server: Where its calls go, and to which model; "" when they go nowhere.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class PydanticBackend:
         self._model = model
         self._settings: Any = {**(settings or {}), "max_retries": 0}
         self.name = name or model.model_name
+        url = model.base_url
+        self.server = f"{url} {model.model_name}" if url else ""
 
     def stream(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
