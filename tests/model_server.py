@@ -27,8 +27,10 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import random
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +40,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["ModelServer", "Reply", "ReplySource", "Request", "ToolCall", "wait_until"]
+__all__ = ["ModelServer", "Reply", "ReplySource", "Request", "ToolCall", "free_port", "wait_until"]
 
 Protocol = Literal["openai", "anthropic", "google"]
 
@@ -75,6 +77,19 @@ def wait_until(
             raise TimeoutError(f"Waited {timeout_s} s for {what}; saw {shown!r}.")
         pause(min(_POLL_S, remaining))
     return answer
+
+
+def free_port() -> int:
+    """Find a port for a server that is started now.
+
+    Not one that the system gives to connections: in the seconds until the server takes it, one of
+    the other tests' would have it.
+    """
+    while True:
+        port = random.randrange(10_000, 32_000)  # connections begin at 32,768
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,7 +39,7 @@ import nbformat
 from nbformat import v4
 from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, sync_playwright
 
-from tests.model_server import wait_until
+from tests.model_server import free_port, wait_until
 
 __all__ = ["Lab", "NotebookPage", "chromium", "chromium_path", "start_lab", "write_notebook"]
 
@@ -61,6 +60,8 @@ _SERVER_FLAGS = (
     "--allow-root",
     "--ServerApp.ip=127.0.0.1",
     "--ServerApp.port_retries=0",
+    # Ports are looked for before a kernel takes them: by then they may be another's.
+    "--KernelManager.transport=ipc",
     "--LabApp.expose_app_in_browser=True",
     "--JupyterNotebookApp.expose_app_in_browser=True",
     "--LabApp.extension_manager=readonly",
@@ -125,7 +126,7 @@ class Lab:
         self.token = secrets.token_hex(16)
         self._home = Path(tempfile.mkdtemp(prefix="nb-lab-"))
         self._write_settings({**_QUIET, **settings})
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         flags = [*_SERVER_FLAGS, f"--ServerApp.port={port}", f"--ServerApp.root_dir={root}"]
         flags += [f"--IdentityProvider.token={self.token}", *extra]
@@ -254,12 +255,6 @@ def start_lab(
         lab.stop()
         raise
     return lab
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # --- the page -------------------------------------------------------------------------------------

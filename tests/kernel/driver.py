@@ -240,8 +240,12 @@ class Kernel:
     def start(self) -> None:
         """Start the process and wait until it answers."""
         self._context = zmq.Context()
+        # Asking a kernel that never answers must not fill a pipe, and block there for ever.
+        self._context.setsockopt(zmq.SNDHWM, 0)
         self._manager = KernelManager(
             context=self._context,
+            # Ports are looked for before the kernel takes them: by then they may be another's.
+            transport="ipc",
             connection_file=str(self._home / "connection.json"),
             kernel_spec_manager=_ThisPython(),
             shutdown_wait_time=_GRACE_S,

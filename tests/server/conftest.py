@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.model_server import wait_until
+from tests.model_server import free_port, wait_until
 
 ROOT = Path(__file__).parents[2]
 START_S = 55
@@ -38,7 +37,7 @@ class JupyterServer:
         self.root.mkdir()
         self._home = home
         self.token = secrets.token_hex(16)
-        port = _free_port()
+        port = free_port()
         self.base = f"http://127.0.0.1:{port}"
         self.url = f"{self.base}/nb-agents"
         options = {
@@ -143,12 +142,6 @@ def _messages(lines: Iterator[str]) -> Iterator[tuple[str, Any, str]]:
         if "data" in fields:
             yield fields["event"], json.loads(fields["data"]), fields.get("id", "")
         fields = {}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
