@@ -23,6 +23,7 @@ BENCHMARKS = (
     "scenario",
     "peers",
     "tree",
+    "sweeps",
 )
 
 

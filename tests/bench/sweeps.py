@@ -1,0 +1,78 @@
+"""Many rows: rows a second, beside the same calls with the bare SDK; what a sweep takes of memory.
+
+Each in a process of its own, so that one does not pay for the other's memory.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.bench.server import BenchServer
+from tests.bench.table import print_table, verdict
+from tests.model_server import ModelServer, Reply, ToolCall
+
+ROWS = 500
+LIMIT = 25
+ROWS_PER_S = 30
+MEMORY_MB = 250
+
+_ROOT = Path(__file__).parents[2]
+_HEAD = """
+import asyncio, json, resource, sys, time
+url, place, count, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+"""
+_SWEEP = """
+import nb_agents
+team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": {
+    "type": "openai", "model": "instant", "base_url": url, "api_key": "k"}}]})
+began = time.perf_counter()
+sweep = nb_agents.map(range(count), "{{value}}", team, limit=limit,
+                      options=nb_agents.RunOptions(session_root=place))
+done = sweep.wait().completed
+"""
+_BARE = """
+from openai import AsyncOpenAI
+began = time.perf_counter()
+async def ask(client, slots, row):
+    async with slots:
+        asked = [{"role": "user", "content": str(row)}]
+        stream = await client.chat.completions.create(model="instant", messages=asked, stream=True)
+        async for chunk in stream:
+            pass
+async def main():
+    async with AsyncOpenAI(base_url=url, api_key="k") as client:
+        slots = asyncio.Semaphore(limit)
+        await asyncio.gather(*(ask(client, slots, row) for row in range(count)))
+asyncio.run(main())
+done = count
+"""
+_TAIL = """
+took = time.perf_counter() - began
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(json.dumps([done, took, memory]))
+"""
+
+
+def main(server: BenchServer) -> None:
+    answer = ToolCall("new_answer", {"content": "A short answer."})
+    with ModelServer(default=Reply(tool_calls=(answer,))) as instant:
+        sweep, bare = (_figures(instant.url, script) for script in (_SWEEP, _BARE))
+    rows = []
+    for name, (done, took, memory) in (("nb_agents.map", sweep), ("the bare SDK", bare)):
+        rows.append([name, f"{done:.0f}", f"{done / took:.0f}", f"{memory:.0f}"])
+    is_met = sweep[0] / sweep[1] >= ROWS_PER_S and sweep[2] <= MEMORY_MB
+    aim = f"aim: {ROWS_PER_S} rows/s within {MEMORY_MB} MB: {verdict(is_met)}"
+    title = f"sweeps: {ROWS} rows, {LIMIT} at a time, an instant server; {aim}"
+    print_table(title, ("", "rows", "rows/s", "MB at most"), rows)
+
+
+def _figures(url: str, script: str) -> tuple[float, float, float]:
+    with TemporaryDirectory() as place:
+        argv = [sys.executable, "-c", _HEAD + script + _TAIL, url, place, str(ROWS), str(LIMIT)]
+        done = subprocess.run(argv, cwd=_ROOT, capture_output=True, text=True, check=True)
+    count, took, memory = json.loads(done.stdout)
+    return count, took, memory
