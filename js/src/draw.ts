@@ -9,7 +9,7 @@ import { type StopAgent, makeRows } from "./rows";
 import { makeSay } from "./say";
 import { type PanelState, type Pending, type Status, type Tone, pendingLabel } from "./state";
 
-const TONES: Record<Status, Tone> = {
+export const TONES: Record<Status, Tone> = {
   running: "run",
   stopping: "ing",
   stopped: "cut",
@@ -46,7 +46,7 @@ export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent
     draw(state, pending) {
       keepFocus(el, () => {
         setAttr(el, "aria-label", `Agents: ${state.task}`);
-        header.draw(state, pending);
+        header.draw(state, pending, state.gates.length ? "ing" : TONES[state.status]);
         meter.draw(state);
         gates.draw(state.gates);
         rows.draw(state.agents);
@@ -66,7 +66,7 @@ export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent
 }
 
 /** A focused part which goes away leaves the focus on the panel, not on the page's body. */
-function keepFocus(el: HTMLElement, change: () => void): void {
+export function keepFocus(el: HTMLElement, change: () => void): void {
   const focused = document.activeElement;
   const isOurs = focused instanceof HTMLElement && focused !== el && el.contains(focused);
   change();
@@ -75,20 +75,24 @@ function keepFocus(el: HTMLElement, change: () => void): void {
   }
 }
 
-interface Part {
+/** What header and meter show, of a run or of a sweep. */
+export type HeaderState = Pick<PanelState, "task" | "chip" | "status" | "button">;
+export type MeterState = Pick<PanelState, "status" | "round" | "fraction" | "bar" | "in_flight" | "elapsed" | "cost">;
+
+interface Meter {
   readonly el: HTMLElement;
-  draw(state: PanelState): void;
+  draw(state: MeterState): void;
 }
 
-interface Header {
+export interface Header {
   readonly el: HTMLElement;
   readonly button: HTMLButtonElement;
   /** What a screen reader is not to find once there is a card. */
   readonly unspoken: readonly HTMLElement[];
-  draw(state: PanelState, pending: Pending | null): void;
+  draw(state: HeaderState, pending: Pending | null, tone: Tone): void;
 }
 
-function makeHeader(): Header {
+export function makeHeader(): Header {
   const task = make("strong", "task");
   task.dir = "auto";
   const chip = make("span", "chip");
@@ -101,17 +105,17 @@ function makeHeader(): Header {
     el: make("header", "", task, status, button),
     button,
     unspoken: [task, button],
-    draw(state, pending) {
+    draw(state, pending, tone) {
       setTextOrHide(task, state.task);
       setAttr(task, "title", state.task);
       setTextOrHide(chip, state.chip);
-      setClass(chip, `chip ${state.gates.length ? "ing" : TONES[state.status]}`);
+      setClass(chip, `chip ${tone}`);
       drawButton(button, state, pending);
     },
   };
 }
 
-function drawButton(button: HTMLButtonElement, state: PanelState, pending: Pending | null): void {
+function drawButton(button: HTMLButtonElement, state: HeaderState, pending: Pending | null): void {
   const { button: stop } = state;
   setHidden(button, stop === null);
   if (stop === null) return;
@@ -125,7 +129,7 @@ function drawButton(button: HTMLButtonElement, state: PanelState, pending: Pendi
   setClass(button, (pending ?? stop).now ? "stop now" : "stop");
 }
 
-function makeMeter(): Part {
+export function makeMeter(): Meter {
   const round = make("span", "round");
   const fill = make("i");
   const bar = make("span", "bar", fill);
@@ -152,7 +156,7 @@ function makeMeter(): Part {
   };
 }
 
-function makeCard(): { el: HTMLElement; draw(html: string): void } {
+export function makeCard(): { el: HTMLElement; draw(html: string): void } {
   const el = make("div", "card");
   let shown = "";
   return {

@@ -2,7 +2,7 @@
 
 import { makeView } from "./draw";
 import { PATIENCE_MS, listen } from "./press";
-import { type PanelState, type Pending, isAnswered } from "./state";
+import { type PanelState, type Pending, type StopState, isAnswered } from "./state";
 
 /** Where the wishes go: to the kernel, or to the server. None of these may throw. */
 export interface Doors {
@@ -28,25 +28,12 @@ export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
     (agent, now) => doors.stopAgent(agent, now),
   );
   let state: PanelState | null = null;
-  let pending: Pending | null = null;
 
   const redraw = (): void => {
     if (life.aborted || state === null) return;
-    if (pending && isAnswered(pending, state)) pending = null;
-    view.draw(state, pending);
+    view.draw(state, stop.pending(state));
   };
-  listen(view.button, life, () => {
-    if (pending || !state?.button) return;
-    const sent = { now: state.button.now };
-    pending = sent;
-    doors.stop(sent.now);
-    redraw();
-    const timer = setTimeout(() => {
-      if (pending === sent) pending = null;
-      redraw();
-    }, PATIENCE_MS);
-    life.addEventListener("abort", () => clearTimeout(timer), { once: true });
-  });
+  const stop = makeStopPress(view.button, life, () => state, (now) => doors.stop(now), redraw);
   listenToText(view.say, life, (text) => {
     drafts.delete(state?.run ?? "");
     doors.say(text);
@@ -59,6 +46,45 @@ export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
       if (state === null) input.value = drafts.get(next.run) ?? "";
       state = next;
       redraw();
+    },
+  };
+}
+
+export interface StopPress {
+  /** The stop that this page has sent and the state doesn't answer. */
+  pending(state: StopState): Pending | null;
+}
+
+/**
+ * Send a stop once for a press of the big button, which can be pressed again when nothing answers.
+ *
+ * @param redraw Called when the button is to look different.
+ */
+export function makeStopPress(
+  button: HTMLButtonElement,
+  life: AbortSignal,
+  state: () => StopState | null,
+  send: (now: boolean) => void,
+  redraw: () => void,
+): StopPress {
+  let pending: Pending | null = null;
+  listen(button, life, () => {
+    const offer = state()?.button;
+    if (pending || !offer) return;
+    const sent = { now: offer.now };
+    pending = sent;
+    send(sent.now);
+    redraw();
+    const timer = setTimeout(() => {
+      if (pending === sent) pending = null;
+      redraw();
+    }, PATIENCE_MS);
+    life.addEventListener("abort", () => clearTimeout(timer), { once: true });
+  });
+  return {
+    pending(shown) {
+      if (pending && isAnswered(pending, shown)) pending = null;
+      return pending;
     },
   };
 }

@@ -7,6 +7,7 @@ import { type AgentRow, pendingLabel } from "./state";
 /** Below this many rows the table does not scroll, and is no stop of the Tab key. */
 const ROWS_IN_SIGHT = 8;
 
+const STOP_TITLE = "Stop this agent alone, after its call.";
 const COLUMNS = ["Agent", "Doing", "Last words", "Tokens and cost"];
 
 /** The first letter decides the direction, as `dir=auto` does. */
@@ -26,11 +27,22 @@ export interface Rows {
   draw(agents: readonly AgentRow[]): void;
 }
 
-export function makeRows(life: AbortSignal, stop: StopAgent): Rows {
+/** What the rows are, where they are no agents or steps. */
+export interface RowKind {
+  readonly label: string;
+  readonly columns: readonly string[];
+  /** What a row's Stop button does. */
+  readonly stop: string;
+  /** Called with a row that is pressed, to open or close it. */
+  open(id: string): void;
+}
+
+export function makeRows(life: AbortSignal, stop: StopAgent, kind?: RowKind): Rows {
   const body = make("tbody");
   body.setAttribute("role", "rowgroup");
-  const columns = make("colgroup", "", ...COLUMNS.map((_, i) => make("col", `c${i}`)));
-  const table = make("table", "", columns, makeHead(), body);
+  const names = kind?.columns ?? COLUMNS;
+  const columns = make("colgroup", "", ...names.map((_, i) => make("col", `c${i}`)));
+  const table = make("table", "", columns, makeHead(names), body);
   table.setAttribute("role", "table");
   const el = make("div", "rows", table);
   el.setAttribute("role", "region");
@@ -43,10 +55,10 @@ export function makeRows(life: AbortSignal, stop: StopAgent): Rows {
       const isTree = agents.some((agent) => agent.depth !== undefined);
       const isRecipe = agents.some((agent) => agent.pending !== undefined);
       setClass(el, isTree ? "rows tree" : "rows");
-      setAttr(el, "aria-label", isRecipe ? "Steps" : "Agents");
+      setAttr(el, "aria-label", kind?.label ?? (isRecipe ? "Steps" : "Agents"));
       setHidden(el, agents.length === 0);
       setAttr(el, "tabindex", agents.length > ROWS_IN_SIGHT ? "0" : null);
-      drawRows(body, rows, agents, (id) => makeRow(makeStop(life, (now) => stop(id, now))));
+      drawRows(body, rows, agents, (id) => makeRow(makeStop(life, (now) => stop(id, now), kind?.stop), kind && makeOpener(life, () => kind.open(id))));
       const id = agents.find((agent) => agent.current)?.id ?? "";
       if (id !== current) bringIntoSight(el, rows.get(id)?.el);
       current = id;
@@ -62,8 +74,8 @@ function bringIntoSight(list: HTMLElement, row: HTMLElement | undefined): void {
   else if (row.offsetTop < list.scrollTop) list.scrollTop = row.offsetTop;
 }
 
-function makeHead(): HTMLElement {
-  const cells = COLUMNS.map((title) => {
+function makeHead(names: readonly string[]): HTMLElement {
+  const cells = names.map((title) => {
     const cell = make("th");
     cell.scope = "col";
     cell.setAttribute("role", "columnheader");
@@ -100,10 +112,19 @@ function drawRows(
   }
 }
 
-function makeRow(stop: RowStop): Row {
+/** The button around the name of a row that can be opened. */
+function makeOpener(life: AbortSignal, open: () => void): HTMLElement {
+  const el = make("button", "open");
+  el.type = "button";
+  listen(el, life, open);
+  return el;
+}
+
+function makeRow(stop: RowStop, opener?: HTMLElement): Row {
   const id = make("span", "id");
+  opener?.append(id);
   const model = make("small");
-  const who = make("th", "who", id, model);
+  const who = make("th", "who", opener ?? id, model);
   who.scope = "row";
   who.setAttribute("role", "rowheader");
   id.dir = "auto";
@@ -120,7 +141,8 @@ function makeRow(stop: RowStop): Row {
       setText(id, agent.name ?? agent.id);
       setTextOrHide(model, agent.model);
       setAttr(who, "title", agent.title || null);
-      setAttr(el, "aria-current", agent.current ? "step" : null);
+      if (opener) setAttr(opener, "aria-expanded", String(agent.current ?? false));
+      setAttr(el, "aria-current", agent.current ? (opener ? "true" : "step") : null);
       setClass(el, agent.pending ? "pending" : "");
       if (agent.depth !== undefined) {
         el.style.setProperty("--nba-depth", String(agent.depth));
@@ -143,7 +165,7 @@ interface RowStop {
 }
 
 /** The small button of one agent, which has the words of the big one. */
-function makeStop(life: AbortSignal, stop: (now: boolean) => void): RowStop {
+function makeStop(life: AbortSignal, stop: (now: boolean) => void, title = STOP_TITLE): RowStop {
   const el = make("button", "one");
   el.type = "button";
   let shown: AgentRow | undefined;
@@ -157,7 +179,7 @@ function makeStop(life: AbortSignal, stop: (now: boolean) => void): RowStop {
     const isSent = sent !== null;
     setText(el, isSent ? pendingLabel(offer) : offer.now ? "Stop now" : "Stop");
     setAttr(el, "aria-label", isSent ? `Stopping ${shown.id}` : `Stop ${shown.id}${offer.now ? " now" : ""}`);
-    setAttr(el, "title", offer.now ? "Cut its call now; its words so far are kept." : "Stop this agent alone, after its call.");
+    setAttr(el, "title", offer.now ? "Cut its call now; its words so far are kept." : title);
     setAttr(el, "aria-disabled", isSent ? "true" : null);
     setClass(el, offer.now ? "one now" : "one");
   };

@@ -1,8 +1,8 @@
 /**
- * What the panel tells Python: that it is mounted, that a run is to stop, a follow-up text, what a
- * person decides at a gate.
+ * What the panel tells Python: that it is mounted, that a run or a sweep is to stop, a follow-up
+ * text, what a person decides at a gate, what of a sweep is to be seen or held.
  *
- * All but the first go out twice, because each way has a moment when it is deaf: the widget message
+ * What must not wait goes out twice, because each way has a moment when it is deaf: the widget message
  * waits for a busy shell, the control message needs a front end that shows its kernel. Stops are
  * idempotent at the other side, the others are so by their id. No failure to send reaches the caller.
  */
@@ -27,6 +27,21 @@ export function sendStop(model: PanelModel, run: string, now: boolean): void {
 /** Stop one agent; the others go on. */
 export function sendAgentStop(model: PanelModel, run: string, agent: string, now: boolean): void {
   sendTwice(model, "stop", STOP_REQUEST, { run, agent, now });
+}
+
+/** Stop all rows of a sweep. */
+export function sendSweepStop(model: PanelModel, sweep: string, now: boolean): void {
+  sendTwice(model, "stop", STOP_REQUEST, { sweep, now });
+}
+
+/** Pause or continue all rows of a sweep. */
+export function sendHold(model: PanelModel, pause: boolean): void {
+  attempt("hold", () => model.send({ type: "hold", pause }));
+}
+
+/** Have the state of a sweep's row sent, which is drawn below; of none when it is "". */
+export function sendOpen(model: PanelModel, row: string): void {
+  attempt("open", () => model.send({ type: "open", row }));
 }
 
 export function sendText(model: PanelModel, run: string, text: string): void {

@@ -120,8 +120,11 @@ export interface Pending {
   readonly now: boolean;
 }
 
+/** What the big Stop button depends on. */
+export type StopState = Pick<PanelState, "status" | "button">;
+
 /** Tell whether the state answers the stop: an immediate one is answered only by the end. */
-export function isAnswered(pending: Pending, state: PanelState): boolean {
+export function isAnswered(pending: Pending, state: StopState): boolean {
   return isFinal(state.status) || (!pending.now && state.status === "stopping");
 }
 
@@ -152,7 +155,7 @@ export function withoutKernel(state: PanelState): PanelState {
   };
 }
 
-function stilled(agent: AgentRow): AgentRow {
+export function stilled<Row extends AgentRow>(agent: Row): Row {
   const isMoving = agent.tone === "run" || agent.tone === "ing";
   return { ...agent, stop: null, writing: false, tone: isMoving ? "cut" : agent.tone };
 }

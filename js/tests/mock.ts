@@ -2,6 +2,7 @@ import { vi } from "vitest";
 import type { Run } from "../src/api";
 import panel from "../src/panel";
 import type { AgentRow, PanelState } from "../src/state";
+import type { SweepState } from "../src/sweep-state";
 
 export function agent(id: string, more: Partial<AgentRow> = {}): AgentRow {
   return { id, model: "m", chip: "writing", tone: "run", says: "words", writing: true, numbers: "1 tok", ...more };
@@ -91,7 +92,7 @@ export class MockModel {
   trigger(event: string): void {
     for (const callback of this.callbacks.get(event) ?? []) callback();
   }
-  update(state: PanelState): void {
+  update(state: PanelState | SweepState): void {
     this.state = state;
     this.trigger("change:state");
   }

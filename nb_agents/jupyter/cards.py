@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from nb_agents.events import ContextChanged, FileInfo
 from nb_agents.jupyter import recipe_card, text, timeline_svg
@@ -25,7 +25,7 @@ from nb_agents.session.layout import session_root
 from nb_agents.timeline import Timeline, fold_timeline
 from nb_agents.view import AgentView, RunView
 
-__all__ = ["TURN_MIME", "card_bundle", "card_text", "turn_bundle"]
+__all__ = ["TURN_MIME", "card_bundle", "card_template", "card_text", "turn_bundle"]
 
 TURN_MIME = "application/vnd.nb-agents.turn+json"
 MAX_SHOWN = 20_000
@@ -318,7 +318,7 @@ def _team_data(view: RunView) -> dict[str, Any]:
 def _html(
     view: RunView, path: str, timeline: Timeline, again: Preview | None, directory: Path
 ) -> str:
-    template = _environment().get_template("card.html.j2")
+    template = card_template("card.html.j2")
     return template.render(
         view=view,
         path=path,
@@ -352,6 +352,11 @@ def _files(view: RunView) -> dict[str, list[FileInfo]]:
     of = {a.id: a.workspace or a.id for a in view.agents.values()}
     owners = {view.recipe: view.recipe} if view.recipe else of
     return {k: [f for f in view.files if f.agent == w][:MAX_FILES] for k, w in owners.items()}
+
+
+def card_template(name: str) -> Template:
+    """Return a template of this package; what is put into it is escaped."""
+    return _environment().get_template(name)
 
 
 @cache

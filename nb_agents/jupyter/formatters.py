@@ -1,4 +1,7 @@
-"""How a run, its receipt and its view look at the end of a cell; in a terminal by their repr."""
+"""How runs, receipts, sweeps and views look at the end of a cell; in a terminal by their repr.
+
+Sweeps are known by name, so that nothing of theirs is loaded before the first.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import table_bundle
 from nb_agents.jupyter.markdown import harmless
 from nb_agents.jupyter.panel import show_run
+from nb_agents.jupyter.sweep_panel import show_sweep
+from nb_agents.jupyter.sweep_state import count, counts, score_of, spent, sweep_chip
 from nb_agents.receipt import Receipt
 from nb_agents.runs.run import Run
 from nb_agents.view import AgentView, RunView
@@ -15,17 +20,23 @@ from nb_agents.view import AgentView, RunView
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from nb_agents.sweeps.sweep import SweepView
+
+_SWEEPS = "nb_agents.sweeps.sweep"
+
 __all__ = ["register", "unregister"]
 
 
 def register(ip: InteractiveShell) -> None:
-    """Let a shell with a front end show them: a run by its panel or card, the others as tables."""
+    """Let a shell with a front end show them: by panel or card, the others as tables."""
     if not kernel.has_front_end(ip):
         return
     shown: Any = ip.display_formatter
     shown.ipython_display_formatter.for_type(Run, show_run)
     shown.mimebundle_formatter.for_type(Receipt, _receipt)
     shown.mimebundle_formatter.for_type(RunView, _view)
+    shown.ipython_display_formatter.for_type_by_name(_SWEEPS, "Sweep", show_sweep)
+    shown.mimebundle_formatter.for_type_by_name(_SWEEPS, "SweepView", _sweep)
 
 
 def unregister(ip: InteractiveShell) -> None:
@@ -34,6 +45,8 @@ def unregister(ip: InteractiveShell) -> None:
     shown.ipython_display_formatter.type_printers.pop(Run, None)
     for kind in (Receipt, RunView):
         shown.mimebundle_formatter.type_printers.pop(kind, None)
+    shown.ipython_display_formatter.pop(f"{_SWEEPS}.Sweep", None)
+    shown.mimebundle_formatter.pop(f"{_SWEEPS}.SweepView", None)
 
 
 def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:
@@ -77,3 +90,10 @@ def _agent(agent: AgentView) -> tuple[str, ...]:
         text.tokens(agent.tokens),
         text.cost(agent.cost),
     )
+
+
+def _sweep(view: SweepView, **_: object) -> dict[str, Any]:
+    heads = ("sweep", "status", "rows", "how they stand", "used", "score")
+    rows = ", ".join(words for words, _ in counts(view))
+    cells = (view.name, sweep_chip(view), count(view.total), rows, spent(view), score_of(view))
+    return harmless(table_bundle(heads, [cells]))

@@ -12,6 +12,7 @@ import contextvars
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,15 @@ from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn
 from nb_agents.view import RunView
 
-__all__ = ["PanelWidget", "show_run", "show_text", "show_turn", "shown_path"]
+__all__ = [
+    "LiveOutputs",
+    "PanelWidget",
+    "do_as_asked",
+    "show_run",
+    "show_text",
+    "show_turn",
+    "shown_path",
+]
 
 _STATIC = Path(__file__).parent / "static"
 REWRITE_S = 5.0
@@ -92,6 +101,62 @@ def _milestones(view: RunView) -> _Milestones:
     return _Milestones((text.chip(view), *view.gates), (*done, *over))
 
 
+class LiveOutputs:
+    """A widget in any number of outputs, until a static bundle takes its place.
+
+    Made on a cell's thread.
+
+    Args:
+        state: What the widget draws first.
+        take: Called with each message of a page, but for the one that it is there.
+    """
+
+    def __init__(self, state: dict[str, Any], take: Callable[[Any], object]) -> None:
+        self._widget = PanelWidget(state=state)
+        pin_comm(self._widget)
+        self._widget.on_msg(self._on_message)
+        self._take = take
+        self._outputs: list[tuple[DisplayHandle, contextvars.Context]] = []
+        self._pages: set[str] = set()
+
+    def show(self, bundle: dict[str, Any]) -> None:
+        """Display the widget in the current cell, and the bundle to whoever has no kernel."""
+        handle = display(self._live(bundle), display_id=True)
+        # The context holds the cell that an update belongs to.
+        self._outputs.append((handle, contextvars.copy_context()))
+
+    def draw(self, state: dict[str, Any]) -> None:
+        """Have the widget draw another state."""
+        self._widget.state = state
+
+    def rewrite(self, bundle: dict[str, Any]) -> None:
+        """Bring the static part up to date. It mounts the widget anew."""
+        self._update(self._live(bundle))
+
+    def freeze(self, bundle: dict[str, Any], state: dict[str, Any]) -> None:
+        """Put the bundle into the widget's place; a page that was reloaded sees it in the state."""
+        self._update(bundle)
+        if len(self._pages) > 1:
+            self.draw({**state, "card": bundle["text/html"]})
+        else:
+            self._widget.close()
+
+    def _live(self, bundle: dict[str, Any]) -> dict[str, Any]:
+        view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        return {**bundle, _WIDGET_VIEW: view_of_widget}
+
+    def _update(self, bundle: dict[str, Any]) -> None:
+        for handle, context in self._outputs:
+            context.run(handle.update, bundle, raw=True)
+
+    def _on_message(self, widget: object, content: Any, buffers: object) -> None:
+        match content:
+            case {"type": "mounted", "page": str(page)}:
+                self._pages.add(page)
+            case _:
+                self._take(content)
+
+
 class Panel:
     """Shows one run in any number of outputs. Made on a cell's thread.
 
@@ -101,31 +166,19 @@ class Panel:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._widget = PanelWidget(state=panel_state(run.view, run.id, time.time()))
-        pin_comm(self._widget)
-        self._widget.on_msg(self._on_message)
-        self._outputs: list[tuple[DisplayHandle, contextvars.Context]] = []
-        self._pages: set[str] = set()
+        self._outputs = LiveOutputs(panel_state(run.view, run.id, time.time()), do_as_asked)
         self._written = _milestones(run.view)
         self._written_at = time.monotonic()
         run.subscribe(self._on_news)
 
     def show(self) -> None:
         """Display the panel in the current cell."""
-        handle = display(self._live(self._run.view), display_id=True)
-        # The context holds the cell that an update belongs to.
-        self._outputs.append((handle, contextvars.copy_context()))
+        self._outputs.show(card_bundle(self._run.view, _shown_path(self._run)))
         if self._run.view.is_over:
             self._freeze(self._run.view)
 
-    def _live(self, view: RunView) -> dict[str, Any]:
-        """The widget, and what a notebook that is saved now tells whoever has no kernel."""
-        bundle = card_bundle(view, _shown_path(self._run))
-        view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
-        return {**bundle, _WIDGET_VIEW: view_of_widget}
-
     def _on_news(self, view: RunView) -> None:
-        self._widget.state = panel_state(view, self._run.id, time.time())
+        self._outputs.draw(panel_state(view, self._run.id, time.time()))
         with _lock:
             if view.is_over:
                 self._freeze(view)
@@ -141,40 +194,31 @@ class Panel:
         ):
             return
         self._written, self._written_at = reached, time.monotonic()
-        self._update(self._live(view))
-
-    def _update(self, bundle: dict[str, Any]) -> None:
-        for handle, context in self._outputs:
-            context.run(handle.update, bundle, raw=True)
+        self._outputs.rewrite(card_bundle(view, _shown_path(self._run)))
 
     def _freeze(self, view: RunView) -> None:
         run = self._run
         bundle = card_bundle(view, _shown_path(run), run.timeline, run.preview)
-        self._update(bundle)
-        if len(self._pages) > 1:
-            shown = panel_state(view, self._run.id, time.time())
-            self._widget.state = {**shown, "card": bundle["text/html"]}
-        else:
-            self._widget.close()
-        _panels.pop(self._run.id, None)
+        self._outputs.freeze(bundle, panel_state(view, run.id, time.time()))
+        _panels.pop(run.id, None)
 
-    def _on_message(self, widget: object, content: Any, buffers: object) -> None:
-        match content:
-            case {"type": "stop", "now": bool()}:
-                stop_as_asked(content)
-            case {"type": "say", "run": str(run), "text": str(said), "id": str(message_id)}:
-                say_once(run, said, message_id)
-            case {
-                "type": "decide",
-                "run": str(run),
-                "gate": str(gate),
-                "approved": bool(approved),
-                "text": str(said),
-                "id": str(message_id),
-            } if gate:
-                decide_once(run, gate, approved, said, message_id)
-            case {"type": "mounted", "page": str(page)}:
-                self._pages.add(page)
+
+def do_as_asked(content: Any) -> None:
+    """Do what a page asks of a run: a stop, a text, a decision; nothing else."""
+    match content:
+        case {"type": "stop", "now": bool()}:
+            stop_as_asked(content)
+        case {"type": "say", "run": str(run), "text": str(said), "id": str(message_id)}:
+            say_once(run, said, message_id)
+        case {
+            "type": "decide",
+            "run": str(run),
+            "gate": str(gate),
+            "approved": bool(approved),
+            "text": str(said),
+            "id": str(message_id),
+        } if gate:
+            decide_once(run, gate, approved, said, message_id)
 
 
 # Separates cells, which show a panel, from the loop thread, which freezes it and closes its widget.

@@ -535,7 +535,8 @@ def _result(name: str, view: RunView, path: Path) -> Result:
     if view.status == "completed":
         status = "completed"
     elif view.status == "failed":
-        status, error = "failed", str(failure_of(name, view, path))
+        reasons = failure_of(name, view, path).reasons
+        status, error = "failed", "; ".join(f"{who}: {why}" for who, why in reasons.items())
     return Result(
         name,
         status,

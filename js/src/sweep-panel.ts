@@ -1,0 +1,176 @@
+/** The panel of a sweep: all its rows in numbers, those at work one by one, and one of them whole. */
+
+import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
+import { TONES, keepFocus, makeCard, makeHeader, makeMeter } from "./draw";
+import { type Doors, type LivePanel, makeLivePanel, makeStopPress } from "./live";
+import { listen } from "./press";
+import { makeRows } from "./rows";
+import type { PanelState } from "./state";
+import type { SweepState } from "./sweep-state";
+
+/** Where the wishes go. None of these may throw. */
+export interface SweepDoors {
+  stop(now: boolean): void;
+  hold(pause: boolean): void;
+  /** Open a row; "" closes the one that is open. */
+  open(row: string): void;
+  stopRow(run: string, now: boolean): void;
+  /** The doors of one row's run. */
+  of(run: string): Doors;
+}
+
+export interface SweepPanel {
+  readonly el: HTMLElement;
+  draw(state: SweepState): void;
+}
+
+interface Part {
+  readonly el: HTMLElement;
+  draw(state: SweepState): void;
+}
+
+const COLUMNS = ["Row", "Doing", "Last words", "Tokens and cost"];
+
+export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel {
+  let state: SweepState | null = null;
+  const header = makeHeader();
+  const meter = makeMeter();
+  const counts = makeCounts(life, () => state?.hold ?? "", doors);
+  const failures = makeFailures();
+  const rows = makeRows(
+    life,
+    (row, now) => {
+      const run = state?.rows.find((each) => each.id === row)?.run;
+      if (run) doors.stopRow(run, now);
+    },
+    {
+      label: "Rows at work",
+      columns: COLUMNS,
+      stop: "Stop this row alone, after its calls.",
+      open: (row) => doors.open(state?.open?.row === row ? "" : row),
+    },
+  );
+  const more = make("p", "more");
+  const opened = makeOpened(life, doors);
+  const notices = make("div", "notices");
+  notices.setAttribute("aria-live", "polite");
+  const footer = make("footer");
+  const parts = [counts.el, failures.el, rows.el, more, opened.el, notices, footer];
+  const live = make("div", "live", header.el, meter.el, ...parts);
+  const card = makeCard();
+  const el = make("div", "nba sweep", live, card.el);
+  el.setAttribute("role", "group");
+  el.tabIndex = -1;
+
+  const redraw = (): void => {
+    if (life.aborted || state === null) return;
+    const shown = state;
+    keepFocus(el, () => {
+      setAttr(el, "aria-label", `Sweep: ${shown.task}`);
+      header.draw(shown, stop.pending(shown), TONES[shown.status]);
+      meter.draw(shown);
+      for (const part of [counts, failures, opened]) part.draw(shown);
+      rows.draw(shown.rows);
+      setTextOrHide(more, shown.more_rows);
+      setLines(notices, shown.notices, "p");
+      setLines(footer, shown.footer, "span");
+      card.draw(shown.card);
+      // The chip stays in the document, out of sight, so that the end is announced too.
+      setClass(live, shown.card ? "live nba-sr" : "live");
+      setHidden(meter.el, shown.card !== "");
+      if (shown.card) for (const part of [...header.unspoken, ...parts]) setHidden(part, true);
+    });
+  };
+  const stop = makeStopPress(header.button, life, () => state, (now) => doors.stop(now), redraw);
+  return {
+    el,
+    draw(next) {
+      state = next;
+      redraw();
+    },
+  };
+}
+
+/** How many rows stand how, and the button that holds them all. */
+function makeCounts(life: AbortSignal, hold: () => SweepState["hold"], doors: SweepDoors): Part {
+  const list = make("span", "counts");
+  const button = make("button", "one");
+  button.type = "button";
+  listen(button, life, () => {
+    if (hold()) doors.hold(hold() === "pause");
+  });
+  return {
+    el: make("div", "tally", list, button),
+    draw(state) {
+      setLines(list, state.counts.map((each) => each.text), "span");
+      state.counts.forEach((each, i) => setClass(list.children[i] as HTMLElement, each.tone ? `chip ${each.tone}` : "chip"));
+      setHidden(button, state.hold === "");
+      const isPaused = state.hold === "continue";
+      setText(button, isPaused ? "Continue" : "Pause");
+      setAttr(button, "title", isPaused ? "Let all rows go on." : "Begin no more rows, and hold those at work.");
+    },
+  };
+}
+
+function makeFailures(): Part {
+  const list = make("ul");
+  const more = make("p", "more");
+  const el = make("div", "failures", list, more);
+  el.setAttribute("role", "region");
+  el.setAttribute("aria-label", "Rows that failed");
+  return {
+    el,
+    draw({ failures, more_failures }) {
+      while (list.children.length > failures.length) list.lastElementChild?.remove();
+      failures.forEach(({ row, why }, i) => {
+        const item = (list.children[i] as HTMLElement | undefined) ?? list.appendChild(makeFailure());
+        setText(item.children[0] as HTMLElement, row);
+        setText(item.children[1] as HTMLElement, why);
+      });
+      setTextOrHide(more, more_failures);
+      setAttr(el, "tabindex", failures.length > 3 ? "0" : null);
+      setHidden(el, failures.length === 0);
+    },
+  };
+}
+
+function makeFailure(): HTMLElement {
+  const name = make("strong", "chip err");
+  const why = make("span");
+  for (const each of [name, why]) each.dir = "auto";
+  return make("li", "", name, why);
+}
+
+/** The run of the row that is open, as it is drawn where it is alone. */
+function makeOpened(life: AbortSignal, doors: SweepDoors): Part {
+  const name = make("strong");
+  name.dir = "auto";
+  const close = make("button", "one");
+  close.type = "button";
+  close.textContent = "Close";
+  listen(close, life, () => doors.open(""));
+  const head = make("div", "top", name, close);
+  const el = make("div", "opened", head);
+  let panel: LivePanel | null = null;
+  let shown = "";
+  let own = new AbortController();
+  life.addEventListener("abort", () => own.abort());
+  const replace = (state: PanelState | undefined): void => {
+    own.abort();
+    own = new AbortController();
+    panel?.el.remove();
+    shown = state?.run ?? "";
+    panel = state ? makeLivePanel(own.signal, doors.of(state.run)) : null;
+    if (panel) el.append(panel.el);
+  };
+  return {
+    el,
+    draw({ open }) {
+      setHidden(el, open === null);
+      if ((open?.state.run ?? "") !== shown) replace(open?.state);
+      if (!open) return;
+      setText(name, open.row);
+      panel?.draw(open.state);
+    },
+  };
+}

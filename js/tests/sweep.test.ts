@@ -1,0 +1,226 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import type { SweepRow, SweepState } from "../src/sweep-state";
+import { MockKernel, RUNNING, STOPPED, agent, show, visibleText } from "./mock";
+
+const row = (id: string, more: Partial<SweepRow> = {}): SweepRow => ({
+  ...agent(id, { stop: { now: false }, current: false }),
+  run: `run-${id}`,
+  ...more,
+});
+
+const SWEEP: SweepState = {
+  sweep: "ask",
+  task: "Answer: {{q}}",
+  status: "running",
+  chip: "running",
+  round: "3 of 12 rows",
+  fraction: 0.25,
+  bar: "Rows done",
+  in_flight: "score 0.5 ± 0.1 (2)",
+  elapsed: "34 s · about 2 min 0 s to go",
+  cost: "8214 tok · $0.041",
+  counts: [
+    { text: "1 failed", tone: "err" },
+    { text: "2 at work", tone: "run" },
+    { text: "2 done", tone: "ok" },
+    { text: "7 to go", tone: "" },
+  ],
+  failures: [{ row: "bad-1", why: "The key is refused." }],
+  more_failures: "",
+  rows: [row("sky"), row("moon")],
+  more_rows: "",
+  open: null,
+  button: { label: "Stop", now: false, title: "All is kept" },
+  hold: "pause",
+  notices: [],
+  footer: ["ask", "here/ask"],
+  card: "",
+};
+const STOPPING: SweepState = {
+  ...SWEEP,
+  status: "stopping",
+  chip: "Stopping… (after the calls in flight)",
+  button: { label: "Stop now", now: true, title: "Cut" },
+  hold: "",
+};
+const OPEN: SweepState = {
+  ...SWEEP,
+  rows: [row("sky", { current: true }), row("moon")],
+  open: { row: "sky", state: { ...RUNNING, run: "run-sky", task: "Why is the sky blue?" } },
+};
+
+beforeEach(() => document.body.replaceChildren());
+afterEach(() => {
+  vi.restoreAllMocks();
+  vi.useRealTimers();
+});
+
+/** Note all changes of the document that a call makes. */
+function changes(el: HTMLElement, act: () => void): MutationRecord[] {
+  const observer = new MutationObserver(() => undefined);
+  observer.observe(el, { subtree: true, childList: true, characterData: true, attributes: true });
+  act();
+  const found = observer.takeRecords();
+  observer.disconnect();
+  return found;
+}
+
+describe("the panel of a sweep", () => {
+  test("shows how all rows stand, what failed and why, and those at work", () => {
+    const { el, q } = show(SWEEP);
+    const text = visibleText(el);
+    for (const words of ["Answer: {{q}}", "3 of 12 rows", "7 to go", "bad-1", "The key is refused.", "sky", "$0.041", "score 0.5 ± 0.1 (2)", "here/ask"]) {
+      expect(text).toContain(words);
+    }
+    expect(q("[role=progressbar]").getAttribute("aria-valuenow")).toBe("25");
+    expect([...el.querySelectorAll(".counts .chip")].map((chip) => chip.className)).toEqual([
+      "chip err",
+      "chip run",
+      "chip ok",
+      "chip",
+    ]);
+    expect(q(".opened").hidden).toBe(true);
+  });
+
+  test("shows words as the text that they are", () => {
+    const evil = "<img src=x onerror=alert(1)>";
+    const { el } = show({
+      ...SWEEP,
+      task: evil,
+      failures: [{ row: evil, why: evil }],
+      rows: [row(evil, { says: evil, model: evil })],
+      open: { row: evil, state: { ...RUNNING, task: evil } },
+    });
+    expect(el.querySelector("img")).toBeNull();
+    expect(visibleText(el)).toContain(evil);
+  });
+
+  test("changes nothing where nothing differs, and keeps the rows that stay", () => {
+    const { el, model, q } = show(OPEN);
+    expect(changes(el, () => model.update({ ...OPEN }))).toEqual([]);
+    const moon = el.querySelectorAll(".rows tr")[2];
+    const inner = q(".opened .nba");
+    const found = changes(el, () => model.update({ ...OPEN, rows: [row("sky", { current: true }), row("moon", { says: "and more" })] }));
+    expect(found).not.toEqual([]);
+    expect(found.filter(({ target }) => !moon?.contains(target))).toEqual([]);
+    expect(el.querySelectorAll(".rows tr")[2]).toBe(moon);
+    expect(q(".opened .nba")).toBe(inner);
+  });
+
+  test("gives way to the card at the end", () => {
+    const { el, model, q } = show(OPEN);
+    model.update({ ...SWEEP, status: "stopped", chip: "stopped", button: null, hold: "", card: "<b>card</b>" });
+    expect(q(".card").innerHTML).toBe("<b>card</b>");
+    expect(q("header .chip").textContent).toBe("stopped");
+    expect(visibleText(el)).not.toContain("bad-1");
+    expect(el.querySelector(".opened .nba")).toBeNull();
+  });
+
+  test("has nothing to press once the kernel is gone, and says how to go on", () => {
+    const kernel = new MockKernel();
+    const { el, q } = show(OPEN, { kernel });
+    kernel.statusChanged.emit(kernel, "dead");
+    expect(q(".notices").textContent).toContain("run the cell again");
+    const shown = [...el.querySelectorAll("button")].filter((each) => !each.closest("[hidden]"));
+    expect(shown.map((each) => each.className)).toEqual(["open", "open"]);
+    expect(el.querySelector(".caret:not([hidden])")).toBeNull();
+  });
+
+  test("leaves no listener and no timer behind", () => {
+    vi.useFakeTimers();
+    const kernel = new MockKernel();
+    const { life, model, q } = show(OPEN, { kernel });
+    q("header button").click();
+    q(".opened header button").click();
+    life.abort();
+    expect(vi.getTimerCount()).toBe(0);
+    expect(model.listeners() + kernel.listeners()).toBe(0);
+    model.send.mockClear();
+    for (const each of document.querySelectorAll("button")) each.click();
+    expect(model.send).not.toHaveBeenCalled();
+  });
+});
+
+describe("what a person asks of a sweep", () => {
+  test("a stop goes on both ways, is seen at once, and then becomes an immediate one", () => {
+    const kernel = new MockKernel();
+    const { model, q } = show(SWEEP, { kernel });
+    const button = q("header button");
+    button.click();
+    button.click();
+    expect(button.textContent).toBe("Stopping…");
+    expect(model.stops()).toEqual([{ type: "stop", sweep: "ask", now: false }]);
+    const [message] = kernel.sendControlMessage.mock.calls[0] ?? [];
+    expect(message.header.msg_type).toBe("nb_agents_stop_request");
+    expect(message.content).toEqual({ sweep: "ask", now: false });
+    model.update(STOPPING);
+    expect(button.textContent).toBe("Stop now");
+    button.click();
+    expect(model.stops()[1]).toEqual({ type: "stop", sweep: "ask", now: true });
+  });
+
+  test("the Stop of a row stops its run", () => {
+    const kernel = new MockKernel();
+    const { el, model } = show(SWEEP, { kernel });
+    const button = [...el.querySelectorAll<HTMLButtonElement>(".rows button.one")][1];
+    expect(button?.title).toBe("Stop this row alone, after its calls.");
+    button?.click();
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-moon", now: false }]);
+    expect(kernel.sendControlMessage.mock.calls[0]?.[0].content).toEqual({ run: "run-moon", now: false });
+  });
+
+  test("all rows are held, and let go on", () => {
+    const { model, q } = show(SWEEP);
+    const button = q(".tally button");
+    expect(button.textContent).toBe("Pause");
+    button.click();
+    model.update({ ...SWEEP, chip: "paused", hold: "continue" });
+    expect(button.textContent).toBe("Continue");
+    button.click();
+    expect(model.sent("hold")).toEqual([
+      { type: "hold", pause: true },
+      { type: "hold", pause: false },
+    ]);
+    model.update(STOPPING);
+    expect(button.hidden).toBe(true);
+  });
+
+  test("a row is opened by its name, and closed by it or by its button", () => {
+    const { el, model, q } = show(SWEEP);
+    const name = (): HTMLElement => q(".rows button.open");
+    expect(name().getAttribute("aria-expanded")).toBe("false");
+    name().click();
+    model.update(OPEN);
+    expect(name().getAttribute("aria-expanded")).toBe("true");
+    expect(q(".opened .task").textContent).toBe("Why is the sky blue?");
+    name().click();
+    q(".opened > .top button").click();
+    expect(model.sent("open")).toEqual([
+      { type: "open", row: "sky" },
+      { type: "open", row: "" },
+      { type: "open", row: "" },
+    ]);
+    model.update(SWEEP);
+    expect(el.querySelector(".opened .nba")).toBeNull();
+  });
+
+  test("the panel of an open row asks for that run alone", () => {
+    const { model, q } = show(OPEN);
+    q(".opened header button").click();
+    expect(model.stops()).toEqual([{ type: "stop", run: "run-sky", now: false }]);
+    const input = q(".opened .say input") as HTMLInputElement;
+    input.value = "Be short";
+    q(".opened .say button").click();
+    expect(model.sent("say")).toEqual([expect.objectContaining({ run: "run-sky", text: "Be short" })]);
+    expect(q("header button").textContent).toBe("Stop");
+  });
+
+  test("another row that is opened has a panel of its own", () => {
+    const { model, q } = show(OPEN);
+    const first = q(".opened .nba");
+    q(".opened header button").click();
+    model.update({ ...OPEN, open: { row: "moon", state: { ...STOPPED, run: "run-moon" } } });
+    expect(q(".opened .nba")).not.toBe(first);
+    expect(q(".opened header .chip").textContent).toBe("stopped");
+  });
+});

@@ -1,0 +1,98 @@
+"""A sweep in a notebook: one panel over all rows, one stop, one card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Locator, expect
+
+from tests.browser.story import Story, agent, server_team
+from tests.browser.test_look import overflows, shoot
+from tests.model_server import ModelServer, Reply, Request
+
+SAYS = "I look at the question from three sides, and at what was said of it before. " * 20
+CELL = """import nb_agents
+questions = [{"q": q} for q in (
+    "broken", "Why is the sky blue?", "What is a <b>monad</b>?", "Who wrote Emma?",
+    "How far is the moon?", "What is 2 + 2?", "Is P = NP?",
+)]
+nb_agents.map(questions, "Answer: {{q}}", "team.yaml", limit=3)"""
+
+
+def answer(request: Request) -> Reply:
+    """Fail at one question and answer the others."""
+    if "Answer: broken" in request.prompt:
+        return Reply(status=401, error="refused the key")
+    return agent("It is **so**.", SAYS)(request)
+
+
+def wait_card(story: Story, i: int, chip: str) -> Locator:
+    """Wait for the sweep's card; rows in its table may have the words of its chip."""
+    card = story.card(i)
+    expect(card.get_by_text(chip, exact=True).first).to_be_visible()
+    assert story.panel(i).count() == 0
+    return card
+
+
+def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    server.script("m", answer)
+    server.hold(8)
+    page = story.page.page
+    page.set_viewport_size({"width": 1280, "height": 1500})
+    story.open()
+    story.team(server_team(server, ada="m"))
+    i = story.run(CELL)
+    panel = story.page.outputs(i).locator(".nba.sweep")
+    rows = panel.get_by_role("region", name="Rows at work").first.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.locator(".caret:visible")).to_have_count(3)
+    expect(panel.locator(".failures li")).to_have_count(1)
+    expect(panel.locator(".failures")).to_contain_text("refused the key")
+    shoot(story, artifacts, "sweep-running", i)
+
+    # One row is opened: it is the panel of its run.
+    monad = rows.filter(has_text="monad")
+    monad.locator("button.open").click()
+    opened = panel.locator(".opened .nba")
+    expect(opened.locator(".task")).to_have_text("Answer: What is a <b>monad</b>?")
+    expect(opened.locator(".says")).to_contain_text("I look at the question")
+    assert overflows(panel) == []
+    shoot(story, artifacts, "sweep-open", i)
+    opened.get_by_role("button", name="Stop", exact=True).click()
+    expect(opened.locator("header .chip")).to_contain_text("Stopping…")
+    opened.get_by_role("button", name="Stop now").click()
+    expect(opened).to_contain_text("stopped")
+    expect(rows).to_have_count(3)  # the next one has begun
+    shoot(story, artifacts, "sweep-row-stopped", i)
+    panel.get_by_role("button", name="Close").click()
+    expect(opened).to_have_count(0)
+
+    panel.get_by_role("button", name="Pause").click()
+    expect(panel.locator("header .chip")).to_have_text("paused")
+    panel.get_by_role("button", name="Continue").click()
+    expect(panel.locator("header .chip")).to_have_text("running")
+
+    # All is stopped while another cell keeps the kernel busy.
+    sleeping = story.run("import time\nprint('asleep', flush=True)\ntime.sleep(60)", wait=False)
+    story.page.wait_for_text("asleep", sleeping)
+    panel.locator("header button").click()
+    expect(panel.locator("header .chip")).to_contain_text("Stopping…")
+    shoot(story, artifacts, "sweep-stopping", i)
+    panel.locator("header button").click()
+    card = wait_card(story, i, "■ stopped")
+    assert story.page.prompt(sleeping) == "[*]:"
+    expect(card).to_contain_text("Run the cell again: it goes on with the 6 missing rows")
+    assert overflows(card) == []
+    shoot(story, artifacts, "sweep-stopped", i)
+    story.page.interrupt()
+    story.page.wait_for_text("KeyboardInterrupt", sleeping)
+    story.page.wait_idle()
+
+    server.release()
+    story.page.run_cell(i)
+    card = wait_card(story, i, "✓ complete")
+    expect(card).to_contain_text("6 done")
+    expect(card).to_contain_text("1 failed")
+    shoot(story, artifacts, "sweep-complete", i)
