@@ -1,0 +1,76 @@
+"""Sweeps in a notebook: one cell for all rows, and every stop of the kernel reaches them."""
+
+from __future__ import annotations
+
+import pytest
+
+from nb_agents.sweeps.manifest import read_results
+from tests.kernel.notebook import Notebook
+from tests.model_server import Reply, ToolCall
+
+TASK = "Answer: {{q}}"
+ROWS = "rows = [{'q': f'what is {n}?'} for n in range(6)]"
+
+
+@pytest.fixture
+def sweeping(notebook: Notebook) -> Notebook:
+    """A notebook with rows, and one agent that answers at once."""
+    (notebook.team).write_text(
+        "agents:\n  - id: ada\n    backend: {type: chatcompletion, model: one, api_key: k, "
+        f"base_url: '{notebook.server.url}'}}\n"
+    )
+    answer = ToolCall("new_answer", {"content": "So it is."})
+    notebook.server.default = Reply(text="one two three four ", tool_calls=(answer,))
+    assert notebook.kernel.run(ROWS).status == "ok"
+    return notebook
+
+
+def cell(notebook: Notebook, options: str = "") -> str:
+    return notebook.magic(f"--over rows --limit 2 --name all --out sweep {options}", TASK)
+
+
+def test_a_cell_works_over_all_rows_and_the_same_cell_goes_on(sweeping: Notebook) -> None:
+    kernel = sweeping.kernel
+    assert kernel.run(cell(sweeping, "--wait")).status == "ok"
+    assert kernel.run("[r['answer'] for r in sweep.table()]").value == str(["So it is."] * 6)
+    assert "6 of 6" in sweeping.text(kernel.run("%agents sweeps"))
+    assert kernel.run("rows.append({'q': 'one more?'})").status == "ok"
+    assert kernel.run(cell(sweeping, "--wait")).status == "ok"
+    assert kernel.run("sweep.view.completed").value == "7"
+    assert len(sweeping.server.requests) == 7
+
+
+@pytest.mark.parametrize("door", ["interrupt", "magic", "panel"])
+def test_a_stop_of_the_kernel_lets_no_further_row_begin(sweeping: Notebook, door: str) -> None:
+    kernel, server = sweeping.kernel, sweeping.server
+    server.hold(after=3)
+    assert kernel.run(cell(sweeping)).status == "ok"
+    server.wait_open(2)
+    if door == "interrupt":
+        kernel.interrupt()
+    elif door == "magic":
+        assert "no further row" in sweeping.text(kernel.run("%agents stop all"))
+    else:
+        kernel._send("control", "nb_agents_stop_request", {"sweep": "all", "now": False})
+    kernel.wait_until(lambda: kernel.run("sweep.status").value == "'stopping'", 60, "the stop")
+    server.release()
+    assert kernel.run("sweep.wait().status").value == "'cancelled'"
+    assert len(server.requests) == 2
+    assert len(read_results(sweeping.root / "all")) == 2
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ("--limit 2", "--limit goes with --over"),
+        ("--over nowhere.csv", "nowhere.csv can't be read"),
+        ("--over rows --session s", "--session is for one run"),
+        ("--over rows --detach", "--detach is for one run"),
+        ("--over rows --score seven", "seven"),
+    ],
+)
+def test_a_mistake_is_one_sentence(sweeping: Notebook, options: str, says: str) -> None:
+    error = sweeping.kernel.run(sweeping.magic(options, TASK)).error
+    assert error
+    assert says in error.evalue
+    assert sweeping.server.requests == []
