@@ -10,9 +10,11 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.story import Story, agent, demo_team, server_team
+from tests.kernel.driver import Kernel
 from tests.model_server import ModelServer
 
 SAYS = "I compare the three stores by their cold reads and by what they cost. " * 20
+PANELS = 20
 TASK = "Compare three ways to cache embeddings"
 EVIL = "Say <img src=x onerror=alert(1)><script>alert(2)</script>"
 RECIPE = """
@@ -69,25 +71,44 @@ def shoot(story: Story, where: Path, name: str) -> None:
         story.page.screenshot(where / f"{name}-{short}.png")
 
 
-def test_live_runs_are_counted_and_stopped_from_the_toolbar(
+@pytest.mark.timeout(180)
+def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_toolbar(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
-    story.open()
+    page = story.page.page
+    server.script("slow", agent("Redis is simplest.", SAYS))
+    server.hold(30, "slow")
+    option = story.team(server_team(server, critic="slow"))
+    story.open(*(f"%%agents {option}\n{TASK}, part {n}" for n in range(1, PANELS + 1)))
     expect(status_item(story)).to_be_hidden()
     expect(stop_button(story)).to_be_hidden()
-    i = live_run(story, server)
-    expect(status_item(story)).to_have_text("1 run")
-    expect(stop_button(story)).to_have_text("Stop 1 run")
-    shoot(story, artifacts, "page-running")
-    stop_button(story).click()
-    expect(story.chip(i)).to_have_text(re.compile("Stopping"))
-    expect(stop_button(story)).to_have_text("Stop 1 run now")
-    stop_button(story).click()
-    story.wait_card(i, "stopped")
-    assert story.metadata()["receipt"]["source"] == "widget"
-    expect(status_item(story)).to_be_hidden()
+    story.page.command("notebook:run-all-cells")
+    expect(status_item(story)).to_have_text(f"{PANELS} runs")
+    with Kernel(cwd=story.folder) as other:
+        assert other.run("%load_ext nb_agents").status == "ok"
+        assert other.run(f"%%agents {option}\nElsewhere").status == "ok"
+        expect(status_item(story)).to_have_text(f"{PANELS + 1} runs")
+        expect(stop_button(story)).to_have_text(f"Stop {PANELS + 1} runs")
+        chips = page.locator(".jp-OutputArea .nba header .chip")
+        expect(chips).to_have_text(["running"] * PANELS)
+        expect(page.locator(".jp-OutputArea .nba .caret:visible")).to_have_count(PANELS)
+        page.set_viewport_size({"width": 1280, "height": 5200})  # for the picture
+        status_item(story).click()
+        expect(sidebar(story).locator(".session", has_text="Elsewhere")).to_contain_text("running")
+        shoot(story, artifacts, "page-running")
+        page.set_viewport_size({"width": 1280, "height": 900})
+        stop_button(story).click()
+        expect(chips).to_have_text([re.compile("Stopping")] * PANELS)
+        expect(stop_button(story)).to_have_text(f"Stop {PANELS + 1} runs now")
+        stop_button(story).click()
+        for i in range(1, PANELS + 1):
+            story.wait_card(i, "stopped")
+        expect(status_item(story)).to_be_hidden()
     expect(stop_button(story)).to_be_hidden()
-    expect(toast(story)).to_have_count(0)
+    ended = [story.metadata(session=i) for i in range(PANELS + 1)]
+    assert {each["receipt"]["source"] for each in ended} == {"widget"}
+    assert "Elsewhere" in [each["task"] for each in ended]
+    expect(toast(story)).to_have_count(1)  # only of the run that this page does not show
 
 
 def test_the_shortcuts_are_nobody_elses(story: Story) -> None:
