@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -208,18 +209,20 @@ def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Stor
     story.wait_card(i, "stopped")
     page.keyboard.press("Alt+Shift+A")
     session = row(story, story.sessions()[0].name)
-    session.get_by_role("button", name="Resume").click()
-    expect(session.locator("li")).to_have_count(2)
-    expect(status_item(story)).to_have_text("1 run")
-    expect(page.locator(".nba-tab .nba header .chip")).to_have_text("running")
-    page.keyboard.press("Alt+Shift+X")
-    expect(session.locator("summary .state")).to_have_text("stopped")
-
-    # On the card in a tab, which belongs to no notebook.
-    page.locator(".nba-tab:visible").get_by_role("button", name="Resume").click()
-    expect(session.locator("li")).to_have_count(3)
-    page.keyboard.press("Alt+Shift+X")
-    expect(session.locator("summary .state")).to_have_text("stopped")
+    ways: tuple[Callable[[], None], ...] = (
+        lambda: page.keyboard.press("Alt+Shift+R"),
+        lambda: session.get_by_role("button", name="Resume").click(),
+        # On the card in a tab, which belongs to no notebook.
+        lambda: page.locator(".nba-tab:visible").get_by_role("button", name="Resume").click(),
+    )
+    for number, resume in enumerate(ways, 2):
+        resume()
+        expect(session.locator("li")).to_have_count(number)
+        expect(status_item(story)).to_have_text("1 run")
+        expect(page.locator(".nba-tab:visible .nba header .chip")).to_have_text("running")
+        page.keyboard.press("Alt+Shift+X")
+        expect(session.locator("summary .state")).to_have_text("stopped")
+        assert story.events("turn_started", number)[0]["resumes"] == number - 1
 
     session.get_by_role("button", name="Continue…").click()
     page.locator(".jp-Dialog input").fill("And what does it cost?")
@@ -237,12 +240,12 @@ def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Stor
     page.locator(".jp-Dialog input").fill("caches")
     story.page.accept_dialog()
     session = row(story, "caches")
-    expect(session.locator("summary small")).to_contain_text("4 turns · ")
+    expect(session.locator("summary small")).to_contain_text("5 turns · ")
     with page.expect_download() as download:
         session.get_by_role("button", name="Export").click()
     assert download.value.suggested_filename == "caches.zip"
     names = zipfile.ZipFile(download.value.path()).namelist()
-    assert "caches/turn_4/events.jsonl" in names
+    assert "caches/turn_5/events.jsonl" in names
 
     session.get_by_role("button", name="Delete…").click()
     page.locator(".jp-Dialog").get_by_role("button", name="Cancel").click()
