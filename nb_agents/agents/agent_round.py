@@ -207,7 +207,7 @@ class AgentRound:
             raise
         finally:
             self.flush()
-            self._streamed, self._draft = draft.size, None
+            self._streamed, self._draft = draft.words, None
         end = ending_of(response)
         if end.kind == "broken":
             raise BrokenReplyError(f"The reply broke off ({end.reason}).")
