@@ -190,7 +190,7 @@ class AgentRound:
 
     async def _stream(self, messages: list[ModelMessage]) -> ModelResponse:
         draft = self._draft = Draft(self._agent, self._calls)
-        add = draft.add
+        add, wake = draft.add, current_policy().wake
         self._offer = offer = self._seat.offer()
         others = [] if offer.must_decide else self._toolbox.definitions
         tools = [*others, *decision_tools(offer)]
@@ -198,6 +198,7 @@ class AgentRound:
             async with self._backend.stream(messages, tools) as stream:
                 async for event in stream:
                     add(event)
+                    wake()
                 response = well_formed(stream.get())
         except anyio.get_cancelled_exc_class():
             # First all agents' streams close, then the cuts are recorded.
