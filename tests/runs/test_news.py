@@ -11,10 +11,13 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
-from nb_agents.runs import turn
+from nb_agents.runs import reader, turn
+from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.run import Run
+from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, scripted_team
 from nb_agents.tools.base import ToolContext
+from nb_agents.view import RunView
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.recipes.live import begin, over, write
 from tests.team_kit import WAIT_S, events, finish
@@ -23,6 +26,7 @@ from tests.team_kit import WAIT_S, events, finish
 @pytest.fixture(autouse=True)
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn, "CLOCK_S", 3600)
+    monkeypatch.setattr(reader, "ALIVE_S", 3600)
 
 
 def wait_quiet(run: Run) -> None:
@@ -32,7 +36,7 @@ def wait_quiet(run: Run) -> None:
     wait_until(lambda: not has_news.is_set(), WAIT_S, "a run without news")
 
 
-def test_words_of_a_model_are_journalled_while_it_goes_on(
+def test_words_of_a_model_are_journalled_and_seen_elsewhere_while_it_goes_on(
     tmp_path: Path, server: ModelServer
 ) -> None:
     server.script("m", Reply(text="one two three"))
@@ -41,9 +45,13 @@ def test_words_of_a_model_are_journalled_while_it_goes_on(
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
     run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path))
     wait_until(lambda: "one" in run.view.agents["a"].partial, WAIT_S, "a word")
+    seen: list[RunView] = []
+    TurnReader(TurnPaths(run.path)).subscribers.add(seen.append)
+    wait_until(lambda: seen, WAIT_S, "who follows the journal")
     wait_quiet(run)
     server.hold(2)
     wait_until(lambda: "two" in run.view.agents["a"].partial, WAIT_S, "two words")
+    wait_until(lambda: "two" in seen[-1].agents["a"].partial, WAIT_S, "two words elsewhere")
     run.stop(now=True)
     finish(run)
 
