@@ -198,7 +198,7 @@ class AgentRound:
 
     async def _stream(self, messages: list[ModelMessage]) -> ModelResponse:
         draft = self._draft = Draft(self._agent, self._calls)
-        add = draft.add
+        add, wake = draft.add, current_policy().wake
         self._offer = offer = self._seat.offer()
         others = [] if offer.must_decide else self._toolbox.definitions
         tools = [*others, *decision_tools(offer)]
@@ -206,6 +206,7 @@ class AgentRound:
             async with self._backend.stream(messages, tools) as stream:
                 async for event in stream:
                     add(event)
+                    wake()
                 response = well_formed(stream.get())
         except anyio.get_cancelled_exc_class():
             # First all agents' streams close, then the cuts are recorded.
@@ -215,7 +216,7 @@ class AgentRound:
             raise
         finally:
             self.flush()
-            self._streamed, self._draft = draft.size, None
+            self._streamed, self._draft = draft.words, None
         end = ending_of(response)
         if end.kind == "broken":
             raise BrokenReplyError(f"The reply broke off ({end.reason}).")

@@ -77,10 +77,12 @@ class RunPolicy:
         hold: Its pause.
         retry_delay_s: Given an error and the number of attempts made, from 1, says how many
             seconds to wait before the next one; None means that there is none.
+        wake: Told when words have come, from any thread: they are shown soon.
     """
 
     hold: PauseGate = field(default_factory=PauseGate)
     retry_delay_s: Callable[[Exception, int], Awaitable[float | None]] = _by_default
+    wake: Callable[[], None] = lambda: None
 
 
 _current: ContextVar[RunPolicy | None] = ContextVar("nb_agents_run_policy", default=None)

@@ -72,6 +72,11 @@ class _Part:
         self.is_new = True
         return len(text)
 
+    def text(self) -> str:
+        """Give what a person reads of it."""
+        whole = "".join(self.chunks)
+        return answer_so_far(whole) if self.channel == "answer" else whole
+
     def take(self) -> str:
         """Give what is new since the last time."""
         if not self.is_new:
@@ -80,9 +85,9 @@ class _Part:
         whole = "".join(self.chunks)
         # The other half of a character may be in the next piece.
         half = half_at_end(whole)
-        whole = well_formed(whole.removesuffix(half))
-        self.chunks = [whole, half]
-        text = answer_so_far(whole) if self.channel == "answer" else whole
+        self.chunks = [well_formed(whole.removesuffix(half))]
+        text = self.text()
+        self.chunks.append(half)
         new, self.given = text[self.given :], max(self.given, len(text))
         return new
 
@@ -104,9 +109,9 @@ class Draft:
         self._kinds: Counter[str] = Counter()
 
     @property
-    def size(self) -> int:
-        """How many characters have come."""
-        return self._size
+    def words(self) -> int:
+        """How many words have come."""
+        return sum(len(part.text().split()) for part in self._parts)
 
     def add(self, event: ModelResponseStreamEvent) -> None:
         """Take one event of the stream.

@@ -29,7 +29,7 @@ def describe(error: Exception, arrived: int = 0) -> str:
 
     Args:
         error: What was raised.
-        arrived: How many characters of the reply had come by then.
+        arrived: How many words of the reply had come by then.
 
     Returns:
         A sentence or two of at most `MAX_MESSAGE` characters.
@@ -116,7 +116,8 @@ def _unconnected(error: Exception, arrived: int) -> str:
     if _cause(error, httpx2.ConnectError):
         return f"The {server} can't be reached: check base_url, the network and any proxy."
     if arrived:
-        return f"The {server} dropped the connection after {arrived} characters of its reply."
+        words = f"{arrived} word{'s' if arrived > 1 else ''}"
+        return f"The {server} dropped the connection after {words} of its reply."
     return f"The {server} dropped the connection before it replied: its own log may tell why."
 
 

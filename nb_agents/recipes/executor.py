@@ -22,7 +22,7 @@ from nb_agents import events as ev
 from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Answered
 from nb_agents.agents.replay import Past, dump_messages, load_messages, load_round
-from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.team_driver import Result
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
@@ -418,6 +418,12 @@ class Executor:
             ev.StepStarted(step=address, unit="bash", attempt=work.attempt, asks=work.command)
         )
         written = self._written[address] = []
+        wake = current_policy().wake
+
+        def write(text: str) -> None:
+            written.append(text)
+            wake()
+
         try:
             done = await run_bash(
                 work.command,
@@ -427,7 +433,7 @@ class Executor:
                     {"AMPLIFIER_PYTHON": sys.executable, **work.env}, self._models.secrets
                 ),
                 timeout_s=work.timeout_s,
-                on_output=written.append,
+                on_output=write,
             )
         finally:
             self._flush_output(address)

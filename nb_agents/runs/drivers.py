@@ -48,6 +48,7 @@ class Job:
         ask: Asks a person whether a call may be made.
         stop: Stops the run.
         look: Looks whether another process has asked for a stop.
+        wake: Told, from any thread, when there is something new to show.
     """
 
     spec: TurnSpec
@@ -60,6 +61,7 @@ class Job:
     ask: Ask
     stop: Callable[[StopRequest], object]
     look: Callable[[], None]
+    wake: Callable[[], None]
 
 
 class Driver(Protocol):
@@ -134,7 +136,7 @@ def tools_for(job: Job) -> RunTools:
         spec.writable,
         spec.team.orchestrator.protects_paths,
     )
-    return RunTools(places, spec.functions, job.note, job.ask)
+    return RunTools(places, spec.functions, job.note, job.ask, job.wake)
 
 
 async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents) -> Team:

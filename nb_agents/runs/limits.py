@@ -6,6 +6,7 @@ Each is a graceful stop like any other, with a source of its own; a person's hoo
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -75,10 +76,6 @@ def stands_still(view: RunView) -> bool:
     )
 
 
-LOOK_S = 0.5
-"""How closely the time is told that counts."""
-
-
 class Limits:
     """Watches a run's time and budget, and logs how far it is.
 
@@ -107,6 +104,8 @@ class Limits:
         self._round = 0  # the furthest that was seen: a view has to ask all its agents
         self._told: set[str] = set()
         self._spent = anyio.Event()
+        self._stands_still = False
+        self._clock_changed = anyio.Event()
 
     @property
     def has_failed(self) -> bool:
@@ -132,6 +131,9 @@ class Limits:
                 self._log_round(before.round)
         if isinstance(event, ev.ModelFinished):
             self._count(after)
+        if self._stands_still != (stands := stands_still(after)):
+            self._stands_still = stands
+            self._clock_changed.set()
 
     def conclude(self, status: str) -> None:
         """Tell how it came out, right before the turn's last line.
@@ -168,9 +170,11 @@ class Limits:
         """Let working time pass."""
         left_s = limit_s
         while left_s > 0:
-            began = anyio.current_time()
-            await anyio.sleep(min(left_s, LOOK_S))
-            if not stands_still(self._view()):
+            began, stands = anyio.current_time(), self._stands_still
+            self._clock_changed = anyio.Event()
+            with anyio.move_on_after(math.inf if stands else left_s):
+                await self._clock_changed.wait()
+            if not stands:
                 left_s -= anyio.current_time() - began
 
     async def _action(self, request: StopRequest) -> OnTimeout:

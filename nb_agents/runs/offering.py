@@ -6,10 +6,10 @@ That goes on until the run is over, here as in any run: a stop of it reaches the
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from nb_agents.errors import UserError
 from nb_agents.events import TurnStarted
 from nb_agents.masking import Mask
 from nb_agents.runs.approvals import bind_asker
+from nb_agents.runs.disk_watch import watched
 from nb_agents.runs.hiding import hidden_in_logs
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import checked_functions
@@ -36,11 +37,8 @@ from nb_agents.tools.offered import OfferedFunction
 
 __all__ = ["Offering"]
 
-TICK_S = 0.1
-"""How often calls are looked for."""
-
-ALIVE_TICKS = 10
-"""Of those, each how-manieth looks whether the run is over."""
+ALIVE_S = 1.0
+"""How often is looked whether the run is over."""
 
 
 class _News(NamedTuple):
@@ -77,7 +75,6 @@ class Offering:
         self._mask = Mask()
         self._offer = Offer.make()
         self._tokens: dict[str, CancelToken] = {}
-        self._is_over = False
         self.id = self._offer.id
         offer = Offer(self.id)
         self.functions = tuple(
@@ -106,40 +103,40 @@ class Offering:
         try:
             self._mask = await to_thread.run_sync(_mask_for, turn, self._team)
             with hidden_in_logs(self._mask):
+                has_news = asyncio.Event()
+                tell = partial(asyncio.get_running_loop().call_soon_threadsafe, has_news.set)
                 async with anyio.create_task_group() as group:
-                    while (news := await self._next_news(turn)) is not None:
-                        for name, asked in news.calls:
-                            token = self._tokens[name] = CancelToken(asked.tool)
-                            group.start_soon(self._answer, name, asked, token)
-                        for name, request in news.stops:
-                            self._stop(name, request)
+                    with watched(self._offer.is_asked, tell):
+                        while (news := await self._next_news(turn, has_news)) is not None:
+                            for name, asked in news.calls:
+                                token = self._tokens[name] = CancelToken(asked.tool)
+                                group.start_soon(self._answer, name, asked, token)
+                            for name, request in news.stops:
+                                self._stop(name, request)
                     for name in self._tokens:  # of a run whose process has died
                         self._stop(name, StopRequest(CancellationStatus.IMMEDIATE, "parent"))
         finally:
-            self._is_over = True
             self._offer.withdraw()
 
-    async def _next_news(self, turn: TurnPaths) -> _News | None:
-        return await to_thread.run_sync(
-            self._wait_for_news, turn, abandon_on_cancel=True, limiter=CapacityLimiter(1)
-        )
-
-    def _wait_for_news(self, turn: TurnPaths) -> _News | None:
-        """Wait, in a thread that costs less than the loop's timers, for calls and stops.
+    async def _next_news(self, turn: TurnPaths, has_news: asyncio.Event) -> _News | None:
+        """Wait for calls and stops, for so long as may pass until it is looked if the run is over.
 
         Returns:
-            None when the turn is over.
+            None when it is.
         """
-        for tick in count():
-            # Stops first: each comes behind its call, which is taken by then, or is taken now.
-            stops = self._offer.take_stops()
-            calls = self._offer.take_calls()
-            if calls or stops:
-                return _News(calls, stops)
-            if self._is_over or (tick % ALIVE_TICKS == 0 and not turn.is_live(0)):
-                break
-            time.sleep(TICK_S)
-        return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ALIVE_S):
+                await has_news.wait()
+        has_news.clear()
+        # The functions may occupy all other threads.
+        return await to_thread.run_sync(self._take, turn, limiter=CapacityLimiter(1))
+
+    def _take(self, turn: TurnPaths) -> _News | None:
+        is_over = not turn.is_live(0)  # before the last look
+        # Stops first: each comes behind its call, which is taken by then, or is taken now.
+        stops = self._offer.take_stops()
+        calls = self._offer.take_calls()
+        return None if is_over and not (calls or stops) else _News(calls, stops)
 
     def _stop(self, name: str, request: StopRequest) -> None:
         if (token := self._tokens.get(name)) is not None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import anyio
 from anyio import to_thread
 
 from nb_agents.cancel import StopRequest, StopResult
 from nb_agents.errors import UserError
 from nb_agents.events import Command
 from nb_agents.fold import fold
+from nb_agents.runs.disk_watch import watched
 from nb_agents.runs.hooks import Subscribers
 from nb_agents.runs.loop import is_loop_thread, submit
 from nb_agents.session.commands import ask, send
@@ -25,6 +27,9 @@ from nb_agents.timeline import Timeline, TimelineFold
 from nb_agents.view import RunView
 
 __all__ = ["TurnReader"]
+
+ALIVE_S = 0.5
+"""How often is looked whether a turn without news is still written."""
 
 ANSWER_S = 5.0
 """What a writer elsewhere gets to answer a command; one that is late is heeded all the same."""
@@ -48,6 +53,7 @@ class TurnReader:
         self._view = RunView()
         self._timeline = TimelineFold()
         self._is_over = False
+        self._shown = -1
         self._subscribers = Subscribers()
         self._done: Future[None] | None = None
 
@@ -148,14 +154,24 @@ class TurnReader:
                 submit(self._follow, self._done)
             return self._done
 
+    def _has_news(self) -> bool:
+        # Who asks for the view reads on too.
+        return self._view.seq != self._shown or self._reader.has_news()
+
     async def _follow(self, done: Future[None]) -> None:
-        shown = -1
+        news = asyncio.Event()
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
         try:
-            while not await to_thread.run_sync(lambda: self.is_over):
-                if self._view.seq != shown:
-                    shown = self._view.seq
-                    self._subscribers.publish(self._view)
-                await anyio.sleep(POLL_S)
+            with watched(self._has_news, tell):
+                while not await to_thread.run_sync(lambda: self.is_over):
+                    if self._view.seq != self._shown:
+                        self._shown = self._view.seq
+                        self._subscribers.publish(self._view)
+                    with suppress(TimeoutError):
+                        # Its last line comes a moment before its writer lets go of it.
+                        async with asyncio.timeout(POLL_S if self._view.is_over else ALIVE_S):
+                            await news.wait()
+                    news.clear()
             await self._subscribers.finish(self._view)
         finally:
             done.set_result(None)

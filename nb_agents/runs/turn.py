@@ -41,7 +41,7 @@ from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, 
 from nb_agents.models.providers import http_client
 from nb_agents.receipt import receipt
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
-from nb_agents.runs.command_watch import watched
+from nb_agents.runs.disk_watch import watched
 from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
 from nb_agents.runs.hiding import hidden_in_logs
 from nb_agents.runs.hooks import Hooks, Subscribers
@@ -52,7 +52,7 @@ from nb_agents.runs.status import failure_of, result_of
 from nb_agents.runs.subagents import SubAgents
 from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.session.cancellation import read_stop
-from nb_agents.session.commands import take_commands
+from nb_agents.session.commands import are_waiting, take_commands
 from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
@@ -73,6 +73,9 @@ ANSWER_S = 1.0
 
 TICK_S = 0.1
 """How much a kill -9 may cost, and how often people are shown news."""
+
+CLOCK_S = 1.0
+"""How often people are shown a run without news: its time is told in seconds."""
 
 MAX_BY_CHARS = 200
 """Of the words for the process that offers tools: it is another one that says them."""
@@ -120,6 +123,8 @@ class Turn:
         self._is_vetoing = False
         self._has_worked = False
         self._stop_file = str(spec.paths.stop)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_news = asyncio.Event()
         self._synced, self._unsynced = 0, asyncio.Event()
         self.done: Future[None] = Future()
         # As one that runs it can't be cancelled by those who wait for it.
@@ -134,6 +139,7 @@ class Turn:
         self._limits = Limits(spec, self.hooks, lambda: self.view, self.take, self._recorder.note)
         self._recorder.observe(self.hooks.observe)
         self._recorder.observe(self._limits.observe)
+        self._recorder.observe(lambda *_: self._has_news.set())
         self.approvals = Approvals(self._token, self._recorder.emit, self.take, spec.approval)
         # The turn's first line and its incomplete metadata are on disk before anything else.
         self._recorder.emit(spec.started())
@@ -325,7 +331,7 @@ class Turn:
         """Take what other processes ask, at each news; the last time once the work is over."""
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
         async with anyio.create_task_group() as group:
-            with watched(self._spec.paths, tell):
+            with watched(partial(are_waiting, self._spec.paths), tell):
                 is_last = False
                 while not is_last:
                     await news.wait()
@@ -365,6 +371,7 @@ class Turn:
     async def run(self) -> None:
         """Do the work and finish it. Runs once; never raises."""
         result: Result | None = None
+        self._loop = asyncio.get_running_loop()
         news = asyncio.Event()
         listening = asyncio.create_task(self._listen(news))
         with hidden_in_logs(self._spec.mask):
@@ -394,7 +401,7 @@ class Turn:
     async def _run_driver(self) -> Result:
         client = await to_thread.run_sync(http_client)
         try:
-            terms = RunPolicy(self._hold, self.hooks.retry_delay_s)
+            terms = RunPolicy(self._hold, self.hooks.retry_delay_s, self._wake)
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
                 job = self._job()
                 async with tools_for(job) as kit:
@@ -418,6 +425,7 @@ class Turn:
             ask=self.approvals.ask,
             stop=self.take,
             look=self._look_for_stop,
+            wake=self._wake,
         )
 
     def _admit(self, agent: str, token: CancelToken) -> None:
@@ -462,12 +470,22 @@ class Turn:
             raise outcome
         return outcome
 
+    def _wake(self) -> None:
+        """Have `_tick` look at what has come; from any thread."""
+        if self._loop is not None and not self._has_news.is_set():
+            with suppress(RuntimeError):  # a thread that outlives the loop
+                self._loop.call_soon_threadsafe(self._has_news.set)
+
     async def _tick(self, driver: Driver, kit: RunTools, children: SubAgents) -> None:
-        """Ten times a second: bring streamed words to the journal, and news to those who watch."""
+        """Bring streamed words to the journal, and news to those who watch, in batches."""
         shown = (-1, -1)
         while True:
-            await asyncio.sleep(TICK_S)  # anyio's costs more, and this goes on for hours
-            self._look_for_stop()
+            with suppress(TimeoutError):
+                # anyio's costs more, and this goes on for hours.
+                async with asyncio.timeout(CLOCK_S):
+                    await self._has_news.wait()
+                    await asyncio.sleep(TICK_S)
+            self._has_news.clear()
             driver.flush()
             children.flush()
             for agent, text in kit.take_told().items():
@@ -475,6 +493,8 @@ class Turn:
             self._recorder.flush()
             if self.view.seq != self._synced:
                 self._unsynced.set()
+            if self._recorder.error is not None:  # it is tried again
+                self._has_news.set()
             news = (self.view.seq, int(time.time() - self.view.started_at))
             if news != shown:
                 shown = news

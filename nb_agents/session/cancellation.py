@@ -1,8 +1,9 @@
 """Cancelling a session from any process, by its files alone.
 
-Whoever runs the turn looks at ``stop.json`` ten times a second; what became of it is read from the
-turn's journal. The names are those of Amplifier's session manager; a request that
-comes while a step runs is never lost, because only those who ask write that file.
+Whoever runs the turn is sent a command, and a recipe looks at ``stop.json`` too before anything
+begins; what became of it is read from the turn's journal. The names are those of Amplifier's
+session manager; a request that comes while a step runs is never lost, because only those who ask
+write that file.
 
 Source: Amplifier's pull request "Add graceful cancellation support to recipe execution".
 """
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.errors import StorageError, UnknownSessionError, UserError
+from nb_agents.session.commands import send
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, find_session, session_root, turns_of
 from nb_agents.session.views import read_json, write_atomic
@@ -85,6 +87,8 @@ class SessionStore:
         hard = immediate or status is CancellationStatus.REQUESTED
         level = CancellationStatus.IMMEDIATE if hard else CancellationStatus.REQUESTED
         _write(turn, {"level": level.name.lower(), "source": source, "reason": reason})
+        if (request := read_stop(turn)) is not None:
+            send(turn, request)
         said = (
             "Stopping now: the work in hand is cut." if hard else "Stopping after the work in hand."
         )

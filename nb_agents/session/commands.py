@@ -107,7 +107,8 @@ def are_waiting(turn: TurnPaths) -> bool:
     Args:
         turn: Where it is.
     """
-    return bool(_waiting(turn.commands))
+    # Most runs are never asked for anything: then there is no directory, and nothing costs less.
+    return os.access(turn.commands, os.F_OK) and bool(_waiting(turn.commands))
 
 
 def take_commands(turn: TurnPaths) -> list[tuple[str, Command]]:

@@ -254,6 +254,13 @@ class JournalReader:
         self._path = path
         self._at = path.stat().st_size if from_end else 0
 
+    def has_news(self) -> bool:
+        """Whether anything has come since the last time."""
+        try:
+            return os.stat(self._path).st_size > self._at
+        except OSError:
+            return False
+
     def read(self) -> list[Event]:
         """Read what has come since the last time; a line that can't be read is left out."""
         with open(self._path, "rb") as file:

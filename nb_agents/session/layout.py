@@ -38,6 +38,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,7 +154,7 @@ class TurnPaths:
         """A stop that another process has asked for, as JSON."""
         return self.path / "stop.json"
 
-    @property
+    @cached_property  # it is asked for ten times a second
     def commands(self) -> Path:
         """What other processes ask of the writer: a file each, there until it is taken."""
         return self.path / "commands"

@@ -182,6 +182,10 @@ class Offer:
 
     # Who answers -------------------------------------------------------------------------------
 
+    def is_asked(self) -> bool:
+        """Whether calls, or stops of calls, wait to be taken."""
+        return bool(self._waiting(_CALL, _STOP))
+
     def take_calls(self) -> list[tuple[str, CallAsked]]:
         """Take the calls that are asked for, oldest first; one that can't be read is left out."""
         return self._take(_CALL, _ASKED)
@@ -208,14 +212,14 @@ class Offer:
                 taken.append((path.stem, read))
         return taken
 
-    def _waiting(self, kind: str) -> list[Path]:
+    def _waiting(self, *kinds: str) -> list[Path]:
         try:
             names = os.listdir(self._path)
         except OSError:
             return []
         # What is written aside begins with a dot.
         return [
-            self._path / each for each in sorted(names) if each[0] != "." and each.endswith(kind)
+            self._path / each for each in sorted(names) if each[0] != "." and each.endswith(kinds)
         ]
 
     def _read(self, path: Path, form: TypeAdapter[T]) -> T | None:

@@ -99,6 +99,7 @@ class RunTools:
         functions: Functions of the notebook, here or elsewhere, for all agents.
         notice: Takes what a person should know, in a sentence.
         ask: Asks a person whether a call may be made.
+        wake: Told, from any thread, when a running tool has written something.
     """
 
     def __init__(
@@ -107,11 +108,13 @@ class RunTools:
         functions: Sequence[Callable[..., Any] | OfferedFunction],
         notice: Callable[[str], None],
         ask: Ask,
+        wake: Callable[[], None],
     ) -> None:
         self._places = places
         self._functions = functions
         self._notice = notice
         self._ask = ask
+        self._wake = wake
         self._told: dict[str, list[str]] = {}
         self._tools: dict[str, AgentTools] = {}
         self._opening: dict[str, anyio.Lock] = {}
@@ -221,6 +224,7 @@ class RunTools:
     def _tell(self, agent: str, text: str) -> None:
         # A recipe's agent works in steps.
         self._told.setdefault(current_call().agent or agent, []).append(text)
+        self._wake()
 
     def take_told(self) -> dict[str, str]:
         """Give the last of what running tools wrote since the last time.

@@ -129,6 +129,15 @@ def test_a_part_that_starts_anew_keeps_the_words_of_the_first() -> None:
     assert "".join(e.text for e in gathered.take()) == "first second"
 
 
+def test_words_are_counted_as_a_person_reads_them() -> None:
+    gathered = Draft("a", 1)
+    gathered.add(PartStartEvent(index=0, part=TextPart("I have")))
+    gathered.add(PartDeltaEvent(index=0, delta=TextPartDelta(" it.")))
+    answer = ToolCallPart("new_answer", '{ "content" : "Redis is')
+    gathered.add(PartStartEvent(index=1, part=answer))
+    assert gathered.words == 5
+
+
 def test_a_reply_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_buffer, "MAX_REPLY_CHARS", 10)
     gathered = Draft("a", 1)

@@ -37,14 +37,15 @@ def team(url: str, count: int) -> dict[str, Any]:
 
 
 @contextmanager
-def live_team(url: str, count: int) -> Iterator[Run]:
-    """Give a run whose panel's state is drawn as often as in a notebook; stopped at the end."""
+def live_team(url: str, count: int, *, is_shown: bool = True) -> Iterator[Run]:
+    """Give a run, its panel's state drawn as often as in a notebook; stopped at the end."""
     spec = TeamSpec.model_validate(team(url, count))
     with TemporaryDirectory() as root:
         run = nb_agents.start(
             "Write at length.", config=spec, options=RunOptions(session_root=Path(root))
         )
-        run.subscribe(lambda view: panel_state(view, run.id, time.time()))
+        if is_shown:
+            run.subscribe(lambda view: panel_state(view, run.id, time.time()))
         try:
             yield run
         finally:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.story import Story, agent, demo_team, server_team
+from tests.kernel.driver import Kernel
 from tests.model_server import ModelServer
 
 SAYS = "I compare the three stores by their cold reads and by what they cost. " * 20
+PANELS = 20
 TASK = "Compare three ways to cache embeddings"
 EVIL = "Say <img src=x onerror=alert(1)><script>alert(2)</script>"
 RECIPE = """
@@ -69,25 +72,44 @@ def shoot(story: Story, where: Path, name: str) -> None:
         story.page.screenshot(where / f"{name}-{short}.png")
 
 
-def test_live_runs_are_counted_and_stopped_from_the_toolbar(
+@pytest.mark.timeout(180)
+def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_toolbar(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
-    story.open()
+    page = story.page.page
+    server.script("slow", agent("Redis is simplest.", SAYS))
+    server.hold(30, "slow")
+    option = story.team(server_team(server, critic="slow"))
+    story.open(*(f"%%agents {option}\n{TASK}, part {n}" for n in range(1, PANELS + 1)))
     expect(status_item(story)).to_be_hidden()
     expect(stop_button(story)).to_be_hidden()
-    i = live_run(story, server)
-    expect(status_item(story)).to_have_text("1 run")
-    expect(stop_button(story)).to_have_text("Stop 1 run")
-    shoot(story, artifacts, "page-running")
-    stop_button(story).click()
-    expect(story.chip(i)).to_have_text(re.compile("Stopping"))
-    expect(stop_button(story)).to_have_text("Stop 1 run now")
-    stop_button(story).click()
-    story.wait_card(i, "stopped")
-    assert story.metadata()["receipt"]["source"] == "widget"
-    expect(status_item(story)).to_be_hidden()
+    story.page.command("notebook:run-all-cells")
+    expect(status_item(story)).to_have_text(f"{PANELS} runs")
+    with Kernel(cwd=story.folder) as other:
+        assert other.run("%load_ext nb_agents").status == "ok"
+        assert other.run(f"%%agents {option}\nElsewhere").status == "ok"
+        expect(status_item(story)).to_have_text(f"{PANELS + 1} runs")
+        expect(stop_button(story)).to_have_text(f"Stop {PANELS + 1} runs")
+        chips = page.locator(".jp-OutputArea .nba header .chip")
+        expect(chips).to_have_text(["running"] * PANELS)
+        expect(page.locator(".jp-OutputArea .nba .caret:visible")).to_have_count(PANELS)
+        page.set_viewport_size({"width": 1280, "height": 5200})  # for the picture
+        status_item(story).click()
+        expect(sidebar(story).locator(".session", has_text="Elsewhere")).to_contain_text("running")
+        shoot(story, artifacts, "page-running")
+        page.set_viewport_size({"width": 1280, "height": 900})
+        stop_button(story).click()
+        expect(chips).to_have_text([re.compile("Stopping")] * PANELS)
+        expect(stop_button(story)).to_have_text(f"Stop {PANELS + 1} runs now")
+        stop_button(story).click()
+        for i in range(1, PANELS + 1):
+            story.wait_card(i, "stopped")
+        expect(status_item(story)).to_be_hidden()
     expect(stop_button(story)).to_be_hidden()
-    expect(toast(story)).to_have_count(0)
+    ended = [story.metadata(session=i) for i in range(PANELS + 1)]
+    assert {each["receipt"]["source"] for each in ended} == {"widget"}
+    assert "Elsewhere" in [each["task"] for each in ended]
+    expect(toast(story)).to_have_count(1)  # only of the run that this page does not show
 
 
 def test_the_shortcuts_are_nobody_elses(story: Story) -> None:
@@ -187,18 +209,20 @@ def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Stor
     story.wait_card(i, "stopped")
     page.keyboard.press("Alt+Shift+A")
     session = row(story, story.sessions()[0].name)
-    session.get_by_role("button", name="Resume").click()
-    expect(session.locator("li")).to_have_count(2)
-    expect(status_item(story)).to_have_text("1 run")
-    expect(page.locator(".nba-tab .nba header .chip")).to_have_text("running")
-    page.keyboard.press("Alt+Shift+X")
-    expect(session.locator("summary .state")).to_have_text("stopped")
-
-    # On the card in a tab, which belongs to no notebook.
-    page.locator(".nba-tab:visible").get_by_role("button", name="Resume").click()
-    expect(session.locator("li")).to_have_count(3)
-    page.keyboard.press("Alt+Shift+X")
-    expect(session.locator("summary .state")).to_have_text("stopped")
+    ways: tuple[Callable[[], None], ...] = (
+        lambda: page.keyboard.press("Alt+Shift+R"),
+        lambda: session.get_by_role("button", name="Resume").click(),
+        # On the card in a tab, which belongs to no notebook.
+        lambda: page.locator(".nba-tab:visible").get_by_role("button", name="Resume").click(),
+    )
+    for number, resume in enumerate(ways, 2):
+        resume()
+        expect(session.locator("li")).to_have_count(number)
+        expect(status_item(story)).to_have_text("1 run")
+        expect(page.locator(".nba-tab:visible .nba header .chip")).to_have_text("running")
+        page.keyboard.press("Alt+Shift+X")
+        expect(session.locator("summary .state")).to_have_text("stopped")
+        assert story.events("turn_started", number)[0]["resumes"] == number - 1
 
     session.get_by_role("button", name="Continue…").click()
     page.locator(".jp-Dialog input").fill("And what does it cost?")
@@ -216,12 +240,12 @@ def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Stor
     page.locator(".jp-Dialog input").fill("caches")
     story.page.accept_dialog()
     session = row(story, "caches")
-    expect(session.locator("summary small")).to_contain_text("4 turns · ")
+    expect(session.locator("summary small")).to_contain_text("5 turns · ")
     with page.expect_download() as download:
         session.get_by_role("button", name="Export").click()
     assert download.value.suggested_filename == "caches.zip"
     names = zipfile.ZipFile(download.value.path()).namelist()
-    assert "caches/turn_4/events.jsonl" in names
+    assert "caches/turn_5/events.jsonl" in names
 
     session.get_by_role("button", name="Delete…").click()
     page.locator(".jp-Dialog").get_by_role("button", name="Cancel").click()

@@ -200,7 +200,7 @@ def test_a_server_that_never_answers_becomes_a_sentence(
     where = f"m: The server {_host(server.url)} "
     assert run.view.agents["a"].error in (
         f"{where}did not answer in time.",
-        f"{where}dropped the connection after 7 characters of its reply.",
+        f"{where}dropped the connection after 2 words of its reply.",
     )
     assert server.count() == TRIES
 
@@ -220,9 +220,9 @@ def test_a_connection_that_fails_names_the_server_and_what_to_look_at(
     server.script("m", Reply(text="one two three", drop_after=2))
     url = _url(server, kind)
     there = _host(url)
-    assert told(url) == (
-        f"The server {there} dropped the connection after 7 characters of its reply."
-    )
+    assert told(url) == (f"The server {there} dropped the connection after 2 words of its reply.")
+    server.script("m", Reply(text="one two three", drop_after=1))
+    assert told(url) == f"The server {there} dropped the connection after 1 word of its reply."
     server.stop()
     assert told(url) == (
         f"The server {there} refused the connection: is it running, and is that its port?"

@@ -100,7 +100,7 @@ async def everything(root: Path, policy: Any) -> AsyncIterator[list[Tool]]:
         }
     )
     places = ToolPlaces(session=root, kept=root / "kept", readable=[], secrets=[])
-    async with RunTools(places, [function, coroutine], lambda text: None, ask) as kit:
+    async with RunTools(places, [function, coroutine], lambda text: None, ask, lambda: None) as kit:
         opened = await kit.open("a", root / "w", keys)
         yield opened.with_files(Workspace(root / "w", {}, []).tools())
 

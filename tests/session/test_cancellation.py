@@ -206,6 +206,7 @@ def test_a_request_replaces_a_torn_file(run: Run, store: SessionStore) -> None:
 def test_sources_and_reasons_of_files_are_not_trusted(run: Run) -> None:
     text = f'{{"level": "immediate", "source": "kernel", "reason": "{"x" * 900}"}}'
     (run.path / "stop.json").write_text(text)
+    let_go(run, "one")
     finish(run)
     assert run.receipt.source == "api"
     assert len(run.receipt.reason) == 500

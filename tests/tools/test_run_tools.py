@@ -37,7 +37,7 @@ async def test_what_a_thread_tells_while_it_is_taken_comes_the_next_time(
         context.tell("early")
 
     places = ToolPlaces(tmp_path, tmp_path, (), ())
-    async with RunTools(places, [speak], pytest.fail, never) as tools:
+    async with RunTools(places, [speak], pytest.fail, never, lambda: None) as tools:
         [tool] = (await tools.open("a", tmp_path, ToolKeys())).others
         await tool.call({})
         assert tools.take_told() == {"a": "early"}
