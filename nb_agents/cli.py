@@ -25,6 +25,7 @@ from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import RunCancelled, RunFailed, UnknownRunError, UserError
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text
+from nb_agents.jupyter.sweep_verbs import stop_sweep
 from nb_agents.models.providers import report_on
 from nb_agents.options import RunOptions
 from nb_agents.receipt import total_cost
@@ -250,7 +251,11 @@ def stop(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Stop a run, wherever it lives."""
+    """Stop a run or a sweep, wherever it lives."""
+    if name and stop_sweep(name, session_root(root), now, reason, "cli"):
+        answer = {"changed": True, "status": "asked", "sweep": name}
+        _say(json.dumps(answer) if as_json else f"Sweep {name} is asked to stop.")
+        return
     run = _find(name, root)
     result = run.stop(now, agent, reason, source="cli")
     if as_json:

@@ -4,6 +4,7 @@
       sweep.json      what it is: source, task, team
       rows.jsonl      a line for each row that ended; the last of a row counts
       owner.lock      held by the process that works on it
+      commands/       what other processes ask of that one
       <row>/turn_1/   a session for each row
 
 The lines are there so that nobody has to open hundreds of sessions; a row without one is asked of
@@ -22,11 +23,14 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
+from nb_agents.cancel import StopRequest
 from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import SessionBusyError, StorageError
+from nb_agents.session.commands import send
+from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json
 
-__all__ = ["Manifest", "Outcome", "Result", "read_results", "sweeps_in"]
+__all__ = ["Manifest", "Outcome", "Result", "read_results", "stop_elsewhere", "sweeps_in"]
 
 Outcome = Literal["completed", "failed", "cancelled"]
 
@@ -155,3 +159,24 @@ def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
     return [
         (path, read_json(path / _ABOUT), is_held(FileLock(path / "owner.lock"))) for path in found
     ]
+
+
+def stop_elsewhere(root: Path, name: str, request: StopRequest) -> bool:
+    """Ask the process that works on a sweep to stop it.
+
+    Args:
+        root: The session root.
+        name: The sweep's.
+        request: What is asked; its level is that of all rows.
+
+    Returns:
+        Whether there is such a sweep, and a process that works on it.
+
+    Raises:
+        StorageError: The command can't be written.
+    """
+    live = (path for path, _, is_live in sweeps_in(root) if is_live and path.name == name)
+    path = next(live, None)
+    if path is not None:
+        send(TurnPaths(path), request)
+    return path is not None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from inspect import isawaitable
 from itertools import islice
@@ -26,13 +27,16 @@ from typing import Any, Literal
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
 from nb_agents.errors import UserError
+from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.receipt import total_cost
+from nb_agents.runs.disk_watch import watched
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of, result_of
+from nb_agents.session.commands import are_waiting, take_commands
 from nb_agents.session.history import load_turn
-from nb_agents.session.layout import turns_of
+from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.sweeps.manifest import Manifest, Outcome, Result
 from nb_agents.sweeps.source import Row
 from nb_agents.view import RunView
@@ -384,13 +388,15 @@ class Sweep:
     def _work(self) -> None:
         try:
             shown_at = -math.inf
-            while not self._is_finished():
-                self._begin_due()
-                if time.monotonic() - shown_at >= SHOW_S:
-                    self._publish()
-                    shown_at = time.monotonic()
-                with suppress(Empty):
-                    self._inbox.get(timeout=SHOW_S)()
+            asked = partial(are_waiting, TurnPaths(self.path))
+            with watched(asked, lambda: self._inbox.put(self._take_commands)):
+                while not self._is_finished():
+                    self._begin_due()
+                    if time.monotonic() - shown_at >= SHOW_S:
+                        self._publish()
+                        shown_at = time.monotonic()
+                    with suppress(Empty):
+                        self._inbox.get(timeout=SHOW_S)()
         finally:
             if self._scorers is not None:
                 self._scorers.shutdown()
@@ -399,6 +405,17 @@ class Sweep:
             self._manifest.close()
             self._publish()
             self.done.set_result(None)
+
+    def _take_commands(self) -> None:
+        """Do what other processes ask."""
+        for _, command in take_commands(TurnPaths(self.path)):
+            match command:
+                case StopRequest():
+                    self._take_stop(command)
+                case Pause():
+                    self._hold(True)
+                case Continue():
+                    self._hold(False)
 
     def _is_finished(self) -> bool:
         is_idle = not self._running and not self._scoring and self._inbox.empty()
@@ -471,7 +488,7 @@ class Sweep:
     def _take_stop(self, request: StopRequest) -> None:
         if self._stop is not None and request.level <= self._stop.level:
             return
-        self._stop = request
+        self._stop, self._asked = request, max(request.level, self._asked)
         now = request.level >= CancellationStatus.IMMEDIATE
         for run in self._running.values():
             run.stop(now, reason=request.reason, source=request.source)

@@ -273,6 +273,29 @@ def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptio
     assert sweep.wait(WAIT_S).status == "cancelled"
 
 
+def test_a_terminal_stops_a_sweep_of_another_process(options: RunOptions) -> None:
+    team, gate, _ = held()
+    sweep = nb_agents.map(rows(8), TASK, team, limit=2, options=options, name="ask")
+    gate.wait_reached(2)
+    argv = [
+        sys.executable,
+        "-m",
+        "nb_agents.cli",
+        "stop",
+        "ask",
+        "--now",
+        "--reason",
+        "seen enough",
+    ]
+    argv += ["--session-root", str(options.session_root)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.stdout.strip() == "Sweep ask is asked to stop."
+    view = sweep.wait(WAIT_S)
+    assert (view.status, view.reason) == ("cancelled", "seen enough")
+    again = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
+    assert "ask" in again.stderr
+
+
 def test_a_row_whose_process_died_before_its_first_line_is_begun_anew(options: RunOptions) -> None:
     sweep = nb_agents.map(rows(1), TASK, answering(), options=options)
     sweep.wait(WAIT_S)
