@@ -94,7 +94,9 @@ def test_a_second_tab_shows_the_run_and_can_stop_it(
 ) -> None:
     i = live_run(story, server)
     story.page.save()
-    with NotebookPage(lab, browser) as tab:
+    # Beside a page of the same profile, JupyterLab would first move this one to a new workspace.
+    assert browser.browser is not None
+    with browser.browser.new_context() as profile, NotebookPage(lab, profile) as tab:
         second = Story(tab, story.folder)
         tab.open_notebook(story.page.notebook)
         expect(second.row(i, "critic")).to_contain_text("writing")
