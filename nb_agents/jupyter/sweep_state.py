@@ -119,16 +119,18 @@ def sweep_chip(view: SweepView) -> str:
 
 def counts(view: SweepView) -> list[tuple[str, str]]:
     """Count the rows in words, each with its tone; what is none is left out."""
-    to_go = view.total - view.completed - view.failed - len(view.live)
+    # A row that failed and is tried again is in two of these: there it is below 0.
+    stopped = view.total - view.completed - view.failed - view.to_go - len(view.live)
     waits = "waits" if view.waiting == 1 else "wait"
     all_ = [
         (view.failed, "failed", "err"),
         (view.waiting, f"{waits} for you", "ing"),
         (len(view.live) - view.waiting, "at work", "run"),
         (view.completed, "done", "ok"),
-        (to_go, "not done", "cut") if view.is_over else (to_go, "to go", ""),
+        (stopped, "stopped", "cut"),
+        (view.to_go, "not begun" if view.is_over else "to go", ""),
     ]
-    return [(f"{number} {words}", tone) for number, words, tone in all_ if number]
+    return [(f"{number} {words}", tone) for number, words, tone in all_ if number > 0]
 
 
 def count(number: int) -> str:
@@ -137,7 +139,7 @@ def count(number: int) -> str:
 
 
 def spent(view: SweepView) -> str:
-    """Tokens and price of the rows that ended; "" before there are any."""
+    """Tokens and price so far; "" before there are any."""
     return numbers(view.tokens, view.cost)
 
 

@@ -79,14 +79,15 @@ class SweepView:
         status: How it stands; "completed" once each row has ended, be it failed.
         total: All rows.
         completed, failed: Rows that ended so.
-        tokens: Used by the rows that ended.
-        cost: US dollars of those, or None when a model's price is unknown.
+        tokens: Used so far.
+        cost: US dollars so far, or None when a model's price is unknown.
         elapsed_s: Seconds since this process began on it.
         left_s: Seconds to go, as far as can be told; None before the first row has ended.
         live: The rows that are worked on.
         failures: Some rows that failed.
         scores: Scores so far.
         reason: Why it stops, or stopped.
+        to_go: Rows that have not been begun by this process.
     """
 
     name: str
@@ -102,6 +103,7 @@ class SweepView:
     failures: tuple[Result, ...]
     scores: tuple[float, ...]
     reason: str = ""
+    to_go: int = 0
 
     @property
     def waiting(self) -> int:
@@ -515,22 +517,32 @@ class Sweep:
     def _look(self) -> SweepView:
         totals = self._totals
         elapsed_s = self._elapsed_s or time.monotonic() - self._began
-        left = len(self._waiting) + len(self._running)
+        live = tuple(LiveRow(name, run.id, run.view) for name, run in self._running.items())
+        tokens, cost = self._spent(live)
+        left = len(self._waiting) + len(live)
         return SweepView(
             self.name,
             self._status(),
             len(self.rows),
             totals.completed,
             len(totals.failures),
-            totals.tokens,
-            None if totals.unpriced else totals.cost,
+            tokens,
+            cost,
             elapsed_s,
             elapsed_s / self._ended * left if self._ended else None,
-            tuple(LiveRow(name, run.id, run.view) for name, run in self._running.items()),
+            live,
             tuple(islice(totals.failures.values(), MAX_FAILURES)),
             tuple(totals.scores.values()),
             self._stop.reason if self._stop else "",
+            len(self._waiting),
         )
+
+    def _spent(self, live: Sequence[LiveRow]) -> tuple[int, float | None]:
+        """Sum the tokens and costs of all rows; what a resumed one used before is in the totals."""
+        totals = self._totals
+        tokens = totals.tokens + sum(_tokens(row.view) for row in live)
+        costs = [None if totals.unpriced else totals.cost, *(total_cost(row.view) for row in live)]
+        return tokens, _sum(costs)
 
     def _status(self) -> SweepStatus:
         if self._elapsed_s is not None:
@@ -546,7 +558,7 @@ async def _awaited(made: Any) -> Any:
 
 
 def _result(name: str, view: RunView, path: Path) -> Result:
-    """Say how a row's turn ended."""
+    """Say how a row's turn ended, and what all turns of its session used."""
     status: Outcome = "cancelled"
     error = ""
     if view.status == "completed":
@@ -554,12 +566,31 @@ def _result(name: str, view: RunView, path: Path) -> Result:
     elif view.status == "failed":
         reasons = failure_of(name, view, path).reasons
         status, error = "failed", "; ".join(f"{who}: {why}" for who, why in reasons.items())
+    views = [*_earlier(path), view]
     return Result(
         name,
         status,
         result_of(view),
         error,
-        sum(agent.tokens for agent in view.agents.values()),
-        total_cost(view),
+        sum(map(_tokens, views)),
+        _sum(list(map(total_cost, views))),
         round((view.ended_at or view.started_at) - view.started_at, 3),
     )
+
+
+def _earlier(path: Path) -> list[RunView]:
+    """Give the turns of a session before this one."""
+    views = list[RunView]()
+    for turn in turns_of(path.parent):
+        with suppress(UserError):
+            if turn.path != path:
+                views.append(load_turn(turn).view)
+    return views
+
+
+def _tokens(view: RunView) -> int:
+    return sum(agent.tokens for agent in view.agents.values())
+
+
+def _sum(costs: Sequence[float | None]) -> float | None:
+    return None if None in costs else sum(cost or 0.0 for cost in costs)

@@ -60,6 +60,10 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     expect(opened.locator(".says")).to_contain_text("I look at the question")
     assert overflows(panel) == []
     shoot(story, artifacts, "sweep-open", i)
+    page.set_viewport_size({"width": 860, "height": 1500})
+    assert overflows(panel) == []
+    story.page.screenshot(artifacts / "sweep-narrow.png", i)
+    page.set_viewport_size({"width": 1280, "height": 1500})
     opened.get_by_role("button", name="Stop", exact=True).click()
     expect(opened.locator("header .chip")).to_contain_text("Stopping…")
     opened.get_by_role("button", name="Stop now").click()

@@ -21,9 +21,10 @@ from nb_agents import events as ev
 from nb_agents.jupyter import formatters, sweep_panel
 from nb_agents.jupyter.sweep_card import MAX_TABLE, sweep_bundle
 from nb_agents.jupyter.sweep_state import MAX_FAILURES, MAX_LIVE, OpenedRow, sweep_state
+from nb_agents.runs import registry
 from nb_agents.sweeps.manifest import Result
 from nb_agents.sweeps.sweep import LiveRow, Sweep, SweepView
-from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.view import RunView
 from tests.jupyter.recipe_views import asked, began, recipe, wrote
 from tests.jupyter.test_cards import EVIL, STOPPED, Page, turn
@@ -74,15 +75,22 @@ def failures(count: int, why: str = "no key") -> tuple[Result, ...]:
 
 
 def test_the_rows_are_counted_by_how_they_stand_with_those_that_need_a_person_first() -> None:
-    state = drawn(completed=20, failed=2, live=live(WRITING, WAITING))
+    state = drawn(completed=20, failed=2, live=live(WRITING, WAITING), to_go=75)
     assert [each["text"] for each in state["counts"]] == [
         "2 failed",
         "1 waits for you",
         "1 at work",
         "20 done",
-        "76 to go",
+        "1 stopped",
+        "75 to go",
     ]
     assert (state["round"], state["fraction"]) == ("22 of 100 rows", 0.22)
+
+
+def test_a_row_that_failed_and_is_tried_again_makes_no_count_negative() -> None:
+    state = drawn(total=3, completed=1, failed=1, live=live(WRITING), to_go=1)
+    texts = [each["text"] for each in state["counts"]]
+    assert texts == ["1 failed", "1 at work", "1 done", "1 to go"]
 
 
 def test_the_meter_tells_the_time_to_go_what_was_used_and_the_score() -> None:
@@ -328,6 +336,26 @@ def test_a_page_stops_one_row_and_the_card_of_the_open_row_stays(
     assert sweep.status == "running"
 
 
+def test_what_rows_at_work_have_used_is_counted_and_once_when_they_are_resumed(
+    tmp_path: Path,
+) -> None:
+    gate, used = Gate(), []
+    turns = Turn(calls=(Call("list_files"),)), replace(Answer("So."), gate=gate)
+    options = RunOptions(session_root=tmp_path)
+    for begun in (0, 1):
+        team = scripted_team(a=ScriptedModel(*turns[begun:]))
+        sweep = nb_agents.map([{"q": "one"}], "Answer: {{q}}", team, name="s", options=options)
+        gate.wait_reached(begun + 1)
+        shown: list[SweepView] = []
+        sweep.subscribe(shown.append)
+        wait_until(lambda: shown and shown[-1].live)  # noqa: B023
+        used.append(shown[-1].tokens)
+        sweep.stop(now=True)
+        used.append(sweep.wait(WAIT_S).tokens)
+    assert used == [used[0]] * 4
+    assert used[0] > 0
+
+
 def test_a_page_holds_all_rows_and_lets_them_go_on(sweep: Sweep, outputs: list[Outputs]) -> None:
     sweep_panel.show_sweep(sweep)
     (out,) = outputs
@@ -352,7 +380,7 @@ def test_a_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: lis
     out.ask({"type": "open", "row": ""})
     out.ask({"type": "hold", "pause": False})  # would begin another sweep
     assert out.state is end
-    assert sweep.is_over
+    assert sweep.name not in [group.name for group in registry.groups()]
 
 
 @pytest.mark.parametrize(
@@ -394,7 +422,7 @@ def test_a_sweep_at_the_end_of_a_cell_shows_its_panel_and_its_view_a_table(
     formatters.register(ip)
     assert ip.display_formatter.format(sweep) == ({}, {})
     assert len(outputs) == 1
-    made, _ = ip.display_formatter.format(view(completed=3, scores=(1.0,)))
+    made, _ = ip.display_formatter.format(view(completed=3, scores=(1.0,), to_go=97))
     assert "3 done, 97 to go" in made["text/html"]
     formatters.unregister(ip)
     assert "text/html" not in ip.display_formatter.format(sweep.view)[0]
