@@ -272,7 +272,18 @@ def wait_ended(run: Run, watch: Watch, under: set[int]) -> None:
 def files(watch: Watch, nodes: set[int]) -> dict[Path, int]:
     """When each file of these agents was last written."""
     places = [watch.place(node) for node in nodes & set(watch.born)]
-    return {path: path.stat().st_mtime_ns for place in places for path in place.rglob("*")}
+
+    def found() -> tuple[dict[Path, int]] | None:
+        try:
+            files = [path for place in places for path in place.rglob("*")]
+            when = {path: path.stat().st_mtime_ns for path in files}
+        except FileNotFoundError:
+            return None
+        return (when,) if all(place.is_dir() for place in places) else None
+
+    # Where the whole run was stopped, its end moves the workspaces at this very moment.
+    when: dict[Path, int] = wait_until(found, WAIT_S, "files that hold still")[0]
+    return when
 
 
 def check(run: Run, tree: Tree, watch: Watch, under: set[int], silent_from: int) -> None:
