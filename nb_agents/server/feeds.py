@@ -7,13 +7,13 @@ turn cost its disk and its fold once, and what nobody watches costs nothing.
 from __future__ import annotations
 
 import time
+from asyncio import to_thread
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio import to_thread
 
 from nb_agents.events import TurnStarted
 from nb_agents.fold import fold
@@ -54,7 +54,7 @@ class Feed:
         """Read what has come, unless that was done a moment ago."""
         async with self._reading:
             if self.is_live and time.monotonic() - self._read_at >= POLL_S:
-                await to_thread.run_sync(self._read)
+                await to_thread(self._read)
                 self._read_at = time.monotonic()
 
     def _read(self) -> None:

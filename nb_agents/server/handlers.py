@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from asyncio import to_thread  # anyio's threads would outlive a server that is told to end
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -17,7 +18,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar, cast
 
 import anyio
-from anyio import to_thread
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from pydantic import BaseModel, ValidationError
@@ -175,13 +175,13 @@ class Runs(_Handler):
 
     @_allowed("read")
     async def get(self) -> None:
-        live = await to_thread.run_sync(self.places.live)
+        live = await to_thread(self.places.live)
         self.reply([await self._told(turn) for turn in live])
 
     @_allowed("execute")
     async def post(self) -> None:
         body = self.body(Start)
-        self.reply_begun(await to_thread.run_sync(self._start, body))
+        self.reply_begun(await to_thread(self._start, body))
 
     def _start(self, body: Start) -> Run:
         folder = self.places.folder(body.folder)
@@ -206,8 +206,8 @@ class OneRun(_Handler):
 
     @_allowed("read")
     async def get(self, name: str, number: str | None = None) -> None:
-        paths = await to_thread.run_sync(self.turn, name, number)
-        turn = await to_thread.run_sync(load_turn, paths)
+        paths = await to_thread(self.turn, name, number)
+        turn = await to_thread(load_turn, paths)
         told = _told(self.places.name(paths.path), turn.view, turn.is_live)
         self.reply({**told, "receipt": asdict(receipt(turn.view, str(paths.path)))})
 
@@ -218,9 +218,9 @@ class Command(_Handler):
     @_allowed("execute")
     async def post(self, name: str, action: str) -> None:
         body = self.body(BODIES[action])
-        paths = await to_thread.run_sync(self.turn, name)
+        paths = await to_thread(self.turn, name)
         # In a thread: it waits a moment for the writer's answer.
-        code, reply = await to_thread.run_sync(_ask, paths, action, body)
+        code, reply = await to_thread(_ask, paths, action, body)
         if isinstance(reply, Run):
             self.reply_begun(reply)
             return
@@ -264,7 +264,7 @@ class Sessions(_Handler):
         folders = dict.fromkeys(self.get_query_arguments("folder"))
         if len(folders) > MAX_FOLDERS:
             raise web.HTTPError(400, f"At most {MAX_FOLDERS} folders are looked at.")
-        self.reply(await to_thread.run_sync(self._list, folders))
+        self.reply(await to_thread(self._list, folders))
 
     def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
         roots = self.places.session_roots(*folders)
@@ -276,13 +276,13 @@ class OneSession(_Handler):
 
     @_allowed("read")
     async def get(self, name: str) -> None:
-        path = await to_thread.run_sync(self.places.session, name)
-        self.reply(await to_thread.run_sync(_session, self.places, path))
+        path = await to_thread(self.places.session, name)
+        self.reply(await to_thread(_session, self.places, path))
 
     @_allowed("execute")
     async def delete(self, name: str) -> None:
-        path = await to_thread.run_sync(self.places.session, name)
-        await to_thread.run_sync(delete_session, path)
+        path = await to_thread(self.places.session, name)
+        await to_thread(delete_session, path)
         self.set_status(204)
         self.finish()
 
@@ -293,8 +293,8 @@ class ContinueSession(_Handler):
     @_allowed("execute")
     async def post(self, name: str) -> None:
         body = self.body(Continue)
-        path = await to_thread.run_sync(self.places.session, name)
-        self.reply_begun(await to_thread.run_sync(continue_session, path, body.task))
+        path = await to_thread(self.places.session, name)
+        self.reply_begun(await to_thread(continue_session, path, body.task))
 
 
 class RenameSession(_Handler):
@@ -303,8 +303,8 @@ class RenameSession(_Handler):
     @_allowed("execute")
     async def post(self, name: str) -> None:
         body = self.body(Rename)
-        path = await to_thread.run_sync(self.places.session, name)
-        renamed = await to_thread.run_sync(rename_session, path, body.name)
+        path = await to_thread(self.places.session, name)
+        renamed = await to_thread(rename_session, path, body.name)
         self.reply({"id": self.places.name(renamed), "session": renamed.name})
 
 
@@ -313,15 +313,15 @@ class ExportSession(_Handler):
 
     @_allowed("read")
     async def get(self, name: str) -> None:
-        path = await to_thread.run_sync(self.places.session, name)
+        path = await to_thread(self.places.session, name)
         with TemporaryDirectory(prefix="nb-agents-") as folder:
             zipped = Path(folder, "session.zip")
-            await to_thread.run_sync(export_session, path, zipped)
+            await to_thread(export_session, path, zipped)
             self.set_header("Content-Type", "application/zip")
             self.set_attachment_header(f"{path.name}.zip")
             with suppress(StreamClosedError):  # who asked for it has gone
-                async with await anyio.open_file(zipped, "rb") as file:
-                    while part := await file.read(EXPORT_PART):
+                with await to_thread(zipped.open, "rb") as file:
+                    while part := await to_thread(file.read, EXPORT_PART):
                         self.write(part)
                         await self.flush()
                 self.finish(set_content_type="application/zip")
@@ -426,7 +426,7 @@ class Events(_Stream):
 
     @_allowed("read")
     async def get(self, name: str) -> None:
-        paths = await to_thread.run_sync(self.turn, name)
+        paths = await to_thread(self.turn, name)
         if not paths.journal.is_file():  # another program's turn
             raise UnknownNameError(name)
         try:
@@ -442,7 +442,7 @@ class Events(_Stream):
             await feed.read()
             is_live = feed.is_live
             with suppress(FileNotFoundError):  # somebody has deleted it meanwhile
-                while feed.view.seq > seen and (events := await to_thread.run_sync(reader.read)):
+                while feed.view.seq > seen and (events := await to_thread(reader.read)):
                     for event in events:
                         seen = max(seen, event.seq)
                         if event.seq > after:
@@ -464,13 +464,13 @@ class Views(_Stream):
     @_allowed("read")
     async def get(self, name: str = "", number: str | None = None) -> None:
         if name:
-            paths = await to_thread.run_sync(self.turn, name, number)
+            paths = await to_thread(self.turn, name, number)
             await self.stream(self._messages({self.places.name(paths.path): paths}))
             return
         names = dict.fromkeys(self.get_query_arguments("id"))
         if len(names) > MAX_WATCHED:
             raise web.HTTPError(400, f"At most {MAX_WATCHED} turns are shown in one stream.")
-        known, unknown = await to_thread.run_sync(self._found, names)
+        known, unknown = await to_thread(self._found, names)
         await self.stream(self._messages(known, unknown))
 
     def _found(self, names: dict[str, None]) -> tuple[dict[str, TurnPaths], list[str]]:
@@ -503,7 +503,7 @@ class Views(_Stream):
         await feed.read()
         if not feed.is_live:
             try:
-                card = await to_thread.run_sync(card_of, feed.paths)
+                card = await to_thread(card_of, feed.paths)
             except FileNotFoundError:  # somebody has deleted it meanwhile
                 yield _message("unknown", {"id": name})
                 return

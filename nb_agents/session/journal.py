@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import json
 import os
+from asyncio import to_thread  # anyio's threads would outlive a kernel that is told to end
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 from pydantic import ValidationError
 
 from nb_agents.disk.directory import read_file
@@ -229,7 +229,7 @@ async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
     is_live = True
     while True:
         try:
-            while events := await to_thread.run_sync(reader.read):
+            while events := await to_thread(reader.read):
                 for event in events:
                     yield event
         except FileNotFoundError:
@@ -239,7 +239,7 @@ async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
             return
         await anyio.sleep(POLL_S)
         # Whatever its writer wrote last is read once more after it has let go.
-        is_live = await to_thread.run_sync(paths.is_live)
+        is_live = await to_thread(paths.is_live)
 
 
 class JournalReader:

@@ -17,7 +17,7 @@ from nb_agents.jupyter.cards import TURN_MIME
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Gate, ScriptedModel, Vote
-from tests.server.conftest import JupyterServer
+from tests.server.conftest import JupyterServer, jupyter_server
 from tests.team_kit import WAIT_S, finish, start
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -92,6 +92,17 @@ def test_who_closes_a_stream_stops_nothing(jupyter: JupyterServer, held: Run, ga
             next(messages)
     gate.open()
     assert finish(held).status == "completed"
+
+
+@pytest.mark.parametrize("part", ["events", "view"])
+def test_a_server_ends_when_it_is_told_to_while_somebody_listens(tmp_path: Path, part: str) -> None:
+    with jupyter_server(tmp_path) as server:
+        turn = over(server.sessions).path
+        lock = TurnPaths(turn).lock()
+        with lock, server.stream(f"runs/{server.name(turn)}/{part}") as messages:
+            next(messages)
+            server.process.terminate()
+            assert server.process.wait(WAIT_S) == 0
 
 
 @pytest.mark.parametrize("part", ["events", "view"])
