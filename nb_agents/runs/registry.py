@@ -66,6 +66,7 @@ __all__ = [
     "start",
     "stop",
     "stop_all",
+    "team_for",
 ]
 
 SHUTDOWN_S = 2.0
@@ -147,7 +148,7 @@ def start(
         run.stop(reason="wrong path")
     """
     task, options = _task(task, recipe), options or RunOptions()
-    spec, notices = _team(config, options.skip_unsupported)
+    spec, notices = team_for(config, options.skip_unsupported)
     if is_detached(options, spec):
         begun = begin_detached(
             "start",
@@ -334,10 +335,19 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
     return spec.without_unsupported(), (f"Skipped, not supported here: {named}",)
 
 
-def _team(
+def team_for(
     config: str | os.PathLike[str] | TeamSpec | None, skip_unsupported: bool
 ) -> tuple[TeamSpec, tuple[str, ...]]:
-    """Give the team that can start, and what a person should know of it."""
+    """Give the team that can start, and what a person should know of it.
+
+    Args:
+        config: As for `start`.
+        skip_unsupported: Whether agents that can't run here are left out.
+
+    Raises:
+        ConfigError: The team can't be used.
+        MissingKeyError: A provider's key is not set.
+    """
     spec, notices = _demo_team() if config is None else _own_team(config)
     if skip_unsupported:
         spec, skipped = _skipping(spec)

@@ -90,13 +90,13 @@ class Manifest:
             self._lock.acquire(timeout=PROBE_S * 2)
             (path / _ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
             self._file = (path / _ROWS).open("a+", encoding="utf-8", newline="\n")
+            self.results = read_results(path)
+            self._mend()
         except Timeout:
             raise SessionBusyError(path.name, "another sweep") from None
         except OSError as exc:
             self._lock.release()
             raise StorageError(str(path), exc.strerror or str(exc)) from None
-        self.results = read_results(path)
-        self._mend()
 
     def add(self, result: Result) -> None:
         """Note how a row ended.

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from nb_agents.errors import TaskError, UserError
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
 from nb_agents.recipes.template import render, variables
-from nb_agents.runs.registry import start
+from nb_agents.runs.registry import start, team_for
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
+from nb_agents.runs.turn_spec import checked_functions
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import session_root, turns_of
-from nb_agents.sweeps.manifest import Manifest
 from nb_agents.sweeps.source import Row, read_rows, source_name
-from nb_agents.sweeps.sweep import Score, Sweep
+from nb_agents.sweeps.sweep import Score, Sweep, SweepSpec
 
 __all__ = ["DEFAULT_LIMIT", "map"]
 
@@ -74,7 +73,8 @@ def map(
         The sweep, at once.
 
     Raises:
-        UserError: The source can't be read, or the task names a column that it lacks.
+        UserError: The source can't be read, the task names a column that it lacks, or the team,
+            the recipe or a tool can't be used.
         SessionBusyError: The sweep is being worked on already.
 
     Example:
@@ -91,6 +91,8 @@ def map(
     rows = read_rows(source)
     _check_columns(task, rows)
     options = options or RunOptions()
+    team, _ = team_for(config, options.skip_unsupported)
+    read = Recipe.from_file(recipe) if isinstance(recipe, str | os.PathLike) else recipe
     about = {
         "source": source_name(source),
         "task": task,
@@ -99,63 +101,30 @@ def map(
         "rows": len(rows),
     }
     path = session_root(options.session_root) / (_own_name(name) or _made_name(about, rows))
-    text = partial(_task, task)
+    functions, options = checked_functions(tools), replace(options, session_root=path)
+
+    def begin(row: Row) -> Run:
+        if _has_begun(path / row.name):
+            return resume(row.name, team, tools=functions, options=options)
+        context = None if read is None else row.values
+        asked = render(task, row.values)
+        return start(
+            asked, team, row.name, recipe=read, context=context, tools=functions, options=options
+        )
+
     return Sweep(
-        Manifest(path, about),
-        rows,
-        _Begin(text, config, recipe, tools, replace(options, session_root=path)),
-        lambda: map(
-            [row.values for row in rows],
-            task,
-            config,
-            recipe=recipe,
-            name=path.name,
+        SweepSpec(
+            path,
+            about,
+            rows,
+            begin,
             limit=limit,
             max_cost=max_cost,
             score=score,
-            tools=tools,
-            options=options,
-        ),
-        limit=limit,
-        max_cost=max_cost,
-        score=score,
-        task=text,
-        retry_failed=retry_failed,
-    )
-
-
-def _task(template: str, row: Row) -> str:
-    return render(template, row.values)
-
-
-class _Begin:
-    """Starts a row's run, or resumes it."""
-
-    def __init__(
-        self,
-        task: Callable[[Row], str],
-        config: str | os.PathLike[str] | TeamSpec | None,
-        recipe: str | os.PathLike[str] | Recipe | None,
-        tools: Sequence[Callable[..., Any]],
-        options: RunOptions,
-    ) -> None:
-        if isinstance(config, str | os.PathLike):
-            config = TeamSpec.from_file(config)  # once, and not for each row
-        self._config = config
-        self._task, self._recipe, self._tools, self._options = task, recipe, tools, options
-
-    def __call__(self, row: Row) -> Run:
-        if _has_begun(Path(self._options.session_root or ".") / row.name):
-            return resume(row.name, self._config, tools=self._tools, options=self._options)
-        return start(
-            self._task(row),
-            self._config,
-            row.name,
-            recipe=self._recipe,
-            context=row.values if self._recipe is not None else None,
-            tools=self._tools,
-            options=self._options,
+            task=lambda row: render(task, row.values),
+            retry_failed=retry_failed,
         )
+    )
 
 
 def _has_begun(session: Path) -> bool:

@@ -25,7 +25,13 @@ from statistics import fmean, stdev
 from threading import Thread
 from typing import Any, Literal
 
-from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
+from nb_agents.cancel import (
+    AgentStopped,
+    CancellationStatus,
+    StopRequest,
+    StopResult,
+    StopSource,
+)
 from nb_agents.errors import UserError
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.receipt import total_cost
@@ -41,7 +47,16 @@ from nb_agents.sweeps.manifest import Manifest, Outcome, Result
 from nb_agents.sweeps.source import Row
 from nb_agents.view import RunView
 
-__all__ = ["LiveRow", "Score", "Sweep", "SweepStatus", "SweepView"]
+__all__ = [
+    "LiveRow",
+    "Score",
+    "Sweep",
+    "SweepSpec",
+    "SweepStatus",
+    "SweepView",
+    "Totals",
+    "over_budget",
+]
 
 logger = logging.getLogger("nb_agents")
 
@@ -124,8 +139,17 @@ class SweepView:
 
 
 @dataclass
-class _Totals:
-    """What the rows that ended come to; kept up, so that a view costs the same for any number."""
+class Totals:
+    """What the rows that ended come to; kept up, so that a view costs the same for any number.
+
+    Attributes:
+        completed: Rows.
+        tokens: Used by all rows that ended, however.
+        cost: US dollars of those whose price is known.
+        unpriced: How many have a price that is not known.
+        failures: Rows that failed, by name.
+        scores: Scores, by row.
+    """
 
     completed: int = 0
     tokens: int = 0
@@ -152,18 +176,53 @@ class _Totals:
         self.unpriced += sign * (result.cost is None)
 
 
-class Sweep:
-    """Many rows at work. Made by `nb_agents.map`; all methods may be called from any thread.
+def over_budget(totals: Totals, max_cost: float | None) -> str:
+    """Say why no more may be spent, or "".
 
     Args:
-        manifest: Where it is kept.
+        totals: What has been.
+        max_cost: US dollars; None has no limit.
+    """
+    if max_cost is None:
+        return ""
+    if totals.unpriced:
+        return "a model's price is unknown, so that max_cost can't be kept"
+    is_spent = totals.cost >= max_cost
+    return f"max_cost of {max_cost:g} US dollars is reached" if is_spent else ""
+
+
+@dataclass(frozen=True)
+class SweepSpec:
+    """What a sweep is to do.
+
+    Attributes:
+        path: Its directory.
+        about: What it is, for who lists sweeps.
         rows: All rows.
         begin: Starts or resumes a row's run.
-        again: Makes a sweep that goes on with this one's missing rows.
         limit: How many rows are worked on at a time.
         max_cost: US dollars after which no row begins; None has no limit.
         score: Given a task and its answer, gives a number.
         task: Gives a row's task.
+        retry_failed: Whether rows that failed before are tried again.
+    """
+
+    path: Path
+    about: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    begin: Callable[[Row], Run]
+    limit: int
+    max_cost: float | None = None
+    score: Score | None = None
+    task: Callable[[Row], str] = lambda row: ""
+    retry_failed: bool = False
+
+
+class Sweep:
+    """Many rows at work. Made by `nb_agents.map`; all methods may be called from any thread.
+
+    Args:
+        spec: What it is to do.
 
     Attributes:
         rows: As given.
@@ -171,32 +230,20 @@ class Sweep:
         done: Resolved when nothing is worked on any more.
     """
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        rows: Sequence[Row],
-        begin: Callable[[Row], Run],
-        again: Callable[[], Sweep],
-        *,
-        limit: int,
-        max_cost: float | None = None,
-        score: Score | None = None,
-        task: Callable[[Row], str] = lambda row: "",
-        retry_failed: bool = False,
-    ) -> None:
-        self.rows = tuple(rows)
-        self.path = manifest.path
+    def __init__(self, spec: SweepSpec) -> None:
+        self.rows, self.path = spec.rows, spec.path
         self.done = Future[None]()
-        self._manifest, self._begin_row, self._again = manifest, begin, again
-        self._limit, self._max_cost, self._score, self._task = limit, max_cost, score, task
-        over = ("completed",) if retry_failed else ("completed", "failed")
-        self._totals = _Totals()
+        self._spec, self._manifest = spec, Manifest(spec.path, spec.about)
+        self._totals = Totals()
         self._waiting = deque[Row]()
+        over = ("completed",) if spec.retry_failed else ("completed", "failed")
         for row in self.rows:
-            result = manifest.results.get(row.name)
+            result = self._manifest.results.get(row.name)
+            is_over = result is not None and result.status in over
             if result is not None:
-                self._totals.put(result, None)
-            if result is None or result.status not in over:
+                # One that is done again counts by what it has cost alone.
+                self._totals.put(result if is_over else replace(result, status="cancelled"), None)
+            if not is_over:
                 self._waiting.append(row)
         self._by_name = {row.name: row for row in self.rows}
         self._running: dict[str, Run] = {}
@@ -207,7 +254,7 @@ class Sweep:
         self._elapsed_s: float | None = None
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
-        self._scorers = ThreadPoolExecutor(limit, "nb_agents score") if score else None
+        self._scorers = ThreadPoolExecutor(spec.limit, "nb_agents score") if spec.score else None
         self._scoring = 0
         self.view = self._look()
         self._leave = join(self)
@@ -367,7 +414,7 @@ class Sweep:
         if not self.is_over:
             self._inbox.put(lambda: self._hold(False))
             return self
-        return self._again()
+        return Sweep(replace(self._spec, retry_failed=False))
 
     def subscribe(self, callback: Callable[[SweepView], object]) -> Callable[[], None]:
         """Call back with the view at most five times a second while there is news, and at the end.
@@ -401,7 +448,8 @@ class Sweep:
                         self._inbox.get(timeout=SHOW_S)()
         finally:
             if self._scorers is not None:
-                self._scorers.shutdown()
+                # A score function that hangs must not hold up a stop.
+                self._scorers.shutdown(wait=False, cancel_futures=True)
             self._elapsed_s = time.monotonic() - self._began
             self._leave()
             self._manifest.close()
@@ -420,25 +468,26 @@ class Sweep:
                     self._hold(False)
 
     def _is_finished(self) -> bool:
-        is_idle = not self._running and not self._scoring and self._inbox.empty()
-        return is_idle and (self._stop is not None or not self._waiting)
+        if self._running or not self._inbox.empty():
+            return False
+        return self._stop is not None or not (self._waiting or self._scoring)
 
     def _begin_due(self) -> None:
-        while self._waiting and len(self._running) < self._limit:
+        while self._waiting and len(self._running) < self._spec.limit:
             if self._stop is not None or self._is_paused or not self._inbox.empty():
                 return
             self._begin(self._waiting.popleft())
 
     def _begin(self, row: Row) -> None:
-        turns = turns_of(self.path / row.name)
-        with suppress(UserError):
-            if turns and (old := load_turn(turns[-1]).view).status == "completed":
-                self._end(_result(row.name, old, turns[-1].path))  # its line was lost
-                return
         try:
-            run = self._begin_row(row)
-        except UserError as exc:
-            self._end(Result(row.name, "failed", error=str(exc)))
+            if (done := _completed(self.path / row.name)) is not None:
+                self._end(done)  # its line was lost
+                return
+            run = self._spec.begin(row)
+        except Exception as exc:  # whatever it is, it costs no other row
+            if not isinstance(exc, UserError):
+                logger.exception("sweep %s: row %s can't begin", self.name, row.name)
+            self._end(Result(row.name, "failed", error=str(exc) or type(exc).__name__))
             return
         self._running[row.name] = run
         run.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row.name)))
@@ -453,16 +502,8 @@ class Sweep:
         if self._scorers is not None and result.status == "completed":
             self._scoring += 1
             self._scorers.submit(self._find_score, result)
-        if reason := self._over_budget():
+        if reason := over_budget(self._totals, self._spec.max_cost):
             self._take_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
-
-    def _over_budget(self) -> str:
-        if self._max_cost is None:
-            return ""
-        if self._totals.unpriced:
-            return "a model's price is unknown, so that max_cost can't be kept"
-        is_spent = self._totals.cost >= self._max_cost
-        return f"max_cost of {self._max_cost:g} US dollars is reached" if is_spent else ""
 
     def _note(self, result: Result) -> None:
         self._totals.put(result, self._manifest.results.get(result.row))
@@ -473,13 +514,13 @@ class Sweep:
 
     def _find_score(self, result: Result) -> None:
         """Call the score function, in a thread of its own."""
-        assert self._score is not None
+        assert self._spec.score is not None
         score: float | None = None
         why = ""
         try:
-            made = self._score(self._task(self._by_name[result.row]), result.answer)
+            made = self._spec.score(self._spec.task(self._by_name[result.row]), result.answer)
             score = float(asyncio.run(_awaited(made)) if isawaitable(made) else made)
-        except Exception as exc:
+        except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
             why = f"The score function failed: {type(exc).__name__}: {exc}"
         self._inbox.put(lambda: self._take_score(result, score, why))
 
@@ -578,11 +619,19 @@ def _result(name: str, view: RunView, path: Path) -> Result:
     )
 
 
+def _completed(session: Path) -> Result | None:
+    """Give how a row ended whose session is complete already."""
+    last = next(reversed(turns_of(session)), None)
+    if last is None or (view := load_turn(last).view).status != "completed":
+        return None
+    return _result(session.name, view, last.path)
+
+
 def _earlier(path: Path) -> list[RunView]:
-    """Give the turns of a session before this one."""
+    """Give the turns of a session before this one, but for those that can't be read."""
     views = list[RunView]()
-    for turn in turns_of(path.parent):
-        with suppress(UserError):
+    with suppress(UserError):
+        for turn in turns_of(path.parent):
             if turn.path != path:
                 views.append(load_turn(turn).view)
     return views

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionBusyError, TaskError, UserError
 from nb_agents.runs import registry
 from nb_agents.session.layout import sessions_in
-from nb_agents.sweeps.manifest import read_results, sweeps_in
-from nb_agents.sweeps.sweep import Sweep
+from nb_agents.sweeps import mapping
+from nb_agents.sweeps.manifest import Result, read_results, sweeps_in
+from nb_agents.sweeps.sweep import Sweep, Totals, over_budget
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.model_server import ModelServer, Reply, Request, wait_until
 from tests.team_kit import ROOT, WAIT_S
@@ -256,6 +258,91 @@ def test_a_mistake_is_said_before_anything_begins(
     assert says in str(caught.value)
     assert not os.path.exists(options.session_root or "")
     assert isinstance(caught.value, TaskError) or "task" not in more
+
+
+def test_a_team_or_recipe_that_can_not_run_is_refused_once_and_not_row_by_row(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    keyless = TeamSpec.model_validate({"agents": [{"id": "a", "backend": {"type": "openai"}}]})
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("name: x\n")
+    wrongs: list[dict[str, Any]] = [
+        {"task": TASK, "config": keyless},
+        {"task": TASK, "config": tmp_path / "nowhere.yaml"},
+        {"recipe": broken, "config": answering()},
+        {"task": TASK, "config": answering(), "tools": (7,)},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(UserError):
+            nb_agents.map(rows(3), **wrong, options=options)
+        assert not os.path.exists(options.session_root or "")
+    assert registry.groups() == ()
+
+
+def test_a_score_function_that_hangs_holds_up_no_stop(options: RunOptions) -> None:
+    asked, go_on = Event(), Event()
+
+    def hang(task: str, answer: Any) -> float:
+        asked.set()
+        go_on.wait()
+        return 1.0
+
+    sweep = nb_agents.map(rows(1), TASK, answering(), score=hang, options=options)
+    try:
+        assert asked.wait(WAIT_S)
+        sweep.stop()
+        assert sweep.wait(WAIT_S).completed == 1
+    finally:
+        go_on.set()
+
+
+def test_a_score_function_that_exits_ends_only_itself(options: RunOptions) -> None:
+    sweep = nb_agents.map(
+        rows(2), TASK, answering(), score=lambda t, a: sys.exit(1), options=options
+    )
+    assert sweep.wait(WAIT_S).completed == 2
+    assert {"SystemExit" in record["error"] for record in sweep.table()} == {True}
+
+
+def test_rows_that_were_to_be_tried_again_are_not_over_when_a_stop_comes_first(
+    options: RunOptions,
+) -> None:
+    wrong = scripted_team(a=ScriptedModel(Turn(error=ValueError("no"))))
+    nb_agents.map(rows(3), TASK, wrong, options=options, name="ask").wait(WAIT_S)
+    team, gate, _ = held()
+    sweep = nb_agents.map(
+        rows(3), TASK, team, options=options, name="ask", retry_failed=True, limit=1
+    )
+    gate.wait_reached()
+    assert sweep.view.failed == 0
+    sweep.stop(now=True)
+    assert sweep.wait(WAIT_S).status == "cancelled"
+
+
+def test_a_row_that_can_not_begin_for_a_defect_costs_no_other(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = mapping.start
+
+    def start(task: str, *args: Any, **more: Any) -> Any:
+        if "is 1?" in task:
+            raise ValueError("a defect")
+        return begin(task, *args, **more)
+
+    monkeypatch.setattr(mapping, "start", start)
+    view = nb_agents.map(rows(3), TASK, answering(), options=options).wait(WAIT_S)
+    assert (view.status, view.completed, view.failed) == ("completed", 2, 1)
+
+
+def test_a_budget_is_spent_by_what_all_rows_have_cost() -> None:
+    rows_done = {f"row-{n}": Result(f"row-{n}", "completed", cost=0.5) for n in range(2)}
+    totals = Totals()
+    for result in rows_done.values():
+        totals.put(result, None)
+    assert over_budget(totals, None) == over_budget(totals, 1.5) == ""
+    assert over_budget(totals, 1.0) == "max_cost of 1 US dollars is reached"
+    totals.put(replace(rows_done["row-0"], cost=0.1), rows_done["row-0"])
+    assert over_budget(totals, 1.0) == ""
 
 
 def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptions) -> None:
