@@ -182,12 +182,12 @@ def test_help_names_every_option_and_verb(notebook: Notebook) -> None:
 def test_a_defect_of_ours_shows_its_traceback(notebook: Notebook) -> None:
     notebook.kernel.run(
         "from nb_agents.runs import registry as _registry\n"
-        "_team = _registry._team\n"
+        "_team_for = _registry.team_for\n"
         "def broken(*args, **kwargs): raise RuntimeError('a defect')\n"
-        "_registry._team = broken"
+        "_registry.team_for = broken"
     )
     error = notebook.kernel.run(notebook.magic()).error
-    notebook.kernel.run("_registry._team = _team")
+    notebook.kernel.run("_registry.team_for = _team_for")
     assert error
     assert (error.ename, error.evalue) == ("RuntimeError", "a defect")
     assert "registry.py" in "".join(error.traceback)

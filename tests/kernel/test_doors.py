@@ -46,15 +46,16 @@ def busy(notebook: Notebook, state: str, flag: Path) -> Iterator[str]:
     kernel = notebook.kernel
     if state == "busy in Python":
         cell = kernel.send(f"import os\nwhile not os.path.exists({str(flag)!r}): pass")
+        kernel.wait_busy(cell)
     elif state == "holding the GIL":
         hold = "import ctypes\nfrom pathlib import Path\nsleep = ctypes.PyDLL(None).sleep\n"
         held = flag.with_suffix(".held")
         cell = kernel.send(f"{hold}Path({str(held)!r}).touch()\nsleep({GIL_S})")
+        # Its "busy" may be said only once the GIL is free again, with its "idle".
         wait_until(held.exists, 60, "the hold of the GIL")
     else:
         yield ""
         return
-    kernel.wait_busy(cell)
     yield cell
     flag.touch()
 
