@@ -25,7 +25,6 @@ from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import RunCancelled, RunFailed, UnknownRunError, UserError
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text
-from nb_agents.jupyter.sweep_verbs import stop_sweep
 from nb_agents.models.providers import report_on
 from nb_agents.options import RunOptions
 from nb_agents.receipt import total_cost
@@ -37,6 +36,7 @@ from nb_agents.session.history import load_session
 from nb_agents.session.journal import follow
 from nb_agents.session.layout import find_session, session_root, sessions_in
 from nb_agents.session.manage import export_session
+from nb_agents.sweeps.manifest import stop_sweep
 from nb_agents.unicode import without_controls
 from nb_agents.view import RunView
 
@@ -252,7 +252,7 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop a run or a sweep, wherever it lives."""
-    if name and stop_sweep(name, session_root(root), now, reason, "cli"):
+    if name and stop_sweep(session_root(root) / name, now, "cli", reason):
         answer = {"changed": True, "status": "asked", "sweep": name}
         _say(json.dumps(answer) if as_json else f"Sweep {name} is asked to stop.")
         return

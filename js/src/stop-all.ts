@@ -20,7 +20,7 @@ export async function stopAll(api: Pick<Api, "post">, runs: LiveRuns, now: boole
 }
 
 async function stop(api: Pick<Api, "post">, live: readonly Run[], now: boolean): Promise<string> {
-  const body = { immediate: now, source: "widget" };
+  const body = { immediate: now, source: "widget", sweep: true };
   const problems = await Promise.all(live.map((run) => api.post(run.id, "stop", body)));
   return [...new Set(problems.filter(Boolean))].join(" ");
 }

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.config.team import chosen_team
 from nb_agents.errors import TaskError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
 from nb_agents.options import RunOptions
-from nb_agents.runs import registry
 from nb_agents.tools.functions import find_functions
 
-__all__ = ["SWEEP_HEADS", "stop_sweep", "sweep_options", "sweep_rows", "work_over"]
+__all__ = ["SWEEP_HEADS", "sweep_options", "sweep_rows", "work_over"]
 
 _OPTIONS = (
     argument("--over", metavar="ROWS", help="a task for each row: CSV, JSONL, Parquet or variable"),
@@ -83,30 +80,6 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
             sweep.wait()
         display({"text/plain": repr(sweep)})
     return sweep
-
-
-def stop_sweep(name: str, root: Path, now: bool, reason: str, source: StopSource) -> bool:
-    """Stop a sweep of this process, or of another.
-
-    Args:
-        name: The sweep's.
-        root: The session root.
-        now: Whether it is immediate.
-        reason: Why.
-        source: The door.
-
-    Returns:
-        Whether there is such a sweep at work.
-    """
-    if any(group.name == name for group in registry.groups()):
-        registry.stop(name, now, source, reason)
-        return True
-    if not os.path.exists(root / name / "sweep.json"):
-        return False
-    from nb_agents.sweeps.manifest import stop_elsewhere
-
-    level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-    return stop_elsewhere(root, name, StopRequest(level, source, reason))
 
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:

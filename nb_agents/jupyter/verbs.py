@@ -19,7 +19,7 @@ from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
 from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, check_recipe
-from nb_agents.jupyter.sweep_verbs import SWEEP_HEADS, stop_sweep, sweep_rows
+from nb_agents.jupyter.sweep_verbs import SWEEP_HEADS, sweep_rows
 from nb_agents.jupyter.waiting import question, stay
 from nb_agents.models.providers import report_on
 from nb_agents.options import RunOptions
@@ -245,7 +245,9 @@ def table(ip: Any, args: Any) -> None:
 @argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
 def stop(ip: Any, args: Any) -> None:
     """Stop a run, or a sweep."""
-    if args.run and stop_sweep(args.run, session_root(), args.now, args.reason, "magic"):
+    from nb_agents.sweeps.manifest import stop_sweep
+
+    if args.run and stop_sweep(session_root() / args.run, args.now, "magic", args.reason):
         _say(f"Sweep {args.run} is stopping; no further row begins.")
         return
     run = registry.find_known(args.run)

@@ -42,6 +42,7 @@ from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
+from nb_agents.sweeps.manifest import stop_sweep
 from nb_agents.view import RunView
 
 __all__ = ["routes"]
@@ -230,6 +231,8 @@ class Command(_Handler):
 
 def _ask(paths: TurnPaths, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
     """Ask it of the turn's writer; returns the status and what is replied, or who goes on."""
+    if action == "stop" and body.sweep:
+        stop_sweep(paths.path.parents[1], body.immediate, body.source, body.reason)
     run = attach(paths.path)
     over = {"status": run.status, "message": f"{paths.session}/{paths.number} is over."}
     if run.is_over and action != "resume":

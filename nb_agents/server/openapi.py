@@ -36,6 +36,7 @@ class Stop(_Body):
 
     immediate: bool = Field(False, description="Cut the work in hand; what it wrote is kept.")
     agent: str | None = Field(None, description="The one agent to stop; the others go on.")
+    sweep: bool = Field(False, description="With it the sweep, if it works on a row of one.")
     reason: str = Field("", max_length=MAX_TEXT, description="Why, for the record.")
     source: Literal["rest", "widget"] = Field("rest", description="Where it was asked.")
 

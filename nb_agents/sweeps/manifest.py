@@ -14,6 +14,7 @@ its session.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,19 +24,21 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 
-from nb_agents.cancel import StopRequest
+from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import SessionBusyError, StorageError
+from nb_agents.runs.registry import groups, stop
 from nb_agents.session.commands import send
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json
 
-__all__ = ["Manifest", "Outcome", "Result", "read_results", "stop_elsewhere", "sweeps_in"]
+__all__ = ["Manifest", "Outcome", "Result", "read_results", "stop_sweep", "sweeps_in"]
 
 Outcome = Literal["completed", "failed", "cancelled"]
 
 _ABOUT = "sweep.json"
 _ROWS = "rows.jsonl"
+_LOCK = "owner.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class Manifest:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path = path
-        self._lock = FileLock(path / "owner.lock", thread_local=False)
+        self._lock = FileLock(path / _LOCK, thread_local=False)
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=PROBE_S * 2)
@@ -156,18 +159,17 @@ def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
         found = sorted(path.parent for path in root.glob(f"*/{_ABOUT}"))
     except OSError:
         return []
-    return [
-        (path, read_json(path / _ABOUT), is_held(FileLock(path / "owner.lock"))) for path in found
-    ]
+    return [(path, read_json(path / _ABOUT), is_held(FileLock(path / _LOCK))) for path in found]
 
 
-def stop_elsewhere(root: Path, name: str, request: StopRequest) -> bool:
-    """Ask the process that works on a sweep to stop it.
+def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> bool:
+    """Stop a sweep, whichever process works on it.
 
     Args:
-        root: The session root.
-        name: The sweep's.
-        request: What is asked; its level is that of all rows.
+        path: Its directory; a sweep of this process is known by its name alone.
+        now: Whether it is immediate, for all rows.
+        source: The door.
+        reason: Why.
 
     Returns:
         Whether there is such a sweep, and a process that works on it.
@@ -175,8 +177,11 @@ def stop_elsewhere(root: Path, name: str, request: StopRequest) -> bool:
     Raises:
         StorageError: The command can't be written.
     """
-    live = (path for path, _, is_live in sweeps_in(root) if is_live and path.name == name)
-    path = next(live, None)
-    if path is not None:
-        send(TurnPaths(path), request)
-    return path is not None
+    if any(group.name == path.name for group in groups()):
+        stop(path.name, now, source, reason)
+        return True
+    if not os.path.isfile(path / _ABOUT) or not is_held(FileLock(path / _LOCK)):
+        return False
+    level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
+    send(TurnPaths(path), StopRequest(level, source, reason))
+    return True

@@ -9,8 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 
+import nb_agents
+from nb_agents.options import RunOptions
 from nb_agents.runs.run import Run
-from nb_agents.testing import Answer, Gate, ScriptedModel, Vote
+from nb_agents.testing import Answer, Gate, ScriptedModel, Vote, scripted_team
 from tests.server.conftest import JupyterServer
 from tests.team_kit import WAIT_S, finish, start
 
@@ -72,6 +74,22 @@ def test_one_agent_is_stopped_and_an_unknown_one_is_refused(
     assert run.view.stop is None
     gate.open()
     finish(run)
+
+
+def test_with_a_row_its_whole_sweep_is_stopped(jupyter: JupyterServer, gate: Gate) -> None:
+    tasks = [{"q": number} for number in range(6)]
+    options = RunOptions(session_root=jupyter.sessions)
+    team = scripted_team(ada=ScriptedModel(Answer("Use mmap.", text="I think ", gate=gate)))
+    sweep = nb_agents.map(tasks, "{{q}}?", team, limit=2, options=options)
+    gate.wait_reached(2)
+    row, other = sweep.runs.values()
+    assert asked(jupyter, row, "stop", immediate=True) == (202, (True, "stopping-now"))
+    gate.wait_reached(3)  # the others go on, and so does the sweep
+    body = {"sweep": True, "immediate": True, "reason": "seen enough"}
+    assert asked(jupyter, other, "stop", **body)[0] == 202
+    view = sweep.wait(WAIT_S)
+    gate.open()
+    assert (view.status, view.reason, view.to_go) == ("cancelled", "seen enough", 3)
 
 
 def test_a_text_is_heard(jupyter: JupyterServer, held: Run, gate: Gate) -> None:
