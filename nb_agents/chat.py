@@ -7,6 +7,7 @@ comes back to the prompt; twice: the turn stops at once, all of it saved, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import Queue
 from threading import Thread
 
@@ -50,9 +51,10 @@ class Chat:
             lines: What is typed; read in a thread of its own.
         """
         Thread(target=self._listen, args=(lines,), name="nb_agents chat", daemon=True).start()
-        while (task := self._next_task()) not in (None, "/quit"):
-            if not self._turn(str(task)):
-                break
+        with suppress(KeyboardInterrupt):  # while a turn is waited for, it is the turn's
+            while (task := self._next_task()) not in (None, "/quit"):
+                if not self._turn(str(task)):
+                    break
         self._tell(GOODBYE)
 
     def _listen(self, lines: Iterable[str]) -> None:
@@ -77,10 +79,7 @@ class Chat:
 
     def _next_task(self) -> str | None:
         self._tell("You:")
-        try:
-            return self._tasks.get()
-        except KeyboardInterrupt:
-            return None
+        return self._tasks.get()
 
     def _turn(self, task: str) -> bool:
         """Wait for a turn's end: whether the chat goes on."""

@@ -7,6 +7,7 @@ ALLOW_MODEL_REQUESTS is no guard; the sockets of this process are.
 import ipaddress
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -47,6 +48,8 @@ def pytest_configure() -> None:
     for name in filter(_is_personal, list(os.environ)):
         del os.environ[name]
     canaries.plant(os.environ)
+    # What a shell starts in the background ignores it, and so would all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Live runs are known to all processes of a user: those of other tests are none of ours.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="nb-agents-state-")
 

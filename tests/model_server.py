@@ -678,6 +678,11 @@ class ModelServer:
         """Wait until no stream is open; true as well before the first one."""
         self.wait_until(lambda: self._open == 0, timeout_s, "all streams to be closed")
 
+    def endings(self) -> list[str | None]:
+        """Wait until no stream is open; by whom that of each request was closed."""
+        self.wait_closed()
+        return [request.closed_by for request in self.requests]
+
     def _summary(self) -> list[str]:
         """One line per request, for error messages."""
         shown = self.requests[-20:]

@@ -216,7 +216,8 @@ def test_a_stopped_turn_of_a_chat_is_kept_and_the_prompt_comes_back(
     talk.type("And now?")
     talk.wait_said("Previous turn was incomplete")
     talk.wait_said("forty-two")
-    talk.press()  # at the prompt
+    talk.wait_said("You:")
+    talk.press()
     talk.wait_said(GOODBYE)
     assert talk.ended() == COMPLETE
 

@@ -440,6 +440,7 @@ def test_the_connections_of_a_stopped_branch_are_closed_and_the_others_are_not(
 
         server.release(LEAF)
         finish(run)
+        server.wait_closed()
         assert closed_by(server) == {n: "client" if n in under else "server" for n in leaves}
     later = [node_in(request.prompt) for request in server.requests[asked:]]
     assert not under & set(later)

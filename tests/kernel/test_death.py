@@ -35,7 +35,7 @@ def test_restart_saves_live_runs(open_notebook: Open, server: ModelServer) -> No
     for turn in (first, second):
         assert_saved(turn, server)
         assert turn.events("stop_requested")[-1]["level"] == "immediate"
-    assert {r.closed_by for r in server.requests} == {"client"}
+    assert set(server.endings()) == {"client"}
     notebook.use(notebook.kernel)
     told = notebook.kernel.run("%load_ext nb_agents")
     assert told.displays == []  # saved in an orderly way: nothing to tell

@@ -113,8 +113,7 @@ def test_a_server_that_goes_silent_is_stopped_by_the_person(notebook: Notebook, 
     assert not turn.is_over
     notebook.press(turn, now=True)
     turn.wait_over()
-    notebook.server.wait_closed()
-    assert [r.closed_by for r in notebook.server.requests] == ["client"] * 3
+    assert notebook.server.endings() == ["client"] * 3
     card = card_of(notebook, turn)
     assert card[TURN_MIME]["state"] == "stopped"
     assert (HELD in card["text/plain"]) is bool(after)

@@ -100,7 +100,7 @@ def runaways_are_ended(root: Path, patch: pytest.MonkeyPatch) -> None:
         )
         finish(run)
         assert (run.status, run.receipt.source) == ("cancelled", "timeout")
-        assert [r.closed_by for r in server.requests] == ["client"]
+        assert server.endings() == ["client"]
 
 
 @says("The key in the file is orchestrator_timeout_seconds, below timeout_settings.")

@@ -159,8 +159,7 @@ def test_a_server_that_sends_as_fast_as_it_can_is_stopped_at_once(
     run.stop(now=True)
     finish(run)
     assert (run.status, run.view.agents["ann"].outcome) == ("cancelled", "killed")
-    server.wait_closed()
-    assert [r.closed_by for r in server.requests] == ["client"]
+    assert server.endings() == ["client"]
 
 
 # Whole events -------------------------------------------------------------------------------------
