@@ -256,6 +256,7 @@ class Sweep:
         self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
         self._scorers = ThreadPoolExecutor(spec.limit, "nb_agents score") if spec.score else None
         self._scoring = 0
+        self._score_those_without()
         self.view = self._look()
         self._leave = join(self)
         Thread(target=self._work, name=f"nb_agents sweep {self.name}", daemon=True).start()
@@ -499,9 +500,7 @@ class Sweep:
     def _end(self, result: Result) -> None:
         self._note(result)
         self._ended += result.status != "cancelled"
-        if self._scorers is not None and result.status == "completed":
-            self._scoring += 1
-            self._scorers.submit(self._find_score, result)
+        self._score(result)
         if reason := over_budget(self._totals, self._spec.max_cost):
             self._take_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
 
@@ -511,6 +510,18 @@ class Sweep:
             self._manifest.add(result)
         except OSError as exc:
             logger.warning("sweep %s: row %s is not noted: %s", self.name, result.row, exc)
+
+    def _score_those_without(self) -> None:
+        """Score what was answered before there was a score function, or before that worked."""
+        for row in self.rows:
+            result = self._manifest.results.get(row.name)
+            if result is not None and result.score is None:
+                self._score(result)
+
+    def _score(self, result: Result) -> None:
+        if self._scorers is not None and result.status == "completed":
+            self._scoring += 1
+            self._scorers.submit(self._find_score, result)
 
     def _find_score(self, result: Result) -> None:
         """Call the score function, in a thread of its own."""

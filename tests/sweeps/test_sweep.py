@@ -219,6 +219,19 @@ def test_answers_are_scored_and_a_score_that_fails_costs_no_answer(
     assert [record["score"] for record in table] == [None, 4.0, 4.0]
     assert "no scale" in table[0]["error"]
 
+    asked = list[str]()
+    nb_agents.map(
+        rows(3),
+        TASK,
+        name=sweep.name,
+        score=lambda task, _: asked.append(task) or 1.0,
+        options=options,
+    ).wait(WAIT_S)
+    assert asked == ["Answer: what is 0?"]
+    results = read_results(sweep.path)
+    assert [results[row.name].score for row in sweep.rows] == [1.0, 4.0, 4.0]
+    assert not any(result.error for result in results.values())
+
 
 def test_a_budget_stops_the_sweep_when_a_price_is_unknown(options: RunOptions) -> None:
     sweep = nb_agents.map(rows(5), TASK, answering(), limit=1, max_cost=1.0, options=options)
