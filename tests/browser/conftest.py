@@ -1,4 +1,8 @@
-"""One JupyterLab in each process, one browser for each file; a notebook for each test."""
+"""One JupyterLab in each process, one page for each file; a notebook for each test.
+
+A page takes three times as long to load as a kernel to start, and a person's is open for days: so
+the tests of a file have one, with their notebooks in it one after the other.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +37,34 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def tab(lab: Lab, browser: BrowserContext) -> Iterator[NotebookPage]:
+    """The file's page."""
+    with NotebookPage(lab, browser) as page:
+        yield page
+
+
 @pytest.fixture
-def story(lab: Lab, browser: BrowserContext, request: pytest.FixtureRequest) -> Iterator[Story]:
+def fresh_tab(lab: Lab, browser: BrowserContext) -> Iterator[NotebookPage]:
+    """A page for each test, in the place of `tab` in files that look at more than notebooks."""
+    with NotebookPage(lab, browser) as page:
+        yield page
+
+
+@pytest.fixture
+def story(lab: Lab, tab: NotebookPage, request: pytest.FixtureRequest) -> Iterator[Story]:
     """A notebook's story. After each test the page has shown and done nothing that it must not."""
+    failed = request.session.testsfailed
     file_and_name = request.node.nodeid.rpartition("/")[2]
     folder = lab.root / re.sub(r"\W+", "_", file_and_name)[:100]
     folder.mkdir()
     try:
-        with NotebookPage(lab, browser) as page:
-            story = Story(page, folder)
+        with Story(tab, folder) as story:
             yield story
             story.check()
+        if tab.is_loaded():
+            tab.close_notebooks()
     finally:
         lab.end_kernels()
+        if request.session.testsfailed > failed:
+            tab.page.goto("about:blank")  # the next test has a page of its own

@@ -37,7 +37,14 @@ from typing import Any, Literal
 
 import nbformat
 from nbformat import v4
-from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, sync_playwright
+from playwright.sync_api import (
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    ViewportSize,
+    sync_playwright,
+)
 
 from tests.model_server import free_port, wait_until
 
@@ -294,7 +301,8 @@ class NotebookPage:
         self.notebook = ""
         self.console_errors: list[str] = []
         self.page: Page = browser.new_page()
-        self.page.set_viewport_size({"width": width, "height": height})
+        self._size: ViewportSize = {"width": width, "height": height}
+        self.page.set_viewport_size(self._size)
         self.page.set_default_timeout(_ACTION_S * 1000)
         self.page.add_init_script(_HELPERS)
         self.page.on("console", self._note_console)
@@ -330,6 +338,23 @@ class NotebookPage:
         self.notebook = notebook
         self.page.goto(self.lab.page_url(notebook, view))
         self._wait_open(kernel)
+
+    def is_loaded(self) -> bool:
+        """Whether JupyterLab is there, with or without a notebook."""
+        return bool(self.page.evaluate("window.jupyterapp?.name === 'JupyterLab'"))
+
+    def show_notebook(self, notebook: str) -> None:
+        """Open a notebook in the JupyterLab that is there, as a click in the file browser does."""
+        self.notebook = notebook
+        self.command("docmanager:open", path=notebook)
+        self._wait_open(True)
+
+    def close_notebooks(self) -> None:
+        """Close all that is open and save nothing, and let the page be as large as at first."""
+        models = "[...app.shell.widgets('main')].flatMap(w => w.context?.model ?? [])"
+        self._do(f"for (const model of {models}) model.dirty = false")
+        self.command("application:close-all")
+        self.page.set_viewport_size(self._size)
 
     def _wait_open(self, kernel: bool) -> None:
         self.wait_until(lambda: self._ask("!!panel"), _START_S, f"{self.notebook} to open")

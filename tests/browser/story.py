@@ -42,8 +42,16 @@ class Story:
         self.folder = folder
         self.strangers: list[str] = []
         self.dialogs: list[str] = []
-        page.page.on("request", self._note_request)
-        page.page.on("dialog", self._note_dialog)
+        page.console_errors.clear()
+
+    def __enter__(self) -> Story:
+        self.page.page.on("request", self._note_request)
+        self.page.page.on("dialog", self._note_dialog)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.page.page.remove_listener("request", self._note_request)
+        self.page.page.remove_listener("dialog", self._note_dialog)
 
     def _note_request(self, request: PageRequest) -> None:
         if not _LOCAL.match(request.url):
@@ -67,7 +75,11 @@ class Story:
     def open(self, *cells: str, view: str = "lab/tree") -> None:
         """Write a notebook, open it and load the extension; ``cells`` come after."""
         write_notebook(self.folder / "story.ipynb", [LOAD, *cells])
-        self.page.open_notebook(f"{self.folder.name}/story.ipynb", view=view)
+        notebook = f"{self.folder.name}/story.ipynb"
+        if view == "lab/tree" and self.page.is_loaded():
+            self.page.show_notebook(notebook)
+        else:
+            self.page.open_notebook(notebook, view=view)
         self.page.run_cell(0)
 
     def run(self, source: str, wait: bool = True) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.conftest import fresh_tab as tab  # noqa: F401
 from tests.browser.story import Story
 from tests.browser.test_story import TASK, three_at_work
 from tests.model_server import ModelServer

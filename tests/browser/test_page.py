@@ -96,15 +96,18 @@ def test_a_second_tab_shows_the_run_and_can_stop_it(
     story.page.save()
     # Beside a page of the same profile, JupyterLab would first move this one to a new workspace.
     assert browser.browser is not None
-    with browser.browser.new_context() as profile, NotebookPage(lab, profile) as tab:
-        second = Story(tab, story.folder)
-        tab.open_notebook(story.page.notebook)
+    with (
+        browser.browser.new_context() as profile,
+        NotebookPage(lab, profile) as other,
+        Story(other, story.folder) as second,
+    ):
+        other.open_notebook(story.page.notebook)
         expect(second.row(i, "critic")).to_contain_text("writing")
         for name, theme in THEMES.items():
-            tab.set_theme(theme)
+            other.set_theme(theme)
             second.panel(i).screenshot(path=artifacts / f"second-tab-{name}.png")
-        tab.click_button("Stop", i)
-        tab.click_button("Stop now", i)
+        other.click_button("Stop", i)
+        other.click_button("Stop now", i)
         second.wait_card(i, "stopped")
         second.check()
     story.wait_card(i, "stopped")

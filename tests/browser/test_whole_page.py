@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, expect
 
+from tests.browser.conftest import fresh_tab as tab  # noqa: F401
 from tests.browser.story import Story, agent, demo_team, server_team
 from tests.kernel.driver import Kernel
 from tests.model_server import ModelServer
@@ -190,8 +191,8 @@ def test_who_does_not_see_the_notebook_is_told_that_a_run_waits(
     expect(status_item(story)).to_have_text("2 runs · 1 waits for you")
     expect(toast(story)).to_contain_text("Waits for you: survey")
     toast(story).get_by_role("button", name="Show").click()
-    tab = story.page.page.locator(".nba-tab:visible .nba")
-    tab.get_by_role("button", name="Approve").click()
+    panel = story.page.page.locator(".nba-tab:visible .nba")
+    panel.get_by_role("button", name="Approve").click()
     expect(status_item(story)).to_have_text("1 run")
     story.page.command("nb-agents:show-sessions")
     shoot(story, artifacts, "page-waits")
