@@ -6,6 +6,8 @@ lives until its run is over.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import pickle
@@ -24,6 +26,7 @@ _ACTIONS: dict[str, Callable[..., Run]] = {"start": start, "resume": resume}
 
 def main() -> None:
     """Carry out the job."""
+    atexit.register(gc.freeze)  # as the command line does
     job = sys.stdin.buffer.read()
     if os.fork():
         # The run's process is nobody's child: a kernel ends its own when it is shut down.
