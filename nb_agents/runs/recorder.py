@@ -78,8 +78,6 @@ class TurnFiles:
 
         async with anyio.create_task_group() as group:
             group.start_soon(list_files)
-            # Meanwhile: both wait for the disk.
-            await to_thread.run_sync(self._recorder.sync)
             with anyio.move_on_after(PATIENCE_S):
                 await is_listed.wait()
             if not is_listed.is_set():
