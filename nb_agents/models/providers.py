@@ -24,6 +24,7 @@ from nb_agents.config.document import unset_variable
 from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.backend import Backend, PydanticBackend
+from nb_agents.models.openai_chunks import read_by_pydantic
 
 if TYPE_CHECKING:
     import httpx2
@@ -277,6 +278,7 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     from pydantic_ai.providers.openai import OpenAIProvider
 
     provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
+    read_by_pydantic(provider.client)
     is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)
     return OpenAIChatModel(spec.model, provider=provider, profile=partial(_profile, is_openai))
 
@@ -310,6 +312,7 @@ def _azure(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> 
         api_key=key or "",
         http_client=client,
     )
+    read_by_pydantic(provider.client)
     return OpenAIChatModel(spec.model, provider=provider)
 
 
@@ -319,9 +322,9 @@ def _openrouter(spec: BackendSpec, url: str | None, key: str | None, client: Any
 
     if spec.base_url:
         return _openai(spec, url, key, client)
-    return OpenRouterModel(
-        spec.model, provider=OpenRouterProvider(api_key=key or "", http_client=client)
-    )
+    provider = OpenRouterProvider(api_key=key or "", http_client=client)
+    read_by_pydantic(provider.client)
+    return OpenRouterModel(spec.model, provider=provider)
 
 
 def _claude(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> Model:

@@ -1,0 +1,111 @@
+"""Chunks that pydantic makes are those that OpenAI's SDK makes, whatever a server sends."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionChunk
+
+from nb_agents.models.openai_chunks import read_by_pydantic
+from tests.model_server import ModelServer, Reply
+
+words = st.text(max_size=8)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(-9, 9) | words,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def either(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Mostly what a type describes, and now and then anything."""
+    return st.integers(0, 29).flatmap(lambda dice: right if dice else anything)
+
+
+def record(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """An object whose fields may be wrong, which may lack one, and may have others."""
+    known = st.fixed_dictionaries({name: either(field) for name, field in fields.items()})
+    more = either(st.just({})).filter(lambda drawn: isinstance(drawn, dict))
+    return st.builds(
+        lambda more, own, gone: {k: v for k, v in {**more, **own}.items() if k != gone},
+        more,
+        known,
+        st.sampled_from([*fields, *[""] * 30]),
+    )
+
+
+call = record(
+    index=st.integers(0, 3),
+    id=words,
+    type=st.just("function"),
+    function=record(name=words, arguments=words),
+)
+delta = record(
+    role=st.sampled_from(["assistant", "tool"]),
+    content=words | st.none(),
+    tool_calls=st.lists(call, max_size=2) | st.none(),
+    reasoning_content=words,
+)
+choice = record(
+    index=st.integers(0, 3),
+    delta=delta,
+    finish_reason=st.sampled_from([None, "stop", "length", "tool_calls"]),
+)
+usage = record(
+    prompt_tokens=st.integers(0, 99),
+    completion_tokens=st.integers(0, 99),
+    total_tokens=st.integers(0, 99),
+    prompt_tokens_details=record(cached_tokens=st.integers(0, 9)),
+)
+chunk = record(
+    id=words,
+    object=st.just("chat.completion.chunk"),
+    created=st.integers(0, 2**31),
+    model=words,
+    choices=st.lists(choice, max_size=2),
+    usage=usage | st.none(),
+    service_tier=st.sampled_from([None, "default", "flex"]),
+)
+
+
+@pytest.fixture(scope="module")
+def clients() -> tuple[Any, Any]:
+    """The SDK's client, and one whose chunks pydantic makes."""
+    ours = AsyncOpenAI(api_key="k")
+    read_by_pydantic(ours)
+    return AsyncOpenAI(api_key="k"), ours
+
+
+@given(sent=chunk)
+def test_a_chunk_is_the_same_by_both_ways(clients: tuple[Any, Any], sent: Any) -> None:
+    data = json.loads(json.dumps(sent))
+    its, ours = (
+        client._process_response_data(data=data, cast_to=ChatCompletionChunk, response=None)
+        for client in clients
+    )
+    assert repr(ours) == repr(its)  # types of values, too
+    ours, its = (made.model_dump(exclude_unset=True, warnings=False) for made in (ours, its))
+    assert ours == its
+
+
+async def test_the_sdk_makes_its_chunks_by_the_method_that_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = list[Any]()
+    validate = ChatCompletionChunk.model_validate
+    monkeypatch.setattr(
+        ChatCompletionChunk,
+        "model_validate",
+        lambda data, **how: made.append(validate(data, **how)) or made[-1],
+    )
+    with ModelServer(default=Reply("three words here")) as server:
+        async with AsyncOpenAI(api_key="k", base_url=server.url) as client:
+            read_by_pydantic(client)
+            stream = await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "t"}], stream=True
+            )
+            chunks = [each async for each in stream]
+    assert chunks == made != []
