@@ -1,6 +1,7 @@
 """Chunks that pydantic makes are those that OpenAI's SDK makes, whatever a server sends."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
 from nb_agents.models.openai_chunks import read_by_pydantic
-from tests.model_server import ModelServer, Reply
+from tests.model_server import ModelServer, Reply, ToolCall
+from tests.team_kit import finish
 
 words = st.text(max_size=8)
 anything = st.recursive(
@@ -91,21 +95,22 @@ def test_a_chunk_is_the_same_by_both_ways(clients: tuple[Any, Any], sent: Any) -
     assert ours == its
 
 
-async def test_the_sdk_makes_its_chunks_by_the_method_that_is_replaced(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("kind", ["openai", "azure_openai", "vllm"])
+def test_the_chunks_of_a_run_are_made_by_pydantic(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
 ) -> None:
     made = list[Any]()
     validate = ChatCompletionChunk.model_validate
     monkeypatch.setattr(
         ChatCompletionChunk,
         "model_validate",
-        lambda data, **how: made.append(validate(data, **how)) or made[-1],
+        lambda data, **how: made.append(data) or validate(data, **how),
     )
-    with ModelServer(default=Reply("three words here")) as server:
-        async with AsyncOpenAI(api_key="k", base_url=server.url) as client:
-            read_by_pydantic(client)
-            stream = await client.chat.completions.create(
-                model="m", messages=[{"role": "user", "content": "t"}], stream=True
-            )
-            chunks = [each async for each in stream]
-    assert chunks == made != []
+    answer = ToolCall("new_answer", {"content": "three words here"})
+    with ModelServer(default=Reply("So:", (answer,))) as server:
+        url = server.base if kind == "azure_openai" else server.url
+        backend = {"type": kind, "model": "m", "base_url": url, "api_key": "k"}
+        team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+        run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+    assert run.result == "three words here"
+    assert "So:" in str(made)
