@@ -72,7 +72,7 @@ def launch(
     ensure_loop()  # where it can't be had, nothing is begun
     # An interrupt comes before the run is there, or when it is known and every door reaches it.
     with interrupts_held(), _lock:
-        paths, lock = layout.claim_turn(session, owner_of(session), task)
+        paths, lock = layout.claim_turn(session, owner_of, task)
         run = _begin(f"r{next(_numbers)}", make, paths, lock, resume)
         _runs[run.id] = run
         _prune()

@@ -34,7 +34,7 @@ import difflib
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -343,13 +343,15 @@ def find_turn(root: Path, name: str = "") -> TurnPaths:
 
 
 def claim_turn(
-    session: Path, owner_of: str = "", task: Path | None = None
+    session: Path,
+    owner_of: Callable[[Path], str] = lambda session: "another process",
+    task: Path | None = None,
 ) -> tuple[TurnPaths, FileLock]:
     """Allot the next turn of a session and hold it.
 
     Args:
         session: The session's directory.
-        owner_of: Who runs the session now, if this process knows, for the message.
+        owner_of: Says who runs a session that is live, for the message.
         task: Directory of the task that it goes on with; by default it gets a new one.
 
     Returns:
@@ -363,7 +365,7 @@ def claim_turn(
         with FileLock(session / ALLOT_LOCK, timeout=_ALLOT_TIMEOUT_S):
             turns = turns_of(session)
             if turns and turns[-1].is_live():
-                raise SessionBusyError(session.name, owner_of or "another process")
+                raise SessionBusyError(session.name, owner_of(session))
             paths = TurnPaths(session.absolute() / f"turn_{turns[-1].number + 1 if turns else 1}")
             paths.path.mkdir(parents=True)
             paths = replace(paths, task=_working_in(paths, task))

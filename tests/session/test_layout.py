@@ -208,7 +208,7 @@ def test_a_live_turn_refuses_a_second_claim(tmp_path: Path) -> None:
     with pytest.raises(SessionBusyError, match="another process"):
         claim_turn(tmp_path)
     with pytest.raises(SessionBusyError, match="run r7"):
-        claim_turn(tmp_path, "run r7")
+        claim_turn(tmp_path, lambda session: "run r7")
     lock.release()
     assert not paths.is_live()
     assert claim(tmp_path) == 2
