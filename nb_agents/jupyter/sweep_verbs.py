@@ -12,7 +12,7 @@ from nb_agents.jupyter.ipython import argument, display
 from nb_agents.options import RunOptions
 from nb_agents.tools.functions import find_functions
 
-__all__ = ["SWEEP_HEADS", "sweep_options", "sweep_rows", "work_over"]
+__all__ = ["SWEEP_HEADS", "dead_sweeps", "sweep_options", "sweep_rows", "work_over"]
 
 _OPTIONS = (
     argument("--over", metavar="ROWS", help="a task for each row: CSV, JSONL, Parquet or variable"),
@@ -80,6 +80,22 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
             sweep.wait()
         display({"text/plain": repr(sweep)})
     return sweep
+
+
+def dead_sweeps(root: Path) -> list[str]:
+    """Tell of each sweep below a session root whose process died in the middle of it."""
+    from nb_agents.sweeps.manifest import has_died, read_results, sweeps_in
+
+    said = list[str]()
+    for path, about, is_live in sweeps_in(root):
+        results = read_results(path)
+        if not is_live and has_died(path, results):
+            done = sum(result.status != "cancelled" for result in results.values())
+            said.append(
+                f"Sweep {path.name}: its kernel died with {done} of {about.get('rows')} rows done. "
+                "The same cell goes on with the others and asks for nothing twice."
+            )
+    return said
 
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:

@@ -26,13 +26,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.lock import PROBE_S, is_held
-from nb_agents.errors import SessionBusyError, StorageError
+from nb_agents.errors import SessionBusyError, SessionUnreadableError, StorageError
 from nb_agents.runs.registry import groups, stop
 from nb_agents.session.commands import send
-from nb_agents.session.layout import TurnPaths
+from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.views import read_json
 
-__all__ = ["Manifest", "Outcome", "Result", "read_results", "stop_sweep", "sweeps_in"]
+__all__ = ["Manifest", "Outcome", "Result", "has_died", "read_results", "stop_sweep", "sweeps_in"]
 
 Outcome = Literal["completed", "failed", "cancelled"]
 
@@ -160,6 +160,19 @@ def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
     except OSError:
         return []
     return [(path, read_json(path / _ABOUT), is_held(FileLock(path / _LOCK))) for path in found]
+
+
+def has_died(path: Path, results: Mapping[str, Result]) -> bool:
+    """Whether the process that worked on a sweep ended without a word of the rows at work.
+
+    Args:
+        path: The directory of a sweep that nobody works on.
+        results: What it has of its rows.
+    """
+    try:
+        return any(turns_of(path / row) for row in set(os.listdir(path)) - results.keys())
+    except (OSError, SessionUnreadableError):
+        return False
 
 
 def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from nb_agents.sweeps.manifest import read_results
@@ -15,6 +17,10 @@ ROWS = "rows = [{'q': f'what is {n}?'} for n in range(6)]"
 @pytest.fixture
 def sweeping(notebook: Notebook) -> Notebook:
     """A notebook with rows, and one agent that answers at once."""
+    return prepared(notebook)
+
+
+def prepared(notebook: Notebook) -> Notebook:
     (notebook.team).write_text(
         "agents:\n  - id: ada\n    backend: {type: chatcompletion, model: one, api_key: k, "
         f"base_url: '{notebook.server.url}'}}\n"
@@ -57,6 +63,25 @@ def test_a_stop_of_the_kernel_lets_no_further_row_begin(sweeping: Notebook, door
     assert kernel.run("sweep.wait().status").value == "'cancelled'"
     assert len(server.requests) == 2
     assert len(read_results(sweeping.root / "all")) == 2
+
+
+def test_a_new_kernel_tells_of_a_sweep_whose_kernel_died(
+    open_notebook: Callable[..., Notebook],
+) -> None:
+    died = prepared(open_notebook())
+    died.server.hold(after=3)
+    assert died.kernel.run(cell(died)).status == "ok"
+    died.server.wait_open(2)
+    died.kernel.kill()
+    died.server.release()
+    notebook = prepared(open_notebook(load=False))
+    told = notebook.text(notebook.kernel.run("%load_ext nb_agents"))
+    assert "Sweep all: its kernel died with 0 of 6 rows done. The same cell goes on" in told
+    assert notebook.kernel.run(cell(notebook, "--wait")).status == "ok"
+    assert notebook.kernel.run("sweep.view.completed").value == "6"
+    assert len(notebook.server.requests) == 2 + 6
+    told = notebook.text(notebook.kernel.run("%reload_ext nb_agents"))
+    assert "Sweep" not in told
 
 
 @pytest.mark.parametrize(
