@@ -61,13 +61,13 @@ js-test: $(NODE_MODULES)
 	cd js && npm run typecheck
 	cd js && npm test
 
-# Tests of kernels and pages mostly wait, so four at a time; apart from the others, which compute.
+# More at a time than there are cores, as all wait now and then; kernels and pages do so the most.
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
 py-test: .venv/.test $(PANEL) readers chromium
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --numprocesses=2 --dist=worksteal --durations=15 --ignore=tests/kernel --ignore=tests/browser
+	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --durations=15 --ignore=tests/kernel --ignore=tests/browser
 	$(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --durations=15 tests/browser tests/kernel
 endif
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,8 @@ from tests.runs.proof import (
 )
 
 KEY = "sk-nobody-may-read-this"
+PARTS = 4
+"""In so many tests, which may run side by side."""
 
 # Forks a process for each run from one that has everything imported, has asked a model once, for
 # which an SDK makes much ready, and has no thread yet.
@@ -174,21 +175,18 @@ def play_killed(stage: Stage, root: Path, after: int, again: int, reference: Con
     assert KEY not in "".join(p.read_text() for p in (root / "s").rglob("*.*") if p.is_file())
 
 
+@pytest.mark.parametrize("first", range(1, 1 + PARTS))
 @pytest.mark.timeout(600)
-def test_a_run_that_is_killed_at_any_event_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    with stage() as one, stage() as other:
-        write_team(tmp_path / "whole", one.theatre)
-        assert one.play("begin", tmp_path / "whole")
-        reference = one.theatre.conductor
+def test_a_run_that_is_killed_at_any_event_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, first: int
+) -> None:
+    with stage() as here:
+        write_team(tmp_path / "whole", here.theatre)
+        assert here.play("begin", tmp_path / "whole")
+        reference = here.theatre.conductor
         assert_complete(tmp_path / "whole", reference.heard, reference.heard)
         # Once its last line is written a turn is complete, whatever becomes of the process.
         ends = (e.seq for e in all_events(tmp_path / "whole") if isinstance(e, ev.TurnEnded))
-        last = next(ends)
-
-        def half(stage: Stage, first: int) -> None:
-            for after in range(first, last, 2):
-                again = 3 + after % 7 if after % 10 < 2 else 0
-                play_killed(stage, tmp_path / str(after), after, again, reference)
-
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(half, (one, other), (1, 2)))
+        for after in range(first, next(ends), PARTS):
+            again = 3 + after % 7 if after % 10 < 2 else 0
+            play_killed(here, tmp_path / str(after), after, again, reference)
