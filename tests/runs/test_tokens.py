@@ -17,6 +17,8 @@ TOKENS = 400
 MAX_FUNCTIONS = 6
 
 _OURS = str(Path(nb_agents.__file__).parent)
+_BEFORE = ("response_limits.py", "openai_chunks.py")
+"""What the SDK's chunk has passed: the limits on what a server may send, and how it is read."""
 
 
 class Calls:
@@ -30,8 +32,7 @@ class Calls:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(_OURS) or frame in self._seen:
             return
-        # The limits on what a server may send stand before the SDK.
-        if not code.co_filename.endswith("response_limits.py") and _is_in_stream(frame):
+        if not code.co_filename.endswith(_BEFORE) and _is_in_stream(frame):
             self._seen.add(frame)
             self.count[code.co_qualname] += 1
 
