@@ -43,19 +43,17 @@ def busy(notebook: Notebook, state: str, flag: Path) -> Iterator[str]:
 
     Gives the cell that does so, or "".
     """
-    kernel = notebook.kernel
-    if state == "busy in Python":
-        cell = kernel.send(f"import os\nwhile not os.path.exists({str(flag)!r}): pass")
-        kernel.wait_busy(cell)
-    elif state == "holding the GIL":
-        hold = "import ctypes\nfrom pathlib import Path\nsleep = ctypes.PyDLL(None).sleep\n"
-        held = flag.with_suffix(".held")
-        cell = kernel.send(f"{hold}Path({str(held)!r}).touch()\nsleep({GIL_S})")
-        # Its "busy" may be said only once the GIL is free again, with its "idle".
-        wait_until(held.exists, 60, "the hold of the GIL")
-    else:
+    hold = {
+        "busy in Python": f"import os\nwhile not os.path.exists({str(flag)!r}): pass",
+        "holding the GIL": f"import ctypes\nctypes.PyDLL(None).sleep({GIL_S})",
+    }.get(state)
+    if hold is None:
         yield ""
         return
+    begun = flag.with_suffix(".begun")
+    cell = notebook.kernel.send(f"open({str(begun)!r}, 'x').close()\n{hold}")
+    # Not for its "busy": that comes before its code, and from who holds the GIL perhaps after it.
+    wait_until(begun.exists, 60, "the cell's code to begin")
     yield cell
     flag.touch()
 

@@ -39,7 +39,7 @@ def shown(notebook: Notebook, turn: Turn, number: int = 0) -> Display:
 
 def wait_frozen(notebook: Notebook, turn: Turn) -> Display:
     notebook.kernel.wait_until(
-        lambda: WIDGET_MIME not in shown(notebook, turn).data, 10, "the frozen card"
+        lambda: WIDGET_MIME not in shown(notebook, turn).data, what="the frozen card"
     )
     return shown(notebook, turn)
 
@@ -216,7 +216,7 @@ def test_show_of_a_live_run_is_a_second_view_of_its_panel(notebook: Notebook) ->
 
 def test_show_of_a_finished_run_and_of_a_turn_on_disk_is_the_card(notebook: Notebook) -> None:
     turn = notebook.start("--session kept")
-    turn.wait_over()
+    notebook.kernel.run(f"%agents wait {turn.run}")  # its card is there a moment before its end
     frozen = wait_frozen(notebook, turn)
     for name in (turn.run, "kept", "kept/1"):
         [display] = notebook.kernel.run(f"%agents show {name}").displays

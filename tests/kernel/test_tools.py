@@ -108,7 +108,7 @@ def test_a_call_that_waits_is_approved_by_a_magic(notebook: Notebook) -> None:
     made = turn.path / "workspaces" / "ada" / "made"
     assert not made.exists()
     notebook.kernel.wait_until(
-        lambda: notebook.panel(turn).state["state"]["gates"], 10, "the gate on the panel"
+        lambda: notebook.panel(turn).state["state"]["gates"], what="the gate on the panel"
     )
     [gate] = notebook.panel(turn).state["state"]["gates"]
     assert "May ada call run_command: echo THE RESULT" in gate["prompt"]
