@@ -117,3 +117,33 @@ def test_a_turn_that_can_not_start_is_a_sentence_and_the_prompt_comes_back(talk:
     talk.problem, talk.models = "", [ScriptedModel(Answer("the second"))]
     talk.type("again")
     talk.wait_told("the second")
+
+
+@pytest.mark.parametrize("moment", ["begin", "show", "You:"])
+def test_an_interrupt_outside_of_a_turn_ends_the_chat_without_a_traceback(
+    tmp_path: Path, moment: str
+) -> None:
+    told = list[str]()
+
+    def reach(this: str) -> None:
+        if this == moment and len(told) > (this != "begin"):
+            raise KeyboardInterrupt
+
+    def begin(task: str) -> Run:
+        reach("begin")
+        backend = {"type": "python", "instance": ScriptedModel(Answer("done"))}
+        team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+        return nb_agents.start(task, team, options=RunOptions(session_root=tmp_path))
+
+    def show(run: Run) -> str:
+        reach("show")
+        return str(run.result)
+
+    def tell(line: str) -> None:
+        reach(line)
+        told.append(line)
+
+    Chat(begin, show, tell).talk(["count", "again"])
+    assert told[-1] == GOODBYE
+    assert "again" not in told
+    assert ("done" in told) is (moment == "You:")

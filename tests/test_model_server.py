@@ -210,8 +210,10 @@ def test_a_disconnect_is_seen_while_nothing_is_sent(server: ModelServer, reply: 
     server.wait_open(1)
     if reply.hang_after != 0:
         server.wait_chunks(1)
+    sent = server.requests[0].chunks_sent
     client.close()
     assert server.endings() == ["client"]
+    assert server.requests[0].chunks_sent == sent  # not only when the next one could not be sent
 
 
 def test_hold_pauses_streams_at_a_chunk_and_release_lets_them_end(server: ModelServer) -> None:

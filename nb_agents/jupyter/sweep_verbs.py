@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents.config.team import chosen_team
-from nb_agents.errors import TaskError
+from nb_agents.errors import SessionUnreadableError, TaskError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
 from nb_agents.options import RunOptions
@@ -89,7 +89,12 @@ def dead_sweeps(root: Path) -> list[str]:
     said = list[str]()
     for path, about, is_live in sweeps_in(root):
         results = read_results(path)
-        if not is_live and has_died(path, results):
+        try:
+            is_dead = not is_live and has_died(path, results)
+        except SessionUnreadableError as exc:
+            said.append(str(exc))
+            continue
+        if is_dead:
             done = sum(result.status != "cancelled" for result in results.values())
             said.append(
                 f"Sweep {path.name}: its kernel died with {done} of {about.get('rows')} rows done. "

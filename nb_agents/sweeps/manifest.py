@@ -168,11 +168,15 @@ def has_died(path: Path, results: Mapping[str, Result]) -> bool:
     Args:
         path: The directory of a sweep that nobody works on.
         results: What it has of its rows.
+
+    Raises:
+        SessionUnreadableError: The sweep, or a row of it, can't be read.
     """
     try:
-        return any(turns_of(path / row) for row in set(os.listdir(path)) - results.keys())
-    except (OSError, SessionUnreadableError):
-        return False
+        names = set(os.listdir(path))
+    except OSError as exc:
+        raise SessionUnreadableError(str(path), exc.strerror or str(exc)) from None
+    return any(turns_of(path / row) for row in names - results.keys())
 
 
 def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> bool:

@@ -58,13 +58,15 @@ def story(lab: Lab, tab: NotebookPage, request: pytest.FixtureRequest) -> Iterat
     file_and_name = request.node.nodeid.rpartition("/")[2]
     folder = lab.root / re.sub(r"\W+", "_", file_and_name)[:100]
     folder.mkdir()
+    is_as_before = False
     try:
         with Story(tab, folder) as story:
             yield story
             story.check()
-        if tab.is_loaded():
-            tab.close_notebooks()
+        is_as_before = tab.is_loaded() and request.session.testsfailed == failed
     finally:
+        if is_as_before:
+            tab.close_notebooks()
+        else:
+            tab.page.goto("about:blank")  # the next test loads it anew
         lab.end_kernels()
-        if request.session.testsfailed > failed:
-            tab.page.goto("about:blank")  # the next test has a page of its own

@@ -18,11 +18,11 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import SessionBusyError, TaskError, UserError
+from nb_agents.errors import SessionBusyError, SessionUnreadableError, TaskError, UserError
 from nb_agents.runs import registry
 from nb_agents.session.layout import sessions_in
 from nb_agents.sweeps import mapping
-from nb_agents.sweeps.manifest import Result, read_results, sweeps_in
+from nb_agents.sweeps.manifest import Result, has_died, read_results, sweeps_in
 from nb_agents.sweeps.sweep import Sweep, Totals, over_budget
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.model_server import ModelServer, Reply, Request, wait_until
@@ -356,6 +356,13 @@ def test_a_budget_is_spent_by_what_all_rows_have_cost() -> None:
     assert over_budget(totals, 1.0) == "max_cost of 1 US dollars is reached"
     totals.put(replace(rows_done["row-0"], cost=0.1), rows_done["row-0"])
     assert over_budget(totals, 1.0) == ""
+
+
+def test_a_sweep_that_can_not_be_read_is_told_and_not_taken_for_one_that_ended(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SessionUnreadableError, match="gone"):
+        has_died(tmp_path / "gone", {})
 
 
 def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptions) -> None:
