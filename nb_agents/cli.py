@@ -86,6 +86,9 @@ SomeSession = Annotated[
 Continue = Annotated[bool, typer.Option("--continue", help="Next turn of a session.")]
 Timeout = Annotated[float | None, typer.Option("--orchestrator-timeout", help="Seconds.")]
 Detach = Annotated[bool, typer.Option("--detach", help="In a process of its own; returns at once.")]
+ClusterAddress = Annotated[
+    str | None, typer.Option("--cluster", help="Scheduler of a Dask cluster, or local:N.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 
 
@@ -115,6 +118,7 @@ def run_(
     skip_unsupported: Annotated[bool, typer.Option("--skip-unsupported")] = False,
     debug: Annotated[bool, typer.Option("--debug")] = False,
     detach: Detach = False,
+    cluster: ClusterAddress = None,
     as_json: Json = False,
 ) -> None:
     """Start a team on a task, or on a recipe, and wait for it. Ctrl+C stops it; twice: at once."""
@@ -127,6 +131,7 @@ def run_(
         skip_unsupported=skip_unsupported,
         debug=debug,
         detach=detach or None,
+        cluster=cluster,
     )
     run = start(
         sys.stdin.read() if task == "-" else task,
@@ -176,13 +181,14 @@ def resume_(
     root: Root = None,
     is_preview: Annotated[bool, typer.Option("--preview", help="Only say what would run.")] = False,
     detach: Detach = False,
+    cluster: ClusterAddress = None,
     as_json: Json = False,
 ) -> None:
     """Go on with an incomplete turn: nothing that finished runs again."""
     if is_preview:
         _say(str(preview(session, config, recipe=recipe, session_root=root)))
         return
-    options = RunOptions(session_root=root, timeout=timeout, detach=detach or None)
+    options = RunOptions(session_root=root, timeout=timeout, detach=detach or None, cluster=cluster)
     _leave(resume(session, config, recipe=recipe, options=options), as_json)
 
 
@@ -357,7 +363,7 @@ def _go_on(run: Run) -> None:
 
 def _leave(run: Run, as_json: bool) -> NoReturn:
     """Wait for a run, tell its end and exit accordingly; one that is detached goes on."""
-    if run.where:
+    if run.where and not (run.options.cluster and not run.options.detach):
         hint = f"nb-agents follow {run.id}   nb-agents stop {run.id}"
         typer.echo(json.dumps(_told(run)) if as_json else f"Run {run.id} goes on: {hint}")
         sys.exit(COMPLETE)

@@ -11,6 +11,7 @@
     │   ├── SessionBusyError     another process (or run) is working in that session
     │   ├── SessionUnreadableError   a session's directory can't be read
     │   ├── StorageError         the session root can't be written
+    │   ├── ClusterLostError     a cluster's scheduler does not answer
     │   └── ServerError          a Jupyter server can't be asked
     ├── ModelCallError           a model server failed, after retries
     ├── ReplyTooLongError        a model server sent more than a limit allows
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CancellationRequestedError",
+    "ClusterLostError",
     "ConfigError",
     "MissingKeyError",
     "ModelCallError",
@@ -208,6 +210,26 @@ class SessionUnreadableError(UserError):
 
     def __str__(self) -> str:
         return f"Can't read {self.path!r}: {self.why}. Mend its permissions, or move it away."
+
+
+class ClusterLostError(UserError):
+    """A cluster's scheduler does not answer, or not any more.
+
+    Attributes:
+        address: The scheduler's.
+        why: What the network said.
+    """
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(address, why)
+        self.address = address
+        self.why = why
+
+    def __str__(self) -> str:
+        return (
+            f"No Dask scheduler answers at {self.address!r}: {self.why}. Give tcp://HOST:PORT, or "
+            "local:N for N workers on this machine."
+        )
 
 
 class StorageError(UserError):

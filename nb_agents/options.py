@@ -17,7 +17,7 @@ from nb_agents.errors import UserError
 from nb_agents.models.retry import Retry
 from nb_agents.tools.policy import ApprovalConfig
 
-__all__ = ["ApprovalConfig", "CancelPolicy", "Retry", "RunOptions", "Timeout"]
+__all__ = ["ApprovalConfig", "CancelPolicy", "Cluster", "Retry", "RunOptions", "Timeout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,25 @@ class Timeout:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """A Dask cluster, on whose workers runs work; needs ``pip install nb_agents[cluster]``.
+
+    Attributes:
+        client: The address of its scheduler, "local:N" for N processes of this machine that end
+            with this one, or a `distributed.Client`.
+        forward_env: Names of variables of this process that its workers get, such as that of a
+            key: through the client's connection, and never by the disk. By default workers have
+            their own.
+        ship: Whether tools are sent to the worker and called there; by default they are called in
+            this process, as those of a detached run are.
+    """
+
+    client: Any
+    forward_env: tuple[str, ...] = ()
+    ship: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """How a run goes; what is left out comes from the team's file.
 
@@ -79,6 +98,9 @@ class RunOptions:
         detach: Whether it goes in a process of its own, which outlives this one; None leaves it
             to the team's file. Tools stay here and are called from there as long as this process
             lives; callbacks and models of this process can't be had.
+        cluster: Where it works instead: a `Cluster`, or what may stand in its first place. It
+            begins as soon as a worker has a place for it; the session root, which all machines
+            must see, has all of it.
 
     Example:
         >>> RunOptions(timeout=Timeout(ms=1500), retry=Retry(attempts=1)).timeout_s
@@ -97,6 +119,7 @@ class RunOptions:
     skip_unsupported: bool = False
     debug: bool = False
     detach: bool | None = None
+    cluster: Cluster | Any = None
 
     @property
     def timeout_s(self) -> float | None:

@@ -22,6 +22,7 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.UnknownSessionError("sesion_1", "/root", "session_1"),
     errors.SessionBusyError("session_1", "pid 7"),
     errors.SessionUnreadableError("/s", "Permission denied"),
+    errors.ClusterLostError("tcp://127.0.0.1:8786", "Connection refused"),
     errors.StorageError("/s", "No space left on device"),
     errors.ServerError("http://127.0.0.1:8888", "it does not answer in time"),
     errors.ModelCallError("gpt", "503"),

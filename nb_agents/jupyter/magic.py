@@ -32,6 +32,7 @@ from nb_agents.jupyter.panel import show_turn
 from nb_agents.jupyter.recipe_verbs import context_of
 from nb_agents.jupyter.sweep_verbs import sweep_options, work_over
 from nb_agents.jupyter.verbs import (
+    cluster_option,
     options_of,
     options_option,
     tell_of_dead_turns,
@@ -138,6 +139,7 @@ class AgentsMagics(Magics):
     @argument(
         "--detach", action="store_true", help="in a process of its own, which outlives the kernel"
     )
+    @cluster_option
     @argument("--wait", action="store_true", help="stay in the cell until the run is over")
     @argument("--out", metavar="NAME", help="keep the run in this variable")
     @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
@@ -171,7 +173,7 @@ class AgentsMagics(Magics):
         %agents check FILE [--config F]          what would become of a team file or a recipe
         %agents resume [SESSION] [--preview]     go on with the incomplete turn; also [--wait]
                [--config F] [--recipe F] [--tools F,G] [--options NAME] [--orchestrator-timeout S]
-               [--detach]
+               [--detach] [--cluster ADDRESS | local:N]
         %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
         %agents plan RECIPE                      what a recipe would do, as a diagram
         %agents approve RUN [MESSAGE]            approve a tool's call, or a recipe's gate

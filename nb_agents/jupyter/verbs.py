@@ -47,6 +47,7 @@ from nb_agents.unicode import without_controls
 __all__ = [
     "VERBS",
     "WITH_MESSAGE",
+    "cluster_option",
     "follow",
     "options_of",
     "options_option",
@@ -63,6 +64,9 @@ tools_option = argument(
 options_option = argument(
     "--options", metavar="NAME", help="a variable with RunOptions: retries, stops, approvals"
 )
+cluster_option = argument(
+    "--cluster", metavar="ADDRESS", help="on the workers of a Dask cluster; local:N begins one here"
+)
 root_option = argument("--session-root", metavar="DIR", help="where sessions are")
 _FLAGS = {
     "session_root": "--session-root",
@@ -71,6 +75,7 @@ _FLAGS = {
     "skip_unsupported": "--skip-unsupported",
     "debug": "--debug",
     "detach": "--detach",
+    "cluster": "--cluster",
 }
 """The flags that stand for an option, by its name."""
 
@@ -422,6 +427,7 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
 @argument(
     "--detach", action="store_true", help="in a process of its own, which outlives the kernel"
 )
+@cluster_option
 @argument("--wait", action="store_true", help="stay in the cell until the run is over")
 @root_option
 def resume(ip: Any, args: Any) -> None:

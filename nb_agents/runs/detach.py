@@ -1,12 +1,13 @@
-"""Starting a run in a process of its own, which outlives the one that asks for it.
+"""Starting a run in another process, which outlives the one that asks for it.
 
-What is to be done goes there through a pipe, keys with the environment: neither is ever on the
-disk or on a command line.
+That is one of its own, or a worker of a cluster (`nb_agents.runs.cluster`). What is to be done goes
+there through a pipe, keys with the environment: neither is ever on the disk or on a command line.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -15,15 +16,19 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
-from nb_agents.options import RunOptions
+from nb_agents.options import Cluster, RunOptions
 from nb_agents.runs.offering import Offering
-from nb_agents.runs.turn_spec import mask_for
+from nb_agents.runs.turn_spec import checked_functions, mask_for
+from nb_agents.session.layout import session_root
 
-__all__ = ["begin_detached", "is_detached"]
+__all__ = ["Begun", "begin_detached", "is_detached"]
+
+PROCESS = "a process of its own"
+"""Where a run lives that is on no cluster."""
 
 START_S = 120.0
 """What the process gets to start: a cold import takes seconds on a busy machine."""
@@ -35,8 +40,24 @@ MAX_LOG_CHARS = 2_000
 """Of the log of a process that could not start: what is shown of its end."""
 
 
+class Begun(NamedTuple):
+    """A run that another process has begun.
+
+    Attributes:
+        path: The turn's directory.
+        where: Where it lives, in words.
+        restart: Ends that process when it hears nothing any more; None when that is nobody's task.
+    """
+
+    path: Path
+    where: str
+    restart: Callable[[], object] | None = None
+
+
 def is_detached(options: RunOptions, team: TeamSpec) -> bool:
-    """Whether a run goes in a process of its own: by its options, else by its team's file."""
+    """Whether a run goes in another process: by its options, else by its team's file."""
+    if options.cluster is not None:
+        return True
     return team.detach if options.detach is None else options.detach
 
 
@@ -46,44 +67,78 @@ def begin_detached(
     options: RunOptions,
     tools: Sequence[Callable[..., Any]] = (),
     **arguments: Any,
-) -> Path:
-    """Start or resume a run in a process of its own.
+) -> Begun:
+    """Start or resume a run in another process.
 
     Args:
         what: "start" or "resume".
         team: Who works in it, as it is read here; there it is read anew.
         options: How it goes.
-        tools: Functions that stay in this process and are called from there.
+        tools: Functions that stay in this process and are called from there, unless they are to be
+            sent to a cluster.
         arguments: The others of `nb_agents.start` or `nb_agents.resume`.
 
     Returns:
-        The turn's directory.
+        Where it is.
 
     Raises:
         UserError: Something that is given can't leave this process, or the run can't start.
-        StorageError: Tools are given, and the user's state directory can't be written.
+        StorageError: Tools are given, and the session root can't be written.
     """
     if bound := next(_bound(options, team), ""):
         raise UserError(
             f"A detached run outlives this process, and {bound} can't. Leave it out, or don't "
             "detach the run."
         )
-    job = {**arguments, "options": replace(options, detach=False)}
+    root = session_root(options.session_root)
+    given = replace(options, detach=False, cluster=None, session_root=root)
+    files = {name: _absolute(arguments.get(name)) for name in ("config", "recipe")}
+    job = {**arguments, **files, "options": given}
+    cluster = _cluster_of(options)
+    if cluster is not None and cluster.ship:
+        return _begin(what, {**job, "tools": checked_functions(tools)}, team, root, cluster)
     if not tools:
-        return _begin(what, job, team)
+        return _begin(what, job, team, root, cluster)
     # Made before the run is: its first call may come at once.
-    offering = Offering(tools, team)
+    offering = Offering(tools, root, team)
     try:
-        turn = _begin(what, {**job, "tools": offering.functions}, team)
+        begun = _begin(what, {**job, "tools": offering.functions}, team, root, cluster)
     except BaseException:
         offering.withdraw()
         raise
-    offering.serve(turn)
-    return turn
+    offering.serve(begun.path)
+    return begun
 
 
-def _begin(what: str, arguments: Mapping[str, Any], team: TeamSpec) -> Path:
-    """Let another process begin the run, and wait until it has."""
+def _cluster_of(options: RunOptions) -> Cluster | None:
+    given = options.cluster
+    return given if given is None or isinstance(given, Cluster) else Cluster(given)
+
+
+def _absolute(value: Any) -> Any:
+    """Name a file so that it is found from any working directory."""
+    if isinstance(value, str | os.PathLike):
+        return Path(value).expanduser().absolute()
+    return value
+
+
+def _begin(
+    what: str, job: Mapping[str, Any], team: TeamSpec, root: Path, cluster: Cluster | None
+) -> Begun:
+    if cluster is None:
+        return Begun(_begin_process(what, job, team), PROCESS)
+    try:
+        from nb_agents.runs.cluster import begin_on
+    except ImportError as exc:
+        raise UserError(
+            f"Runs on a cluster need Dask ({exc}): `pip install 'nb_agents[cluster]'`."
+        ) from None
+    started = begin_on(cluster, what, job, root)
+    return Begun(started.path, f"worker {started.worker}", started.restart)
+
+
+def _begin_process(what: str, arguments: Mapping[str, Any], team: TeamSpec) -> Path:
+    """Let a process of its own begin the run, and wait until it has."""
     # A file without a name: what a library says there may hold a key, and nobody reads it later.
     with TemporaryFile() as log:
         process = subprocess.Popen(

@@ -32,15 +32,27 @@ def main() -> None:
         # The run's process is nobody's child: a kernel ends its own when it is shut down.
         os._exit(0)
     sys.argv[0] = "detached"  # what the list of live runs calls it
-    what, arguments = pickle.loads(job)
     try:
-        run = _ACTIONS[what](**arguments)
+        run = carry_out(job)
     except UserError as exc:
         _answer({"error": str(exc)})
         return
     _answer({"path": str(run.path)})
     _stop_at_signals(run)
     run.wait(raise_on_stop=False)
+
+
+def carry_out(job: bytes) -> Run:
+    """Begin the run that another process asks for, here.
+
+    Args:
+        job: What is asked, pickled: "start" or "resume", and the arguments of that function.
+
+    Raises:
+        UserError: It can't begin.
+    """
+    what, arguments = pickle.loads(job)
+    return _ACTIONS[what](**arguments)
 
 
 def _answer(told: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from filelock import FileLock
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, StorageError
 from nb_agents.runs.hiding import open_debug_log
-from nb_agents.runs.live_turns import announce
+from nb_agents.runs.live_turns import announce_here
 from nb_agents.runs.loop import ensure_loop, interrupts_held, submit
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn
@@ -112,7 +112,7 @@ def _begin(
             (paths.live_workspaces / name).mkdir(exist_ok=True)
         turn = Turn(run_id, spec, lock)
         run = Run(run_id, turn, paths, resume, spec)
-        withdraw = announce(paths.path, run_id)
+        withdraw = announce_here(paths.path, run_id)
         turn.done.add_done_callback(lambda _: withdraw())
         if spec.options.debug:
             close_log = open_debug_log(paths.path / "debug.log")

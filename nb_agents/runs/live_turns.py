@@ -21,7 +21,7 @@ from platformdirs import user_state_path
 from nb_agents.disk.directory import read_file
 from nb_agents.session.layout import TurnPaths
 
-__all__ = ["LiveTurn", "announce", "live_turns", "place_of_this_process"]
+__all__ = ["LiveTurn", "announce", "announce_here", "live_turns", "place_of_this_process"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -58,27 +58,36 @@ class LiveTurn:
         return f"{self.place} (pid {self.pid}{host})"
 
 
-def announce(path: Path, run: str) -> Callable[[], None]:
-    """Make it known that this process writes a turn.
+def announce_here(path: Path, run: str) -> Callable[[], None]:
+    """Make it known that this process writes a turn; see `announce`.
 
     Args:
         path: The turn's directory.
         run: The run's name.
+    """
+    here = LiveTurn(str(path), run, os.getpid(), socket.gethostname(), place_of_this_process())
+    return announce(here)
+
+
+def announce(turn: LiveTurn) -> Callable[[], None]:
+    """Make it known on this machine that a process writes a turn.
+
+    Args:
+        turn: Which, and where.
 
     Returns:
-        Takes that back. Where the user's state can't be written, the turn is known by its path
-        alone.
+        Takes that back, as the first look does once it is over. Where the user's state can't be
+        written, the turn is known by its path alone.
     """
-    name = sha256(os.fsencode(path)).hexdigest()[:16]
-    entry = _folder() / f"{os.getpid()}-{name}.json"
-    turn = LiveTurn(str(path), run, os.getpid(), socket.gethostname(), place_of_this_process())
+    name = sha256(os.fsencode(turn.path)).hexdigest()[:16]
+    entry = _folder() / f"{turn.pid}-{name}.json"
     aside = entry.with_suffix(".new")
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         aside.write_text(json.dumps(asdict(turn)), encoding="ascii")
         aside.replace(entry)
     except OSError as exc:
-        logger.warning("%s is not announced to other processes: %s", path, exc.strerror or exc)
+        logger.warning("%s is not announced to other processes: %s", turn.path, exc.strerror or exc)
 
     def end() -> None:
         with suppress(OSError):
@@ -129,4 +138,7 @@ def place_of_this_process() -> str:
     notebook = os.environ.get("JPY_SESSION_NAME", "")
     if notebook and "ipykernel" in sys.modules:
         return Path(notebook).name
+    if (dask := sys.modules.get("distributed")) is not None:
+        with suppress(ValueError):  # this thread is none of a worker's
+            return f"worker {dask.get_worker().address}"
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"

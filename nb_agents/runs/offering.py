@@ -55,6 +55,7 @@ class Offering:
 
     Args:
         functions: Sync or async.
+        root: Where the run's session is.
         team: The run's, when it is at hand: its keys are hidden in what is answered.
 
     Attributes:
@@ -63,20 +64,20 @@ class Offering:
 
     Raises:
         UserError: One can't be described to a model, or its name is taken.
-        StorageError: The user's state directory can't be written.
+        StorageError: The session root can't be written.
     """
 
     def __init__(
-        self, functions: Sequence[Callable[..., Any]], team: TeamSpec | None = None
+        self, functions: Sequence[Callable[..., Any]], root: Path, team: TeamSpec | None = None
     ) -> None:
         known = [(function, function_tool(function)) for function in checked_functions(functions)]
         self._functions = {tool.name: function for function, tool in known}
         self._team = team
         self._mask = Mask()
-        self._offer = Offer.make()
+        self._offer = Offer.make(root)
         self._tokens: dict[str, CancelToken] = {}
         self.id = self._offer.id
-        offer = Offer(self.id)
+        offer = Offer(self.id, root)
         self.functions = tuple(
             OfferedFunction(
                 tool.name,

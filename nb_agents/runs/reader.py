@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 
 from anyio import to_thread
 
-from nb_agents.cancel import StopRequest, StopResult
+from nb_agents.cancel import CancellationStatus, StopRequest, StopResult
 from nb_agents.errors import UserError
 from nb_agents.events import Command
 from nb_agents.fold import fold
@@ -43,11 +44,19 @@ class TurnReader:
     Args:
         paths: Where the turn is.
         crash: A defect that ended it, or None.
+        restart: Ends the process that writes it; called, in a thread, when a stop at once is not
+            heard there.
     """
 
-    def __init__(self, paths: TurnPaths, crash: Exception | None = None) -> None:
+    def __init__(
+        self,
+        paths: TurnPaths,
+        crash: Exception | None = None,
+        restart: Callable[[], object] | None = None,
+    ) -> None:
         self._paths = paths
         self.crash = crash
+        self._restart = restart
         self._lock = threading.Lock()
         self._reader = JournalReader(paths.journal)
         self._view = RunView()
@@ -120,6 +129,8 @@ class TurnReader:
         if isinstance(command, StopRequest):
             if answer is not None:
                 return StopResult(answer.changed, answer.status)  # type: ignore[arg-type]
+            if self._restart is not None and command.level is CancellationStatus.IMMEDIATE:
+                threading.Thread(target=self._restart, daemon=True).start()
             return StopResult(False, "finished" if self.is_over else "asked")
         if answer is None and not self.is_over:
             raise UserError(

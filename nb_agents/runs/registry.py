@@ -36,7 +36,7 @@ from nb_agents.runs.live_runs import (
 )
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.loop import at_shutdown
-from nb_agents.runs.resume import DETACHED, attach, resume
+from nb_agents.runs.resume import attach, resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn_spec import (
     TurnSpec,
@@ -148,7 +148,7 @@ def start(
         run.stop(reason="wrong path")
     """
     task, options = _task(task, recipe), options or RunOptions()
-    spec, notices = team_for(config, options.skip_unsupported)
+    spec, notices = team_for(config, options)
     if is_detached(options, spec):
         begun = begin_detached(
             "start",
@@ -162,7 +162,7 @@ def start(
             recipe=recipe,
             context=context,
         )
-        return attach(begun, DETACHED, options, tools)
+        return attach(begun.path, begun.where, options, tools, begun.restart)
     functions = checked_functions(tools)
     read, given, readable = None, dict[str, Any](), spec.context_paths
     if recipe is not None:
@@ -185,7 +185,7 @@ def start(
             paths=paths,
             history=past.messages,
             context=(*readable, *past.context_paths),
-            writable=() if read else writable_places(spec, paths.path.parents[1]),
+            writable=() if read else writable_places(spec, paths.root),
             timeout_s=timeout_s,
             notices=(*notices, *past.restored(), *left_out),
             owner=owner(),
@@ -336,23 +336,25 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
 
 
 def team_for(
-    config: str | os.PathLike[str] | TeamSpec | None, skip_unsupported: bool
+    config: str | os.PathLike[str] | TeamSpec | None, options: RunOptions
 ) -> tuple[TeamSpec, tuple[str, ...]]:
     """Give the team that can start, and what a person should know of it.
 
     Args:
         config: As for `start`.
-        skip_unsupported: Whether agents that can't run here are left out.
+        options: Whether agents that can't run here are left out, and whether it is to start here:
+            on a cluster, the workers' keys are what counts.
 
     Raises:
         ConfigError: The team can't be used.
         MissingKeyError: A provider's key is not set.
     """
     spec, notices = _demo_team() if config is None else _own_team(config)
-    if skip_unsupported:
+    if options.skip_unsupported:
         spec, skipped = _skipping(spec)
         notices += skipped
-    check_team(spec)
+    if options.cluster is None:
+        check_team(spec)
     return spec, notices
 
 

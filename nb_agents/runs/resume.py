@@ -43,12 +43,10 @@ from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
 from nb_agents.session.layout import TurnPaths, find_task, go_on_in
 
-DETACHED = "a process of its own"
-
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
 
-__all__ = ["DETACHED", "Preview", "attach", "preview", "resume"]
+__all__ = ["Preview", "attach", "preview", "resume"]
 
 
 def preview(
@@ -126,7 +124,8 @@ def resume(
     again = _named(agent, events)
     team = _team(config, events)
     spec = team.spec
-    check_team(spec)
+    if options.cluster is None:  # else the worker's keys are what counts
+        check_team(spec)
     if is_detached(options, spec):
         begun = begin_detached(
             "resume",
@@ -138,7 +137,7 @@ def resume(
             agent=agent,
             recipe=recipe,
         )
-        return attach(begun, DETACHED, options, tools)
+        return attach(begun.path, begun.where, options, tools, begun.restart)
     load({agent.backend.type for agent in spec.everyone})
     functions = checked_functions(tools)
     changed = _changed_recipe(recipe, events, spec)
@@ -166,7 +165,7 @@ def resume(
             paths=paths,
             history=before.messages,
             context=(*spec.context_paths, *before.context_paths),
-            writable=() if going else writable_places(spec, paths.path.parents[1]),
+            writable=() if going else writable_places(spec, paths.root),
             timeout_s=timeout_s,
             notices=(*notices, *not_copied(left_out)),
             owner=owner(),
@@ -189,6 +188,7 @@ def attach(
     where: str = "another process",
     options: RunOptions | None = None,
     functions: Sequence[Callable[..., Any]] = (),
+    restart: Callable[[], object] | None = None,
 ) -> Run:
     """Give a handle on a turn that another process writes, or that is over.
 
@@ -197,6 +197,7 @@ def attach(
         where: Where it lives, in words.
         options: How it goes, if that is known.
         functions: Those of this process that it calls.
+        restart: Ends the process that writes it, when that does not hear a stop at once.
 
     Raises:
         UserError: There is no turn.
@@ -205,7 +206,7 @@ def attach(
     if not paths.journal.is_file():
         raise UserError(f"{paths.path} is no turn: it has no {paths.journal.name}.")
     name = f"{paths.session}/{paths.number}"
-    run = Run(name, TurnReader(paths), paths, resume, where=where)
+    run = Run(name, TurnReader(paths, restart=restart), paths, resume, where=where)
     run.options = options or run.options
     run.functions = tuple(functions)
     return run

@@ -428,7 +428,7 @@ class Run:
         if not self.where or self.is_over:
             state = "is over" if self.is_over else "lives in this process"
             raise UserError(f"Run {self.id} {state}: only one that goes on elsewhere takes tools.")
-        offering = Offering(tools)
+        offering = Offering(tools, self._paths.root)
         names = tuple(function.name for function in offering.functions)
         try:
             self._turn.send(

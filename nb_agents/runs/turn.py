@@ -323,7 +323,7 @@ class Turn:
         named = ", ".join(f"`{function.name}`" for function in functions)
         self._recorder.note(f"From now on {command.by[:MAX_BY_CHARS]} offers {named}.")
         for function in functions:
-            function.offer = Offer(command.offer)
+            function.offer = Offer(command.offer, self._spec.paths.root)
         self._publish()
         return True
 

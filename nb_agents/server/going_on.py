@@ -33,7 +33,7 @@ def resume_turn(paths: TurnPaths) -> Run:
     last = turns_of(paths.path.parent)[-1]
     if last.number != paths.number:
         raise UserError(f"{paths.session}/{paths.number} is followed by turn {last.number}.")
-    root = paths.path.parents[1]
+    root = paths.root
     return resume(paths.session, options=RunOptions(detach=True, session_root=root))
 
 

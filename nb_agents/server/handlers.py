@@ -232,7 +232,7 @@ class Command(_Handler):
 def _ask(paths: TurnPaths, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
     """Ask it of the turn's writer; returns the status and what is replied, or who goes on."""
     if action == "stop" and body.sweep:
-        stop_sweep(paths.path.parents[1], body.immediate, body.source, body.reason)
+        stop_sweep(paths.root, body.immediate, body.source, body.reason)
     run = attach(paths.path)
     over = {"status": run.status, "message": f"{paths.session}/{paths.number} is over."}
     if run.is_over and action != "resume":

@@ -105,6 +105,11 @@ class TurnPaths:
         return self.path.parent.name
 
     @property
+    def root(self) -> Path:
+        """The session root."""
+        return self.path.parents[1]
+
+    @property
     def metadata(self) -> Path:
         """Status and summary, as JSON."""
         return self.path / "metadata.json"

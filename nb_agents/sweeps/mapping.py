@@ -91,7 +91,7 @@ def map(
     rows = read_rows(source)
     _check_columns(task, rows)
     options = options or RunOptions()
-    team, _ = team_for(config, options.skip_unsupported)
+    team, _ = team_for(config, options)
     read = Recipe.from_file(recipe) if isinstance(recipe, str | os.PathLike) else recipe
     about = {
         "source": source_name(source),
@@ -123,8 +123,16 @@ def map(
             score=score,
             task=lambda row: render(task, row.values),
             retry_failed=retry_failed,
+            withdraw=lambda: None if options.cluster is None else _withdraw(path),
         )
     )
+
+
+def _withdraw(path: Path) -> None:
+    """Let no row begin that waits for a place on a cluster."""
+    from nb_agents.runs.cluster import withdraw
+
+    withdraw(path)
 
 
 def _has_begun(session: Path) -> bool:

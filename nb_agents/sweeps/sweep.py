@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -32,7 +32,7 @@ from nb_agents.cancel import (
     StopResult,
     StopSource,
 )
-from nb_agents.errors import UserError
+from nb_agents.errors import ClusterLostError, UserError
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.receipt import total_cost
 from nb_agents.runs.disk_watch import watched
@@ -65,6 +65,9 @@ Score = Callable[[str, Any], Any]
 
 SHOW_S = 0.2
 """At least so long between two views that subscribers get."""
+
+MAX_DEATHS = 3
+"""Workers that may die while they have a row: it may be what ends them."""
 
 MAX_FAILURES = 50
 """Failed rows that a view lists."""
@@ -205,6 +208,7 @@ class SweepSpec:
         score: Given a task and its answer, gives a number.
         task: Gives a row's task.
         retry_failed: Whether rows that failed before are tried again.
+        withdraw: Lets rows not begin that `begin` waits with.
     """
 
     path: Path
@@ -216,6 +220,7 @@ class SweepSpec:
     score: Score | None = None
     task: Callable[[Row], str] = lambda row: ""
     retry_failed: bool = False
+    withdraw: Callable[[], object] = lambda: None
 
 
 class Sweep:
@@ -247,6 +252,8 @@ class Sweep:
                 self._waiting.append(row)
         self._by_name = {row.name: row for row in self.rows}
         self._running: dict[str, Run] = {}
+        self._beginning: set[str] = set()
+        self._deaths: Counter[str] = Counter()
         self._stop: StopRequest | None = None
         self._asked = CancellationStatus.NONE
         self._is_paused = False
@@ -469,33 +476,60 @@ class Sweep:
                     self._hold(False)
 
     def _is_finished(self) -> bool:
-        if self._running or not self._inbox.empty():
+        if self._running or self._beginning or not self._inbox.empty():
             return False
         return self._stop is not None or not (self._waiting or self._scoring)
 
     def _begin_due(self) -> None:
-        while self._waiting and len(self._running) < self._spec.limit:
+        while self._waiting and len(self._running) + len(self._beginning) < self._spec.limit:
             if self._stop is not None or self._is_paused or not self._inbox.empty():
                 return
-            self._begin(self._waiting.popleft())
+            row = self._waiting.popleft()
+            self._beginning.add(row.name)
+            # A cluster may have no place for it, and that must not hold up the others.
+            _in_thread(self._begin, row)
 
     def _begin(self, row: Row) -> None:
+        """Begin a row; in a thread of its own."""
+        begun: Run | Result
         try:
-            if (done := _completed(self.path / row.name)) is not None:
-                self._end(done)  # its line was lost
-                return
-            run = self._spec.begin(row)
+            begun = _completed(self.path / row.name) or self._spec.begin(row)  # its line was lost
+        except ClusterLostError as exc:  # no row can begin: they are left for another call
+            lost = StopRequest(CancellationStatus.REQUESTED, "parent", str(exc))
+            self._inbox.put(lambda: self._take_stop(lost))
+            begun = Result(row.name, "cancelled")
         except Exception as exc:  # whatever it is, it costs no other row
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't begin", self.name, row.name)
-            self._end(Result(row.name, "failed", error=str(exc) or type(exc).__name__))
-            return
-        self._running[row.name] = run
-        run.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row.name)))
+            begun = Result(row.name, "failed", error=str(exc) or type(exc).__name__)
+        self._inbox.put(lambda: self._take_begun(row, begun))
 
-    def _take_end(self, name: str) -> None:
-        run = self._running.pop(name)
-        self._end(_result(name, run.view, run.path))
+    def _take_begun(self, row: Row, begun: Run | Result) -> None:
+        self._beginning.remove(row.name)
+        if isinstance(begun, Run):
+            self._running[row.name] = begun
+            begun.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row)))
+            if self._stop is not None:
+                self._stop_run(begun, self._stop)
+            elif self._is_paused:
+                _hold(begun, True)
+        elif self._stop is None or begun.status == "completed":
+            self._end(begun)
+        else:  # it did not come to begin
+            self._waiting.append(row)
+
+    def _take_end(self, row: Row) -> None:
+        run = self._running.pop(row.name)
+        result = _result(row.name, run.view, run.path)
+        if run.view.ending != "killed" or self._stop is not None:
+            self._end(result)
+            return
+        self._deaths[row.name] += 1
+        if (deaths := self._deaths[row.name]) < MAX_DEATHS:
+            self._waiting.appendleft(row)  # another worker resumes it
+        else:
+            why = f"{deaths} workers died while they had it"
+            self._end(replace(result, status="failed", error=why))
 
     def _end(self, result: Result) -> None:
         self._note(result)
@@ -543,20 +577,24 @@ class Sweep:
         if self._stop is not None and request.level <= self._stop.level:
             return
         self._stop, self._asked = request, max(request.level, self._asked)
-        now = request.level >= CancellationStatus.IMMEDIATE
+        self._spec.withdraw()
         for run in self._running.values():
-            run.stop(now, reason=request.reason, source=request.source)
+            self._stop_run(run, request)
+
+    def _stop_run(self, run: Run, request: StopRequest) -> None:
+        now = request.level >= CancellationStatus.IMMEDIATE
+        stop = partial(run.stop, now, reason=request.reason, source=request.source)
+        if run.where:  # who writes it may take a while to answer
+            _in_thread(stop)
+        else:
+            stop()
 
     def _hold(self, is_paused: bool) -> None:
         if self._is_paused is is_paused or self._stop is not None:
             return
         self._is_paused = is_paused
         for run in self._running.values():
-            with suppress(UserError):  # it has ended, or stops
-                if is_paused:
-                    run.pause()
-                elif run.view.is_paused:
-                    run.resume()
+            _hold(run, is_paused)
 
     def _publish(self) -> None:
         self.view = self._look()
@@ -603,6 +641,19 @@ class Sweep:
         if self._stop is not None:
             return "stopping"
         return "paused" if self._is_paused else "running"
+
+
+def _in_thread(function: Callable[..., object], *args: object) -> None:
+    """Call what may wait for another machine; the end of this process does not wait for it."""
+    Thread(target=function, args=args, name="nb_agents sweep row", daemon=True).start()
+
+
+def _hold(run: Run, is_paused: bool) -> None:
+    with suppress(UserError):  # it has ended, or stops
+        if is_paused:
+            run.pause()
+        elif run.view.is_paused:
+            run.resume()
 
 
 async def _awaited(made: Any) -> Any:

@@ -1,8 +1,8 @@
 """Functions that a process offers to a run of another: a directory of calls and their answers.
 
 An offer exists before the turn that calls it does, and more than one process may offer functions of
-one name: hence each has a directory of its own, in the user's state directory, and its owner holds
-the lock beside it for as long as it answers. Each file is written aside and renamed into place, has
+one name: hence each has a directory of its own, in the session root, and its owner holds the lock
+beside it for as long as it answers. Each file is written aside and renamed into place, has
 a limit, and is gone when the call is over; the offer's own go with its owner, or, when that died,
 with the next one that is made.
 """
@@ -21,7 +21,6 @@ from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 from filelock import FileLock
-from platformdirs import user_state_path
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import StopRequest
@@ -98,40 +97,60 @@ class Offer:
 
     Attributes:
         id: Names it among all.
+        root: The session root.
     """
 
     id: str
+    root: Path
     _lock: FileLock | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def make(cls) -> Self:
+    def make(cls, root: Path) -> Self:
         """Make an offer of this process, which lives until it is withdrawn.
 
+        Args:
+            root: The session root.
+
         Raises:
-            StorageError: The user's state directory can't be written.
+            StorageError: It can't be written.
         """
-        offer = cls(uuid4().hex)
+        offer = cls(uuid4().hex, root)
         lock = offer._file_lock()
         try:
-            _folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-            _remove_left()
+            offer._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            offer._remove_left()
             lock.acquire()
             offer._path.mkdir(mode=0o700)
         except OSError as exc:
-            raise StorageError(str(_folder()), exc.strerror or str(exc)) from None
-        return cls(offer.id, lock)
+            raise StorageError(str(offer._folder), exc.strerror or str(exc)) from None
+        return cls(offer.id, root, lock)
+
+    def _remove_left(self) -> None:
+        """Remove the offers of processes that died."""
+        for path in self._folder.glob("*.lock"):
+            with suppress(OSError):
+                # A younger one may be about to be held.
+                if time.time() - path.stat().st_mtime > LEFT_S and not is_held(
+                    FileLock(path, thread_local=False)
+                ):
+                    shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                    path.unlink()
 
     @staticmethod
     def is_id(text: str) -> bool:
         """Whether a text can be the id of an offer, and no other path."""
         return _ID.fullmatch(text) is not None
 
+    @property
+    def _folder(self) -> Path:
+        return self.root / ".offers"
+
     @cached_property  # it is asked for ten times a second
     def _path(self) -> Path:
-        return _folder() / self.id
+        return self._folder / self.id
 
     def _file_lock(self) -> FileLock:
-        return FileLock(_folder() / f"{self.id}.lock", thread_local=False)
+        return FileLock(self._folder / f"{self.id}.lock", thread_local=False)
 
     def is_live(self) -> bool:
         """Whether the process that makes the offer is there to answer."""
@@ -231,19 +250,3 @@ class Offer:
         aside = self._path / f".{name}"
         aside.write_bytes(data)
         aside.replace(self._path / name)
-
-
-def _folder() -> Path:
-    return user_state_path("nb_agents") / "offers"
-
-
-def _remove_left() -> None:
-    """Remove the offers of processes that died."""
-    for path in _folder().glob("*.lock"):
-        with suppress(OSError):
-            # A younger one may be about to be held.
-            if time.time() - path.stat().st_mtime > LEFT_S and not is_held(
-                FileLock(path, thread_local=False)
-            ):
-                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-                path.unlink()

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from platformdirs import user_state_path
 
 import nb_agents
 from nb_agents import events as ev
@@ -31,9 +30,9 @@ agents:
 """
 
 
-def offers() -> list[str]:
+def offers(root: Path) -> list[str]:
     """What there is of offers on the disk."""
-    folder = user_state_path("nb_agents") / "offers"
+    folder = root / ".offers"
     return os.listdir(folder) if folder.exists() else []
 
 
@@ -108,7 +107,7 @@ def test_functions_are_called_where_they_are_and_their_results_used(
     assert offered["query"]["description"] == "Look a thing up."
     assert offered["query"]["parameters"]["required"] == ["name"]
     assert str(os.getpid()) in server.requests[1].prompt
-    wait_until(lambda: not offers(), WAIT_S, "the offer's end", offers)
+    wait_until(lambda: not offers(root), WAIT_S, "the offer's end", lambda: offers(root))
 
 
 def test_a_call_takes_no_longer_than_a_moment(team: Path, root: Path, server: ModelServer) -> None:
@@ -141,19 +140,19 @@ def test_a_function_that_fails_and_a_wrong_call_are_told_to_the_model(
 def test_what_cannot_be_a_tool_is_refused_before_anything_starts(team: Path, root: Path) -> None:
     def vote() -> None: ...
 
-    before = {*offers()}  # those of runs that have just ended may still be there
+    before = {*offers(root)}  # those of runs that have just ended may still be there
     with pytest.raises(UserError, match="'vote' is there already"):
         begin(team, root, vote)
-    assert not root.exists() and {*offers()} <= before
+    assert not root.exists() and {*offers(root)} <= before
 
 
 def test_an_offer_to_a_run_that_cannot_start_is_taken_back(tmp_path: Path, root: Path) -> None:
     def query() -> None: ...
 
-    before = {*offers()}
+    before = {*offers(root)}
     with pytest.raises(UserError, match=r"missing\.yaml"):
         begin(tmp_path / "missing.yaml", root, query)
-    assert {*offers()} <= before
+    assert {*offers(root)} <= before
 
 
 def test_keys_are_in_no_call_and_in_no_answer(
@@ -337,8 +336,9 @@ def test_a_call_of_a_run_whose_process_dies_is_cancelled(
 
 DIES = """
 import os
+from pathlib import Path
 from nb_agents.tools.offer import Offer
-print(Offer.make().id, flush=True)
+print(Offer.make(Path(os.environ["NB_AGENTS_SESSIONS"])).id, flush=True)
 os._exit(0)
 """
 
@@ -346,15 +346,16 @@ os._exit(0)
 def test_what_a_process_that_died_has_offered_is_removed_by_the_next_offer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    root = tmp_path / "sessions"
     with script(DIES, tmp_path) as process:
         left = read_line(process).strip()
         process.wait()
-    alive = offer.Offer.make()
-    assert left in offers()
+    alive = offer.Offer.make(root)
+    assert left in offers(root)
     monkeypatch.setattr(offer, "LEFT_S", 0.0)
-    offer.Offer.make().withdraw()
-    assert left not in offers() and f"{left}.lock" not in offers()
-    assert alive.id in offers() and alive.is_live()
+    offer.Offer.make(root).withdraw()
+    assert left not in offers(root) and f"{left}.lock" not in offers(root)
+    assert alive.id in offers(root) and alive.is_live()
     alive.withdraw()
     assert not alive.is_live()
 

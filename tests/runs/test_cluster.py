@@ -1,0 +1,419 @@
+"""Runs on a cluster's workers, with a scheduler and workers as real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+import nb_agents
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import UserError
+from nb_agents.options import Cluster, RunOptions
+from nb_agents.runs import cluster as cluster_module
+from nb_agents.runs.live_turns import live_turns
+from nb_agents.runs.registry import find_run
+from nb_agents.runs.run import Run
+from tests import canaries
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
+from tests.team_kit import read_line, script
+
+WAIT_S = 60
+
+
+class Dask:
+    """A scheduler and its workers.
+
+    Args:
+        workers: How many, each a process with a nanny.
+        places: Turns that each takes at a time; None leaves it to the one thread of each.
+        before: A command that the workers are started by.
+    """
+
+    def __init__(self, folder: Path, workers: int, places: int | None, before: list[str]) -> None:
+        self._file = folder / "scheduler.json"
+        self._folder = folder
+        dask = [sys.executable, "-m", "dask"]
+        file = ["--scheduler-file", str(self._file)]
+        plain = ["--host", "127.0.0.1", "--no-dashboard"]
+        self.scheduler = self._start([*dask, "scheduler", *file, *plain, "--port", "0"])
+        wait_until(self._file.exists, WAIT_S)
+        resources = [] if places is None else ["--resources", f"nb_agents={places}"]
+        many = ["--nworkers", str(workers), "--nthreads", "1", *resources]
+        here = ["--local-directory", str(folder)]
+        self._workers = self._start([*before, *dask, "worker", *file, *plain, *many, *here])
+        self.client = Client(scheduler_file=str(self._file), timeout=WAIT_S)
+        self.client.wait_for_workers(workers, timeout=WAIT_S)
+        self.address = self.client.scheduler.address
+
+    def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, cwd=self._folder, stderr=subprocess.DEVNULL)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of the workers' processes, by their addresses."""
+        found: dict[str, int] = self.client.run(os.getpid)
+        return found
+
+    def close(self) -> None:
+        self.client.close(timeout=1)
+        for process in (self._workers, self.scheduler):
+            process.kill()  # the workers end when their parent has
+            process.wait(WAIT_S)
+
+
+@contextmanager
+def dask(
+    folder: Path, workers: int = 2, places: int | None = 10, before: list[str] | None = None
+) -> Iterator[Dask]:
+    made = Dask(folder, workers, places, before or [])
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dask]:
+    """A cluster of two workers with ten places each, for tests that leave it as it is."""
+    with dask(tmp_path_factory.mktemp("dask")) as made:
+        yield made
+
+
+def team_of(server: ModelServer) -> TeamSpec:
+    backend = {"type": "vllm", "model": "m", "base_url": server.url, "api_key": "k"}
+    return TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+
+
+def team_file(folder: Path, server: ModelServer, key: str) -> Path:
+    path = folder / "team.yaml"
+    backend = f'{{type: vllm, model: m, base_url: "{server.url}", api_key: {key}}}'
+    path.write_text(f"agents: [{{id: a, backend: {backend}}}]")
+    return path
+
+
+@pytest.fixture
+def begin(server: ModelServer, root: Path) -> Callable[..., Run]:
+    def begin(where: object, *tools: Callable[..., Any], task: str = "the task") -> Run:
+        options = RunOptions(session_root=root, cluster=where)
+        return nb_agents.start(task, team_of(server), tools=tools, options=options)
+
+    return begin
+
+
+Begin = Callable[..., Run]
+
+
+def has_said(run: Run, word: str) -> None:
+    wait_until(lambda: word in run.view.agents["a"].partial, WAIT_S, word)
+
+
+def place_of(run: Run) -> str:
+    """The address of the worker that has a run."""
+    return run.where.removeprefix("worker ")
+
+
+def test_a_run_works_on_a_worker_and_is_known_to_all_doors(
+    two: Dask, begin: Begin, server: ModelServer
+) -> None:
+    server.script("m", Reply("words that come", hang_after=2))
+    run = begin(two.client)
+    assert place_of(run) in two.pids
+    [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
+    assert (turn.pid, turn.place) == (two.pids[place_of(run)], run.where)
+    has_said(run, "words")
+    assert find_run(run.session).stop(True, reason="seen enough").changed
+    run.wait(WAIT_S, raise_on_stop=False)
+    assert (run.status, run.view.stop and run.view.stop.reason) == ("cancelled", "seen enough")
+    assert run.view.agents["a"].unsubmitted.strip().startswith("words that")
+
+    server.script("m", Reply("So."))
+    again = run.resume()
+    assert again.where.startswith("worker ") and again.wait(WAIT_S) == "So."
+
+
+def test_a_graceful_stop_lets_the_answer_in_hand_finish(
+    two: Dask, begin: Begin, server: ModelServer
+) -> None:
+    server.script("m", Reply("words that come"))
+    server.hold(after=2)
+    run = begin(two.address)
+    has_said(run, "words")
+    assert run.stop().changed
+    server.release()
+    run.wait(WAIT_S, raise_on_stop=False)
+    assert "words that come" in str(run.view.agents["a"])
+
+
+def test_a_mistake_is_told_with_the_worker_that_found_it(two: Dask, root: Path) -> None:
+    options = RunOptions(session_root=root, cluster=two.client)
+    with pytest.raises(UserError, match=r"Worker tcp://127.0.0.1:\d+: .*OPENAI_API_KEY"):
+        nb_agents.start("t", TeamSpec.from_model("openai:gpt-5-mini"), options=options)
+
+
+def test_no_scheduler_is_told_in_a_sentence(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "CONNECT_S", 0.1)
+    options = RunOptions(session_root=root, cluster="tcp://127.0.0.1:9")
+    with pytest.raises(UserError, match="No Dask scheduler answers at 'tcp://127.0.0.1:9'"):
+        nb_agents.start("t", options=options)
+
+
+def test_keys_that_are_forwarded_reach_the_model_and_never_the_disk(
+    two: Dask, root: Path, tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_API_KEY", canaries.KEY)
+    server.script("m", Reply(f"Your key is {canaries.KEY}."))
+    options = RunOptions(session_root=root, cluster=Cluster(two.client, ("FORWARDED_API_KEY",)))
+    team = team_file(tmp_path, server, "'${FORWARDED_API_KEY}'")
+    run = nb_agents.start("t", team, options=options)
+    assert "Your key is" in run.wait(WAIT_S)
+    assert server.requests[0].headers["authorization"] == f"Bearer {canaries.KEY}"
+    assert not [*canaries.found_on_disk(root)]
+    with pytest.raises(UserError, match="names 'MISSING', which is not set"):
+        nb_agents.start("t", options=RunOptions(cluster=Cluster(two.client, ("MISSING",))))
+
+
+@pytest.mark.parametrize("ship", [False, True])
+def test_a_tool_is_called_back_here_or_sent_along(
+    two: Dask, root: Path, server: ModelServer, ship: bool
+) -> None:
+    here = os.getpid()
+
+    def place(x: int) -> str:
+        """Say where this is."""
+        return f"{x}: {'here' if os.getpid() == here else 'there'}"
+
+    server.script("m", Reply(tool_calls=(ToolCall("place", {"x": 7}),)), Reply("So."))
+    options = RunOptions(session_root=root, cluster=Cluster(two.client, ship=ship))
+    run = nb_agents.start("t", team_of(server), tools=[place], options=options)
+    run.wait(WAIT_S)
+    assert ("7: there" if ship else "7: here") in server.requests[1].prompt
+
+
+def test_a_session_root_that_a_worker_does_not_see_is_told_before_anything_begins(
+    tmp_path: Path, begin: Begin, server: ModelServer, root: Path
+) -> None:
+    (tmp_path / "dask").mkdir()
+    root.mkdir()
+    blind = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", str(root)]
+    with dask(tmp_path / "dask", 1, before=blind) as made:
+        with pytest.raises(UserError, match="does not see the session root"):
+            begin(made.client)
+    assert not server.requests
+
+
+def test_who_gives_up_waiting_for_a_place_has_begun_nothing(
+    tmp_path: Path, begin: Begin, server: ModelServer, root: Path
+) -> None:
+    server.script("m", Reply("words that come", hang_after=2))
+    with dask(tmp_path, 1, places=1) as made:
+        first = begin(made.client)
+        has_said(first, "words")
+        refused: list[str] = []
+
+        def second() -> None:
+            with pytest.raises(UserError) as told:
+                begin(made.client)
+            refused.append(str(told.value))
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        wait_until(lambda: len(os.listdir(root / ".tickets")) == 1, WAIT_S)
+        cluster_module.withdraw(root)
+        thread.join(WAIT_S)
+        assert "stopped before a worker took it" in refused[0]
+        first.stop(True)
+        first.wait(WAIT_S, raise_on_stop=False)
+        server.script("m", Reply("So."))
+        assert begin(made.client).wait(WAIT_S) == "So."
+    assert len(nb_agents.runs()) == len({run.path for run in nb_agents.runs()})
+    assert len(server.requests) == 2 and not os.listdir(root / ".tickets")
+
+
+def test_a_worker_that_hears_nothing_is_ended_by_its_nanny(
+    tmp_path: Path, begin: Begin, server: ModelServer
+) -> None:
+    server.script("m", Reply("words that come", hang_after=2))
+    with dask(tmp_path, 1) as made:
+        run = begin(made.client)
+        has_said(run, "words")
+        [pid] = made.pids.values()
+        os.kill(pid, signal.SIGSTOP)
+        assert run.stop(True).status == "asked"
+        run.wait(WAIT_S, raise_on_stop=False)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), WAIT_S)
+        assert run.view.ending == "killed"
+        assert run.view.agents["a"].unsubmitted.strip().startswith("words that")
+
+
+KERNEL = """
+import sys, signal, nb_agents
+from nb_agents.options import RunOptions
+address = sys.stdin.readline().strip()
+run = nb_agents.start("the task", "team.yaml", options=RunOptions(cluster=address))
+print(run.path, flush=True)
+signal.pause()
+"""
+
+
+def test_forty_runs_lose_nothing_to_a_stop_or_to_the_death_of_worker_kernel_or_scheduler(
+    tmp_path: Path, begin: Begin, server: ModelServer, root: Path
+) -> None:
+    (tmp_path / "dask").mkdir()
+    team_file(tmp_path, server, "k")
+    server.script("m", lambda request: Reply(f"So: {_task(request)}."))
+    server.hold(after=1)
+    with dask(tmp_path / "dask", 4) as made:
+        runs = [begin(made.client, task=f"task-{number}-") for number in range(39)]
+        with script(KERNEL, tmp_path) as kernel:
+            assert kernel.stdin is not None
+            kernel.stdin.write(made.address + "\n")
+            kernel.stdin.flush()
+            path = Path(read_line(kernel).strip())
+            kernel.kill()
+        everyone = [*runs, find_run(path.parent.name)]
+        for run in everyone:
+            has_said(run, "So")
+        assert len({place_of(run) for run in runs}) == 4 and len(server.requests) == 40
+
+        # One is stopped: the others go on.
+        assert runs[0].stop(True).changed
+        runs[0].wait(WAIT_S, raise_on_stop=False)
+        assert runs[0].status == "cancelled" and not any(run.is_over for run in everyone[1:])
+
+        # A worker dies: its runs are incomplete, and Dask's own second try begins nothing.
+        died = place_of(runs[1])
+        os.kill(made.pids[died], signal.SIGKILL)
+        lost = [run for run in runs[1:] if place_of(run) == died]
+        for run in lost:
+            run.wait(WAIT_S, raise_on_stop=False)
+            assert run.view.ending == "killed" and "So" in run.view.agents["a"].unsubmitted
+        made.client.wait_for_workers(4, timeout=WAIT_S)
+        resumed = [run.resume() for run in lost]
+        for run in resumed:
+            has_said(run, "So")
+        assert len(server.requests) == 40 + len(lost)
+
+        # Of the others a third is stopped, a third comes to its end, and the scheduler dies.
+        going = [run for run in everyone[1:] if run not in lost]
+        stopped, rest = going[: len(going) // 2], going[len(going) // 2 :]
+        for run in stopped:
+            run.stop(True)
+        for run in stopped:
+            run.wait(WAIT_S, raise_on_stop=False)
+        assert {run.status for run in stopped} == {"cancelled"}
+        workers = made.pids.values()
+        made.scheduler.kill()
+        for run in [*rest, *resumed]:
+            run.wait(WAIT_S, raise_on_stop=False)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), WAIT_S)
+    server.release()
+    unfinished = [run for run in [runs[0], *stopped, *rest, *resumed] if run.status != "completed"]
+    for run in unfinished:
+        here = RunOptions(session_root=root)
+        assert "So: " in nb_agents.resume(run.session, team_of(server), options=here).wait(WAIT_S)
+    asked = Counter(_task(request) for request in server.requests)
+    assert len(asked) == 40 and max(asked.values()) <= 3
+
+
+def _task(request: Request) -> str:
+    prompt = request.prompt
+    at = prompt.rfind("task-")
+    return prompt[at:].split("-")[1] if at >= 0 else "orphan"
+
+
+def rows(count: int) -> list[dict[str, str]]:
+    return [{"q": f"task-{number}-"} for number in range(count)]
+
+
+def test_a_sweep_goes_on_where_a_worker_died_and_pays_for_no_answer_twice(
+    tmp_path: Path, server: ModelServer, root: Path
+) -> None:
+    (tmp_path / "dask").mkdir()
+    server.script("m", lambda request: Reply(f"So: {_task(request)}."))
+    server.hold(after=1)
+    with dask(tmp_path / "dask", places=4) as made:
+        options = RunOptions(session_root=root, cluster=made.client)
+        sweep = nb_agents.map(rows(24), "{{q}}", team_of(server), limit=8, options=options)
+        wait_until(lambda: len(server.requests) == 8, WAIT_S)
+        os.kill(min(made.pids.values()), signal.SIGKILL)
+        wait_until(lambda: len(server.requests) == 12, WAIT_S)  # 4 are asked again
+        server.release()
+        assert sweep.wait(WAIT_S).completed == 24
+    assert {record["answer"] for record in sweep.table()} == {f"So: {n}." for n in range(24)}
+    asked = Counter(_task(request) for request in server.requests)
+    assert sorted(asked.values()) == [1] * 20 + [2] * 4
+
+
+def test_a_stopped_sweep_begins_no_row_that_waits_for_a_place(
+    two: Dask, server: ModelServer, root: Path
+) -> None:
+    server.script("m", Reply("words that come", hang_after=2))
+    options = RunOptions(session_root=root, cluster=two.client)
+    sweep = nb_agents.map(rows(30), "{{q}}", team_of(server), limit=24, options=options)
+    wait_until(lambda: len(server.requests) == 20, WAIT_S)
+    assert sweep.stop(True).changed
+    assert sweep.wait(WAIT_S).status == "cancelled"
+    assert Counter(record["status"] for record in sweep.table()) == {"cancelled": 20, "waiting": 10}
+    assert len(server.requests) == 20 and not os.listdir(sweep.path / ".tickets")
+
+    server.script("m", Reply("So."))
+    assert sweep.resume().wait(WAIT_S).completed == 30
+
+
+def test_a_row_that_ends_each_worker_that_has_it_fails_and_holds_up_no_other(
+    tmp_path: Path, server: ModelServer, root: Path
+) -> None:
+    def deadly(q: str) -> str:
+        """Look."""
+        if q == "task-0-":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "seen"
+
+    def reply(request: Request) -> Reply:
+        if len(request.messages) > 2:
+            return Reply("So.")
+        return Reply(tool_calls=(ToolCall("deadly", {"q": f"task-{_task(request)}-"}),))
+
+    (tmp_path / "dask").mkdir()
+    server.script("m", reply)
+    with dask(tmp_path / "dask", 1, places=1) as made:
+        cluster = Cluster(made.client, ship=True)
+        options = RunOptions(session_root=root, cluster=cluster)
+        sweep = nb_agents.map(
+            rows(3), "{{q}}", team_of(server), limit=1, tools=[deadly], options=options
+        )
+        view = sweep.wait(WAIT_S)
+    assert (view.completed, view.failed) == (2, 1)
+    assert view.failures[0].error == "3 workers died while they had it"
+
+
+def test_a_sweep_whose_scheduler_died_leaves_its_rows_for_later(
+    tmp_path: Path, server: ModelServer, root: Path
+) -> None:
+    (tmp_path / "dask").mkdir()
+    server.script("m", lambda request: Reply(f"So: {_task(request)}."))
+    server.hold(after=1)
+    with dask(tmp_path / "dask", 1, places=2) as made:
+        options = RunOptions(session_root=root, cluster=made.client)
+        sweep = nb_agents.map(rows(6), "{{q}}", team_of(server), limit=4, options=options)
+        wait_until(lambda: len(server.requests) == 2, WAIT_S)
+        made.scheduler.kill()
+        view = sweep.wait(WAIT_S)
+    assert view.status == "cancelled" and "No Dask scheduler answers" in view.reason
+    assert not view.failures
+
+    server.release()
+    here = RunOptions(session_root=root)
+    again = nb_agents.map(rows(6), "{{q}}", team_of(server), options=here)
+    assert again.path == sweep.path and again.wait(WAIT_S).completed == 6
+    asked = Counter(_task(request) for request in server.requests)
+    assert sorted(asked.values()) == [1] * 4 + [2] * 2
