@@ -282,7 +282,7 @@ class _Desk:
 
     def _workers(self) -> _Workers:
         """Tell of the workers; the first one is waited for."""
-        found: _Workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        found = self._known_workers()
         if not found:
             # A task, so that a cluster that grows with its work does.
             first = self.client.submit(os.getpid, pure=False)
@@ -292,7 +292,13 @@ class _Desk:
                 raise UserError(
                     f"The cluster at {_address(self.client)} has no worker, after {WORKERS_S:g} s."
                 ) from None
-            found = self.client.scheduler_info(n_workers=-1)["workers"]
+            found = self._known_workers()
+        return found
+
+    def _known_workers(self) -> _Workers:
+        if self.client.status != "running":
+            raise ConnectionError(f"its client is {self.client.status}")
+        found: _Workers = self.client.scheduler_info(n_workers=-1).get("workers", {})
         return found
 
 
@@ -409,14 +415,16 @@ def _end_of_task(waiting: _Waiting, future: Any) -> None:
         # Where a task was moved, both may come to begin the run: the other one has.
         if not told.get("unseen") or waiting.is_in_time:
             waiting.take(told)
+    elif future.status == "error":
+        waiting.take({"error": "The run was lost before it began: its worker died."})
     else:
-        why = "its worker died" if future.status == "error" else "the cluster has closed"
-        waiting.take({"error": f"The run was lost before it began: {why}."})
+        with suppress(InvalidStateError):
+            waiting.told.set_exception(ConnectionError("the cluster has closed"))
 
 
 def _stop_unwanted(told: Future[Mapping[str, str]]) -> None:
     """Stop a run that has begun while the one who had asked for it gave up."""
-    if path := told.result().get("path"):
+    if told.exception() is None and (path := told.result().get("path")):
         request = StopRequest(CancellationStatus.IMMEDIATE, "parent", "nobody waits for it")
         with suppress(StorageError):
             send(TurnPaths(Path(path)), request)
