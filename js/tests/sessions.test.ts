@@ -217,6 +217,21 @@ test("the rows of a sweep at work are asked for again as it gets on, and not eac
   vi.useRealTimers();
 });
 
+test("sweeps stand among the sessions by when they were used, and the filter finds them", async () => {
+  const at = (ago: number) => turn("", { updated_at: Date.now() / 1000 - ago, task: "Write a poem" });
+  const { rows, filter } = await show([
+    { id: "old", session: "old", turns: [at(500)] },
+    sweep(),
+    { id: "new", session: "new", turns: [at(10)] },
+  ]);
+  const names = (): (string | undefined)[] => rows().map((row) => row.querySelector("small")?.textContent.split(" · ").at(-1));
+  expect(names()).toEqual(["new", "my_sweep", "old"]);
+  for (const text of ["my_sweep", "compare caches", "running"]) {
+    filter(text);
+    expect(names()).toEqual(["my_sweep"]);
+  }
+});
+
 test("a sweep that is looked for is unfolded", async () => {
   const { rows, widget } = await show([sweep(), { id: "s", session: "s", turns: [turn("s/turn_1")] }]);
   await widget.reveal("sweep");
