@@ -89,6 +89,8 @@ class Client:
     def runs(self) -> list[dict[str, Any]]:
         """List the live runs of the server's user: id, task, status, tokens, cost and more.
 
+        A live sweep is one of them, with its ``rows`` in numbers.
+
         Raises:
             ServerError: The server can't be reached, or lets nobody in with this token.
         """
@@ -178,7 +180,7 @@ class Client:
     def stop(
         self, run: str, *, now: bool = False, agent: str | None = None, reason: str = ""
     ) -> StopResult:
-        """Ask a run, or one agent of it, to stop. Idempotent.
+        """Ask a run, one agent of it, or a whole sweep, to stop. Idempotent.
 
         Args:
             run: Its id.

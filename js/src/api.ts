@@ -3,12 +3,10 @@
 import { ServerConnection } from "@jupyterlab/services";
 import type { Status } from "./state";
 
-/** A live run, as the server lists it. Its texts are a model's or a person's. */
+/** A live run or sweep, as the server lists it. Its texts are a model's or a person's. */
 export interface Run {
-  /** The turn as the server calls it. */
+  /** The turn, or the sweep, as the server calls it. */
   readonly id: string;
-  readonly session: string;
-  readonly turn: number;
   readonly task: string;
   /** Python's word, such as "awaiting". */
   readonly status: string;
@@ -16,6 +14,8 @@ export interface Run {
   /** How it stands, for a person. */
   readonly says: string;
   readonly cost: number | null;
+  /** Of a sweep: how many rows it has, and how many of them ended how. */
+  readonly rows?: { readonly total: number; readonly done: number; readonly failed: number };
 }
 
 /** A turn of a session, by what its files say. */
@@ -34,6 +34,8 @@ export interface Session {
   readonly id: string;
   readonly session: string;
   readonly turns: readonly Turn[];
+  /** Of a sweep, which has a session for each row in the place of turns. */
+  readonly sweep?: Run & { readonly is_live: boolean; readonly updated_at: number | null };
 }
 
 /** Why something was refused, in a sentence for the person. */
@@ -42,7 +44,7 @@ export class Refused extends Error {}
 export class Api {
   constructor(private readonly settings: ServerConnection.ISettings) {}
 
-  /** List the live runs of this user; nothing where the server has no such extension. */
+  /** List the live runs and sweeps of this user; nothing where the server has no such extension. */
   async runs(): Promise<readonly Run[] | undefined> {
     const response = await this.request("runs", {});
     if (response.status === 404) return undefined;
@@ -56,8 +58,13 @@ export class Api {
     return this.json(`sessions?${query}`);
   }
 
-  /** Read how a turn stands. */
-  turn(id: string): Promise<Run> {
+  /** List the sessions of a sweep's rows, of many those that were used last. */
+  rowsOf(sweep: string): Promise<readonly Session[]> {
+    return this.json(`sessions?${new URLSearchParams({ sweep })}`);
+  }
+
+  /** Read how a turn or a sweep stands. */
+  run(id: string): Promise<Run> {
     return this.json(`runs/${address(id)}`);
   }
 

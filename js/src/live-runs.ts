@@ -87,9 +87,17 @@ export function waits(run: Run | undefined): boolean {
   return run?.status === "awaiting";
 }
 
-/** Count them in words, such as "2 runs · 1 waits for you". */
+/** Count them in words, such as "2 runs, 1 sweep". */
+export function counted(live: readonly Run[]): string {
+  const sweeps = live.filter((run) => run.rows).length;
+  const kinds = { run: live.length - sweeps, sweep: sweeps };
+  const known = Object.entries(kinds).filter(([, count]) => count > 0);
+  return known.map(([kind, count]) => `${count} ${kind}${count === 1 ? "" : "s"}`).join(", ");
+}
+
+/** Say how many there are and how many of them wait, such as "2 runs · 1 waits for you". */
 export function inWords(live: readonly Run[]): string {
   const waiting = live.filter(waits).length;
-  const count = `${live.length} ${live.length === 1 ? "run" : "runs"}`;
+  const count = counted(live);
   return waiting ? `${count} · ${waiting} ${waiting === 1 ? "waits" : "wait"} for you` : count;
 }

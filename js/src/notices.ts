@@ -1,7 +1,8 @@
-/** Tells a person who does not see a run that it is over, or that it waits for that person. */
+/** Tells a person who does not see a run or a sweep that it is over, or that it waits for that person. */
 
 import type { NotificationManager } from "@jupyterlab/apputils";
 import type { Run } from "./api";
+import type { Claim } from "./claims";
 import type { Change } from "./live-runs";
 import type { Status } from "./state";
 
@@ -14,26 +15,31 @@ const TASK_LENGTH = 80;
 
 export interface Needs {
   readonly notifications: Pick<NotificationManager, "notify">;
-  /** Whether a person sees how this turn stands. */
-  isSeen(id: string): boolean;
-  /** Read how a turn stands that is over. */
-  turn(id: string): Promise<Pick<Run, "state" | "task"> | undefined>;
-  open(id: string): void;
+  /** Whether this tab is the one that tells of it. */
+  readonly claim: Claim;
+  /** Whether a person sees how it stands. */
+  isSeen(run: Run): boolean;
+  /** Read how something stands that is over. */
+  run(id: string): Promise<Run | undefined>;
+  open(run: Run): void;
 }
 
-/** Tell what has changed; who sees it already is not told. */
+/** Tell what has changed; who sees it already, in whichever tab, is not told. */
 export async function tell(change: Change, needs: Needs): Promise<void> {
-  for (const run of change.waiting) {
-    if (!needs.isSeen(run.id)) notify(needs, run.id, `Waits for you: ${clip(run.task)}`, "warning");
-  }
-  for (const { id } of change.ended.filter((run) => !needs.isSeen(run.id))) {
-    const turn = await needs.turn(id);
-    if (turn) notify(needs, id, `${inWords(turn.state)}: ${clip(turn.task)}`, KINDS[turn.state] ?? "info");
-  }
+  const unseen = async (run: Run): Promise<boolean> => (await needs.claim(run.id)) && !needs.isSeen(run);
+  const waiting = change.waiting.map(async (run) => {
+    if (await unseen(run)) notify(needs, run, "Waits for you", "warning");
+  });
+  const ended = change.ended.map(async (known) => {
+    const run = (await unseen(known)) && (await needs.run(known.id));
+    if (run) notify(needs, run, inWords(run.state), KINDS[run.state] ?? "info");
+  });
+  await Promise.all([...waiting, ...ended]);
 }
 
-function notify({ notifications, open }: Needs, id: string, message: string, kind: Kind): void {
-  const show = { label: "Show", caption: "Open it beside the notebook", callback: () => open(id) };
+function notify({ notifications, open }: Needs, run: Run, what: string, kind: Kind): void {
+  const show = { label: "Show", caption: "Open it beside the notebook", callback: () => open(run) };
+  const message = `${what}${run.rows ? `, ${run.says}` : ""}: ${clip(run.task)}`;
   notifications.notify(message, kind, { autoClose: false, actions: [show] });
 }
 

@@ -13,12 +13,14 @@ import {
 import type { INotebookTracker } from "@jupyterlab/notebook";
 import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IStatusBar } from "@jupyterlab/statusbar";
-import { type Api, Refused, type Session } from "./api";
+import { type Api, Refused, type Run, type Session } from "./api";
+import { makeClaims } from "./claims";
 import { TEAM_ICON } from "./icon";
 import type { LiveRuns } from "./live-runs";
 import { tell } from "./notices";
 import { TURN_MIME } from "./renderer";
-import { type Actions, Sessions } from "./sessions";
+import type { Actions } from "./session-rows";
+import { Sessions } from "./sessions";
 import { makeStatusItem } from "./status-bar";
 import { makeStopButton, stopAll } from "./stop-all";
 
@@ -34,8 +36,8 @@ export interface Page {
   readonly api: Api;
   readonly runs: LiveRuns;
   readonly rendermime: IRenderMimeRegistry;
-  /** Whether a person sees how a turn stands. */
-  isSeen(turn: string): boolean;
+  /** Whether a person sees how a turn or a sweep stands. */
+  isSeen(run: Run): boolean;
   /** What an application may be without. */
   readonly notebooks: INotebookTracker | null;
   readonly palette: ICommandPalette | null;
@@ -60,10 +62,17 @@ export function addPlaces(page: Page): void {
   addCommand(page, "nb-agents:stop-all-now", "Stop All Runs of Agents Now", () => stop(true));
   addCommand(page, "nb-agents:resume-last", "Resume the Last Run of Agents", () => resumeLast(actions));
   addCommand(page, "nb-agents:show-sessions", "Show the Sessions of Agents", show);
-  runs.listen((change) => {
-    const { manager: notifications } = Notification;
-    void attempt(() => tell(change, { notifications, isSeen: page.isSeen, turn: (id) => api.turn(id), open }));
-  });
+  const needs = {
+    notifications: Notification.manager,
+    claim: makeClaims(app.serviceManager.serverSettings.baseUrl, (navigator as Partial<Navigator>).locks),
+    isSeen: page.isSeen,
+    run: (id: string) => api.run(id),
+    open(run: Run): void {
+      if (run.rows) void sidebar.reveal(run.id).then(show);
+      else open(run.id);
+    },
+  };
+  runs.listen((change) => void attempt(() => tell(change, needs)));
 }
 
 function addCommand({ app, palette }: Page, command: string, label: string, execute: () => unknown): void {
@@ -84,6 +93,7 @@ function makeActions(
     });
   return {
     list: () => api.sessions(foldersOf(notebooks, (path) => app.serviceManager.contents.localPath(path))),
+    rows: (sweep) => api.rowsOf(sweep),
     open,
     stop: (turn, now) =>
       changing(async () => refuse(await api.post(turn, "stop", { immediate: now, source: "widget" }))),

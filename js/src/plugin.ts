@@ -5,7 +5,7 @@ import { ICommandPalette, IToolbarWidgetRegistry } from "@jupyterlab/apputils";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import { IStatusBar } from "@jupyterlab/statusbar";
-import { Api } from "./api";
+import { Api, type Run } from "./api";
 import type { Kernel } from "./kernel";
 import { LiveRuns } from "./live-runs";
 import { addPlaces } from "./page";
@@ -53,10 +53,18 @@ const plugin: JupyterFrontEndPlugin<void> = {
       },
       RANK,
     );
-    const isSeen = (turn: string): boolean => [...shown].some((renderer) => renderer.isSeen(turn));
+    const isSeen = (run: Run): boolean =>
+      run.rows ? isSweepSeen(run.id) : [...shown].some((renderer) => renderer.isSeen(run.id));
     addPlaces({ app, api, runs, rendermime, isSeen, notebooks, palette, statusBar, toolbars });
   },
 };
+
+/** Whether panel or card of a sweep is in sight: its widget draws it, and no renderer of ours. */
+function isSweepSeen(sweep: string): boolean {
+  const name = sweep.split("/").at(-1);
+  const all = [...document.querySelectorAll<HTMLElement>("[data-sweep]")];
+  return !document.hidden && all.some((el) => el.dataset["sweep"] === name && el.checkVisibility());
+}
 
 /** The kernel of a notebook; JupyterLab's own types ask for more than a message of ours has. */
 function kernelOf(panel: NotebookPanel | undefined): Kernel | undefined {

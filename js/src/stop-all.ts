@@ -3,7 +3,7 @@
 import { Widget } from "@lumino/widgets";
 import type { Api, Run } from "./api";
 import { make, setAttr, setClass, setText } from "./dom";
-import type { LiveRuns } from "./live-runs";
+import { type LiveRuns, counted } from "./live-runs";
 import { listen } from "./press";
 
 const GRACEFULLY = "All runs of agents, over all kernels: calls in flight may finish, everything is kept";
@@ -20,7 +20,7 @@ export async function stopAll(api: Pick<Api, "post">, runs: LiveRuns, now: boole
 }
 
 async function stop(api: Pick<Api, "post">, live: readonly Run[], now: boolean): Promise<string> {
-  const body = { immediate: now, source: "widget", sweep: true };
+  const body = { immediate: now, source: "widget" };
   const problems = await Promise.all(live.map((run) => api.post(run.id, "stop", body)));
   return [...new Set(problems.filter(Boolean))].join(" ");
 }
@@ -39,7 +39,7 @@ export function makeStopButton(runs: LiveRuns, press: (now: boolean) => void): W
     const { live } = runs;
     const now = areStopping(live);
     setClass(button, now ? "nba-stop-all now" : "nba-stop-all");
-    setText(button, `Stop ${live.length} ${live.length === 1 ? "run" : "runs"}${now ? " now" : ""}`);
+    setText(button, `Stop ${counted(live)}${now ? " now" : ""}`);
     setAttr(button, "title", now ? NOW : GRACEFULLY);
     item.setHidden(live.length === 0);
   };

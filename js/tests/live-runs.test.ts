@@ -89,6 +89,8 @@ test.each([
   [[liveRun("a")], "1 run"],
   [[liveRun("a"), liveRun("b", { status: "awaiting" })], "2 runs · 1 waits for you"],
   [[liveRun("a", { status: "awaiting" }), liveRun("b", { status: "awaiting" })], "2 runs · 2 wait for you"],
+  [[liveRun("a", { rows: { total: 9, done: 1, failed: 0 } })], "1 sweep"],
+  [[liveRun("a"), liveRun("b"), liveRun("c", { rows: { total: 9, done: 1, failed: 0 } })], "2 runs, 1 sweep"],
 ])("runs are counted in words", (live, words) => {
   expect(inWords(live)).toBe(words);
 });

@@ -43,7 +43,7 @@ export const STOPPING: PanelState = {
 export const STOPPED: PanelState = { ...RUNNING, status: "stopped", chip: "stopped", button: null, can_say: false };
 
 export function liveRun(id: string, more: Partial<Run> = {}): Run {
-  return { id, session: "s", turn: 1, task: "Compare caches", status: "in-progress", state: "running", says: "running", cost: 0, ...more };
+  return { id, task: "Compare caches", status: "in-progress", state: "running", says: "running", cost: 0, ...more };
 }
 
 /** Lumino's signal, as far as the panel uses it. */

@@ -1,4 +1,5 @@
 import { expect, test, vi } from "vitest";
+import type { Run } from "../src/api";
 import { tell } from "../src/notices";
 import { liveRun } from "./mock";
 
@@ -6,13 +7,14 @@ const EVIL = "<img src=x onerror=alert(1)>";
 
 function needs(seen: string[] = [], state: "complete" | "failed" | "stopped" = "complete") {
   const notify = vi.fn<(message: string, kind: string, how: object) => string>();
-  const open = vi.fn<(id: string) => void>();
+  const open = vi.fn<(run: Run) => void>();
   return {
     notifications: { notify } as never,
     notify,
     open,
-    isSeen: (id: string) => seen.includes(id),
-    turn: vi.fn((id: string) => Promise.resolve(liveRun(id, { state, task: EVIL }))),
+    claim: vi.fn((_id: string) => Promise.resolve(true)),
+    isSeen: ({ id }: Run) => seen.includes(id),
+    run: vi.fn((id: string) => Promise.resolve(liveRun(id, { state, task: EVIL }))),
   };
 }
 
@@ -32,18 +34,42 @@ test("a run that waits for a person is told, and shown by the notification's but
   const [message, kind, how] = asked.notify.mock.calls[0] ?? [];
   expect([message, kind]).toEqual(["Waits for you: Compare caches", "warning"]);
   (how as { actions: { callback(): void }[] }).actions[0]?.callback();
-  expect(asked.open).toHaveBeenCalledExactlyOnceWith("a");
+  expect(asked.open).toHaveBeenCalledExactlyOnceWith(liveRun("a", { status: "awaiting" }));
 });
 
 test("who sees the notebook is told nothing, and nothing is asked of the server", async () => {
   const asked = needs(["a", "b"]);
   await tell({ live: [], waiting: [liveRun("a")], ended: [liveRun("b")] }, asked);
   expect(asked.notify).not.toHaveBeenCalled();
-  expect(asked.turn).not.toHaveBeenCalled();
+  expect(asked.run).not.toHaveBeenCalled();
 });
 
 test("a long task is cut", async () => {
   const asked = needs();
   await tell({ live: [], waiting: [liveRun("a", { task: "x".repeat(300) })], ended: [] }, asked);
   expect(asked.notify.mock.calls[0]?.[0].length).toBeLessThan(140);
+});
+
+test("a sweep is told once, with how its rows ended", async () => {
+  const asked = needs();
+  const rows = { total: 500, done: 498, failed: 2 };
+  const over = liveRun("s", { state: "complete", says: "500 of 500 rows · 2 failed", rows });
+  asked.run.mockResolvedValue(over);
+  await tell({ live: [], waiting: [], ended: [liveRun("s", { rows })] }, asked);
+  const told = "Complete, 500 of 500 rows · 2 failed: Compare caches";
+  expect(asked.notify).toHaveBeenCalledExactlyOnceWith(told, "success", expect.anything());
+});
+
+test("what another tab tells is told by no other, and nothing is asked of the server", async () => {
+  const asked = needs();
+  asked.claim.mockResolvedValue(false);
+  await tell({ live: [], waiting: [liveRun("a")], ended: [liveRun("b")] }, asked);
+  expect(asked.notify).not.toHaveBeenCalled();
+  expect(asked.run).not.toHaveBeenCalled();
+});
+
+test("who sees it claims it, so that no other tab tells", async () => {
+  const asked = needs(["a"]);
+  await tell({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
+  expect(asked.claim).toHaveBeenCalledExactlyOnceWith("a");
 });

@@ -17,6 +17,7 @@ function turn(id: string, more: Partial<Turn> = {}): Turn {
 async function show(sessions: Session[], live: Run[] = []) {
   const actions = {
     list: vi.fn(() => Promise.resolve(sessions)),
+    rows: vi.fn((_sweep: string): Promise<readonly Session[]> => Promise.resolve([])),
     open: vi.fn(),
     stop: vi.fn().mockResolvedValue(undefined),
     resume: vi.fn().mockResolvedValue(undefined),
@@ -32,7 +33,7 @@ async function show(sessions: Session[], live: Run[] = []) {
   await widget.refresh();
   const rows = (): HTMLDetailsElement[] => [...widget.node.querySelectorAll<HTMLDetailsElement>("details")];
   const buttons = (): string[] =>
-    [...widget.node.querySelectorAll<HTMLElement>("details[open] button")].filter((b) => !b.hidden).map((b) => b.textContent);
+    [...widget.node.querySelectorAll<HTMLElement>("details[open] button")].filter((b) => !b.closest("[hidden]")).map((b) => b.textContent);
   const press = (label: string): void =>
     [...widget.node.querySelectorAll<HTMLElement>("details[open] button")].find((b) => b.textContent === label)?.click();
   const filter = (text: string): void => {
@@ -142,4 +143,97 @@ test("a sidebar that nobody sees asks for no sessions", async () => {
   expect(actions.list).toHaveBeenCalledTimes(before);
   widget.show();
   expect(actions.list).toHaveBeenCalledTimes(before + 1);
+});
+
+/** A sweep of 300 rows, as the server lists it. */
+function sweep(more: Partial<Run> = {}): Session {
+  const run = liveRun("sweep", { says: "12 of 300 rows · 2 failed", rows: { total: 300, done: 10, failed: 2 }, ...more });
+  return { id: "sweep", session: "my_sweep", turns: [], sweep: { ...run, is_live: run.state === "running", updated_at: Date.now() / 1000 - 130 } };
+}
+
+const rowOf = (name: string): Session => ({ id: `sweep/${name}`, session: name, turns: [turn(`sweep/${name}/turn_1`, { task: EVIL })] });
+
+async function unfold(row: HTMLDetailsElement | undefined): Promise<void> {
+  if (!row) return;
+  row.open = true;
+  row.dispatchEvent(new Event("toggle"));
+  await vi.waitFor(() => expect(row.querySelectorAll("details")).not.toHaveLength(0));
+}
+
+test("a sweep is one entry with how far it is, and asks for its rows only when it is unfolded", async () => {
+  const { rows, actions } = await show([sweep({ state: "stopped" })]);
+  const summary = rows()[0]?.querySelector("summary") as HTMLElement;
+  expect([...summary.children].map((each) => each.textContent)).toEqual([
+    "Compare caches",
+    "stopped",
+    "12 of 300 rows · 2 failed · 2 min. ago · my_sweep",
+  ]);
+  expect(actions.rows).not.toHaveBeenCalled();
+  actions.rows.mockResolvedValue([rowOf("one"), rowOf("two")]);
+  await unfold(rows()[0]);
+  expect(actions.rows).toHaveBeenCalledExactlyOnceWith("sweep");
+  expect(visibleText(rows()[0] as HTMLElement)).toContain("2 of 300 rows: those that were used last.");
+});
+
+test("a sweep's row is opened and exported, and stays what its sweep knows", async () => {
+  const { rows, actions, buttons, press, widget } = await show([sweep({ state: "stopped" })]);
+  actions.rows.mockResolvedValue([rowOf("one")]);
+  await unfold(rows()[0]);
+  (rows()[1] as HTMLDetailsElement).open = true;
+  expect(new Set(buttons())).toEqual(new Set([`1. ${EVIL}`, "Export"]));
+  press(`1. ${EVIL}`);
+  expect(actions.open).toHaveBeenCalledExactlyOnceWith("sweep/one/turn_1");
+  expect(widget.node.querySelector("img")).toBeNull();
+});
+
+test("a live sweep shows how it stands, and is stopped as a whole, then at once", async () => {
+  const live = [sweep().sweep as Run];
+  const { rows, actions, buttons, press, runs } = await show([sweep()], live);
+  (rows()[0] as HTMLDetailsElement).open = true;
+  expect(rows()[0]?.querySelector("summary .state")?.textContent).toBe("12 of 300 rows · 2 failed");
+  expect(buttons()).toEqual(["Stop"]);
+  press("Stop");
+  live[0] = { ...(live[0] as Run), state: "stopping" };
+  await runs.refresh();
+  press("Stop now");
+  expect(actions.stop.mock.calls).toEqual([
+    ["sweep", false],
+    ["sweep", true],
+  ]);
+});
+
+test("the rows of a sweep at work are asked for again as it gets on, and not each second", async () => {
+  vi.useFakeTimers({ toFake: ["Date"] });
+  const { rows, actions, sessions, widget } = await show([sweep()], [sweep().sweep as Run]);
+  actions.rows.mockResolvedValue([rowOf("one")]);
+  await unfold(rows()[0]);
+  const after = async (ms: number, says: string): Promise<number> => {
+    vi.setSystemTime(Date.now() + ms);
+    sessions[0] = sweep({ says });
+    await widget.refresh();
+    return actions.rows.mock.calls.length;
+  };
+  expect([await after(1000, "13 of 300 rows"), await after(9000, "14 of 300 rows"), await after(9000, "14 of 300 rows")]).toEqual([1, 2, 2]);
+  vi.useRealTimers();
+});
+
+test("sweeps stand among the sessions by when they were used, and the filter finds them", async () => {
+  const at = (ago: number) => turn("", { updated_at: Date.now() / 1000 - ago, task: "Write a poem" });
+  const { rows, filter } = await show([
+    { id: "old", session: "old", turns: [at(500)] },
+    sweep(),
+    { id: "new", session: "new", turns: [at(10)] },
+  ]);
+  const names = (): (string | undefined)[] => rows().map((row) => row.querySelector("small")?.textContent.split(" · ").at(-1));
+  expect(names()).toEqual(["new", "my_sweep", "old"]);
+  for (const text of ["my_sweep", "compare caches", "running"]) {
+    filter(text);
+    expect(names()).toEqual(["my_sweep"]);
+  }
+});
+
+test("a sweep that is looked for is unfolded", async () => {
+  const { rows, widget } = await show([sweep(), { id: "s", session: "s", turns: [turn("s/turn_1")] }]);
+  await widget.reveal("sweep");
+  expect(rows()[0]?.open).toBe(true);
 });

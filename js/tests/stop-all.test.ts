@@ -15,7 +15,7 @@ test("every run is stopped, also one that began since the last look", async () =
   const runs = await runsOf([liveRun("a")], [liveRun("a"), liveRun("b")]);
   const post = vi.fn().mockResolvedValue("");
   expect(await stopAll({ post }, runs, false)).toBe("");
-  const body = { immediate: false, source: "widget", sweep: true };
+  const body = { immediate: false, source: "widget" };
   expect(post.mock.calls).toEqual([
     ["a", "stop", body],
     ["b", "stop", body],

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from tornado import web
 from tornado.iostream import StreamClosedError
 
+from nb_agents.cancel import StopResult
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.events import EVENT
 from nb_agents.jupyter import text
@@ -37,6 +38,7 @@ from nb_agents.server.feeds import Feed, Feeds, card_of
 from nb_agents.server.going_on import continue_session, resume_turn
 from nb_agents.server.openapi import BODIES, Continue, Rename, Start, document
 from nb_agents.server.places import DEFAULT_ROOT, Places, UnknownNameError
+from nb_agents.server.sweeps import is_sweep, sweeps_below, told_sweep
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
@@ -53,6 +55,8 @@ MAX_WATCHED = 200
 """Turns in one stream."""
 MAX_FOLDERS = 100
 """Folders whose sessions are listed at once."""
+MAX_ROWS = 100
+"""Sessions of a sweep's rows that are listed."""
 EXPORT_PART = 1_000_000
 """Bytes of a zip that are in memory at a time."""
 KEEP_ALIVE_S = 15.0
@@ -172,12 +176,13 @@ class OpenApi(_Handler):
 
 
 class Runs(_Handler):
-    """The turns that are live."""
+    """What is live: turns, and sweeps in the place of their rows' turns."""
 
     @_allowed("read")
     async def get(self) -> None:
         live = await to_thread(self.places.live)
-        self.reply([await self._told(turn) for turn in live])
+        sweeps = [await self._sweep(path, rows) for path, rows in live.sweeps.items()]
+        self.reply([*sweeps, *[await self._told(turn) for turn in live.turns]])
 
     @_allowed("execute")
     async def post(self) -> None:
@@ -196,17 +201,30 @@ class Runs(_Handler):
         )
 
     async def _told(self, turn: LiveTurn) -> dict[str, Any]:
-        feed = self.feeds.of(turn.paths)
-        await feed.read()
+        feed = await self._read(turn)
         told = _told(self.places.name(turn.paths.path), feed.view, feed.is_live)
         return {**told, "run": turn.run, "where": turn.where}
 
+    async def _sweep(self, path: Path, rows: Sequence[LiveTurn]) -> dict[str, Any]:
+        feeds = [await self._read(row) for row in rows]
+        live = [feed.view for feed in feeds if feed.is_live]
+        told = await to_thread(told_sweep, self.places.name(path), path, live)
+        return {**told, "where": rows[0].where if rows else ""}
+
+    async def _read(self, turn: LiveTurn) -> Feed:
+        feed = self.feeds.of(turn.paths)
+        await feed.read()
+        return feed
+
 
 class OneRun(_Handler):
-    """A turn, live or over."""
+    """A turn or a sweep, live or over."""
 
     @_allowed("read")
     async def get(self, name: str, number: str | None = None) -> None:
+        if number is None and is_sweep(path := await to_thread(self.places.run, name)):
+            self.reply(await to_thread(told_sweep, self.places.name(path), path))
+            return
         paths = await to_thread(self.turn, name, number)
         turn = await to_thread(load_turn, paths)
         told = _told(self.places.name(paths.path), turn.view, turn.is_live)
@@ -214,23 +232,26 @@ class OneRun(_Handler):
 
 
 class Command(_Handler):
-    """What a person asks of a turn; whichever process writes it takes it from there."""
+    """What a person asks of a turn or a sweep; whichever process writes it takes it from there."""
 
     @_allowed("execute")
     async def post(self, name: str, action: str) -> None:
         body = self.body(BODIES[action])
-        paths = await to_thread(self.turn, name)
+        path = await to_thread(self.places.run, name)
         # In a thread: it waits a moment for the writer's answer.
-        code, reply = await to_thread(_ask, paths, action, body)
+        code, reply = await to_thread(_ask, path, action, body)
         if isinstance(reply, Run):
             self.reply_begun(reply)
             return
         self.set_status(code)
-        self.reply({"id": self.places.name(paths.path), **reply})
+        self.reply({"id": self.places.name(path), **reply})
 
 
-def _ask(paths: TurnPaths, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
-    """Ask it of the turn's writer; returns the status and what is replied, or who goes on."""
+def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
+    """Ask it of who works there; returns the status and what is replied, or who goes on."""
+    if is_sweep(path):
+        return _ask_sweep(path, action, body)
+    paths = TurnPaths(path)
     if action == "stop" and body.sweep:
         stop_sweep(paths.root, body.immediate, body.source, body.reason)
     run = attach(paths.path)
@@ -247,6 +268,16 @@ def _ask(paths: TurnPaths, action: str, body: Any) -> tuple[int, dict[str, Any] 
     except UserError as exc:
         return 409, {"status": run.status, "message": str(exc)}
     return 202, {"status": run.status}
+
+
+def _ask_sweep(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any]]:
+    if action != "stop" or body.agent:
+        whole = f"{path.name} is a sweep: it can be stopped as a whole, and its rows are runs."
+        return 409, {"status": told_sweep("", path)["status"], "message": whole}
+    if not stop_sweep(path, body.immediate, body.source, body.reason):
+        over = f"{path.name} is over."
+        return 409, {"status": told_sweep("", path)["status"], "message": over}
+    return 202, asdict(StopResult(True, "asked"))
 
 
 _COMMANDS: dict[str, Callable[[Run, Any], object]] = {
@@ -267,11 +298,24 @@ class Sessions(_Handler):
         folders = dict.fromkeys(self.get_query_arguments("folder"))
         if len(folders) > MAX_FOLDERS:
             raise web.HTTPError(400, f"At most {MAX_FOLDERS} folders are looked at.")
-        self.reply(await to_thread(self._list, folders))
+        sweep = self.get_query_argument("sweep", "")
+        self.reply(
+            await (to_thread(self._rows, sweep) if sweep else to_thread(self._list, folders))
+        )
+
+    def _rows(self, sweep: str) -> list[dict[str, Any]]:
+        found = sessions_in(self.places.sweep(sweep)).by_use[:MAX_ROWS]
+        return [_session(self.places, path) for path in found]
 
     def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
-        roots = self.places.session_roots(*folders)
-        return [_session(self.places, path) for root in roots for path in sessions_in(root).by_use]
+        roots, name = self.places.session_roots(*folders), self.places.name
+        sweeps = [told_sweep(name(path), path) for root in roots for path in sweeps_below(root)]
+        found = [path for root in roots for path in sessions_in(root).by_use]
+        listed = [
+            {"id": told["id"], "session": told["session"], "turns": [], "sweep": told}
+            for told in sweeps
+        ]
+        return [*listed, *(_session(self.places, path) for path in found)]
 
 
 class OneSession(_Handler):

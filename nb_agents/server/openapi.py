@@ -95,7 +95,8 @@ BODIES: dict[str, type[_Body]] = {
 """By the last word of the route."""
 
 _SAYS = {
-    "stop": "Stop it: after the work in hand, or at once. The same again changes nothing.",
+    "stop": "Stop a turn, or all of a sweep: after the work in hand, or at once. The same again "
+    "changes nothing.",
     "approve": "Approve what waits for a person.",
     "deny": "Deny it.",
     "answer": "Answer the question for a text that has waited longest.",
@@ -126,14 +127,14 @@ def document(base_url: str) -> dict[str, Any]:
     turns = "/sessions/{id}/turns/{n}"
     paths = {
         "/runs": {
-            "get": _get("The turns that are live."),
+            "get": _get("What is live: turns, and sweeps in the place of their rows' turns."),
             "post": _post("Start a run that outlives this server.", Start),
         },
-        "/runs/{id}": {"get": _get("A turn, live or over.", _ID)},
+        "/runs/{id}": {"get": _get("A turn or a sweep, live or over.", _ID)},
         "/runs/{id}/events": {"get": _get(f"Its events, after `Last-Event-ID`. {stream}", _ID)},
         "/runs/{id}/view": {"get": _get(f"How it is drawn: panel, then card. {stream}", _ID)},
         "/view": {"get": _get(f"The same of all turns that `id` names. {stream}", _QUERY_IDS)},
-        "/sessions": {"get": _get("The sessions on disk.", _QUERY_FOLDER)},
+        "/sessions": {"get": _get("The sessions and sweeps on disk.", _QUERY_FOLDER, _QUERY_SWEEP)},
         "/sessions/{id}": {
             "get": _get("A session.", _SESSION),
             "delete": _delete("Delete it and all its files.", _SESSION),
@@ -174,6 +175,13 @@ _QUERY_FOLDER = {
     "in": "query",
     "description": "Folders of notebooks, whose sessions are listed too.",
     "schema": {"type": "array", "items": {"type": "string"}, "maxItems": 100},
+}
+
+_QUERY_SWEEP = {
+    "name": "sweep",
+    "in": "query",
+    "description": "The one sweep whose rows' sessions are listed; of many, those used last.",
+    "schema": {"type": "string"},
 }
 
 

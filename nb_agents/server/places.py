@@ -1,9 +1,9 @@
-"""Which turns and sessions a request may name, and how they are called.
+"""Which turns, sessions and sweeps a request may name, and how they are called.
 
 A turn's name is its directory, from the server's own root on, such as
 ``reports/.nb_agents/sessions/session_20261120_120000/turn_1``: a notebook knows where it is, and
 what it shows names the turn from there on. One that is elsewhere is called by its whole path; in a
-session root the session's id and ``turn_1`` do.
+session root the session's id and ``turn_1`` do. A sweep's name is its directory, too.
 
 Whatever a name says, links followed, it leads below the server's root or a session root, or it
 leads nowhere.
@@ -15,12 +15,14 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from nb_agents.errors import SessionUnreadableError, UserError
 from nb_agents.runs.live_turns import LiveTurn, live_turns
+from nb_agents.server.sweeps import is_live_sweep, is_sweep, sweep_of
 from nb_agents.session.layout import TurnPaths, session_root, turns_of
 
-__all__ = ["DEFAULT_ROOT", "Places", "UnknownNameError", "shown_path"]
+__all__ = ["DEFAULT_ROOT", "Live", "Places", "UnknownNameError", "shown_path"]
 
 DEFAULT_ROOT = PurePosixPath(".nb_agents", "sessions")
 """Where a notebook's sessions are by default, beside it."""
@@ -37,6 +39,18 @@ class UnknownNameError(UserError):
         )
 
 
+class Live(NamedTuple):
+    """What is worked on.
+
+    Attributes:
+        turns: Those that are no rows of a live sweep, oldest first.
+        sweeps: Of each live sweep the rows at work, which may be none for a moment.
+    """
+
+    turns: list[LiveTurn]
+    sweeps: dict[Path, list[LiveTurn]]
+
+
 class Places:
     """Finds what a request names.
 
@@ -47,6 +61,7 @@ class Places:
     def __init__(self, root_dir: Path) -> None:
         self._root_dir = _real(root_dir)
         self._seen: set[Path] = set()
+        self._sweeps: set[Path] = set()
 
     def session_roots(self, *folders: str) -> list[Path]:
         """List where sessions are looked for.
@@ -67,6 +82,22 @@ class Places:
             UnknownNameError: There is none, or not one alone.
         """
         return TurnPaths(self._only(name, _is_turn))
+
+    def run(self, name: str) -> Path:
+        """Find a turn or a sweep.
+
+        Raises:
+            UnknownNameError: There is none, or not one alone.
+        """
+        return self._only(name, lambda path: _is_turn(path) or is_sweep(path))
+
+    def sweep(self, name: str) -> Path:
+        """Find a sweep.
+
+        Raises:
+            UnknownNameError: There is none, or not one alone.
+        """
+        return self._only(name, is_sweep)
 
     def session(self, name: str) -> Path:
         """Find a session.
@@ -106,12 +137,17 @@ class Places:
                 return path
         raise UnknownNameError(name)
 
-    def live(self) -> list[LiveTurn]:
-        """Find the turns of this user that a process works on now, wherever they are."""
-        live = [turn for turn in live_turns() if _is_turn(turn.paths.path)]
+    def live(self) -> Live:
+        """Find what processes of this user work on now, wherever it is."""
+        turns = [turn for turn in live_turns() if _is_turn(turn.paths.path)]
+        found = [(sweep_of(turn.paths), turn) for turn in turns]
         # What was seen here once is found here later, too: as when it is over.
-        self._seen |= {_real(turn.paths.path.parent.parent) for turn in live}
-        return live
+        self._seen |= {(sweep or _real(turn.paths.path.parent)).parent for sweep, turn in found}
+        self._sweeps |= {sweep for sweep, _ in found if sweep}
+        # A copy: threads that look at the same time change it.
+        self._sweeps -= {sweep for sweep in list(self._sweeps) if not is_live_sweep(sweep)}
+        rows = {s: [turn for sweep, turn in found if sweep == s] for s in sorted(self._sweeps)}
+        return Live([turn for sweep, turn in found if sweep not in rows], rows)
 
     def _only(self, name: str, is_one: Callable[[Path], bool]) -> Path:
         found = {path for path in self._candidates(name) if is_one(path)}

@@ -49,6 +49,24 @@ def shoot(story: Story, where: Path, name: str, i: int) -> None:
         story.page.screenshot(where / f"{name}-{short}.png", i)
 
 
+def moving(shown: Locator) -> set[str]:
+    """Name what moves by itself or when it changes; all but opacity costs a layout each frame."""
+    return set(
+        shown.evaluate(
+            """el => {
+              const names = el.getAnimations({subtree: true})
+                .flatMap(each => each.effect.getKeyframes()).flatMap(Object.keys);
+              for (const each of [el, ...el.querySelectorAll('*')]) {
+                const style = getComputedStyle(each);
+                if (style.transitionDuration !== '0s') names.push(style.transitionProperty);
+              }
+              const isOfFrame = /^(offset|computedOffset|easing|composite)$/;
+              return names.filter(name => !isOfFrame.test(name));
+            }"""
+        )
+    )
+
+
 def overflows(shown: Locator) -> list[str]:
     """Name the visible elements that stick out at the sides."""
     return list(

@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.sync_api import Locator, expect
 
 from tests.browser.story import Story, agent, server_team
-from tests.browser.test_look import overflows, shoot
+from tests.browser.test_look import moving, overflows, shoot
 from tests.model_server import ModelServer, Reply, Request
 
 SAYS = "I look at the question from three sides, and at what was said of it before. " * 20
@@ -48,6 +48,8 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     rows = panel.get_by_role("region", name="Rows at work").first.locator("tbody tr")
     expect(rows).to_have_count(3)
     expect(rows.locator(".caret:visible")).to_have_count(3)
+    assert moving(panel) == {"opacity"}
+    expect(page.locator(".nba-status-item")).to_have_text("1 sweep")
     expect(panel.locator(".failures li")).to_have_count(1)
     expect(panel.locator(".failures")).to_contain_text("refused the key")
     shoot(story, artifacts, "sweep-running", i)
@@ -100,3 +102,6 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     expect(card).to_contain_text("6 done")
     expect(card).to_contain_text("1 failed")
     shoot(story, artifacts, "sweep-complete", i)
+    # Who sees it is told of it no more, nor of its rows.
+    expect(page.locator(".nba-status-item")).to_be_hidden()
+    expect(page.locator(".Toastify__toast")).to_have_count(0)

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from tests.browser.conftest import fresh_tab as tab  # noqa: F401
+from tests.browser.lab import Lab, NotebookPage
 from tests.browser.story import Story, agent, demo_team, server_team
 from tests.kernel.driver import Kernel
 from tests.model_server import ModelServer
@@ -176,6 +177,83 @@ def test_who_does_not_see_the_notebook_is_told_of_the_end(
     shoot(story, artifacts, "page-notice")
     toast(story).get_by_role("button", name="Show").click()
     expect(story.page.page.locator(".nba-tab:visible")).to_contain_text("complete")
+
+
+def test_of_two_tabs_one_tells_of_the_end(
+    story: Story, server: ModelServer, lab: Lab, browser: BrowserContext
+) -> None:
+    story.open()
+    live_run(story, server)
+    story.page.command("launcher:create")
+    with NotebookPage(lab, browser) as other:
+        other.page.goto(f"{lab.url}/lab/workspaces/other?token={lab.token}")
+        both = [story.page.page, other.page]
+        for page in both:
+            expect(page.locator(".nba-status-item")).to_have_text("1 run")
+        server.release()
+        for page in both:
+            expect(page.locator(".nba-status-item")).to_be_hidden()
+        for page in both:  # what each asks before it tells is answered, too
+            page.evaluate("fetch('/nb-agents/sessions')")
+        other.wait_until(lambda: toasts(both), what="a notification")
+        assert toasts(both) == 1
+
+
+def toasts(pages: list[Page]) -> int:
+    return sum(page.locator(".Toastify__toast").count() for page in pages)
+
+
+def test_a_sweep_is_one_entry_in_status_bar_and_sidebar_and_is_told_of_once(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    page = story.page.page
+    server.script("slow", agent("Redis is simplest.", SAYS))
+    server.hold(30, "slow")
+    story.open()
+    story.team(server_team(server, critic="slow"))
+    rows = [f"Is {store} enough?" for store in ("Redis", "mmap", EVIL, "SQLite")]
+    options = "'{{value}}', 'team.yaml', limit=3, name='stores'"
+    story.run(f"import nb_agents\nnb_agents.map({rows}, {options})")
+    expect(status_item(story)).to_have_text("1 sweep")
+    expect(stop_button(story)).to_have_text("Stop 1 sweep")
+    status_item(story).click()
+    sweep = row(story, "stores")
+    expect(sweep.locator("> summary .state")).to_have_text("0 of 4 rows")
+    sweep.locator("> summary").click()
+    expect(sweep.locator(".session")).to_have_count(3)
+    shoot(story, artifacts, "page-sweep")
+    assert sweep.locator("img, script").count() == 0
+    story.page.command("launcher:create")
+    server.release()
+    expect(sweep.locator("> summary .state")).to_have_text("complete")
+    expect(toast(story)).to_have_count(1)
+    expect(toast(story)).to_contain_text("Complete, 4 of 4 rows: {{value}}")
+    sweep.locator("> summary").click()
+    toast(story).get_by_role("button", name="Show").click()
+    expect(sweep.locator(".session .state").first).to_be_visible()
+    expect(sweep.locator(".session")).to_have_count(4)
+    shoot(story, artifacts, "page-sweep-over")
+    sweep.locator(".session", has_text="onerror").locator("summary").click()
+    sweep.get_by_role("button", name="Is Say").click()
+    expect(page.locator(".nba-tab:visible")).to_contain_text("Redis is simplest.")
+
+
+def test_a_sweep_is_stopped_from_the_sidebar(story: Story, server: ModelServer) -> None:
+    server.script("slow", agent("Redis is simplest.", SAYS))
+    server.hold(30, "slow")
+    story.open()
+    story.team(server_team(server, critic="slow"))
+    i = story.run(
+        "import nb_agents\nnb_agents.map(range(9), '{{value}}', 'team.yaml', name='many')"
+    )
+    expect(status_item(story)).to_have_text("1 sweep")
+    status_item(story).click()
+    sweep = row(story, "many")
+    sweep.locator("> summary").click()
+    sweep.get_by_role("button", name="Stop", exact=True).click()
+    sweep.get_by_role("button", name="Stop now").click()
+    expect(sweep.locator("> summary .state")).to_have_text("stopped")
+    expect(story.card(i)).to_contain_text("Run the cell again")
 
 
 def test_who_does_not_see_the_notebook_is_told_that_a_run_waits(

@@ -11,14 +11,17 @@ from schemathesis.specs.openapi.checks import status_code_conformance
 
 from tests.server.conftest import JupyterServer
 from tests.server.test_reading import over
+from tests.server.test_sweeps import ended
 
 STARTS_PROCESSES = [("POST", "/runs"), ("POST", "/sessions/{id}/continue")]
 STREAMS = ("/events", "/view")
 
 
 def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterServer) -> None:
-    turn = over(jupyter.sessions).path
-    runs, sessions = ({"id": jupyter.name(p), "n": 1} for p in (turn, turn.parent))
+    turn, sweep = over(jupyter.sessions).path, ended(jupyter).path
+    runs, sweeps, sessions = (
+        {"id": jupyter.name(path), "n": 1} for path in (turn, sweep, turn.parent)
+    )
     schema = schemathesis.openapi.from_url(
         f"{jupyter.url}/openapi.json", headers=dict(jupyter.client.headers)
     )
@@ -32,11 +35,12 @@ def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterS
         @settings(
             max_examples=15, deadline=None, database=None, suppress_health_check=[*HealthCheck]
         )
-        @given(case=operation.as_strategy(), is_there=st.booleans())
-        def ask(case: Case, is_there: bool) -> None:
+        @given(case=operation.as_strategy(), is_there=st.booleans(), is_run=st.booleans())
+        def ask(case: Case, is_there: bool, is_run: bool) -> None:
             deletes = case.method.upper() == "DELETE" or case.path.endswith("/rename")
             if is_there and not deletes:  # else most would be of nothing that is there
-                known = sessions if case.path.startswith("/sessions") else runs
+                of_runs = runs if is_run else sweeps
+                known = sessions if case.path.startswith("/sessions") else of_runs
                 case.path_parameters.update({name: known[name] for name in case.path_parameters})
             response = case.call(headers=dict(jupyter.client.headers), timeout=60)
             case.validate_response(response, checks=[not_a_server_error, status_code_conformance])

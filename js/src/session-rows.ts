@@ -1,0 +1,225 @@
+/** The rows of the sidebar: a session with its turns, a sweep with the sessions of its rows. All texts are set as text. */
+
+import type { Run, Session, Turn } from "./api";
+import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
+import { ago, dollars } from "./words";
+
+/** At least so long between two looks at the rows of a sweep that is unfolded and works. */
+const LOOK_MS = 5000;
+
+/** What a person asks for here. Each tells its own failure. */
+export interface Actions {
+  list(): Promise<readonly Session[]>;
+  /** List the sessions of a sweep's rows. */
+  rows(sweep: string): Promise<readonly Session[]>;
+  open(turn: string): void;
+  stop(run: string, now: boolean): Promise<void>;
+  resume(turn: string): Promise<void>;
+  continue_(session: Session): Promise<void>;
+  rename(session: Session): Promise<void>;
+  export_(session: Session): Promise<void>;
+  delete_(session: Session): Promise<void>;
+}
+
+export function textOf(session: Session, live: ReadonlyMap<string, Run>): string {
+  const turns = [...session.turns, ...(session.sweep ? [session.sweep] : [])].map((turn) => `${turn.task} ${stateOf(turn, live)}`);
+  return [session.session, ...turns].join(" ").toLowerCase();
+}
+
+/** What has a state: a turn, or a sweep. */
+type Work = Pick<Turn, "id" | "state">;
+
+function stateOf(turn: Work, live: ReadonlyMap<string, Run>): string {
+  return live.get(turn.id)?.says ?? turn.state;
+}
+
+export interface Row {
+  readonly el: HTMLDetailsElement;
+  draw(session: Session, live: ReadonlyMap<string, Run>): void;
+}
+
+/** Draw what is shown in its order; a row that is there is kept as it is, open or closed. */
+export function drawList(
+  list: HTMLElement,
+  shown: readonly Session[],
+  live: ReadonlyMap<string, Run>,
+  rows: Map<string, Row>,
+  add: (session: Session, isFirst: boolean) => Row,
+): void {
+  shown.forEach((session, i) => {
+    const row = rows.get(session.id) ?? add(session, i === 0);
+    rows.set(session.id, row);
+    row.draw(session, live);
+    // Moved only when it is elsewhere: a move would take the focus away.
+    if (list.children[i] !== row.el) list.insertBefore(row.el, list.children[i] ?? null);
+  });
+  while (list.children.length > shown.length) list.lastElementChild?.remove();
+}
+
+interface Summary {
+  readonly el: HTMLElement;
+  /** @param title What it is about, or its name. */
+  draw(title: string, work: Work | undefined, live: ReadonlyMap<string, Run>, facts: readonly string[]): void;
+}
+
+function makeSummary(): Summary {
+  const task = make("bdi", "task");
+  const state = make("span");
+  const small = make("small");
+  return {
+    el: make("summary", "", task, state, small),
+    draw(title, work, live, facts) {
+      setText(task, title);
+      setAttr(task, "title", title);
+      if (work) drawState(state, work, live);
+      setText(small, facts.filter(Boolean).join(" · "));
+    },
+  };
+}
+
+/**
+ * Make a session's row: its last task, and unfolded its turns and what can be done.
+ *
+ * @param isOpen Whether it is unfolded at first.
+ * @param isFixed Whether it is a sweep's, which finds it where it is.
+ */
+export function makeRow(actions: Actions, isOpen: boolean, isFixed = false): Row {
+  let session: Session | undefined;
+  const summary = makeSummary();
+  const turns = make("ol");
+  const act = (what: (session: Session) => Promise<void>) => () => session && what(session);
+  const buttons = make(
+    "div",
+    "actions",
+    pressable("Continue…", "Ask its agents something new", act(actions.continue_)),
+    pressable("Rename…", "Call the session otherwise", act(actions.rename)),
+    pressable("Export", "Download the session with all its files", act(actions.export_)),
+    pressable("Delete…", "Delete the session and all its files", act(actions.delete_)),
+  );
+  const el = make("details", "session", summary.el, turns, buttons);
+  el.open = isOpen;
+  const rows: TurnRow[] = [];
+  return {
+    el,
+    draw(next, live) {
+      session = next;
+      const last = next.turns.at(-1);
+      const count = `${next.turns.length} ${next.turns.length === 1 ? "turn" : "turns"}`;
+      summary.draw(last?.task || next.session, last, live, [count, costOf(next, live), ago(last?.updated_at), next.session]);
+      while (rows.length > next.turns.length) rows.pop()?.el.remove();
+      next.turns.forEach((turn, i) => {
+        const row = (rows[i] ??= addTurn(turns, actions));
+        row.draw(turn, live, turn === last);
+      });
+      const isHeld = isFixed || live.has(last?.id ?? "");
+      for (const button of buttons.children) setHidden(button as HTMLElement, isHeld && button.textContent !== "Export");
+    },
+  };
+}
+
+/** Make a sweep's row: how far it is, and unfolded the sessions of its rows, which are asked for when they are seen. */
+export function makeSweep(actions: Actions): Row {
+  let shown: Session | undefined;
+  let live: ReadonlyMap<string, Run> = new Map();
+  let sessions: readonly Session[] = [];
+  let looked = { at: 0, says: "" };
+  const rows = new Map<string, Row>();
+  const summary = makeSummary();
+  const list = make("div", "rows");
+  const note = make("p", "note");
+  const isStopping = (): boolean => live.get(shown?.id ?? "")?.state === "stopping";
+  const stop = pressable("Stop", "Begin no more rows, and stop those at work", () => shown && actions.stop(shown.id, isStopping()));
+  const buttons = make("div", "actions", stop);
+  const el = make("details", "session sweep", summary.el, buttons, list, note);
+  const draw = (): void => {
+    drawList(list, sessions, live, rows, () => makeRow(actions, false, true));
+    const { total, done, failed } = shown?.sweep?.rows ?? { total: 0, done: 0, failed: 0 };
+    const isCut = done + failed > sessions.length;
+    setTextOrHide(note, isCut ? `${sessions.length} of ${total} rows: those that were used last.` : "");
+  };
+  const look = async (): Promise<void> => {
+    const says = shown?.sweep?.says ?? "";
+    if (!el.open || !shown || looked.says === says || Date.now() - looked.at < LOOK_MS) return;
+    looked = { at: Date.now(), says };
+    sessions = await actions.rows(shown.id).catch(() => sessions); // the server restarts
+    draw();
+  };
+  el.addEventListener("toggle", () => void look());
+  return {
+    el,
+    draw(next, runs) {
+      [shown, live] = [next, runs];
+      const { sweep } = next;
+      const run = live.get(next.id);
+      const count = run ? "" : (sweep?.says ?? "");
+      summary.draw(sweep?.task || next.session, sweep, live, [count, dollars((run ?? sweep)?.cost), ago(sweep?.updated_at), next.session]);
+      setText(stop, isStopping() ? "Stop now" : "Stop");
+      setHidden(buttons, !run);
+      void look();
+    },
+  };
+}
+
+interface TurnRow {
+  readonly el: HTMLElement;
+  draw(turn: Turn, live: ReadonlyMap<string, Run>, isLast: boolean): void;
+}
+
+function addTurn(list: HTMLElement, actions: Actions): TurnRow {
+  let shown: Turn | undefined;
+  let now = false;
+  const task = make("bdi");
+  const open = pressable("", "", () => shown && actions.open(shown.id), task);
+  const state = make("span");
+  const facts = make("small");
+  const stop = pressable("Stop", "", () => shown && actions.stop(shown.id, now));
+  const resume = pressable("Resume", "Go on with it: nothing that finished runs again", () => shown && actions.resume(shown.id));
+  const el = list.appendChild(make("li", "", open, state, facts, stop, resume));
+  return {
+    el,
+    draw(turn, live, isLast) {
+      shown = turn;
+      const run = live.get(turn.id);
+      now = run?.state === "stopping";
+      setText(task, `${turn.turn}. ${turn.task}`);
+      setAttr(open, "title", `Open this turn beside the notebook: ${turn.task}`);
+      drawState(state, turn, live);
+      setText(facts, [dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
+      setText(stop, now ? "Stop now" : "Stop");
+      setHidden(stop, !run);
+      setHidden(resume, !isLast || !!run || turn.state === "complete" || turn.is_live);
+    },
+  };
+}
+
+/** Show how it stands: in words, and by the shape and the colour of a mark. */
+function drawState(chip: HTMLElement, turn: Work, live: ReadonlyMap<string, Run>): void {
+  const run = live.get(turn.id);
+  const waits = run?.status === "awaiting";
+  setClass(chip, `state ${waits ? "awaiting" : (run?.state ?? turn.state)}`);
+  setText(chip, stateOf(turn, live));
+  setAttr(chip, "title", stateOf(turn, live));
+}
+
+function costOf(session: Session, live: ReadonlyMap<string, Run>): string {
+  const costs = session.turns.map((turn) => live.get(turn.id)?.cost ?? turn.cost ?? 0);
+  return dollars(costs.reduce((a, b) => a + b, 0));
+}
+
+/** Make a button that is deaf until what it began is done. */
+function pressable(label: string, title: string, press: () => unknown, ...children: Node[]): HTMLButtonElement {
+  const button = make("button", "", ...children);
+  button.type = "button";
+  if (label) button.textContent = label;
+  if (title) button.title = title;
+  button.addEventListener("click", async () => {
+    if (button.hasAttribute("aria-busy")) return;
+    setAttr(button, "aria-busy", "true");
+    try {
+      await press();
+    } finally {
+      setAttr(button, "aria-busy", null);
+    }
+  });
+  return button;
+}

@@ -1,0 +1,178 @@
+"""A sweep over HTTP: one entry, with how far it is, and the sessions of its rows below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents.options import RunOptions
+from nb_agents.runs.live_turns import LiveTurn
+from nb_agents.server import places as places_module
+from nb_agents.server.places import Places
+from nb_agents.server.sweeps import told_sweep
+from nb_agents.session.layout import TurnPaths
+from nb_agents.sweeps.sweep import Sweep
+from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from nb_agents.view import RunView
+from tests.jupyter.test_sweep_panel import CUT, WAITING
+from tests.server.conftest import JupyterServer
+from tests.team_kit import WAIT_S
+
+ROWS = [{"q": number} for number in range(6)]
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def held(jupyter: JupyterServer, gate: Gate) -> Iterator[Sweep]:
+    """A sweep of six rows whose first two are held while they write."""
+    sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.", text="I think ", gate=gate)))
+    gate.wait_reached(2)
+    yield sweep
+    sweep.stop(now=True)
+    gate.open()
+    sweep.wait(WAIT_S)
+
+
+def begin(jupyter: JupyterServer, model: ScriptedModel) -> Sweep:
+    options = RunOptions(session_root=jupyter.sessions)
+    team = scripted_team(ada=model)
+    return nb_agents.map(ROWS, "{{q}}?", team, limit=2, name="asked", options=options)
+
+
+def ended(jupyter: JupyterServer) -> Sweep:
+    sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.")))
+    sweep.wait(WAIT_S)
+    return sweep
+
+
+def test_a_live_sweep_is_one_run_with_how_far_it_is(
+    jupyter: JupyterServer, held: Sweep, gate: Gate
+) -> None:
+    [told] = jupyter.get("runs")
+    assert told["id"] == jupyter.name(held.path)
+    assert (told["state"], told["says"]) == ("running", "0 of 6 rows")
+    assert (told["task"], told["is_live"]) == ("{{q}}?", True)
+    gate.open()
+    held.wait(WAIT_S)
+    assert jupyter.get("runs") == []
+    told = jupyter.get(f"runs/{told['id']}")
+    assert (told["state"], told["rows"]) == ("complete", {"total": 6, "done": 6, "failed": 0})
+    assert told["tokens"] == held.view.tokens
+
+
+def test_a_stop_of_a_sweep_stops_all_of_it(jupyter: JupyterServer, held: Sweep) -> None:
+    path = f"runs/{jupyter.name(held.path)}"
+    assert jupyter.post(f"{path}/stop", {"reason": "seen enough"}).json()["changed"] is True
+    assert jupyter.post(f"{path}/stop", {"immediate": True}).status_code == 202
+    view = held.wait(WAIT_S)
+    assert (view.status, view.to_go) == ("cancelled", 4)
+    assert jupyter.post(f"{path}/stop").status_code == 409
+    assert jupyter.get(path)["state"] == "stopped"
+
+
+def test_what_is_asked_of_a_row_alone_is_refused_to_its_sweep(
+    jupyter: JupyterServer, held: Sweep
+) -> None:
+    path = f"runs/{jupyter.name(held.path)}"
+    for action, body in {"pause": {}, "say": {"text": "x"}, "stop": {"agent": "ada"}}.items():
+        answer = jupyter.post(f"{path}/{action}", body)
+        assert (answer.status_code, "is a sweep" in answer.json()["message"]) == (409, True)
+    assert held.status == "running"
+
+
+def test_a_sweep_waits_for_a_person_while_a_row_does(tmp_path: Path) -> None:
+    sweep, _ = sweep_with_row(tmp_path)
+    with sweep.lock():
+        told = told_sweep("asked", sweep.path, [RunView(), WAITING])
+    assert (told["status"], told["state"]) == ("awaiting", "running")
+    assert "1 waits for you" in told["says"]
+
+
+def test_a_sweep_is_stopping_once_all_of_its_rows_are(tmp_path: Path) -> None:
+    sweep, _ = sweep_with_row(tmp_path)
+    with sweep.lock():
+        states = [told_sweep("", sweep.path, rows)["state"] for rows in ([CUT], [CUT, WAITING])]
+    assert states == ["stopping", "running"]
+
+
+def test_a_sweep_is_one_entry_among_the_sessions_and_its_rows_are_below_it(
+    jupyter: JupyterServer,
+) -> None:
+    sweep = ended(jupyter)
+    [told] = jupyter.get("sessions")
+    assert (told["session"], told["turns"]) == ("asked", [])
+    assert told["sweep"]["rows"] == {"total": 6, "done": 6, "failed": 0}
+    rows = jupyter.get("sessions", params={"sweep": told["id"]})
+    assert {row["session"] for row in rows} == {row.name for row in sweep.rows}
+    assert {row["turns"][0]["state"] for row in rows} == {"complete"}
+    assert jupyter.get(f"runs/{rows[0]['turns'][0]['id']}")["state"] == "complete"
+
+
+def test_the_rows_of_a_sweep_that_was_seen_live_are_no_sessions_of_their_own(
+    jupyter: JupyterServer, held: Sweep
+) -> None:
+    jupyter.get("runs")
+    assert [told["session"] for told in jupyter.get("sessions")] == ["asked"]
+
+
+def test_the_rows_of_no_sweep_are_not_there(jupyter: JupyterServer) -> None:
+    for name in ("nobody", "..", "/etc"):
+        answer = jupyter.client.get(f"{jupyter.url}/sessions", params={"sweep": name})
+        assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("about", ["[]", '{"rows": "many"}', '{"rows": 1e99}', "\0", "{"])
+def test_a_sweep_whose_files_were_damaged_hides_nothing_else(
+    jupyter: JupyterServer, about: str
+) -> None:
+    path = ended(jupyter).path
+    (path / "sweep.json").write_text(about)
+    (path / "rows.jsonl").unlink()
+    (path / "rows.jsonl").symlink_to("/dev/zero")
+    [told] = jupyter.get("sessions")
+    assert told["sweep"]["rows"]["done"] == 0
+
+
+def sweep_with_row(tmp_path: Path) -> tuple[TurnPaths, TurnPaths]:
+    """Make a sweep with one row; returns where each has its lock."""
+    row = TurnPaths(tmp_path / "asked" / "row" / "turn_1")
+    row.path.mkdir(parents=True)
+    row.journal.touch()
+    sweep = TurnPaths(tmp_path / "asked")
+    (sweep.path / "sweep.json").write_text("{}")
+    return sweep, row
+
+
+def set_live(monkeypatch: pytest.MonkeyPatch, *turns: TurnPaths) -> None:
+    live = tuple(LiveTurn(str(turn.path), "r1", 1, "", "") for turn in turns)
+    monkeypatch.setattr(places_module, "live_turns", lambda: live)
+
+
+def test_a_sweep_between_two_rows_is_still_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, row = sweep_with_row(tmp_path)
+    places = Places(tmp_path)
+    with sweep.lock():
+        set_live(monkeypatch, row)
+        assert [len(rows) for rows in places.live().sweeps.values()] == [1]
+        set_live(monkeypatch)
+        assert places.live().sweeps == {sweep.path: []}
+    assert places.live().sweeps == {}
+
+
+def test_a_row_that_is_resumed_when_its_sweep_is_over_is_a_run_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, row = sweep_with_row(tmp_path)
+    set_live(monkeypatch, row)
+    live: Any = Places(tmp_path).live()
+    assert ([turn.paths for turn in live.turns], live.sweeps) == ([row], {})
