@@ -9,6 +9,7 @@ import atexit
 import gc
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -39,6 +40,7 @@ from nb_agents.session.journal import follow
 from nb_agents.session.layout import find_session, session_root, sessions_in
 from nb_agents.session.manage import export_session
 from nb_agents.sweeps.manifest import stop_sweep
+from nb_agents.sweeps.prune import PruneSpec, prune, seconds_of
 from nb_agents.unicode import without_controls
 from nb_agents.view import RunView
 
@@ -337,6 +339,31 @@ def export(
     """Put a session into a zip."""
     made = export_session(find_session(session_root(root), session), file)
     _say(f"Wrote {made.path}.")
+
+
+@app.command("prune")
+def prune_(
+    older: Annotated[str, typer.Option("--older", help="Last used longer ago: 12h, 30d, 8w.")],
+    keep_answers: Annotated[
+        bool, typer.Option("--keep-answers", help="Keep answers, metadata and receipts.")
+    ] = False,
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Those, too, that could be resumed.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove it; without, only say what would go.")
+    ] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the sessions, and rows of sweeps, that were not used for long."""
+    before = time.time() - seconds_of(older)
+    spec = PruneSpec(before, keep_answers, incomplete, is_rehearsal=not yes)
+    done = prune(session_root(root), spec)
+    if as_json:
+        typer.echo(json.dumps({"removed": yes, **asdict(done)}))
+    else:
+        _say(text.pruned(done, spec))
 
 
 def _find(name: str, root: Path | None) -> Run:

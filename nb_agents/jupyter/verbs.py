@@ -38,7 +38,8 @@ from nb_agents.session.layout import (
     sessions_in,
     turns_of,
 )
-from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.session.manage import export_session, rename_session
+from nb_agents.session.removal import delete_session
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
 from nb_agents.tools.run_tools import announcements
@@ -141,6 +142,22 @@ def delete(ip: Any, args: Any) -> None:
         return
     delete_session(path)
     _say(f"Session {path.name} is deleted.")
+
+
+@arguments("agents prune")
+@argument("--older", metavar="AGE", required=True, help="last used longer ago: 12h, 30d, 8w")
+@argument("--keep-answers", action="store_true", help="keep answers, metadata and receipts")
+@argument("--incomplete", action="store_true", help="those, too, that could be resumed")
+@argument("--yes", action="store_true", help="remove it; without, only say what would go")
+@root_option
+def prune(ip: Any, args: Any) -> None:
+    """Remove the sessions, and rows of sweeps, that were not used for long."""
+    from nb_agents.sweeps.prune import PruneSpec, seconds_of
+    from nb_agents.sweeps.prune import prune as remove
+
+    before = time.time() - seconds_of(args.older)
+    spec = PruneSpec(before, args.keep_answers, args.incomplete, is_rehearsal=not args.yes)
+    _say(text.pruned(remove(session_root(args.session_root), spec), spec))
 
 
 def tell_of_dead_turns() -> None:
@@ -458,4 +475,5 @@ VERBS: dict[str, Callable[[Any, Any], None]] = {
     "rename": rename,
     "export": export,
     "delete": delete,
+    "prune": prune,
 }

@@ -40,7 +40,8 @@ from nb_agents.server.places import DEFAULT_ROOT, Places, UnknownNameError
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
-from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.session.manage import export_session, rename_session
+from nb_agents.session.removal import delete_session
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import stop_sweep
 from nb_agents.view import RunView

@@ -66,6 +66,8 @@ __all__ = [
     "find_turn",
     "give_back",
     "go_on_in",
+    "is_real",
+    "last_use",
     "named_session",
     "new_session",
     "session_root",
@@ -301,7 +303,7 @@ def sessions_in(root: Path) -> Found:
         paths, unreadable = [], [SessionUnreadableError(str(root), exc.strerror or str(exc))]
     for path in paths:
         try:
-            used += [(_last_use(turn), path.name, path) for turn in turns_of(path)[-1:]]
+            used += [(last_use(turn), path.name, path) for turn in turns_of(path)[-1:]]
         except SessionUnreadableError as exc:
             unreadable.append(exc)
     return Found([path for _, _, path in sorted(used, reverse=True)], unreadable)
@@ -359,10 +361,13 @@ def claim_turn(
 
     Raises:
         SessionBusyError: A turn of the session is live.
+        UnknownSessionError: The session was removed or renamed while this waited.
         StorageError: The directory can't be written.
     """
     try:
         with FileLock(session / ALLOT_LOCK, timeout=_ALLOT_TIMEOUT_S):
+            if not os.path.exists(session / ALLOT_LOCK):
+                raise UnknownSessionError(session.name, str(session.parent))
             turns = turns_of(session)
             if turns and turns[-1].is_live():
                 raise SessionBusyError(session.name, owner_of(session))
@@ -399,7 +404,8 @@ def give_back(paths: TurnPaths) -> None:
         shutil.rmtree(paths.own_task, ignore_errors=True)
 
 
-def _last_use(turn: TurnPaths) -> float:
+def last_use(turn: TurnPaths) -> float:
+    """Return when a turn was last written to, in seconds since 1970; 0 when nobody knows."""
     # The journal first: the other files may have been mended since, by merely looking.
     for path in (turn.journal, turn.metadata, turn.path):
         with suppress(OSError):
@@ -419,7 +425,7 @@ def find_task(session: Path, turns: Iterable[int]) -> Path | None:
     """
     numbers = sorted(turns, reverse=True)
     tasks = [TurnPaths(session.absolute() / f"turn_{number}").own_task for number in numbers]
-    return next(filter(_is_real, tasks), None)
+    return next(filter(is_real, tasks), None)
 
 
 def go_on_in(task: Path, last: TurnPaths) -> tuple[str, ...]:
@@ -460,7 +466,7 @@ def settle(paths: TurnPaths, task: Path) -> None:
         OSError: The disk refused; the turn still leads to what its task holds.
     """
     here, there = task / "workspaces", paths.workspaces
-    if _is_real(there) or not _is_real(here):
+    if is_real(there) or not is_real(here):
         return
     # No directory takes the place of a link in one step: who dies here leaves none, for the next.
     there.unlink(missing_ok=True)
@@ -477,7 +483,7 @@ def settle_dead(paths: TurnPaths) -> None:
     session = paths.path.parent
     # Each task begins with a turn, and only the last turn is gone on with.
     task = find_task(session, range(1, paths.number + 1))
-    if task is None or _is_real(paths.workspaces) or not _is_real(task / "workspaces"):
+    if task is None or is_real(paths.workspaces) or not is_real(task / "workspaces"):
         return
     with (
         suppress(OSError, Timeout, SessionUnreadableError),
@@ -487,13 +493,14 @@ def settle_dead(paths: TurnPaths) -> None:
             settle(paths, task)
 
 
-def _is_real(path: Path) -> bool:
+def is_real(path: Path) -> bool:
+    """Whether a path is a directory itself, and no link to one."""
     # A link is somebody's, perhaps, who wants to have files read or written elsewhere.
     return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _remove(path: Path) -> None:
-    if _is_real(path):
+    if is_real(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
