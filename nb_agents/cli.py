@@ -37,7 +37,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import follow
-from nb_agents.session.layout import find_session, session_root, sessions_in
+from nb_agents.session.layout import LISTED, find_session, session_root, sessions_in
 from nb_agents.session.manage import export_session
 from nb_agents.sweeps.manifest import stop_sweep
 from nb_agents.sweeps.prune import PruneSpec, prune, seconds_of
@@ -203,12 +203,21 @@ def runs_(as_json: Json = False) -> None:
 
 
 @app.command("sessions")
-def sessions_(root: Root = None, as_json: Json = False) -> None:
+def sessions_(
+    root: Root = None,
+    every: Annotated[
+        bool, typer.Option("--all", help=f"And not only the {LISTED} used last.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """List the sessions on disk, the one used last first."""
     found = sessions_in(session_root(root))
-    rows = [text.listed(load_session(path)) for path in found.by_use]
+    shown = found.by_use if every else found.by_use[:LISTED]
+    rows = [text.listed(load_session(path)) for path in shown]
     heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
     _table(heads, rows, as_json, "No sessions.")
+    if more := text.older(len(found.by_use) - len(shown)):
+        typer.echo(more, err=True)
     for unreadable in found.unreadable:
         typer.echo(without_controls(str(unreadable)), err=True)
 

@@ -23,6 +23,7 @@ __all__ = [
     "duration",
     "elapsed",
     "listed",
+    "older",
     "progress",
     "pruned",
     "seconds",
@@ -175,6 +176,11 @@ def size(count: float) -> str:
     while count >= 1000 and (unit := next(units, "")):
         count, named = count / 1000, unit
     return f"{count:.1f} {named}"
+
+
+def older(count: int) -> str:
+    """Tell how many sessions a list leaves out; "" for none."""
+    return f"{_count(count, 'older session')} not listed: --all lists all." if count else ""
 
 
 def pruned(done: Pruned, spec: PruneSpec) -> str:

@@ -31,6 +31,7 @@ from nb_agents.runs.status import log_lines
 from nb_agents.session.history import PastTurn, load_session, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (
+    LISTED,
     TurnPaths,
     find_session,
     find_turn,
@@ -79,6 +80,7 @@ _session = argument("session", metavar="SESSION", help="the session's id")
 
 
 @arguments("agents sessions")
+@argument("--all", action="store_true", help=f"and not only the {LISTED} used last")
 @root_option
 def sessions(ip: Any, args: Any) -> None:
     """List the sessions on disk, the one used last first."""
@@ -86,11 +88,14 @@ def sessions(ip: Any, args: Any) -> None:
     found = sessions_in(root)
     rows: list[tuple[str, ...]] = []
     said = [str(each) for each in found.unreadable]
-    for path in found.by_use:
+    shown = found.by_use if args.all else found.by_use[:LISTED]
+    for path in shown:
         with _alone(path, said):
             session = load_session(path)
             rows.append(text.listed(session))
             said += _unread(session.turns)
+    if more := text.older(len(found.by_use) - len(shown)):
+        said.append(more)
     if rows or not said:
         heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
         show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
@@ -164,7 +169,8 @@ def tell_of_dead_turns() -> None:
     """Say which turns were cut off when their kernel died; reading them mends their files."""
     found = sessions_in(session_root())
     said = [str(each) for each in found.unreadable]
-    for path in found.by_use:
+    # Of those that nobody has used since long this was told before.
+    for path in found.by_use[:LISTED]:
         with _alone(path, said):
             last = turns_of(path)[-1]
             if _never_ended(last) and not last.is_live():

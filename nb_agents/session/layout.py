@@ -58,6 +58,7 @@ from nb_agents.session.copying import copy_workspaces
 __all__ = [
     "ALLOT_LOCK",
     "Found",
+    "LISTED",
     "SESSIONS_VARIABLE",
     "TurnPaths",
     "claim_turn",
@@ -80,6 +81,10 @@ __all__ = [
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 ALLOT_LOCK = ".allot.lock"
 """Held while a turn is allotted, in its session's directory."""
+
+LISTED = 100
+"""Sessions that a list shows: a look at all of ten thousand takes half a minute."""
+
 _TURN = re.compile(r"turn_([1-9][0-9]*)")
 _ALLOT_TIMEOUT_S = 10.0
 
@@ -241,16 +246,15 @@ def find_session(root: Path, name: str = "") -> Path:
         UnknownSessionError: There is none.
         SessionUnreadableError: It can't be read.
     """
+    if name and Path(name).name == name and turns_of(root / name):
+        return root / name  # without a look at the thousands beside it
     found = sessions_in(root)
     if not name and found.by_use:
         return found.by_use[0]
-    names = {path.name: path for path in found.by_use}
-    if name in names:
-        return names[name]
     for each in found.unreadable:
         if not name or name == Path(each.path).name:
             raise each
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, [path.name for path in found.by_use[:LISTED]], n=1)
     raise UnknownSessionError(name, str(root), near[0] if near else "")
 
 
@@ -295,13 +299,16 @@ def sessions_in(root: Path) -> Found:
     """Find the sessions below a root; one that can't be read hides no other."""
     used: list[tuple[float, str, Path]] = []
     unreadable: list[SessionUnreadableError] = []
+    names: list[str] = []
     try:
-        paths = [path for path in root.iterdir() if path.is_dir()]
+        # Entries know what they are: a look at each of ten thousand would take as long again.
+        with os.scandir(root) as entries:
+            names = [entry.name for entry in entries if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
-        paths = []
+        pass
     except OSError as exc:
-        paths, unreadable = [], [SessionUnreadableError(str(root), exc.strerror or str(exc))]
-    for path in paths:
+        unreadable.append(SessionUnreadableError(str(root), exc.strerror or str(exc)))
+    for path in map(root.joinpath, names):
         try:
             used += [(last_use(turn), path.name, path) for turn in turns_of(path)[-1:]]
         except SessionUnreadableError as exc:
@@ -316,8 +323,10 @@ def turns_of(session: Path) -> list[TurnPaths]:
         SessionUnreadableError: Its directory can't be read.
     """
     try:
-        named = [TurnPaths(p.absolute()) for p in session.iterdir() if _TURN.fullmatch(p.name)]
-        return sorted((t for t in named if t.path.is_dir()), key=lambda t: t.number)
+        with os.scandir(session) as entries:
+            named = [e.name for e in entries if _TURN.fullmatch(e.name) and e.is_dir()]
+        here = session.absolute()
+        return sorted((TurnPaths(here / name) for name in named), key=lambda turn: turn.number)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as exc:
@@ -407,9 +416,9 @@ def give_back(paths: TurnPaths) -> None:
 def last_use(turn: TurnPaths) -> float:
     """Return when a turn was last written to, in seconds since 1970; 0 when nobody knows."""
     # The journal first: the other files may have been mended since, by merely looking.
-    for path in (turn.journal, turn.metadata, turn.path):
+    for name in ("events.jsonl", "metadata.json", ""):
         with suppress(OSError):
-            return path.stat().st_mtime
+            return os.stat(os.path.join(turn.path, name)).st_mtime
     return 0.0
 
 
