@@ -9,6 +9,7 @@ import atexit
 import gc
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -36,9 +37,10 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import follow
-from nb_agents.session.layout import find_session, session_root, sessions_in
+from nb_agents.session.layout import LISTED, find_session, session_root, sessions_in
 from nb_agents.session.manage import export_session
 from nb_agents.sweeps.manifest import stop_sweep
+from nb_agents.sweeps.prune import PruneSpec, prune, seconds_of
 from nb_agents.unicode import without_controls
 from nb_agents.view import RunView
 
@@ -207,12 +209,21 @@ def runs_(as_json: Json = False) -> None:
 
 
 @app.command("sessions")
-def sessions_(root: Root = None, as_json: Json = False) -> None:
+def sessions_(
+    root: Root = None,
+    every: Annotated[
+        bool, typer.Option("--all", help=f"And not only the {LISTED} used last.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """List the sessions on disk, the one used last first."""
     found = sessions_in(session_root(root))
-    rows = [text.listed(load_session(path)) for path in found.by_use]
+    shown = found.by_use if every else found.by_use[:LISTED]
+    rows = [text.listed(load_session(path)) for path in shown]
     heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
     _table(heads, rows, as_json, "No sessions.")
+    if more := text.older(len(found.by_use) - len(shown)):
+        typer.echo(more, err=True)
     for unreadable in found.unreadable:
         typer.echo(without_controls(str(unreadable)), err=True)
 
@@ -343,6 +354,31 @@ def export(
     """Put a session into a zip."""
     made = export_session(find_session(session_root(root), session), file)
     _say(f"Wrote {made.path}.")
+
+
+@app.command("prune")
+def prune_(
+    older: Annotated[str, typer.Option("--older", help="Last used longer ago: 12h, 30d, 8w.")],
+    keep_answers: Annotated[
+        bool, typer.Option("--keep-answers", help="Keep answers, metadata and receipts.")
+    ] = False,
+    incomplete: Annotated[
+        bool, typer.Option("--incomplete", help="Those, too, that could be resumed.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove it; without, only say what would go.")
+    ] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Remove the sessions, and rows of sweeps, that were not used for long."""
+    before = time.time() - seconds_of(older)
+    spec = PruneSpec(before, keep_answers, incomplete, is_rehearsal=not yes)
+    done = prune(session_root(root), spec)
+    if as_json:
+        typer.echo(json.dumps({"removed": yes, **asdict(done)}))
+    else:
+        _say(text.pruned(done, spec))
 
 
 def _find(name: str, root: Path | None) -> Run:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nb_agents.config.team import chosen_team
-from nb_agents.errors import SessionUnreadableError, TaskError
+from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
 from nb_agents.options import RunOptions
@@ -19,7 +20,11 @@ _OPTIONS = (
     argument("--limit", type=int, metavar="N", help="with --over: rows at a time (default: 8)"),
     argument("--name", metavar="S", help="with --over: the sweep's name"),
     argument("--max-cost", type=float, metavar="USD", help="with --over: for all rows together"),
-    argument("--score", metavar="F", help="with --over: function of a task and its answer"),
+    argument(
+        "--score",
+        metavar="F",
+        help="with --over: function of a task and its answer, or agent of the team",
+    ),
     argument("--retry-failed", action="store_true", help="with --over: rows that failed, too"),
 )
 _ONLY_ONE = ("session", "continue_", "from_turn", "settings", "detach")
@@ -58,15 +63,16 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
         if getattr(args, option):
             flag = "--set" if option == "settings" else f"--{option.rstrip('_').split('_')[0]}"
             raise TaskError(f"{flag} is for one run, and --over starts many. Drop one of them.")
+    team = chosen_team(args.config, args.model)
     sweep = map(
         names[args.over] if args.over in names else args.over,
         task,
-        chosen_team(args.config, args.model),
+        team,
         recipe=args.recipe,
         name=args.name or "",
         limit=DEFAULT_LIMIT if args.limit is None else args.limit,
         max_cost=args.max_cost,
-        score=find_functions(args.score, names)[0] if args.score else None,
+        score=_scorer(args.score, names, team) if args.score else None,
         retry_failed=args.retry_failed,
         tools=find_functions(args.tools, names) if args.tools else (),
         options=options,
@@ -80,6 +86,20 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
             sweep.wait()
         display({"text/plain": repr(sweep)})
     return sweep
+
+
+def _scorer(
+    name: str, names: Mapping[str, Any], team: str | TeamSpec | None
+) -> Callable[..., Any] | str:
+    """Find who gives the scores: a function of the notebook, or an agent of the team, by its id."""
+    spec = TeamSpec.from_file(team) if isinstance(team, str) else team
+    is_agent = spec is not None and name in {agent.id for agent in spec.callable_agents}
+    if is_agent and name in names:
+        raise UserError(
+            f"--score {name}: the notebook has a variable and the team an agent of that name. "
+            "Rename one of them."
+        )
+    return name if is_agent else find_functions(name, names)[0]
 
 
 def dead_sweeps(root: Path) -> list[str]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from nb_agents.receipt import total_cost
 from nb_agents.session.history import Session
 from nb_agents.steps import GateView
 from nb_agents.view import AgentView, RunView
+
+if TYPE_CHECKING:
+    from nb_agents.sweeps.prune import Pruned, PruneSpec
 
 __all__ = [
     "chip",
@@ -19,7 +23,9 @@ __all__ = [
     "duration",
     "elapsed",
     "listed",
+    "older",
     "progress",
+    "pruned",
     "seconds",
     "size",
     "state",
@@ -151,10 +157,10 @@ def cost(dollars: float | None) -> str:
 
 
 def spent(view: RunView) -> str:
-    """Tokens and price of a whole turn; "" when they are not known: it has no journal."""
-    if not view.seq:
-        return ""
+    """Tokens and price of a whole turn; "" when neither a journal nor a receipt tells."""
     used = sum(a.tokens for a in view.agents.values())
+    if not view.seq and not used:
+        return ""
     price = cost(total_cost(view)) if used else ""
     cut = any(a.outcome == "killed" for a in view.agents.values())
     return " · ".join(p for p in (tokens(used), price) if p) + (
@@ -162,9 +168,45 @@ def spent(view: RunView) -> str:
     )
 
 
-def size(count: int) -> str:
-    """A file's size."""
-    return f"{count} B" if count < 1000 else f"{count / 1000:.1f} kB"
+def size(count: float) -> str:
+    """A file's size in bytes, in words."""
+    if count < 1000:
+        return f"{count} B"
+    units = iter(("kB", "MB", "GB", "TB"))
+    while count >= 1000 and (unit := next(units, "")):
+        count, named = count / 1000, unit
+    return f"{count:.1f} {named}"
+
+
+def older(count: int) -> str:
+    """Tell how many sessions a list leaves out; "" for none."""
+    return f"{_count(count, 'older session')} not listed: --all lists all." if count else ""
+
+
+def pruned(done: Pruned, spec: PruneSpec) -> str:
+    """Tell what a removal of old sessions took, or would take, and what it left and why."""
+    what = f"{_count(done.sessions, 'session')} and {_count(done.rows, 'row')} of sweeps"
+    if spec.keep_answers:
+        what = f"all but the answers of {what}"
+    verb = "Would remove" if spec.is_rehearsal else "Removed"
+    said = [f"{verb} {what} ({_count(done.files, 'file')}, {size(done.size_bytes)})."]
+    if done.incomplete:
+        said.append(
+            f"Left: {done.incomplete} incomplete, as they can be resumed; --incomplete takes them."
+        )
+    if done.live:
+        said.append(f"Left: {done.live} at work.")
+    if done.not_noted:
+        rows = _count(done.not_noted, "row")
+        said.append(f"Left: {rows} whose sweep has not noted the end; the same sweep again does.")
+    said += done.unread
+    if spec.is_rehearsal and done.files:
+        said.append("Nothing is removed yet: add --yes.")
+    return "\n".join(said)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def clip(text: str, limit: int, *, tail: bool = False) -> str:
@@ -230,8 +272,8 @@ def listed(session: Session) -> tuple[str, ...]:
     """Make the row of a session: its name, turns, state, last use, tokens, cost and task."""
     last = session.turns[-1].view
     agents = [a for turn in session.turns for a in turn.view.agents.values()]
-    # A turn without a journal tells neither.
-    is_known = any(turn.view.seq for turn in session.turns)
+    # A turn without a journal, and without a receipt, tells neither.
+    is_known = any(turn.view.seq for turn in session.turns) or any(a.tokens for a in agents)
     costs = [total_cost(turn.view) for turn in session.turns]
     known = [c for c in costs if c is not None]
     return (

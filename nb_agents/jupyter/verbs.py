@@ -31,6 +31,7 @@ from nb_agents.runs.status import log_lines
 from nb_agents.session.history import PastTurn, load_session, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (
+    LISTED,
     TurnPaths,
     find_session,
     find_turn,
@@ -38,7 +39,8 @@ from nb_agents.session.layout import (
     sessions_in,
     turns_of,
 )
-from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.session.manage import export_session, rename_session
+from nb_agents.session.removal import delete_session
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
 from nb_agents.tools.run_tools import announcements
@@ -83,6 +85,7 @@ _session = argument("session", metavar="SESSION", help="the session's id")
 
 
 @arguments("agents sessions")
+@argument("--all", action="store_true", help=f"and not only the {LISTED} used last")
 @root_option
 def sessions(ip: Any, args: Any) -> None:
     """List the sessions on disk, the one used last first."""
@@ -90,11 +93,14 @@ def sessions(ip: Any, args: Any) -> None:
     found = sessions_in(root)
     rows: list[tuple[str, ...]] = []
     said = [str(each) for each in found.unreadable]
-    for path in found.by_use:
+    shown = found.by_use if args.all else found.by_use[:LISTED]
+    for path in shown:
         with _alone(path, said):
             session = load_session(path)
             rows.append(text.listed(session))
             said += _unread(session.turns)
+    if more := text.older(len(found.by_use) - len(shown)):
+        said.append(more)
     if rows or not said:
         heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
         show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
@@ -148,11 +154,28 @@ def delete(ip: Any, args: Any) -> None:
     _say(f"Session {path.name} is deleted.")
 
 
+@arguments("agents prune")
+@argument("--older", metavar="AGE", required=True, help="last used longer ago: 12h, 30d, 8w")
+@argument("--keep-answers", action="store_true", help="keep answers, metadata and receipts")
+@argument("--incomplete", action="store_true", help="those, too, that could be resumed")
+@argument("--yes", action="store_true", help="remove it; without, only say what would go")
+@root_option
+def prune(ip: Any, args: Any) -> None:
+    """Remove the sessions, and rows of sweeps, that were not used for long."""
+    from nb_agents.sweeps.prune import PruneSpec, seconds_of
+    from nb_agents.sweeps.prune import prune as remove
+
+    before = time.time() - seconds_of(args.older)
+    spec = PruneSpec(before, args.keep_answers, args.incomplete, is_rehearsal=not args.yes)
+    _say(text.pruned(remove(session_root(args.session_root), spec), spec))
+
+
 def tell_of_dead_turns() -> None:
     """Say which turns were cut off when their kernel died; reading them mends their files."""
     found = sessions_in(session_root())
     said = [str(each) for each in found.unreadable]
-    for path in found.by_use:
+    # Of those that nobody has used since long this was told before.
+    for path in found.by_use[:LISTED]:
         with _alone(path, said):
             last = turns_of(path)[-1]
             if _never_ended(last) and not last.is_live():
@@ -464,4 +487,5 @@ VERBS: dict[str, Callable[[Any, Any], None]] = {
     "rename": rename,
     "export": export,
     "delete": delete,
+    "prune": prune,
 }

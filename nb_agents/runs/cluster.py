@@ -250,7 +250,7 @@ class _Desk:
     def withdraw(self, root: Path) -> None:
         """Let none of the runs begin that are to be in a session root and wait for a worker."""
         for waiting in tuple(self._waiting.values()):
-            if waiting.root == root:
+            if waiting.root.is_relative_to(root):  # a judge works below its row
                 waiting.give_up()
 
     def _hear(self, event: tuple[float, Mapping[str, str]]) -> None:

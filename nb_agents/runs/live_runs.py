@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import ConfigError, StorageError
+from nb_agents.errors import ConfigError, StorageError, UnknownSessionError
 from nb_agents.runs.hiding import open_debug_log
 from nb_agents.runs.live_turns import announce_here
 from nb_agents.runs.loop import ensure_loop, interrupts_held, submit
@@ -67,11 +67,14 @@ def launch(
 
     Raises:
         SessionBusyError: A turn of the session is live.
+        UnknownSessionError: The session was removed or renamed since it was found.
         StorageError: The directory can't be written.
     """
     ensure_loop()  # where it can't be had, nothing is begun
     # An interrupt comes before the run is there, or when it is known and every door reaches it.
     with interrupts_held(), _lock:
+        if not session.is_dir():  # or it would be made anew, without its past
+            raise UnknownSessionError(session.name, str(session.parent))
         paths, lock = layout.claim_turn(session, owner_of, task)
         run = _begin(f"r{next(_numbers)}", make, paths, lock, resume)
         _runs[run.id] = run

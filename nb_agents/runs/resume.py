@@ -203,7 +203,7 @@ def attach(
         UserError: There is no turn.
     """
     paths = TurnPaths(Path(path).absolute())
-    if not paths.journal.is_file():
+    if not (paths.journal.is_file() or paths.metadata.is_file()):
         raise UserError(f"{paths.path} is no turn: it has no {paths.journal.name}.")
     name = f"{paths.session}/{paths.number}"
     run = Run(name, TurnReader(paths, restart=restart), paths, resume, where=where)

@@ -42,7 +42,8 @@ from nb_agents.server.sweeps import is_sweep, sweeps_below, told_sweep
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
-from nb_agents.session.manage import delete_session, export_session, rename_session
+from nb_agents.session.manage import export_session, rename_session
+from nb_agents.session.removal import delete_session
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import stop_sweep
 from nb_agents.view import RunView
@@ -57,6 +58,8 @@ MAX_FOLDERS = 100
 """Folders whose sessions are listed at once."""
 MAX_ROWS = 100
 """Sessions of a sweep's rows that are listed."""
+MAX_LISTED = 1_000
+"""Sessions of a root that are listed: those that were used last."""
 EXPORT_PART = 1_000_000
 """Bytes of a zip that are in memory at a time."""
 KEEP_ALIVE_S = 15.0
@@ -310,7 +313,7 @@ class Sessions(_Handler):
     def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
         roots, name = self.places.session_roots(*folders), self.places.name
         sweeps = [told_sweep(name(path), path) for root in roots for path in sweeps_below(root)]
-        found = [path for root in roots for path in sessions_in(root).by_use]
+        found = [path for root in roots for path in sessions_in(root).by_use[:MAX_LISTED]]
         listed = [
             {"id": told["id"], "session": told["session"], "turns": [], "sweep": told}
             for told in sweeps
@@ -394,20 +397,21 @@ def _told(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
 
 def _session(places: Places, path: Path) -> dict[str, Any]:
     """Say what a session holds, by its turns' metadata: a journal may be long."""
-    turns = turns_of(path)
+    turns, name = turns_of(path), places.name(path)
     return {
-        "id": places.name(path),
+        "id": name,
         "session": path.name,
-        "turns": [_turn(places, paths, paths == turns[-1]) for paths in turns],
+        "turns": [_turn(name, paths, paths == turns[-1]) for paths in turns],
     }
 
 
-def _turn(places: Places, paths: TurnPaths, is_last: bool) -> dict[str, Any]:
+def _turn(session: str, paths: TurnPaths, is_last: bool) -> dict[str, Any]:
     known = read_json(paths.metadata)
-    is_live = is_last and paths.is_live()
-    is_complete = known.get("status") != "incomplete"
+    is_complete = bool(known) and known.get("status") != "incomplete"
+    # Completion is the last that a writer writes, so that who reads of it need not ask for one.
+    is_live = is_last and not is_complete and paths.is_live()
     return {
-        "id": places.name(paths.path),
+        "id": f"{session}/{paths.path.name}",
         "turn": paths.number,
         "task": text.clip(str(known.get("task", "")), 300),
         "state": "running" if is_live else "complete" if is_complete else _ending(known),

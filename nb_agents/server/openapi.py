@@ -134,7 +134,13 @@ def document(base_url: str) -> dict[str, Any]:
         "/runs/{id}/events": {"get": _get(f"Its events, after `Last-Event-ID`. {stream}", _ID)},
         "/runs/{id}/view": {"get": _get(f"How it is drawn: panel, then card. {stream}", _ID)},
         "/view": {"get": _get(f"The same of all turns that `id` names. {stream}", _QUERY_IDS)},
-        "/sessions": {"get": _get("The sessions and sweeps on disk.", _QUERY_FOLDER, _QUERY_SWEEP)},
+        "/sessions": {
+            "get": _get(
+                "The sweeps on disk, and of each root the thousand sessions that were used last.",
+                _QUERY_FOLDER,
+                _QUERY_SWEEP,
+            )
+        },
         "/sessions/{id}": {
             "get": _get("A session.", _SESSION),
             "delete": _delete("Delete it and all its files.", _SESSION),

@@ -23,6 +23,11 @@ __all__ = ["read_files"]
 _BEST_ANSWER = re.compile(r"\[PARTIAL ANSWER - [^\n]*\]\n\[Best answer from: ([^\n]+)\]\n=+\n\n")
 _WORDS = re.compile(r"\[PARTIAL TEXT - [^\n]*\]\n\[Written by ([^\n]+), never [^\n]*\]\n=+\n\n")
 
+_NOTHING = 0, 0.0
+
+MAX_COUNT = 10**15
+"""Tokens or dollars; a larger number is none of ours."""
+
 
 class _Ending(NamedTuple):
     """How a turn ended, as far as its metadata tells."""
@@ -42,7 +47,8 @@ def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str,
         spaces: Names of its workspaces.
 
     Returns:
-        The turn, without what nobody has written down (times, tokens); and what can't be read.
+        The turn, without what nobody has written down (MassGen: times, tokens); and what can't be
+        read.
     """
     data, warnings = read_json(paths.metadata), list[str]()
     if not data:
@@ -55,7 +61,9 @@ def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str,
     answer = _text(paths.answer)
     # MassGen leaves a cancelled turn's partial answers beside the complete one that replaced it.
     partial = {} if complete else partial or _best_answer(answer)
-    agents = {a: _agent(a, partial.get(a)) for a in dict.fromkeys([*partial, *spaces])}
+    spent = _spent(data)
+    names = dict.fromkeys([*spent, *partial, *spaces])
+    agents = {a: _agent(a, partial.get(a), spent.get(a, _NOTHING)) for a in names}
     phase, said = data.get("phase"), data.get("said")
     ending = _ending(data, paths, complete)
     view = RunView(
@@ -87,10 +95,30 @@ def _best_answer(text: str) -> dict[str, Any]:
     return {}
 
 
-def _agent(agent_id: str, entry: object) -> AgentView:
-    known: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
-    votes = known.get("votes")
-    votes = votes if isinstance(votes, dict) else {}
+def _spent(data: Mapping[str, Any]) -> dict[str, tuple[int, float | None]]:
+    """Find the tokens and the cost of each agent: our receipt tells, MassGen does not."""
+    agents = _mapping(_mapping(data.get("receipt")).get("agents"))
+    told = {name: _mapping(entry) for name, entry in agents.items()}
+    return {
+        name: (_tokens(each.get("tokens")), _cost(each.get("cost"))) for name, each in told.items()
+    }
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _tokens(value: object) -> int:
+    return min(value, MAX_COUNT) if isinstance(value, int) and value > 0 else 0
+
+
+def _cost(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value <= MAX_COUNT else None
+
+
+def _agent(agent_id: str, entry: object, spent: tuple[int, float | None]) -> AgentView:
+    known = _mapping(entry)
+    votes = _mapping(known.get("votes"))
     target = votes.get("voted_for") or votes.get("agent_id")
     answer = str(known.get("answer") or "")
     return AgentView(
@@ -98,6 +126,8 @@ def _agent(agent_id: str, entry: object) -> AgentView:
         answers=(answer,) if answer.strip() else (),
         vote=VoteView(str(target), str(votes.get("reason", ""))) if target else None,
         partial=str(known.get("partial_text") or ""),
+        input_tokens=spent[0],  # a receipt tells the sum alone
+        cost=spent[1],
     )
 
 
@@ -116,8 +146,7 @@ def _ending(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> _Endin
 
 def _stop(data: Mapping[str, Any], at: float) -> StopView | None:
     """Find who stopped it: our receipt tells, MassGen does not."""
-    receipt = data.get("receipt")
-    known: Mapping[str, Any] = receipt if isinstance(receipt, dict) else {}
+    known = _mapping(data.get("receipt"))
     source = known.get("source")
     if not source or not isinstance(source, str):
         source = data.get("reason")

@@ -26,6 +26,7 @@ from nb_agents.view import RunView
 __all__ = [
     "PastTurn",
     "Session",
+    "is_up_to_date",
     "load_session",
     "load_turn",
     "past_events",
@@ -287,7 +288,7 @@ def _as_died(view: RunView) -> RunView:
 
 
 def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
-    if _is_up_to_date(view, paths):
+    if is_up_to_date(view, paths):
         return ()
     try:
         return write_views(view, paths)
@@ -295,8 +296,13 @@ def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
         return (f"{paths.metadata} can't be brought up to date: {exc.strerror}",)
 
 
-def _is_up_to_date(view: RunView, paths: TurnPaths) -> bool:
-    """Whether the files show all of the journal and of the workspaces, as an ended turn's do."""
+def is_up_to_date(view: RunView, paths: TurnPaths) -> bool:
+    """Whether the files show all of the journal and of the workspaces, as an ended turn's do.
+
+    Args:
+        view: The turn, as its journal has it.
+        paths: Where it is.
+    """
     known = read_json(paths.metadata)
     needed = [paths.answer] if answer_text(view) else []
     if view.status != "completed" and partial_answers(view):

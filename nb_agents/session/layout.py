@@ -58,6 +58,7 @@ from nb_agents.session.copying import copy_workspaces
 __all__ = [
     "ALLOT_LOCK",
     "Found",
+    "LISTED",
     "SESSIONS_VARIABLE",
     "TurnPaths",
     "claim_turn",
@@ -66,6 +67,8 @@ __all__ = [
     "find_turn",
     "give_back",
     "go_on_in",
+    "is_real",
+    "last_use",
     "named_session",
     "new_session",
     "session_root",
@@ -78,6 +81,10 @@ __all__ = [
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 ALLOT_LOCK = ".allot.lock"
 """Held while a turn is allotted, in its session's directory."""
+
+LISTED = 100
+"""Sessions that a list shows: a look at all of ten thousand takes half a minute."""
+
 _TURN = re.compile(r"turn_([1-9][0-9]*)")
 _ALLOT_TIMEOUT_S = 10.0
 
@@ -244,16 +251,15 @@ def find_session(root: Path, name: str = "") -> Path:
         UnknownSessionError: There is none.
         SessionUnreadableError: It can't be read.
     """
+    if name and Path(name).name == name and turns_of(root / name):
+        return root / name  # without a look at the thousands beside it
     found = sessions_in(root)
     if not name and found.by_use:
         return found.by_use[0]
-    names = {path.name: path for path in found.by_use}
-    if name in names:
-        return names[name]
     for each in found.unreadable:
         if not name or name == Path(each.path).name:
             raise each
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, [path.name for path in found.by_use[:LISTED]], n=1)
     raise UnknownSessionError(name, str(root), near[0] if near else "")
 
 
@@ -298,15 +304,18 @@ def sessions_in(root: Path) -> Found:
     """Find the sessions below a root; one that can't be read hides no other."""
     used: list[tuple[float, str, Path]] = []
     unreadable: list[SessionUnreadableError] = []
+    names: list[str] = []
     try:
-        paths = [path for path in root.iterdir() if path.is_dir()]
+        # Entries know what they are: a look at each of ten thousand would take as long again.
+        with os.scandir(root) as entries:
+            names = [entry.name for entry in entries if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
-        paths = []
+        pass
     except OSError as exc:
-        paths, unreadable = [], [SessionUnreadableError(str(root), exc.strerror or str(exc))]
-    for path in paths:
+        unreadable.append(SessionUnreadableError(str(root), exc.strerror or str(exc)))
+    for path in map(root.joinpath, names):
         try:
-            used += [(_last_use(turn), path.name, path) for turn in turns_of(path)[-1:]]
+            used += [(last_use(turn), path.name, path) for turn in turns_of(path)[-1:]]
         except SessionUnreadableError as exc:
             unreadable.append(exc)
     return Found([path for _, _, path in sorted(used, reverse=True)], unreadable)
@@ -319,8 +328,10 @@ def turns_of(session: Path) -> list[TurnPaths]:
         SessionUnreadableError: Its directory can't be read.
     """
     try:
-        named = [TurnPaths(p.absolute()) for p in session.iterdir() if _TURN.fullmatch(p.name)]
-        return sorted((t for t in named if t.path.is_dir()), key=lambda t: t.number)
+        with os.scandir(session) as entries:
+            named = [e.name for e in entries if _TURN.fullmatch(e.name) and e.is_dir()]
+        here = session.absolute()
+        return sorted((TurnPaths(here / name) for name in named), key=lambda turn: turn.number)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as exc:
@@ -364,10 +375,13 @@ def claim_turn(
 
     Raises:
         SessionBusyError: A turn of the session is live.
+        UnknownSessionError: The session was removed or renamed while this waited.
         StorageError: The directory can't be written.
     """
     try:
         with FileLock(session / ALLOT_LOCK, timeout=_ALLOT_TIMEOUT_S):
+            if not os.path.exists(session / ALLOT_LOCK):
+                raise UnknownSessionError(session.name, str(session.parent))
             turns = turns_of(session)
             if turns and turns[-1].is_live():
                 raise SessionBusyError(session.name, owner_of(session))
@@ -404,11 +418,12 @@ def give_back(paths: TurnPaths) -> None:
         shutil.rmtree(paths.own_task, ignore_errors=True)
 
 
-def _last_use(turn: TurnPaths) -> float:
+def last_use(turn: TurnPaths) -> float:
+    """Return when a turn was last written to, in seconds since 1970; 0 when nobody knows."""
     # The journal first: the other files may have been mended since, by merely looking.
-    for path in (turn.journal, turn.metadata, turn.path):
+    for name in ("events.jsonl", "metadata.json", ""):
         with suppress(OSError):
-            return path.stat().st_mtime
+            return os.stat(os.path.join(turn.path, name)).st_mtime
     return 0.0
 
 
@@ -424,7 +439,7 @@ def find_task(session: Path, turns: Iterable[int]) -> Path | None:
     """
     numbers = sorted(turns, reverse=True)
     tasks = [TurnPaths(session.absolute() / f"turn_{number}").own_task for number in numbers]
-    return next(filter(_is_real, tasks), None)
+    return next(filter(is_real, tasks), None)
 
 
 def go_on_in(task: Path, last: TurnPaths) -> tuple[str, ...]:
@@ -465,7 +480,7 @@ def settle(paths: TurnPaths, task: Path) -> None:
         OSError: The disk refused; the turn still leads to what its task holds.
     """
     here, there = task / "workspaces", paths.workspaces
-    if _is_real(there) or not _is_real(here):
+    if is_real(there) or not is_real(here):
         return
     # No directory takes the place of a link in one step: who dies here leaves none, for the next.
     there.unlink(missing_ok=True)
@@ -482,7 +497,7 @@ def settle_dead(paths: TurnPaths) -> None:
     session = paths.path.parent
     # Each task begins with a turn, and only the last turn is gone on with.
     task = find_task(session, range(1, paths.number + 1))
-    if task is None or _is_real(paths.workspaces) or not _is_real(task / "workspaces"):
+    if task is None or is_real(paths.workspaces) or not is_real(task / "workspaces"):
         return
     with (
         suppress(OSError, Timeout, SessionUnreadableError),
@@ -492,13 +507,14 @@ def settle_dead(paths: TurnPaths) -> None:
             settle(paths, task)
 
 
-def _is_real(path: Path) -> bool:
+def is_real(path: Path) -> bool:
+    """Whether a path is a directory itself, and no link to one."""
     # A link is somebody's, perhaps, who wants to have files read or written elsewhere.
     return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _remove(path: Path) -> None:
-    if _is_real(path):
+    if is_real(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

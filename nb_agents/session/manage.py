@@ -1,4 +1,4 @@
-"""What a person does with whole sessions: rename, export, delete, fork."""
+"""What a person does with whole sessions: rename, export, fork."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError
 from nb_agents.session.copying import copy_file, copy_tree
 from nb_agents.session.layout import new_session, settle_dead, turns_of
 
-__all__ = ["Made", "delete_session", "export_session", "fork_session", "rename_session"]
+__all__ = ["Made", "export_session", "fork_session", "rename_session"]
 
 
 _FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
@@ -104,23 +104,6 @@ def export_session(session: Path, file: str | os.PathLike[str] | None = None) ->
             raise StorageError(str(target), exc.strerror or str(exc)) from None
         raise
     return Made(target, left_out)
-
-
-def delete_session(session: Path) -> None:
-    """Delete a session and all its files.
-
-    Args:
-        session: Its directory.
-
-    Raises:
-        SessionBusyError: A turn of it is live.
-        StorageError: The disk refused; some files may be gone.
-    """
-    _refuse_live(session)
-    try:
-        shutil.rmtree(session)
-    except OSError as exc:
-        raise StorageError(str(session), exc.strerror or str(exc)) from None
 
 
 def fork_session(session: Path, turn: int, now: datetime) -> Made:

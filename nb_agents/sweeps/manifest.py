@@ -32,7 +32,16 @@ from nb_agents.session.commands import send
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.views import read_json
 
-__all__ = ["Manifest", "Outcome", "Result", "has_died", "read_results", "stop_sweep", "sweeps_in"]
+__all__ = [
+    "Manifest",
+    "Outcome",
+    "Result",
+    "has_died",
+    "owner_lock",
+    "read_results",
+    "stop_sweep",
+    "sweeps_in",
+]
 
 Outcome = Literal["completed", "failed", "cancelled"]
 
@@ -87,7 +96,7 @@ class Manifest:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path = path
-        self._lock = FileLock(path / _LOCK, thread_local=False)
+        self._lock = owner_lock(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=PROBE_S * 2)
@@ -131,6 +140,11 @@ class Manifest:
                     self._file.write("\n")
 
 
+def owner_lock(path: Path) -> FileLock:
+    """Return the lock that is held while a process works on a sweep, whose directory this is."""
+    return FileLock(path / _LOCK, thread_local=False)
+
+
 def read_results(path: Path) -> dict[str, Result]:
     """Read how a sweep's rows ended, by name; lines that are none are left out.
 
@@ -159,7 +173,7 @@ def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
         found = sorted(path.parent for path in root.glob(f"*/{_ABOUT}"))
     except OSError:
         return []
-    return [(path, read_json(path / _ABOUT), is_held(FileLock(path / _LOCK))) for path in found]
+    return [(path, read_json(path / _ABOUT), is_held(owner_lock(path))) for path in found]
 
 
 def has_died(path: Path, results: Mapping[str, Result]) -> bool:
@@ -197,7 +211,7 @@ def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> b
     if any(group.name == path.name for group in groups()):
         stop(path.name, now, source, reason)
         return True
-    if not os.path.isfile(path / _ABOUT) or not is_held(FileLock(path / _LOCK)):
+    if not os.path.isfile(path / _ABOUT) or not is_held(owner_lock(path)):
         return False
     level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
     send(TurnPaths(path), StopRequest(level, source, reason))

@@ -25,6 +25,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.turn_spec import checked_functions
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import session_root, turns_of
+from nb_agents.sweeps.judge import Judge
 from nb_agents.sweeps.source import Row, read_rows, source_name
 from nb_agents.sweeps.sweep import Score, Sweep, SweepSpec
 
@@ -44,7 +45,7 @@ def map(
     name: str = "",
     limit: int = DEFAULT_LIMIT,
     max_cost: float | None = None,
-    score: Score | None = None,
+    score: Score | str | None = None,
     retry_failed: bool = False,
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
@@ -64,7 +65,8 @@ def map(
         max_cost: US dollars that all rows together may cost; when they are spent, no row begins
             and the others stop gracefully.
         score: Called with a row's task and answer (a recipe's outputs), returns a number; sync or
-            async, in a thread of its own.
+            async, in a thread of its own. Or the name of one of the team's ``callable_agents``: it
+            is asked for the number, and what that costs counts in the row.
         retry_failed: Whether rows that failed before are tried again.
         tools: As for `nb_agents.start`.
         options: As for `nb_agents.start`; they hold for each row.
@@ -92,6 +94,7 @@ def map(
     _check_columns(task, rows)
     options = options or RunOptions()
     team, _ = team_for(config, options)
+    judge = Judge(team, score, options) if isinstance(score, str) else None
     read = Recipe.from_file(recipe) if isinstance(recipe, str | os.PathLike) else recipe
     about = {
         "source": source_name(source),
@@ -120,8 +123,9 @@ def map(
             begin,
             limit=limit,
             max_cost=max_cost,
-            score=score,
-            task=lambda row: render(task, row.values),
+            score=None if isinstance(score, str) else score,
+            judge=judge,
+            task=lambda row: render(task, row.values) or json.dumps(row.values),
             retry_failed=retry_failed,
             withdraw=lambda: None if options.cluster is None else _withdraw(path),
         )

@@ -43,6 +43,7 @@ from nb_agents.runs.status import failure_of, result_of
 from nb_agents.session.commands import are_waiting, take_commands
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, turns_of
+from nb_agents.sweeps.judge import Judge, Judgement
 from nb_agents.sweeps.manifest import Manifest, Outcome, Result
 from nb_agents.sweeps.source import Row
 from nb_agents.view import RunView
@@ -206,6 +207,7 @@ class SweepSpec:
         limit: How many rows are worked on at a time.
         max_cost: US dollars after which no row begins; None has no limit.
         score: Given a task and its answer, gives a number.
+        judge: An agent that gives the number instead.
         task: Gives a row's task.
         retry_failed: Whether rows that failed before are tried again.
         withdraw: Lets rows not begin that `begin` waits with.
@@ -218,6 +220,7 @@ class SweepSpec:
     limit: int
     max_cost: float | None = None
     score: Score | None = None
+    judge: Judge | None = None
     task: Callable[[Row], str] = lambda row: ""
     retry_failed: bool = False
     withdraw: Callable[[], object] = lambda: None
@@ -261,8 +264,10 @@ class Sweep:
         self._elapsed_s: float | None = None
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
-        self._scorers = ThreadPoolExecutor(spec.limit, "nb_agents score") if spec.score else None
+        has_scores = spec.score is not None or spec.judge is not None
+        self._scorers = ThreadPoolExecutor(spec.limit, "nb_agents score") if has_scores else None
         self._scoring = 0
+        self._judging: dict[str, Run] = {}
         self._score_those_without()
         self.view = self._look()
         self._leave = join(self)
@@ -476,7 +481,9 @@ class Sweep:
                     self._hold(False)
 
     def _is_finished(self) -> bool:
-        if self._running or self._beginning or not self._inbox.empty():
+        # A judge's run is stopped and waited for as a row's is; a function may hang.
+        is_judging = self._spec.judge is not None and self._scoring
+        if self._running or self._beginning or is_judging or not self._inbox.empty():
             return False
         return self._stop is not None or not (self._waiting or self._scoring)
 
@@ -535,6 +542,9 @@ class Sweep:
         self._note(result)
         self._ended += result.status != "cancelled"
         self._score(result)
+        self._keep_budget()
+
+    def _keep_budget(self) -> None:
         if reason := over_budget(self._totals, self._spec.max_cost):
             self._take_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
 
@@ -555,7 +565,43 @@ class Sweep:
     def _score(self, result: Result) -> None:
         if self._scorers is not None and result.status == "completed":
             self._scoring += 1
-            self._scorers.submit(self._find_score, result)
+            self._scorers.submit(self._judge if self._spec.judge else self._find_score, result)
+
+    def _judge(self, result: Result) -> None:
+        """Ask the judge, in a thread of its own."""
+        assert self._spec.judge is not None
+        judged: Judgement | None = None
+        row = self._by_name[result.row]
+        try:
+            if self._stop is None:
+                task = self._spec.task(row)
+                judged = self._spec.judge.judge(
+                    self.path / row.name,
+                    task,
+                    result.answer,
+                    lambda run: self._inbox.put(lambda: self._take_judging(row.name, run)),
+                )
+        except Exception as exc:  # whatever it is, it costs no answer
+            if not isinstance(exc, UserError):
+                logger.exception("sweep %s: row %s can't be judged", self.name, row.name)
+            judged = Judgement(None, f"The judge can't be asked: {exc}", 0, 0.0)
+        self._inbox.put(lambda: self._take_judgement(result, judged))
+
+    def _take_judging(self, row: str, run: Run) -> None:
+        self._judging[row] = run
+        if self._stop is not None:
+            now = self._stop.level >= CancellationStatus.IMMEDIATE
+            run.stop(now, reason=self._stop.reason, source=self._stop.source)
+
+    def _take_judgement(self, result: Result, judged: Judgement | None) -> None:
+        self._judging.pop(result.row, None)
+        if judged is None:  # it was stopped, and is asked when the sweep goes on
+            self._scoring -= 1
+            return
+        cost = _sum([result.cost, judged.cost])
+        spent = replace(result, tokens=result.tokens + judged.tokens, cost=cost)
+        self._take_score(spent, judged.score, judged.error)
+        self._keep_budget()
 
     def _find_score(self, result: Result) -> None:
         """Call the score function, in a thread of its own."""
@@ -578,7 +624,7 @@ class Sweep:
             return
         self._stop, self._asked = request, max(request.level, self._asked)
         self._spec.withdraw()
-        for run in self._running.values():
+        for run in (*self._running.values(), *self._judging.values()):
             self._stop_run(run, request)
 
     def _stop_run(self, run: Run, request: StopRequest) -> None:

@@ -27,6 +27,7 @@ BENCHMARKS = (
     "peers",
     "tree",
     "sweeps",
+    "scale",
 )
 
 

@@ -1,19 +1,23 @@
 """Many rows: rows a second, beside the same calls with the bare SDK; what a sweep takes of memory.
 
-Each in a process of its own, so that one does not pay for the other's memory.
+Each in a process of its own, so that one does not pay for the other's memory. And a sweep that is
+killed half way: the same call goes on, and asks again only for what was in flight.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from nb_agents.sweeps.manifest import read_results, sweeps_in
 from tests.bench.server import BenchServer
 from tests.bench.table import print_table, verdict
-from tests.model_server import ModelServer, Reply, ToolCall
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 
 ROWS = 500
 LIMIT = 25
@@ -30,7 +34,7 @@ import nb_agents
 team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": {
     "type": "openai", "model": "instant", "base_url": url, "api_key": "k"}}]})
 began = time.perf_counter()
-sweep = nb_agents.map(range(count), "{{value}}", team, limit=limit,
+sweep = nb_agents.map(range(count), "row-{{value}}-row", team, limit=limit,
                       options=nb_agents.RunOptions(session_root=place))
 done = sweep.wait().completed
 """
@@ -68,11 +72,52 @@ def main(server: BenchServer) -> None:
     aim = f"aim: {ROWS_PER_S} rows/s within {MEMORY_MB} MB: {verdict(is_met)}"
     title = f"sweeps: {ROWS} rows, {LIMIT} at a time, an instant server; {aim}"
     print_table(title, ("", "rows", "rows/s", "MB at most"), rows)
+    _print_killed(Reply(tool_calls=(answer,)))
+
+
+def _print_killed(reply: Reply) -> None:
+    """Kill a sweep half way, let the same call go on, and count how often each row was asked."""
+    with ModelServer(default=reply) as instant, TemporaryDirectory() as place:
+        argv = _argv(_SWEEP, instant.url, place)
+        with subprocess.Popen(argv, cwd=_ROOT, stdout=subprocess.DEVNULL) as killed:
+            wait_until(lambda: _noted(Path(place)) >= ROWS // 2, 120)
+            killed.kill()
+        instant.wait_closed()
+        before, noted = len(instant.requests), _noted(Path(place))
+        subprocess.run(argv, cwd=_ROOT, capture_output=True, check=True)
+        asked = Counter(
+            re.findall(r"row-\d+-row", str(request.messages))[0] for request in instant.requests
+        )
+        done = _noted(Path(place))
+    twice = sum(count == 2 for count in asked.values())
+    more = sum(count > 2 for count in asked.values())
+    is_met = done == len(asked) == ROWS and twice <= LIMIT and not more
+    rows = [
+        ["rows noted, and calls made, when it was killed", f"{noted}, {before}"],
+        ["rows complete in the end", str(done)],
+        ["calls made in the end", str(asked.total())],
+        [f"rows asked twice: in flight at the kill (at most {LIMIT})", str(twice)],
+        ["rows asked more often", str(more)],
+    ]
+    title = f"sweeps: {ROWS} rows, killed half way and gone on with: {verdict(is_met)}"
+    print_table(title, ("", ""), rows)
+
+
+def _noted(place: Path) -> int:
+    return sum(
+        result.status == "completed"
+        for path, _, _ in sweeps_in(place)
+        for result in read_results(path).values()
+    )
+
+
+def _argv(script: str, url: str, place: str) -> list[str]:
+    return [sys.executable, "-c", _HEAD + script + _TAIL, url, place, str(ROWS), str(LIMIT)]
 
 
 def _figures(url: str, script: str) -> tuple[float, float, float]:
     with TemporaryDirectory() as place:
-        argv = [sys.executable, "-c", _HEAD + script + _TAIL, url, place, str(ROWS), str(LIMIT)]
+        argv = _argv(script, url, place)
         done = subprocess.run(argv, cwd=_ROOT, capture_output=True, text=True, check=True)
     count, took, memory = json.loads(done.stdout)
     return count, took, memory

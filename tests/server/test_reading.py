@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ import pytest
 
 from nb_agents.jupyter.cards import TURN_MIME
 from nb_agents.runs.run import Run
+from nb_agents.server import handlers
+from nb_agents.server.places import Places
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Gate, ScriptedModel, Vote
 from tests.server.conftest import JupyterServer, jupyter_server
@@ -216,3 +219,16 @@ def test_two_hundred_streams_at_once_hear_the_same_and_the_server_still_answers(
         finish(held)
         assert len(set(heard.result(60))) == 1
     assert b"event: turn_ended" in heard.result()[0]
+
+
+def test_of_very_many_sessions_those_used_last_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / ".nb_agents" / "sessions"
+    runs = [over(root) for _ in range(3)]
+    for age, run in enumerate(runs):
+        os.utime(run.path / "events.jsonl", (-age, -age))
+    listing = object.__new__(handlers.Sessions)
+    listing.places = Places(tmp_path)
+    monkeypatch.setattr(handlers, "MAX_LISTED", 2)
+    assert [each["session"] for each in listing._list([])] == [run.session for run in runs[:2]]

@@ -283,3 +283,19 @@ def test_looking_at_a_turn_does_not_make_it_live(tmp_path: Path) -> None:
 def test_a_turn_that_is_gone_is_not_live(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert not TurnPaths(tmp_path / "file" / "turn_1").is_live()
+
+
+def test_a_session_is_found_by_its_name_without_a_look_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine" / "turn_1").mkdir(parents=True)
+    monkeypatch.setattr(layout, "sessions_in", None)
+    assert layout.find_session(tmp_path, "mine") == tmp_path / "mine"
+
+
+@pytest.mark.parametrize("name", ["../mine", "sessions/../mine", ".", "mine/turn_1"])
+def test_a_name_leads_to_nothing_beside_the_root(tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine" / "turn_1" / "turn_1").mkdir(parents=True)
+    (tmp_path / "sessions").mkdir()
+    with pytest.raises(UnknownSessionError):
+        layout.find_session(tmp_path / "sessions", name)

@@ -1,0 +1,154 @@
+"""A disk on which a look or a rename takes 20 ms, and whose times are two seconds coarse and wrong.
+
+So are network drives. The functions of `os` are slowed in each process that works there, by a
+``sitecustomize`` module that Python imports at its start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE, Popen
+from threading import Thread
+
+import pytest
+
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.team_kit import ROOT, WAIT_S
+
+SLOW = """
+import os, time
+SECONDS, COARSE = 0.02, 2
+
+def slowed(function):
+    def call(path, *args, **more):
+        if isinstance(path, int) or PLACE not in os.path.abspath(os.fspath(path)):
+            return function(path, *args, **more)
+        time.sleep(SECONDS)
+        found = function(path, *args, **more)
+        return coarse(found) if isinstance(found, os.stat_result) else found
+    return call
+
+def coarse(found):
+    told = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+    for name in ("st_atime", "st_mtime", "st_ctime"):
+        at = int(told[name]) // COARSE * COARSE - 3600  # the server's clock is an hour behind
+        told |= {name: float(at), name + "_ns": at * 10**9}
+    return os.stat_result(tuple(found)[:7] + (int(told["st_mtime"]),) * 3, told)
+
+for name in ("stat", "lstat", "rename", "replace"):
+    setattr(os, name, slowed(getattr(os, name)))
+"""
+
+WORK = """
+import sys, nb_agents
+verb, url, place = sys.argv[1:]
+team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": {
+    "type": "chatcompletion", "model": "m", "base_url": url, "api_key": "k"}}]})
+options = nb_agents.RunOptions(session_root=place)
+run = (nb_agents.start("Why?", team, "s", options=options) if verb == "start"
+       else nb_agents.resume("s", team, options=options))
+run.wait(raise_on_stop=False)
+print(run.status, run.result, flush=True)
+"""
+
+WATCH = """
+import sys
+from nb_agents.runs.registry import find_known
+run = find_known("s/1", sys.argv[1])
+run.subscribe(lambda view: print(view.status, view.agents["a"].partial, flush=True))
+run.wait(raise_on_stop=False)
+"""
+
+
+class Slow:
+    """Starts processes for which the disk is slow.
+
+    Args:
+        place: Where it is slow.
+        aside: Where the module that slows it is put.
+    """
+
+    def __init__(self, place: Path, aside: Path) -> None:
+        self.place = place
+        aside.mkdir()
+        (aside / "sitecustomize.py").write_text(SLOW.replace("PLACE", repr(str(place))))
+        self._env = os.environ | {"PYTHONPATH": f"{aside}{os.pathsep}{ROOT}"}
+
+    @contextmanager
+    def process(self, *argv: str) -> Iterator[Popen[str]]:
+        """Start Python with these arguments; it doesn't outlive the block."""
+        command = [sys.executable, *argv]
+        with Popen(command, env=self._env, stdout=PIPE, text=True, cwd=self.place) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    @contextmanager
+    def lines(self, *argv: str) -> Iterator[list[str]]:
+        """Start a process; give the lines that it prints, as they come."""
+        told = list[str]()
+        with self.process(*argv) as process:
+            assert process.stdout is not None
+            reader = Thread(target=told.extend, args=[process.stdout], daemon=True)
+            reader.start()
+            yield told
+            process.kill()
+            reader.join(WAIT_S)
+
+    def work(self, verb: str, url: str) -> list[str]:
+        """Return the arguments that start or resume a run there."""
+        return ["-c", WORK, verb, url, str(self.place)]
+
+    def cli(self, *words: str) -> list[str]:
+        """Return the arguments of the command line."""
+        return ["-m", "nb_agents.cli", *words, "--session-root", str(self.place)]
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Slow:
+    place = tmp_path / "drive"
+    place.mkdir()
+    return Slow(place, tmp_path / "aside")
+
+
+@pytest.mark.timeout(120)
+def test_on_a_slow_disk_whose_times_are_wrong_a_run_is_followed_stopped_and_resumed(
+    slow: Slow,
+) -> None:
+    answer = ToolCall("new_answer", {"content": "Forty-two, as ever."})
+    with ModelServer(default=Reply(text="Some words first.", tool_calls=(answer,))) as server:
+        server.hold(after=1)
+        with (
+            slow.process(*slow.work("start", server.url)) as writer,
+            slow.process(
+                "-c",
+                "import os, pathlib, sys; p = sys.argv[1];print(os.stat(p).st_mtime % 2)",
+                str(slow.place),
+            ) as look,
+        ):
+            assert look.communicate(timeout=WAIT_S)[0].strip() == "0.0", "it is slowed"
+            server.wait_chunks(1)
+            with (
+                slow.lines(*slow.cli("follow", "s/1")) as followed,
+                slow.lines("-c", WATCH, str(slow.place)) as watched,
+            ):
+                wait_until(lambda: any("turn started" in line for line in followed), WAIT_S)
+                wait_until(lambda: any("Some" in line for line in watched), WAIT_S)
+                server.hold(after=3)
+                wait_until(lambda: any("Some words" in line for line in watched), WAIT_S)
+                with slow.process(*slow.cli("stop", "s", "--now")) as stop:
+                    assert "stopping now" in stop.communicate(timeout=WAIT_S)[0]
+                assert writer.communicate(timeout=WAIT_S)[0].split()[0] == "cancelled"
+                wait_until(lambda: any("turn ended" in line for line in followed), WAIT_S)
+                wait_until(lambda: any("cancelled" in line for line in watched), WAIT_S)
+        server.release()
+        with slow.process(*slow.work("resume", server.url)) as again:
+            said = again.communicate(timeout=WAIT_S)[0]
+        assert said.strip() == "completed Forty-two, as ever."
+        with slow.process(*slow.cli("show", "s")) as shown:
+            assert "Forty-two" in shown.communicate(timeout=WAIT_S)[0]

@@ -1,0 +1,237 @@
+"""An agent of the team scores the answers: asked once each, stopped with the sweep, paid by row."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents.config.team import TeamSpec
+from nb_agents.errors import UserError
+from nb_agents.jupyter.sweep_verbs import _scorer
+from nb_agents.models.backend import Backend
+from nb_agents.runs import registry
+from nb_agents.session.history import load_session
+from nb_agents.sweeps.judge import score_in
+from nb_agents.sweeps.manifest import read_results
+from nb_agents.sweeps.sweep import Sweep
+from nb_agents.testing import Answer, Gate, ScriptedModel, Turn
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.team_kit import ROOT, WAIT_S
+
+TASK = "Answer: {{q}}"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Iterator[RunOptions]:
+    yield RunOptions(session_root=tmp_path / "sessions")
+    for group in registry.groups():
+        group.stop(True, reason="the test is over", source="parent")
+
+
+def team(judge: Backend, model: Backend | None = None) -> TeamSpec:
+    def agent(name: str, instance: Backend) -> dict[str, Any]:
+        return {"id": name, "backend": {"type": "python", "instance": instance}}
+
+    answering = model or ScriptedModel(Answer("Blue."))
+    return TeamSpec.model_validate(
+        {"agents": [agent("a", answering)], "callable_agents": [agent("judge", judge)]}
+    )
+
+
+def judged(spec: TeamSpec, options: RunOptions, count: int = 2) -> Sweep:
+    rows = [{"q": f"why {number}?"} for number in range(count)]
+    return nb_agents.map(rows, TASK, spec, name="ask", score="judge", options=options)
+
+
+def scores(sweep: Sweep) -> list[float | None]:
+    return [record["score"] for record in sweep.table()]
+
+
+def test_the_judge_is_asked_with_task_and_answer_and_its_last_line_is_the_score(
+    options: RunOptions,
+) -> None:
+    model = ScriptedModel(lambda said: Answer("Clear, and right.\nScore: 7.5"))
+    sweep = judged(team(model), options)
+    view = sweep.wait(WAIT_S)
+    assert (view.status, view.completed, view.score) == ("completed", 2, (7.5, 0.0))
+    asked = [str(request) for request in model.requests]
+    assert len(asked) == 2
+    assert all("Answer: why" in each and "Blue." in each for each in asked)
+    assert [record["answer"] for record in sweep.table()] == ["Blue."] * 2
+
+
+def test_the_judge_takes_no_part_in_the_round(options: RunOptions) -> None:
+    sweep = judged(team(ScriptedModel(lambda said: Answer("3"))), options, 1)
+    sweep.wait(WAIT_S)
+    [row] = sweep.rows
+    [turn] = load_session(sweep.path / row.name).turns
+    assert turn.view.agents.keys() == {"a"}
+
+
+def test_what_the_judge_used_counts_in_the_row_and_it_is_asked_once(options: RunOptions) -> None:
+    model = ScriptedModel(lambda said: Answer("3"))
+    sweep = judged(team(model), options, 1)
+    tokens = sweep.wait(WAIT_S).tokens
+    [row] = sweep.rows
+    place = sweep.path / row.name
+    turns = [*load_session(place).turns, *load_session(place / "judge").turns]
+    used = [sum(agent.tokens for agent in turn.view.agents.values()) for turn in turns]
+    assert len(used) == 2 and min(used) > 0
+    assert tokens == read_results(sweep.path)[row.name].tokens == sum(used)
+    again = judged(team(model), options, 1)
+    assert (again.wait(WAIT_S).tokens, scores(again)) == (tokens, [3.0])
+    (sweep.path / "rows.jsonl").unlink()  # as its process was killed before it noted the row
+    again = judged(team(model), options, 1)
+    assert (again.wait(WAIT_S).tokens, scores(again)) == (tokens, [3.0])
+    assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_of_the_sweep_stops_the_judge_and_the_same_call_goes_on(
+    options: RunOptions, now: bool
+) -> None:
+    gate = Gate()
+    model = ScriptedModel(replace(Answer("4"), text="some thoughts ", gate=gate))
+    sweep = judged(team(model), options, 2)
+    gate.wait_reached(2)
+    sweep.stop(now)
+    if not now:
+        wait_until(lambda: all(run.view.stop for run in sweep._judging.values()), WAIT_S)
+        gate.open()
+    assert sweep.wait(WAIT_S).is_over
+    gate.open()
+    assert not any(run.view.status == "in-progress" for run in registry.local_runs())
+    assert len(model.requests) == 2
+    again = judged(team(model), options, 2)
+    assert again.wait(WAIT_S).status == "completed"
+    assert scores(again) == [4.0, 4.0]
+    assert len(model.requests) == 2 + 2 * now, "what was cut is made again, and nothing else"
+    for row in again.rows:
+        last = load_session(again.path / row.name / "judge").turns[-1]
+        assert last.view.resumes == int(now)
+
+
+def test_a_stopped_sweep_asks_for_no_further_judgement(options: RunOptions) -> None:
+    gate, spec = Gate(), team(model := ScriptedModel(lambda said: Answer("4")))
+    held = ScriptedModel(replace(Answer("4"), gate=gate))
+    sweep = nb_agents.map(
+        range(2), "{{value}}", team(held), limit=1, score="judge", options=options
+    )
+    gate.wait_reached()
+    wait_until(lambda: sweep.view.completed == 2, WAIT_S)  # the other waits for the judge
+    sweep.stop()
+    wait_until(lambda: sweep.status == "stopping", WAIT_S)
+    gate.open()
+    sweep.wait(WAIT_S)
+    assert len(held.requests) == len(list(sweep.path.glob("*/judge"))) == 1
+    again = nb_agents.map(
+        range(2), "{{value}}", spec, name=sweep.name, score="judge", options=options
+    )
+    again.wait(WAIT_S)
+    assert (scores(again), len(model.requests)) == ([4.0, 4.0], 1)
+
+
+def test_a_judge_without_a_number_costs_no_answer_and_is_asked_again_by_the_same_call(
+    options: RunOptions,
+) -> None:
+    sweep = judged(team(ScriptedModel(lambda said: Answer("7 of 10, I think"))), options, 1)
+    assert sweep.wait(WAIT_S).completed == 1
+    [record] = sweep.table()
+    assert (record["answer"], record["score"]) == ("Blue.", None)
+    assert record["error"] == (
+        "The judge 'judge' gave no number: its last line is '7 of 10, I think'."
+    )
+    again = judged(team(ScriptedModel(lambda said: Answer("7"))), options, 1)
+    again.wait(WAIT_S)
+    assert scores(again) == [7.0]
+    assert again.table()[0]["error"] == ""
+
+
+def test_a_judge_that_fails_says_why(options: RunOptions) -> None:
+    sweep = judged(team(ScriptedModel(lambda said: Turn(error=ValueError("no")))), options, 1)
+    assert sweep.wait(WAIT_S).completed == 1
+    assert "The judge failed: scripted: The call failed" in sweep.table()[0]["error"]
+
+
+def test_a_judge_that_the_team_lacks_is_refused_before_anything_begins(
+    options: RunOptions,
+) -> None:
+    spec = team(ScriptedModel())
+    with pytest.raises(UserError, match="no agent 'critic' among its callable_agents.*has: judge"):
+        nb_agents.map([1], "{{value}}", spec, score="critic", options=options)
+    assert not Path(options.session_root or "").exists()
+
+
+def test_a_cell_names_a_function_or_an_agent_and_not_both() -> None:
+    spec = team(ScriptedModel())
+
+    def judge(task: str, answer: Any) -> float:
+        return 1.0
+
+    assert _scorer("judge", {}, spec) == "judge"
+    assert _scorer("rate", {"rate": judge}, spec) is judge
+    with pytest.raises(UserError, match="Rename one"):
+        _scorer("judge", {"judge": judge}, spec)
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("7", 7.0),
+        ("So.\n\nScore: -0.5\n", -0.5),
+        ("**Score: 8**", 8.0),
+        ("7/10", None),
+        ("8\nThat is it.", None),
+        ("nan", None),
+        ("9" * 400, None),
+        ("", None),
+    ],
+)
+def test_a_score_is_a_number_that_is_the_last_line(answer: str, score: float | None) -> None:
+    assert score_in(answer) == score
+
+
+_SCRIPT = """
+import sys, nb_agents
+url, root = sys.argv[1:]
+backend = {"type": "chatcompletion", "base_url": url, "api_key": "k"}
+team = nb_agents.TeamSpec.model_validate({
+    "agents": [{"id": "a", "backend": {**backend, "model": "m"}}],
+    "callable_agents": [{"id": "judge", "backend": {**backend, "model": "j"}}]})
+sweep = nb_agents.map(range(5), "{{value}}", team, name="ask", score="judge",
+                      options=nb_agents.RunOptions(session_root=root))
+view = sweep.wait()
+print(view.completed, view.score)
+"""
+
+
+def test_who_was_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> None:
+    answer = Reply(tool_calls=(ToolCall("new_answer", {"content": "Blue."}),))
+    number = Reply(tool_calls=(ToolCall("new_answer", {"content": "5"}),))
+    with ModelServer(default=answer) as server:
+        server.script("j", number, number, Reply("I think", hang_after=1))
+        command = [sys.executable, "-c", _SCRIPT, server.url, str(tmp_path)]
+
+        def asked() -> list[Any]:
+            return [request for request in server.requests if request.model == "j"]
+
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as killed:
+            server.wait_until(lambda: len(asked()) >= 3, WAIT_S)
+            wait_until(
+                lambda: [r.score for r in read_results(tmp_path / "ask").values()].count(5.0) == 2,
+                WAIT_S,
+            )
+            killed.kill()
+        server.wait_closed()
+        before = len(asked())
+        server.script("j", number)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
+        assert done.stdout.split(" ", 1)[1].strip() == "(5.0, 0.0)", done.stderr
+        assert len(asked()) - before == 3
+        assert sum(request.model == "m" for request in server.requests) == 5
