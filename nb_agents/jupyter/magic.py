@@ -179,13 +179,15 @@ class AgentsMagics(Magics):
         %agents approve RUN [MESSAGE]            approve a tool's call, or a recipe's gate
         %agents deny RUN [MESSAGE]               deny it; a recipe stops at its gate
         %agents answer RUN TEXT                  answer a question for a text
-        %agents sessions                         what is on disk
+        %agents sessions [--all]                 what is on disk: the 100 used last, or all
         %agents sweeps                           the sweeps that --over has begun
         %agents rename SESSION NAME              give a session another name
         %agents export SESSION [FILE]            put a session into a zip
         %agents delete SESSION [--yes]           delete a session, after asking
+        %agents prune --older 30d [--keep-answers] [--incomplete] [--yes]
+                                                 remove what was not used for so long
 
-        What takes a SESSION, and `sessions`, takes --session-root DIR too.
+        What takes a SESSION, `sessions` and `prune` take --session-root DIR too.
         """
         verb, _, rest = line.strip().partition(" ")
         if verb.startswith("-"):
