@@ -28,6 +28,7 @@ BENCHMARKS = (
     "tree",
     "sweeps",
     "scale",
+    "cluster",
 )
 
 

@@ -29,7 +29,7 @@ _HEAD = """
 import asyncio, json, resource, sys, time
 url, place, count, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 """
-_SWEEP = """
+SWEEP = """
 import nb_agents
 team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": {
     "type": "openai", "model": "instant", "base_url": url, "api_key": "k"}}]})
@@ -38,7 +38,7 @@ sweep = nb_agents.map(range(count), "row-{{value}}-row", team, limit=limit,
                       options=nb_agents.RunOptions(session_root=place))
 done = sweep.wait().completed
 """
-_BARE = """
+BARE = """
 from openai import AsyncOpenAI
 began = time.perf_counter()
 async def ask(client, slots, row):
@@ -64,7 +64,7 @@ print(json.dumps([done, took, memory]))
 def main(server: BenchServer) -> None:
     answer = ToolCall("new_answer", {"content": "A short answer."})
     with ModelServer(default=Reply(tool_calls=(answer,))) as instant:
-        sweep, bare = (_figures(instant.url, script) for script in (_SWEEP, _BARE))
+        sweep, bare = (figures(instant.url, script) for script in (SWEEP, BARE))
     rows = []
     for name, (done, took, memory) in (("nb_agents.map", sweep), ("the bare SDK", bare)):
         rows.append([name, f"{done:.0f}", f"{done / took:.0f}", f"{memory:.0f}"])
@@ -78,7 +78,7 @@ def main(server: BenchServer) -> None:
 def _print_killed(reply: Reply) -> None:
     """Kill a sweep half way, let the same call go on, and count how often each row was asked."""
     with ModelServer(default=reply) as instant, TemporaryDirectory() as place:
-        argv = _argv(_SWEEP, instant.url, place)
+        argv = _argv(SWEEP, instant.url, place)
         with subprocess.Popen(argv, cwd=_ROOT, stdout=subprocess.DEVNULL) as killed:
             wait_until(lambda: _noted(Path(place)) >= ROWS // 2, 120)
             killed.kill()
@@ -111,13 +111,14 @@ def _noted(place: Path) -> int:
     )
 
 
-def _argv(script: str, url: str, place: str) -> list[str]:
-    return [sys.executable, "-c", _HEAD + script + _TAIL, url, place, str(ROWS), str(LIMIT)]
+def _argv(script: str, url: str, place: str, rows: int = ROWS) -> list[str]:
+    return [sys.executable, "-c", _HEAD + script + _TAIL, url, place, str(rows), str(LIMIT)]
 
 
-def _figures(url: str, script: str) -> tuple[float, float, float]:
+def figures(url: str, script: str, rows: int = ROWS) -> tuple[float, float, float]:
+    """Run a script; give how many rows it did, the seconds it took, and its memory in MB."""
     with TemporaryDirectory() as place:
-        argv = _argv(script, url, place)
+        argv = _argv(script, url, place, rows)
         done = subprocess.run(argv, cwd=_ROOT, capture_output=True, text=True, check=True)
     count, took, memory = json.loads(done.stdout)
     return count, took, memory

@@ -2,17 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
 
 import nb_agents
 from nb_agents.config.team import TeamSpec
@@ -23,62 +19,11 @@ from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.registry import find_run
 from nb_agents.runs.run import Run
 from tests import canaries
+from tests.dask_cluster import Dask, dask
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import read_line, script
 
 WAIT_S = 60
-
-
-class Dask:
-    """A scheduler and its workers.
-
-    Args:
-        workers: How many, each a process with a nanny.
-        places: Turns that each takes at a time; None leaves it to the one thread of each.
-        before: A command that the workers are started by.
-    """
-
-    def __init__(self, folder: Path, workers: int, places: int | None, before: list[str]) -> None:
-        self._file = folder / "scheduler.json"
-        self._folder = folder
-        dask = [sys.executable, "-m", "dask"]
-        file = ["--scheduler-file", str(self._file)]
-        plain = ["--host", "127.0.0.1", "--no-dashboard"]
-        self.scheduler = self._start([*dask, "scheduler", *file, *plain, "--port", "0"])
-        wait_until(self._file.exists, WAIT_S)
-        resources = [] if places is None else ["--resources", f"nb_agents={places}"]
-        many = ["--nworkers", str(workers), "--nthreads", "1", *resources]
-        here = ["--local-directory", str(folder)]
-        self._workers = self._start([*before, *dask, "worker", *file, *plain, *many, *here])
-        self.client = Client(scheduler_file=str(self._file), timeout=WAIT_S)
-        self.client.wait_for_workers(workers, timeout=WAIT_S)
-        self.address = self.client.scheduler.address
-
-    def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, cwd=self._folder, stderr=subprocess.DEVNULL)
-
-    @property
-    def pids(self) -> dict[str, int]:
-        """Of the workers' processes, by their addresses."""
-        found: dict[str, int] = self.client.run(os.getpid)
-        return found
-
-    def close(self) -> None:
-        self.client.close(timeout=1)
-        for process in (self._workers, self.scheduler):
-            process.kill()  # the workers end when their parent has
-            process.wait(WAIT_S)
-
-
-@contextmanager
-def dask(
-    folder: Path, workers: int = 2, places: int | None = 10, before: list[str] | None = None
-) -> Iterator[Dask]:
-    made = Dask(folder, workers, places, before or [])
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")

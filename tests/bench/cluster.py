@@ -1,0 +1,120 @@
+"""A cluster of this machine: rows a second, a stop, and what the scheduler carries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
+from nb_agents.runs.run import Run
+from nb_agents.sweeps.sweep import Sweep
+from tests.bench.server import BenchServer
+from tests.bench.sweeps import BARE, SWEEP, figures
+from tests.bench.table import print_table, spread
+from tests.dask_cluster import dask
+from tests.model_server import ModelServer, Reply, ToolCall
+
+ROWS = 200
+PLACES = 25
+WORKERS = (1, 2, 4)
+ANSWER_WORDS = 20
+REPEATS = 5
+STREAM_S = 5.0
+
+
+def main(server: BenchServer) -> None:
+    """Measure the rows of a sweep, then one run's stop and its way through the scheduler."""
+    text = "word " * ANSWER_WORDS
+    answer = Reply(tool_calls=(ToolCall("new_answer", {"content": text}),))
+    with ModelServer(default=answer) as instant:
+        rows = [_rows("one kernel", *figures(instant.url, SWEEP, ROWS)[:2])]
+        rows += [_on_workers(instant.url, count) for count in WORKERS]
+        rows.append(_rows("the bare SDK", *figures(instant.url, BARE, ROWS)[:2]))
+    print_table(
+        f"cluster: {ROWS} rows of {ANSWER_WORDS} words, {PLACES} at a time for each worker, an "
+        "instant server; workers that are warm",
+        ("", "rows/s", "words/s"),
+        rows,
+    )
+    _print_one_run(server)
+
+
+def _rows(name: str, done: float, took: float) -> list[str]:
+    return [name, f"{done / took:.0f}", f"{ANSWER_WORDS * done / took:.0f}"]
+
+
+def _team(url: str, model: str) -> TeamSpec:
+    backend = {"type": "openai", "model": model, "base_url": url, "api_key": "k"}
+    return TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+
+
+def _on_workers(url: str, workers: int) -> list[str]:
+    with TemporaryDirectory() as place, dask(Path(place), workers, PLACES) as made:
+        options = RunOptions(session_root=Path(place) / "sessions", cluster=made.client)
+
+        def sweep(name: str, count: int) -> Sweep:
+            limit = workers * PLACES
+            team = _team(url, "instant")
+            return nb_agents.map(
+                range(count), "{{value}}", team, name=name, limit=limit, options=options
+            )
+
+        sweep("warm", 2 * workers).wait()
+        began = time.perf_counter()
+        done = sweep("measured", ROWS).wait().completed
+        return _rows(f"{workers} workers", done, time.perf_counter() - began)
+
+
+def _print_one_run(server: BenchServer) -> None:
+    with TemporaryDirectory() as place, dask(Path(place), 1, PLACES) as made:
+        options = RunOptions(session_root=Path(place) / "sessions", cluster=made.client)
+        team = _team(server.url, "paced")
+
+        def begin(pace: float) -> Run:
+            server.set_pace(pace)
+            run = nb_agents.start("the task", team, options=options)
+            server.wait_streaming(1)
+            return run
+
+        _stop_ms(begin(50), server)  # pays for the imports
+        stops = [_stop_ms(begin(50), server) for _ in range(REPEATS)]
+        idle = _carried(made.scheduler.pid, lambda: time.sleep(STREAM_S))
+        run = begin(500)
+        before = run.view.seq
+        streaming = _carried(made.scheduler.pid, lambda: time.sleep(STREAM_S))
+        words = STREAM_S * 500
+        assert run.view.seq > before
+        run.stop(True)
+        run.wait(raise_on_stop=False)
+    rows = [
+        ["from a stop at once until the connection is closed, ms", spread(stops, 0)],
+        [f"bytes through the scheduler in {STREAM_S:g} s, idle", f"{idle:.0f}"],
+        [f"the same while {words:.0f} words are streamed", f"{streaming:.0f}"],
+        ["more, for each word", f"{max(0.0, streaming - idle) / words:.1f}"],
+    ]
+    print_table(f"cluster: one run, median of {REPEATS} (least-greatest)", ("", ""), rows)
+
+
+def _stop_ms(run: Run, server: BenchServer) -> float:
+    asked = time.monotonic()
+    run.stop(True)
+    closed = server.last_close()
+    run.wait(raise_on_stop=False)
+    return 1000 * (closed - asked)
+
+
+def _carried(pid: int, during: Callable[[], Any]) -> float:
+    """Count what a process reads and writes meanwhile, in bytes."""
+    before = _bytes_of(pid)
+    during()
+    return _bytes_of(pid) - before
+
+
+def _bytes_of(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    counts = dict(line.split(": ") for line in lines)
+    return int(counts["rchar"]) + int(counts["wchar"])
