@@ -101,7 +101,6 @@ class _Job:
 
     ticket: Path
     topic: str
-    has_place: bool
     call: bytes = field(repr=False)
 
 
@@ -193,21 +192,21 @@ class _Desk:
     def _wait(self, waiting: _Waiting, call: bytes) -> Mapping[str, str]:
         """Submit a run, and again as long as no worker has begun it and another could."""
         self._look(waiting.root)
-        taken_for = 0.0
-        while taken_for < TELL_S:
+        alone_s = taken_s = 0.0
+        while taken_s < TELL_S:
             with self._choosing:
-                self._place(waiting, call)
+                workers = self._workers()
+                most = self._with_most_places(workers)
+                could_move = waiting.is_in_time and most not in (None, waiting.worker)
+                if waiting.future is None or could_move:
+                    self._submit(waiting, call, workers, most)
             with suppress(TimeoutError):
                 return waiting.told.result(MOVE_S)
-            taken_for += 0.0 if waiting.is_in_time else MOVE_S
+            alone_s = 0.0 if workers else alone_s + MOVE_S
+            taken_s += 0.0 if waiting.is_in_time else MOVE_S
+            if alone_s >= WORKERS_S:
+                return {"error": f"The cluster has no worker, after {WORKERS_S:g} s."}
         return {"error": "The run was lost before it began: its worker tells nothing of it."}
-
-    def _place(self, waiting: _Waiting, call: bytes) -> None:
-        workers = self._workers()
-        most = self._with_most_places(workers)
-        could_move = waiting.is_in_time and most not in (None, waiting.worker)
-        if waiting.future is None or could_move:
-            self._submit(waiting, call, workers, most)
 
     def _submit(
         self, waiting: _Waiting, call: bytes, workers: _Workers, worker: str | None
@@ -217,7 +216,7 @@ class _Desk:
         waiting.worker = worker
         waiting.future = self.client.submit(
             _work,
-            _Job(waiting.ticket, self._topic, has_places, call),
+            _Job(waiting.ticket, self._topic, call),
             key=f"{waiting.key}-{uuid4().hex[:8]}",
             pure=False,
             retries=0,
@@ -244,8 +243,8 @@ class _Desk:
             - sum(key.startswith(_KEY) for key in map(str, taken.get(worker, ())))
             for worker, each in workers.items()
         }
-        most = max(free, key=free.__getitem__)
-        return most if free[most] >= 1 else None  # None too where workers tell of no places
+        most = max(free, key=free.__getitem__, default="")
+        return most if free.get(most, 0) >= 1 else None  # None too where workers have no places
 
     def withdraw(self, root: Path) -> None:
         """Let none of the runs begin that are to be in a session root and wait for a worker."""
@@ -281,21 +280,7 @@ class _Desk:
             self._seen.update((root, each) for each in new)
 
     def _workers(self) -> _Workers:
-        """Tell of the workers; the first one is waited for."""
-        found = self._known_workers()
-        if not found:
-            # A task, so that a cluster that grows with its work does.
-            first = self.client.submit(os.getpid, pure=False)
-            try:
-                first.result(WORKERS_S)
-            except TimeoutError:
-                raise UserError(
-                    f"The cluster at {_address(self.client)} has no worker, after {WORKERS_S:g} s."
-                ) from None
-            found = self._known_workers()
-        return found
-
-    def _known_workers(self) -> _Workers:
+        """Tell of the workers; a cluster that grows with its work may have none yet."""
         if self.client.status != "running":
             raise ConnectionError(f"its client is {self.client.status}")
         found: _Workers = self.client.scheduler_info(n_workers=-1).get("workers", {})
@@ -376,10 +361,11 @@ def _open(address: str) -> Client:
         # A run whose worker died is resumed by its journal, and not begun anew.
         with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
             cluster = LocalCluster(
+                host="127.0.0.1",
                 n_workers=int(local[1]),
                 threads_per_worker=1,
                 resources={RESOURCE: PLACES},
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",
                 # Who can reach a scheduler can run anything as its user: others on this machine
                 # could, without the keys that this makes.
                 protocol="tls://",
@@ -461,7 +447,7 @@ def _work(job: _Job) -> Mapping[str, str]:
     worker = get_worker()
     refused = f"Worker {worker.address}:"
     told = {"key": job.ticket.name, "worker": worker.address, "host": socket.gethostname()}
-    if job.has_place:
+    if RESOURCE in worker.state.total_resources:
         secede()  # its places say how many turns it takes, and not its threads
     try:
         job.ticket.unlink()

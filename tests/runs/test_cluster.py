@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client, LocalCluster
 
 import nb_agents
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.options import Cluster, RunOptions
 from nb_agents.runs import cluster as cluster_module
+from nb_agents.runs.cluster import connect
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.registry import find_run
 from nb_agents.runs.run import Run
@@ -362,3 +364,33 @@ def test_a_sweep_whose_scheduler_died_leaves_its_rows_for_later(
     assert again.path == sweep.path and again.wait(WAIT_S).completed == 6
     asked = Counter(_task(request) for request in server.requests)
     assert sorted(asked.values()) == [1] * 4 + [2] * 2
+
+
+def test_a_cluster_that_grows_with_its_work_gets_its_first_worker_for_a_run(
+    begin: Begin, server: ModelServer
+) -> None:
+    server.script("m", Reply("So."))
+    with LocalCluster(
+        n_workers=0,
+        threads_per_worker=1,
+        resources={"nb_agents": 5},
+        dashboard_address="127.0.0.1:0",
+    ) as grows:
+        grows.adapt(minimum=0, maximum=1, interval="100ms")
+        with Client(grows) as client:
+            assert not client.scheduler_info()["workers"]
+            assert begin(client).wait(WAIT_S) == "So."
+
+
+def test_only_who_has_its_keys_reaches_the_workers_of_local(
+    begin: Begin, server: ModelServer
+) -> None:
+    server.script("m", Reply("So."))
+    assert begin("local:1").wait(WAIT_S) == "So."
+    client = connect(Cluster("local:1"))
+    assert client.run(os.getpid)
+    with pytest.raises(OSError), Client(client.scheduler.address.replace("tls", "tcp"), timeout=2):
+        pass
+    cluster = client.cluster
+    client.close()
+    cluster.close()
