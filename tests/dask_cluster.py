@@ -15,7 +15,7 @@ from tests.model_server import wait_until
 
 __all__ = ["Dask", "dask"]
 
-WAIT_S = 60
+WAIT_S = 120
 
 
 class Dask:

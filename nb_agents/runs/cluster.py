@@ -235,7 +235,7 @@ class _Desk:
         wait at one worker while another is free.
         """
         taken = {worker: {*keys} for worker, keys in self.client.processing().items()}
-        for waiting in self._waiting.values():
+        for waiting in tuple(self._waiting.values()):  # other threads add theirs
             if waiting.worker is not None:
                 taken.setdefault(waiting.worker, set()).add(waiting.future.key)
         free = {

@@ -25,7 +25,7 @@ from tests.dask_cluster import Dask, dask
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import read_line, script
 
-WAIT_S = 60
+WAIT_S = 120
 
 
 @pytest.fixture(scope="module")
