@@ -105,3 +105,31 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     # Who sees it is told of it no more, nor of its rows.
     expect(page.locator(".nba-status-item")).to_be_hidden()
     expect(page.locator(".Toastify__toast")).to_have_count(0)
+
+
+def test_a_sweep_on_a_cluster_is_watched_and_stopped_like_any_other(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    server.script("m", answer)
+    server.hold(8)
+    story.open()
+    story.team(server_team(server, ada="m"))
+    story.run('questions = [{"q": q} for q in ("Why?", "How?", "Who?", "Where?")]')
+    i = story.run(
+        "%%agents --over questions --config team.yaml --limit 3 --cluster local:1 --name far\n"
+        "Answer: {{q}}"
+    )
+    panel = story.page.outputs(i).locator(".nba.sweep")
+    rows = panel.get_by_role("region", name="Rows at work").first.locator("tbody tr")
+    expect(rows).to_have_count(3, timeout=60_000)  # a worker begins cold
+    rows.filter(has_text="Why?").locator("button.open").click()
+    opened = panel.locator(".opened .nba")
+    expect(opened.locator(".says")).to_contain_text("I look at the question")
+    shoot(story, artifacts, "sweep-cluster", i)
+    panel.locator("header button").first.click()
+    panel.locator("header button").first.click()
+    expect(wait_card(story, i, "■ stopped")).to_contain_text("Run the cell again")
+
+    server.release()
+    story.page.run_cell(i)
+    expect(wait_card(story, i, "✓ complete")).to_contain_text("4 done")
