@@ -260,6 +260,7 @@ class Planner:
             yield from self._steps(frame, scope, stage.steps, frame.address)
             return
         address = join(frame.address, stage.name)
+        scope.stage = stage.name
         scope.values["stage"] = {"name": stage.name, "index": index}
         try:
             yield from self._named_stage(frame, scope, stage, address)
@@ -327,15 +328,14 @@ class Planner:
     def _steps(self, frame: _Frame, scope: Scope, steps: Sequence[Step], base: str) -> _Walk[_Flow]:
         """Walk steps one after the other."""
         for index, step in enumerate(steps):
-            stage = scope.values["stage"]["name"]
-            scope.values["step"] = {"id": step.id, "index": index, "stage": stage}
+            if "step" not in scope.hidden:
+                scope.values["step"] = {"id": step.id, "index": index, "stage": scope.stage}
             flow = yield from self._step(frame, scope, step, join(base, step.id))
             if flow is not _Flow.DONE:
                 return flow
         return _Flow.DONE
 
     def _step(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[_Flow]:
-        scope.missing.pop(step.id, None)  # of an earlier iteration
         try:
             if self._is_skipped(step, scope, address):
                 scope.values["_skipped_steps"] = [*scope.values["_skipped_steps"], step.id]
@@ -350,18 +350,12 @@ class Planner:
 
     def _is_skipped(self, step: Step, scope: Scope, address: str) -> bool:
         unit = self._units.get(address)
-        lacks = next((name for name in step.depends_on if name in scope.missing), "")
-        if lacks:
-            why = f"it depends on {lacks!r}, which {scope.missing[lacks]}"
-            scope.missing[step.id] = "was skipped"
         # A step that has begun keeps its answer, which its own outputs could change.
-        elif unit is not None and unit.outcome != "failed":
+        if unit is not None and unit.outcome != "failed":
             return unit.outcome == "skipped"
-        elif units.holds(step.condition, scope, address, "condition"):
+        if units.holds(step.condition, scope, address, "condition"):
             return False
-        else:
-            why = f"its condition is false: {step.condition}"
-        self._skip(address, why)
+        self._skip(address, f"its condition is false: {step.condition}")
         return True
 
     def _absorb(self, step: Step, scope: Scope, address: str, exc: FailedError) -> _Flow:
@@ -370,7 +364,6 @@ class Planner:
             self._pass_on(address, exc)
         self._give_nothing(step, scope, address, exc)
         scope.set(step.collect, None)
-        scope.missing[step.id] = "failed"
         return _Flow.SKIP_REST if step.on_error == "skip_remaining" else _Flow.DONE
 
     def _give_nothing(self, step: Step, scope: Scope, address: str, exc: FailedError) -> None:
@@ -448,6 +441,20 @@ class Planner:
         self._agent_steps += 1
         return True
 
+    def _check_room(
+        self, frame: _Frame, scope: Scope, step: Step, address: str, count: int
+    ) -> None:
+        """Fail a parallel loop over an agent's step that would go beyond the limit, unpaid for."""
+        iterations = (f"{address}[{index}]" for index in range(count))
+        if step.kind != "agent" or any(
+            each in self._units or each in self._busy for each in iterations
+        ):
+            return
+        limit = units.number(ranges.MAX_STEPS, frame.limits.max_total_steps, scope, address)
+        if self._agent_steps + count > limit:
+            said = f"{self._agent_steps} agent steps and {count} in parallel"
+            self._fail(address, f"{said} are more than the limit of {limit:g} (max_total_steps).")
+
     def _call(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[None]:
         """Walk a step that calls a recipe, until its end or the end of its time."""
         self._begin(address, "recipe")
@@ -509,7 +516,8 @@ class Planner:
         called = _Frame(address, recipe, limits, stack, frame.wanted(step).reads)
         yield from self._recipe(called, inner)
         self._end(address)
-        self._give(scope, step, inner.set_by_steps)
+        own = {name: value for name, value in recipe.context.items() if name not in given}
+        self._give(scope, step, {**own, **inner.set_by_steps})
 
     # Loops -----------------------------------------------------------------------------------
 
@@ -518,6 +526,8 @@ class Planner:
         if not items:
             scope.values["_skipped_steps"] = [*scope.values["_skipped_steps"], step.id]
         width = concurrency(step, len(items), scope, address)
+        if width is not None:
+            self._check_room(frame, scope, step, address, len(items))
         self._begin(address, "foreach", total=len(items))
         walk = self._sequential if width is None else partial(self._parallel, width)
         return self._close(
@@ -542,9 +552,9 @@ class Planner:
         for index, item in enumerate(items):
             with scope.bound(**{step.as_: item}):
                 flow, value = yield from self._iteration(frame, scope, step, f"{address}[{index}]")
-            results.append(value)
-            if flow is not _Flow.DONE:
-                return flow, results
+                results.append(value)
+                if flow is not _Flow.DONE or self._is_broken(step, scope, address):
+                    return flow, results
         return _Flow.DONE, results
 
     def _parallel(

@@ -125,7 +125,9 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
             over = replace(
                 unit,
                 outcome=event.outcome,
-                output=Output("" if event.output is None else str(event.output)),
+                output=Output(
+                    "" if event.output is None else str(event.output), unit.kind == "bash"
+                ),
                 exit_code=event.exit_code,
                 why=event.why,
             )

@@ -107,13 +107,15 @@ class Scope:
     Attributes:
         values: The context variables.
         set_by_steps: Those that steps have set, in the order in which they did so last.
-        missing: The steps that others can't depend on, by id: what became of them.
+        hidden: The names that loops have taken for a while.
+        stage: The name of the stage, or "".
         last: What the last step gave.
     """
 
     values: dict[str, Any]
     set_by_steps: dict[str, Any] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    stage: str = ""
     last: Any = None
 
     def set(self, name: str | None, value: Any) -> None:
@@ -125,19 +127,22 @@ class Scope:
 
     def copy(self, **more: Any) -> Scope:
         """Give a scope that sees the same, and whose changes stay in it."""
-        return Scope({**self.values, **more}, {}, dict(self.missing))
+        return Scope({**self.values, **more}, {}, self.hidden | more.keys(), self.stage)
 
     @contextmanager
     def bound(self, **values: Any) -> Iterator[None]:
         """Set variables within a block; a nested loop gives the outer one its own back."""
+        outer = self.hidden
         hidden = {name: self.values[name] for name in values if name in self.values}
         self.values |= values
+        self.hidden = outer | values.keys()
         try:
             yield
         finally:
             for name in values:
                 self.values.pop(name, None)
             self.values |= hidden
+            self.hidden = outer
 
 
 class FailedError(Exception):

@@ -305,7 +305,7 @@ steps:
             "agent: x, prompt: p, while_condition: true, max_while_iterations: 1001",
             "1001 is not a whole number from 1 to 1000",
         ),
-        ("agent: x, prompt: p, break_when: '{{a}}'", "`break_when` needs `while_condition`"),
+        ("agent: x, prompt: p, break_when: '{{a}}'", "`break_when` needs `while_condition` or"),
         ("agent: x, prompt: p, update_context: {a: 1}", "`update_context` needs"),
         ("steps: [{id: b, agent: x, prompt: p}]", "Nested `steps` need `foreach`"),
         ("foreach: '{{a}}', steps: [{id: a, agent: x, prompt: p}]", "Two steps are named 'a'"),

@@ -214,38 +214,15 @@ CONDITIONS = [
         asked=["b"],
     ),
     Row(
-        "a step that depends on a failed one is skipped, and so is what depends on that",
-        steps(
-            agent("a", "on_error: continue"),
-            agent("b", "depends_on: [a]"),
-            agent("c", "depends_on: b"),
-            agent("d"),
-        ),
+        "a step that depends on one whose failure is passed over runs",
+        steps(agent("a", "on_error: continue"), agent("b", "depends_on: [a]")),
         {"a": Fail()},
-        asked=["a", "d"],
-        skipped={
-            "b": "it depends on 'a', which failed",
-            "c": "it depends on 'b', which was skipped",
-        },
+        asked=["a", "b"],
     ),
     Row(
         "a step that depends on one whose condition was false runs",
         steps(agent("a", "condition: 'false'"), agent("b", "depends_on: [a]")),
         asked=["b"],
-    ),
-    Row(
-        "dependencies within an iteration are those of that iteration",
-        THREE
-        + steps(
-            group(
-                "l",
-                "foreach: '{{xs}}'",
-                agent("a", "on_error: continue"),
-                agent("b", "depends_on: [a]"),
-            )
-        ),
-        {"l[0]/a": Fail()},
-        asked=["l[0]/a", "l[1]/a", "l[1]/b", "l[2]/a", "l[2]/b"],
     ),
 ]
 
@@ -502,6 +479,44 @@ FOREACH = [
             *(("l[1]/i[0]", "i1"), ("l[1]/i[1]", "i2"), ("l[1]/o", "o2")),
             ("b", "mine"),
         ],
+    ),
+    Row(
+        "a loop variable may hide what the run sets, in nested steps too",
+        THREE
+        + stages(
+            (
+                "s",
+                "",
+                agent("a", "foreach: '{{xs}}', as: recipe", prompt="{{recipe}}")
+                + ","
+                + group("g", "foreach: '{{xs}}', as: step", agent("b", prompt="{{step}}"))
+                + ","
+                + agent("c", "foreach: '{{none}}', as: stage", prompt="{{stage}}")
+                + ","
+                + agent("d", prompt="{{recipe.name}} {{step.id}} {{step.stage}} {{stage.name}}"),
+            )
+        ),
+        asked=[
+            *(("s/a[0]", "a"), ("s/a[1]", "b"), ("s/a[2]", "c")),
+            *(("s/g[0]/b", "a"), ("s/g[1]/b", "b"), ("s/g[2]/b", "c")),
+            ("s/d", "r d s s"),
+        ],
+    ),
+    Row(
+        "an output may be called stage, and the steps after it still know theirs",
+        stages(
+            ("s", "", agent("a", "output: stage") + "," + agent("b", prompt="{{step.stage}}")),
+        ),
+        asked=["s/a", ("s/b", "s")],
+    ),
+    Row(
+        "break_when ends a loop over items after the one where it holds",
+        THREE
+        + steps(
+            agent("a", "foreach: '{{xs}}', output: o, collect: r, break_when: '{{item}} == b'")
+        ),
+        asked=["a[0]", "a[1]"],
+        gives={"r": ["<a[0]>", "<a[1]>"], "o": "<a[1]>"},
     ),
     Row(
         "the loop variable goes with a failed loop, too",
@@ -822,16 +837,16 @@ SELF = recipe(steps(agent("a"), call("s", "self.yaml")), "self")
 
 SUB_RECIPES = [
     Row(
-        "a recipe sees its own context with what the step gives, and gives what its steps set",
+        "a recipe sees its own context with what the step gives, and gives that and its outputs",
         "context: {secret: 1}\n"
         + steps(
             call("s", more="context: {who: '{{secret}}'}, output: o"), agent("b", prompt="{{o}}")
         ),
         asked=[
             *(("s/t", "hi 1"), "s/u"),
-            ("b", '{"said": "<s/t>", "more": "<s/u>"}'),
+            ("b", '{"greet": "hi", "said": "<s/t>", "more": "<s/u>"}'),
         ],
-        gives={"o": {"said": "<s/t>", "more": "<s/u>"}},
+        gives={"o": {"greet": "hi", "said": "<s/t>", "more": "<s/u>"}},
         calls={"sub.yaml": SUB},
     ),
     Row(
@@ -867,7 +882,9 @@ SUB_RECIPES = [
         "a recipe may be called in a loop",
         THREE + steps(call("s", more="foreach: '{{xs}}', context: {who: '{{item}}'}, collect: r")),
         asked=[f"s[{i}]/{step}" for i in range(3) for step in "tu"],
-        gives={"r": [{"said": f"<s[{i}]/t>", "more": f"<s[{i}]/u>"} for i in range(3)]},
+        gives={
+            "r": [{"greet": "hi", "said": f"<s[{i}]/t>", "more": f"<s[{i}]/u>"} for i in range(3)]
+        },
         calls={"sub.yaml": SUB},
     ),
     Row(
@@ -886,6 +903,15 @@ SUB_RECIPES = [
         calls={"self.yaml": SELF},
     ),
     Row(
+        "a parallel loop that would go beyond max_total_steps asks nobody",
+        "recursion: {max_total_steps: 3}\n"
+        + THREE
+        + steps(agent("a"), agent("b", "foreach: '{{xs}}', parallel: 2"), agent("c")),
+        asked=["a"],
+        fails="1 agent steps and 3 in parallel are more than the limit of 3 (max_total_steps).",
+        at=("b",),
+    ),
+    Row(
         "exactly max_total_steps agent steps run in the whole tree; commands don't count",
         "recursion: {max_total_steps: 3}\n"
         + steps(agent("a"), bash("b"), call("s"), bash("c"), agent("d")),
@@ -899,9 +925,9 @@ SUB_RECIPES = [
         "recursion: {max_total_steps: 5}\n"
         + THREE
         + steps(agent("a", "foreach: '{{xs}}'"), agent("b", "foreach: '{{xs}}', parallel: true")),
-        asked=["a[0]", "a[1]", "a[2]", "b[0]", "b[1]"],
-        fails="1 of 3 iterations failed: The limit of 5 agent steps is reached",
-        at=("b[2]",),
+        asked=["a[0]", "a[1]", "a[2]"],
+        fails="3 agent steps and 3 in parallel are more than the limit of 5 (max_total_steps).",
+        at=("b",),
     ),
     Row(
         "a retry is no further step",
