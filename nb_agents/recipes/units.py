@@ -260,7 +260,8 @@ def items_of(step: Step, scope: Scope, address: str) -> list[Any]:
         items = value_of(items)
     if not isinstance(items, list):
         kind = _KINDS.get(type(items), "a value")
-        raise FailedError((address,), f"foreach needs a list, and {step.foreach} is {kind}.")
+        hint = " A step with `parse_json: true` gives one." if isinstance(items, str) else ""
+        raise FailedError((address,), f"foreach needs a list, and {step.foreach} is {kind}.{hint}")
     most = number(ranges.ITERATIONS, step.max_iterations, scope, address)
     if len(items) > most:
         said = f"{step.foreach} has {len(items)} items, and max_iterations is {most}."

@@ -423,6 +423,13 @@ FOREACH = [
         at=("a",),
     ),
     Row(
+        "a text that has no list says what gives one",
+        steps(agent("a", "output: o"), agent("b", "foreach: '{{o}}'")),
+        {"a": "one, two"},
+        fails="{{o}} is text. A step with `parse_json: true` gives one.",
+        at=("b",),
+    ),
+    Row(
         "what a failed step gave is no list",
         steps(agent("a", "on_error: continue, output: o"), agent("b", "foreach: '{{o}}'")),
         {"a": Fail()},
