@@ -22,7 +22,8 @@ __all__ = [
     "parent_of",
 ]
 
-StepStatus = Literal["running", "retrying", "ok", "failed", "skipped"]
+StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut"]
+"""What runs when its turn ends is cut."""
 MAX_TAIL = 4_000
 """Characters of a running command's output that are shown; the journal has all of it."""
 

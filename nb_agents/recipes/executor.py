@@ -220,8 +220,7 @@ class Executor:
                     await self._changed.wait()
             self._clocks.keep(group, ())
             if isinstance(ended, Denied):
-                said = f": {ended.message}" if ended.message else ""
-                self._deny(f"the gate of {ended.address!r} was denied{said}")
+                self._deny(_denied(ended))
         match ended:
             case Completed(outputs=outputs):
                 answer = final_text(outputs) or _last_text(self._progress)
@@ -486,6 +485,13 @@ def _last_text(progress: Progress) -> str:
     """Give what the last step said, for a recipe that names no outputs."""
     said = [unit.output.text.strip() for unit in progress.units.values() if unit.output.text]
     return said[-1] if said else ""
+
+
+def _denied(gate: Denied) -> str:
+    """Say which gate was denied, by whom and why."""
+    who = " as its time was over" if gate.by == "timeout" else f" by {gate.by}" * bool(gate.by)
+    why = f": {gate.message}" if gate.message else ""
+    return f"the gate of {gate.address!r} was denied{who}{why}"
 
 
 def _directory(workspace: Path, cwd: str) -> Path:

@@ -126,10 +126,9 @@ class _Flow(Enum):
 
 
 class _DeniedError(Exception):
-    def __init__(self, address: str, message: str) -> None:
-        super().__init__(message)
-        self.address = address
-        self.message = message
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.message)
+        self.denied = denied
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ class Planner:
         except FailedError as exc:
             return Failed(exc.addresses, exc.error)
         except _DeniedError as exc:
-            return Denied(exc.address, exc.message)
+            return exc.denied
         return None
 
     def _run(self) -> _Walk[Mapping[str, Any]]:
@@ -292,7 +291,7 @@ class Planner:
             yield None
             gate = self._progress.gates[address]
         if not gate.approved:
-            raise _DeniedError(address, gate.message)
+            raise _DeniedError(Denied(address, gate.message, gate.by))
         scope.values["_approval_message"] = gate.message
 
     def _ask(self, scope: Scope, stage: Stage, approval: Approval, address: str) -> Gate:

@@ -53,10 +53,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate that was reached; ``approved`` is None while it waits."""
+    """A gate that was reached; ``approved`` is None while it waits, ``by`` is who decided."""
 
     approved: bool | None = None
     message: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,8 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
             return _with_unit(progress, step, over)
         case ev.ApprovalAsked(step=step):
             return replace(progress, gates=grown(progress.gates, step, Gate()))
-        case ev.ApprovalGiven(step=step, approved=approved, message=message):
-            gate = Gate(approved, message)
+        case ev.ApprovalGiven(step=step, approved=approved, message=message, by=by):
+            gate = Gate(approved, message, by)
             return replace(progress, gates=grown(progress.gates, step, gate))
         case _:
             return progress

@@ -152,10 +152,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A gate was denied."""
+    """A gate was denied; ``by`` is who did."""
 
     address: str
     message: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
