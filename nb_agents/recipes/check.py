@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.recipes.agents import resolve_agent
 from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse
+from nb_agents.recipes.fault_places import placed
 from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import variables
 
@@ -256,7 +257,7 @@ class _Checker:
         for each in found:
             line = text.split("\n")[each.line - 1].strip()
             findings = self.faults if each.is_fault else self.warnings
-            findings.append(_placed(recipe, f"{who}: {each.what}", path, line))
+            findings.append(placed(recipe, f"{who}: {each.what}", path, line))
 
     def _condition(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
         if not text:
@@ -279,7 +280,7 @@ class _Checker:
         if foreign:
             more = f" ({len(foreign) - 1} more such)" if len(foreign) > 1 else ""
             what = f"{who} has {one_line(foreign[0])}, which is no template here and stays as it is"
-            self.warnings.append(_placed(recipe, f"{what}{more}.", path, foreign[0]))
+            self.warnings.append(placed(recipe, f"{what}{more}.", path, foreign[0]))
 
     def _known(
         self, recipe: Recipe, names: tuple[str, ...], path: Keys, who: str, known: set[str]
@@ -289,7 +290,7 @@ class _Checker:
                 near = nearest(name.partition(".")[0], [*known, *RESERVED])
                 hint = f" Did you mean {{{{{near}}}}}?" if near and near not in name else ""
                 what = f"{who} uses {{{{{name}}}}}, which nothing sets before it.{hint}"
-                self.warnings.append(_placed(recipe, what, path, name))
+                self.warnings.append(placed(recipe, what, path, name))
 
 
 def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
@@ -316,19 +317,6 @@ def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
 def _unreadable(who: str, path: Keys, exc: RecipeError) -> str:
     key = next(part for part in reversed(path) if isinstance(part, str))
     return f"{who}: `{key}` can't be read: {exc}"
-
-
-def _placed(recipe: Recipe, what: str, path: Keys, text: str) -> Finding:
-    """Make a finding about a text inside the value at ``path``: a prompt has many lines."""
-    found = recipe.finding(what, *path)
-    if found.line is None:
-        return found
-    for number, line in enumerate(recipe.text.split("\n")[found.line - 1 :], found.line):
-        # A key may hold the same words as its value begins with.
-        start = found.column - 1 if found.column and number == found.line else 0
-        if (at := line.find(text, start)) >= 0:
-            return replace(found, line=number, column=at + 1)
-    return found
 
 
 def _is_known(name: str, known: set[str]) -> bool:

@@ -33,7 +33,16 @@ from nb_agents.recipes.expression import Comparison, parse
 from nb_agents.recipes.template import variables
 from nb_agents.unicode import well_formed
 
-__all__ = ["JSON_RIDER", "Output", "Read", "Wanted", "final_text", "value_of", "wanted"]
+__all__ = [
+    "JSON_RIDER",
+    "Output",
+    "Read",
+    "Wanted",
+    "final_text",
+    "names_read",
+    "value_of",
+    "wanted",
+]
 
 Path = tuple[str, ...]
 """A variable and its keys; `_ITEM` for each item of a list."""
@@ -130,6 +139,13 @@ def wanted(recipe: Recipe, given: Sequence[Read] = ()) -> Mapping[str, Wanted]:
         {'files': ['…'], 'title': '…'}
     """
     return _wanted(_Same(recipe), tuple(given))
+
+
+def names_read(recipe: Recipe) -> set[str]:
+    """Name the variables that a recipe reads anywhere, those of its steps' results among them."""
+    limits = (recipe.recursion, recipe.rate_limiting, recipe.orchestrator)
+    reads = [*_Reader().recipe(recipe), *_texts(limits, {})]
+    return {read.path[0] for read in reads}
 
 
 class _Same:

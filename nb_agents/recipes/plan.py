@@ -15,6 +15,7 @@ Source: the language is that of Amplifier's recipes.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -27,6 +28,7 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Approval, Stage, Step
 from nb_agents.config.recipe_values import Recursion
 from nb_agents.recipes import units
+from nb_agents.recipes.fault_places import path_of, with_place
 from nb_agents.recipes.output import Read, Wanted, wanted
 from nb_agents.recipes.progress import Gate, Progress, Unit
 from nb_agents.recipes.tasks import (
@@ -158,6 +160,10 @@ class _Frame:
         return self._wanted.get(step.id, _UNREAD)
 
 
+def _placed(failure: FailedError, frame: _Frame, step: Step) -> FailedError:
+    return with_place(failure, frame.recipe, path_of(frame.recipe, step.id))
+
+
 @dataclass
 class _Parallel:
     """A parallel loop under way.
@@ -264,7 +270,8 @@ class Planner:
         try:
             yield from self._named_stage(frame, scope, stage, address)
         except FailedError as exc:
-            self._pass_on(address, exc)
+            path = frame.recipe.placed_stages[index].path
+            self._pass_on(address, with_place(exc, frame.recipe, path))
 
     def _named_stage(self, frame: _Frame, scope: Scope, stage: Stage, address: str) -> _Walk[None]:
         unit = self._units.get(address)
@@ -345,7 +352,7 @@ class Planner:
                 return (yield from self._while(frame, scope, step, address))
             return (yield from self._body(frame, scope, step, address))
         except FailedError as exc:
-            return self._absorb(step, scope, address, exc)
+            return self._absorb(step, scope, address, _placed(exc, frame, step))
 
     def _is_skipped(self, step: Step, scope: Scope, address: str) -> bool:
         unit = self._units.get(address)
@@ -506,7 +513,8 @@ class Planner:
         stack = (*frame.stack, recipe.name)
         most = units.number(ranges.MAX_DEPTH, limits.max_depth, scope, address)
         if len(stack) > most:
-            said = " → ".join(stack)
+            again = next((i for i, name in enumerate(stack) if name in stack[:i]), len(stack))
+            said = " → ".join(stack[: again + 1])
             self._fail(address, f"Recipes call each other deeper than {most:g}: {said}.")
         given = units.value(step.context, scope, address)
         if missing := [name for name in recipe.required if name not in given]:
@@ -605,6 +613,7 @@ class Planner:
         try:
             flow = yield from self._body(frame, scope, step, address)
         except FailedError as exc:
+            exc = _placed(exc, frame, step)
             if step.on_error != "continue":
                 self._pass_on(address, exc)
             self._give_nothing(step, scope, address, exc)
@@ -624,7 +633,20 @@ class Planner:
                 results.append(value)
                 if flow is not _Flow.DONE or self._is_broken(step, scope, address):
                     break
+        else:
+            self._tell_limit(step, scope, address, int(most))
         return self._close(scope, step, address, flow, results)
+
+    def _tell_limit(self, step: Step, scope: Scope, address: str, most: int) -> None:
+        """Warn of a loop that its limit ended, and not what it says itself."""
+        unit = self._units.get(address)
+        is_counted = "{{" not in step.while_condition and not step.break_when
+        if is_counted or (unit is not None and unit.outcome):
+            return
+        with suppress(FailedError), scope.bound(_loop_index=most, _loop_iteration=most + 1):
+            if units.holds(step.while_condition, scope, address, "while_condition"):
+                why = f"ended at its limit of {most} repetitions (max_while_iterations)"
+                self._events.append(ev.Noticed(text=f"The loop {address} {why}."))
 
     def _goes_on(self, step: Step, scope: Scope, address: str, index: int) -> bool:
         where = f"{address}[{index}]"

@@ -375,6 +375,15 @@ ERRORS = [
 
 FOREACH = [
     Row(
+        "a loop that its limit ends, and not its condition, still gives what it gave",
+        "context: {go: yes}\n"
+        + steps(
+            agent("a", "while_condition: '{{go}}', max_while_iterations: 2, collect: r"), agent("b")
+        ),
+        asked=["a[0]", "a[1]", "b"],
+        gives={"r": ["<a[0]>", "<a[1]>"]},
+    ),
+    Row(
         "foreach runs once for each item, in order, and collects",
         THREE + steps(agent("a", "foreach: '{{xs}}', as: x, collect: r", prompt="on {{x}}")),
         asked=[("a[0]", "on a"), ("a[1]", "on b"), ("a[2]", "on c")],
@@ -898,7 +907,7 @@ SUB_RECIPES = [
         "recipes may call each other as deep as max_depth says",
         "recursion: {max_depth: 3}\n" + steps(call("s", "self.yaml")),
         asked=["s/a", "s/s/a"],
-        fails="Recipes call each other deeper than 3: r → self → self → self.",
+        fails="Recipes call each other deeper than 3: r → self → self.",
         at=("s/s/s",),
         calls={"self.yaml": SELF},
     ),
@@ -1035,7 +1044,7 @@ def test_a_variable_that_no_program_can_be_given_is_named(value: str, error: str
     step = bash("b", "env: {BIG: '{{big}}'}, retry: {max_attempts: 3}")
     play = Play(recipe(steps(step)), context={"big": value}).run()
     assert isinstance(play.ended, Failed)
-    assert play.ended.error.startswith(error)
+    assert play.ended.error.startswith(f"/recipes/main.yaml:5:5: {error}")
     most = Play(recipe(steps(step)), context={"big": "x" * 131_067}).run()
     assert most.addresses == ["b"]
 
@@ -1360,3 +1369,53 @@ def _echoed(numbers: range) -> list[ev.Event]:
         found.append(ev.StepStarted(step=place, unit="bash"))
         found.append(ev.StepFinished(step=place, outcome="ok", output=f"{n}\n", exit_code=0))
     return found
+
+
+NOT_DEFINED = "{{nope}} is not defined."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        steps(agent("a"), agent("b", prompt="see {{nope}}")),
+        steps(agent("a", "condition: '{{nope}}'")),
+        THREE + steps(agent("a", "foreach: '{{xs}}', parallel: 2", "{{nope}}")),
+        THREE + steps(group("l", "foreach: '{{xs}}'", agent("a", prompt="{{nope}}"))),
+        steps(bash("a", command="echo {{nope}}")),
+        stages(("s", "condition: '{{nope}}'", agent("a"))),
+    ],
+)
+def test_what_fails_by_the_recipes_own_text_is_told_with_its_place(body: str) -> None:
+    play = Play(recipe(body)).run()
+    before = play.text[: play.text.index("{{nope}}")]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    assert isinstance(play.ended, Failed)
+    assert NOT_DEFINED in play.ended.error
+    assert f"/recipes/main.yaml:{line}:{column}: " in play.ended.error
+
+
+def test_what_an_agent_or_a_command_fails_by_has_no_place_in_the_recipe() -> None:
+    assert Play(recipe(steps(agent("a"))), {"a": Fail("no luck")}).run().ended == Failed(
+        ("a",), "no luck"
+    )
+
+
+@pytest.mark.parametrize(
+    "loop, told",
+    [
+        (
+            "while_condition: '{{go}}', max_while_iterations: 2",
+            ["The loop a ended at its limit of 2 repetitions (max_while_iterations)."],
+        ),
+        (
+            "while_condition: 'true', break_when: 'not {{go}}', max_while_iterations: 3",
+            ["The loop a ended at its limit of 3 repetitions (max_while_iterations)."],
+        ),
+        ("while_condition: 'true', max_while_iterations: 3", []),
+        ("while_condition: '{{go}} and {{_loop_index}} < 2', max_while_iterations: 2", []),
+        ("while_condition: '{{go}}', break_when: '{{go}}', max_while_iterations: 1", []),
+    ],
+)
+def test_a_loop_that_its_limit_ends_is_told_of(loop: str, told: list[str]) -> None:
+    play = Play(recipe("context: {go: go on}\n" + steps(agent("a", loop), agent("b")))).run()
+    assert [e.text for e in play.journal if isinstance(e, ev.Noticed)] == told
