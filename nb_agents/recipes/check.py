@@ -90,26 +90,49 @@ def check(recipe: Recipe, team: TeamSpec | None = None) -> Report:
     return Report(tuple(faults), tuple(warnings), tuple(checker.outline.lines))
 
 
-def find_recipe(written: str, beside: Path | None) -> Path | None:
+def find_recipe(written: str, beside: Path | None, bundles: Mapping[str, str]) -> Path:
     """Find the file that a step calls.
 
     Args:
-        written: The path as the step has it.
+        written: The path as the step has it, or ``@bundle:path``.
         beside: The file of the recipe that calls it, or None.
+        bundles: The directory of each bundle.
 
     Returns:
-        The file, beside the caller or else from the working directory; None when it is in
-        neither.
+        The file, in its bundle, or else beside the caller or from the working directory.
+
+    Raises:
+        RecipeError: There is none.
     """
-    folders = ([beside.parent] if beside else []) + [Path.cwd()]
-    for folder in folders:
-        try:
-            path = (folder / written).resolve()
-            if path.is_file():
-                return path
-        except (OSError, ValueError, RuntimeError):  # too long a name, a NUL, a loop of links
-            continue
-    return None
+    if written.startswith("@"):
+        return _in_bundle(written, bundles)
+    for folder in ([beside.parent] if beside else []) + [Path.cwd()]:
+        if path := _file(folder, written):
+            return path
+    raise RecipeError(f"No recipe {one_line(written)!r} beside this one or in {Path.cwd()}.")
+
+
+def _in_bundle(written: str, bundles: Mapping[str, str]) -> Path:
+    name, _, rest = written[1:].partition(":")
+    said = one_line(name)
+    if name not in bundles:
+        near = nearest(name, bundles)
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise RecipeError(
+            f"No bundle {said!r} is known.{hint} Say where it is: `bundles: {{{said}: DIR}}` in "
+            f"the team's file, or --bundle {said}=DIR."
+        )
+    if path := _file(Path(bundles[name]), rest):
+        return path
+    raise RecipeError(f"The bundle {said!r} has no file {one_line(rest)!r} in {bundles[name]}.")
+
+
+def _file(folder: Path, written: str) -> Path | None:
+    try:
+        path = (folder / written).resolve()
+        return path if path.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # too long a name, a NUL, a loop of links
+        return None
 
 
 @dataclass
@@ -206,11 +229,12 @@ class _Checker:
         """Check the recipe that a step calls, once, when its name is no template."""
         if is_template(step.recipe):
             return
-        found = find_recipe(step.recipe, recipe.path)
-        if found is None:
-            what = f"No recipe {one_line(step.recipe)!r} beside this one or in {Path.cwd()}."
-            self.faults.append(recipe.finding(what, *path, "recipe"))
-        elif found in callers:
+        try:
+            found = find_recipe(step.recipe, recipe.path, self.team.bundles if self.team else {})
+        except RecipeError as exc:
+            self.faults.append(recipe.finding(str(exc), *path, "recipe"))
+            return
+        if found in callers:
             what = f"Step {step.id!r} calls a recipe that called it; only a condition or "
             what += "`recursion` ends that."
             self.warnings.append(recipe.finding(what, *path, "recipe"))

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
-from nb_agents.errors import ConfigError, ModelCallError, NbAgentsError
+from nb_agents.errors import ModelCallError, NbAgentsError
 from nb_agents.models.backend import Backend
 from nb_agents.process.command import run_bash
 from nb_agents.process.environment import persons_env
@@ -462,7 +462,9 @@ class Executor:
     # Sub-recipes and gates -------------------------------------------------------------------
 
     async def _load(self, work: LoadWork) -> None:
-        recipe = await to_thread.run_sync(_read_recipe, work.path, work.beside)
+        recipe = await to_thread.run_sync(
+            _read_recipe, work.path, work.beside, self._models.team.bundles
+        )
         path = str(recipe.path or "")
         outline = planned(recipe, work.address)
         self._emit(ev.RecipeLoaded(step=work.address, path=path, text=recipe.text, outline=outline))
@@ -501,10 +503,5 @@ def _directory(workspace: Path, cwd: str) -> Path:
     return path
 
 
-def _read_recipe(path: str, beside: Path | None) -> Recipe:
-    if path.startswith("@"):
-        raise ConfigError(f"{path!r} is in a bundle; give the path of a file instead.")
-    found = find_recipe(path, beside)
-    if found is None:
-        raise ConfigError(f"The recipe {path!r} does not exist.")
-    return Recipe.from_file(found)
+def _read_recipe(path: str, beside: Path | None, bundles: Mapping[str, str]) -> Recipe:
+    return Recipe.from_file(find_recipe(path, beside, bundles))

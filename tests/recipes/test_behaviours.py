@@ -12,6 +12,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
+from nb_agents.config.team import chosen_team
 from nb_agents.errors import (
     CancellationRequestedError,
     RecipeError,
@@ -390,6 +391,25 @@ steps:
 def test_a_start_value_that_is_no_plain_data_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"'files' of the context can't be used: it is not plain"):
         begin(write(tmp_path, AGENT), context={"depth": 2, "files": [tmp_path]})
+
+
+def test_a_resume_finds_the_recipes_of_a_bundle_as_the_start_did(tmp_path: Path) -> None:
+    write(
+        tmp_path / "kit", "steps:\n- {id: b, type: bash, command: echo found, output: o}\n", "sub"
+    )
+    body = f"""
+steps:
+- {{id: first, type: bash, command: "{hold("a")}"}}
+- {{id: call, type: recipe, recipe: "@kit:sub.yaml", output: got}}
+"""
+    team = chosen_team(None, None, [f"kit={tmp_path / 'kit'}"])
+    options = RunOptions(session_root=tmp_path / "sessions")
+    run = nb_agents.start(recipe=write(tmp_path, body), config=team, options=options)
+    wait_held(run, "a")
+    run.stop()
+    let_go(run, "a")
+    finish(run)
+    assert finish(resume(run)).result == {"got": {"o": "found"}}
 
 
 def test_a_start_value_that_nothing_reads_is_told_of(tmp_path: Path) -> None:
