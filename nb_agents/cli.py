@@ -112,6 +112,7 @@ def run_(
     model: Model = None,
     recipe: Annotated[str | None, typer.Option("--recipe", "-r", help="Recipe file.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE")] = None,
+    bundles: Annotated[list[str] | None, typer.Option("--bundle", help="NAME=DIR")] = None,
     session: Session = None,
     continue_: Continue = False,
     from_turn: Annotated[int | None, typer.Option("--from", help="With --continue.")] = None,
@@ -137,7 +138,7 @@ def run_(
     )
     run = start(
         sys.stdin.read() if task == "-" else task,
-        chosen_team(config, model),
+        chosen_team(config, model, bundles or []),
         session,
         continue_,
         recipe=recipe,

@@ -460,8 +460,10 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     if e.files:
         size = sum(f.size for f in e.files)
         view = _files_listed(view, ev.FilesListed(files=e.files, count=len(e.files), size=size))
+    cut = {k: replace(s, status="cut") for k, s in view.steps.items() if s.status == "running"}
     return replace(
         view,
+        steps=MappingProxyType({**view.steps, **cut}),
         status=e.status,
         phase=e.phase,
         winner=e.winner,

@@ -72,6 +72,7 @@ class Receipt:
         return f"<Receipt {self.status}{stop}: {len(self.agents)} agents, {self.tokens} tokens>"
 
 
+_OPEN = ("running", "cut")
 _TOOL_OUTCOMES = {
     "ok": "finished",
     "error": "finished",
@@ -142,7 +143,7 @@ def _steps(view: RunView) -> tuple[tuple[str, str], ...]:
         (step.address, _STEP_OUTCOMES.get(step.status) or _open_outcome(step, view))
         for step in view.steps.values()
         # A step that failed or was skipped before it began is a group to the view.
-        if step.unit in ("agent", "bash") or (step.unit == "group" and step.status != "running")
+        if step.unit in ("agent", "bash") or (step.unit == "group" and step.status not in _OPEN)
     ]
     gates = [(address, "stopped") for address in view.gates]
     rest = [(u.address, "never started") for u in view.pending if u.unit != "stage"]
@@ -153,7 +154,7 @@ def _open_outcome(step: StepView, view: RunView) -> str:
     if step.address in view.agents:
         return _outcome(view.agents[step.address], view)
     # A graceful stop lets a command finish.
-    return "killed" if step.status == "running" else "stopped"
+    return "killed" if step.status in _OPEN else "stopped"
 
 
 def total_cost(view: RunView) -> float | None:

@@ -5,7 +5,7 @@ Pure, as `nb_agents.fold` is, which folds this into a `RunView`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,10 +19,12 @@ __all__ = [
     "apply_gate",
     "apply_step",
     "children_of",
+    "holders_of",
     "parent_of",
 ]
 
-StepStatus = Literal["running", "retrying", "ok", "failed", "skipped"]
+StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut"]
+"""What runs when its turn ends is cut."""
 MAX_TAIL = 4_000
 """Characters of a running command's output that are shown; the journal has all of it."""
 
@@ -191,6 +193,17 @@ def parent_of(address: str) -> str:
     """
     cut = max(address.rfind("/"), address.rfind("["))
     return address[:cut] if cut > 0 else ""
+
+
+def holders_of(address: str) -> Iterator[str]:
+    """Give the addresses of all units that a unit is in, from the inside.
+
+    Example:
+        >>> list(holders_of("checks/review[2]"))
+        ['checks/review', 'checks']
+    """
+    while address := parent_of(address):
+        yield address
 
 
 def children_of(steps: Mapping[str, StepView], address: str) -> tuple[StepView, ...]:

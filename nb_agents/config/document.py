@@ -45,6 +45,8 @@ PyYAML reads about 20,000 of them a second: 5,000 steps of a recipe.
 # The names are left out of messages: a password may begin with * or !.
 _QUOTED = re.compile(r"(alias|anchor|tag|tag handle) '[^']*'")
 _JSON_ESCAPE = re.compile(r"\\.")
+_BARE_TEMPLATE = re.compile(r"[:-] +\{\{")
+_QUOTE_IT = 'YAML takes {{…}} without quotes for a mapping. Put the value in quotes: "{{name}}".'
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
 
 
@@ -141,6 +143,9 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
         return _parse(text, file, kind)
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
+        lines = text.splitlines()[mark.line : mark.line + 1] if mark else []
+        if mark and any(map(_BARE_TEMPLATE.search, lines)):
+            raise ConfigError(_QUOTE_IT, file=file, line=mark.line + 1) from None
         what = _QUOTED.sub(r"\1", exc.problem or exc.context or "")
         raise ConfigError(
             f"Not valid YAML: {what}. Mend that line.",
@@ -279,7 +284,9 @@ def _walk(
     elif isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise ConfigError("A key must be a word.", file=file, **_place(key_node)._asdict())
+                is_template = isinstance(key_node, yaml.MappingNode)
+                what = _QUOTE_IT if is_template else "A key must be a word."
+                raise ConfigError(what, file=file, **_place(key_node)._asdict())
             child = (*path, key_node.value)
             if child in keys:
                 raise ConfigError(

@@ -167,6 +167,8 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
         place = document.place((*path[:-1], near) if near else path, key=True)
         return Fault(f"{name!r} is missing{hint}", place)
     what = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
+    if error["type"] == "tuple_type":
+        what = "it is no list; begin each item of it with `- `"
     return Fault(f"{name}: {what}." if name else f"{what}.", document.place(path))
 
 

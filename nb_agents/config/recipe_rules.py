@@ -214,9 +214,11 @@ def _loop(each: _Located) -> Iterator[Breach]:
     if repeats and not _is_condition(step["while_condition"]):
         what = "`while_condition` needs a {{variable}}, or is `true`."
         yield Breach(what, (*path, "while_condition"))
-    for key in ("break_when", "update_context"):
-        if step.get(key) and not repeats:
-            yield Breach(f"`{key}` needs `while_condition`.", (*path, key), at_key=True)
+    if step.get("update_context") and not repeats:
+        yield Breach("`update_context` needs `while_condition`.", (*path, "update_context"), True)
+    if step.get("break_when") and not (repeats or foreach):
+        what = "`break_when` needs `while_condition` or `foreach`."
+        yield Breach(what, (*path, "break_when"), at_key=True)
     for key in ("parallel", "checkpoint_iterations"):
         if step.get(key) and not foreach:
             yield Breach(f"`{key}` needs `foreach`.", (*path, key), at_key=True)
@@ -280,6 +282,8 @@ def _idle_in(each: _Located) -> Iterator[Breach]:
     for key in ("agent_config", "spawn_mode"):
         if step.get(key) and kind == "agent":
             yield _idle(path, key, "every agent has a session of its own, from the team's file")
+    if step.get("foreach") and step.get("parallel") and step.get("break_when"):
+        yield _idle(path, "break_when", "the loop is parallel")
     if not step.get("foreach") and step.get("while_condition") is None:
         for key in ("as", "collect", "max_iterations", "max_while_iterations"):
             if step.get(key):

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from nb_agents.config import recipe_values as v
 from nb_agents.config.recipe_values import (
+    LoopVariable,
     Name,
     Number,
     Plain,
@@ -82,7 +83,7 @@ class Step(Spec):
         condition: The step runs only when this holds.
         timeout: Seconds that it may take; of a step that calls a recipe, see `recipe_timeout`.
         on_error: What becomes of the recipe when it fails.
-        depends_on: Earlier steps that must have run.
+        depends_on: Steps that must come earlier.
         parse_json: Whether JSON is looked for inside the result.
         retry: How often it is tried.
         foreach: The list that it runs for, as one ``{{name}}``.
@@ -93,7 +94,7 @@ class Step(Spec):
         checkpoint_iterations: Whether a stopped loop goes on at the item where it was.
         while_condition: The step repeats as long as this holds.
         max_while_iterations: Repetitions at most.
-        break_when: It ends when this holds after a repetition.
+        break_when: A loop ends when this holds after a repetition.
         update_context: Variables to set after each repetition.
         steps: What one iteration does, instead of a single agent, command or recipe.
     """
@@ -124,7 +125,7 @@ class Step(Spec):
     parse_json: bool = False
     retry: Retry = Retry()
     foreach: str = ""
-    as_: VariableName = Field(default="item", alias="as")
+    as_: LoopVariable = Field(default="item", alias="as")
     collect: VariableName | None = None
     max_iterations: Annotated[Number, BeforeValidator(v.ITERATIONS.written)] = 100
     parallel: Annotated[bool | int | float | str, BeforeValidator(_parallel)] = False

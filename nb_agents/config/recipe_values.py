@@ -30,6 +30,7 @@ __all__ = [
     "FACTOR",
     "INITIAL_DELAY_MS",
     "ITERATIONS",
+    "LoopVariable",
     "MAX_CONCURRENT",
     "MAX_DEPTH",
     "MAX_STEPS",
@@ -162,10 +163,14 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _as_variable(name: str) -> str:
+def _as_loop_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
         raise ValueError(f"{name!r} can't be a variable: use letters, digits and '_'")
-    if name in RESERVED:
+    return name
+
+
+def _as_variable(name: str) -> str:
+    if _as_loop_variable(name) in RESERVED:
         raise ValueError(f"{name!r} is set by the run itself. Take another name")
     return name
 
@@ -194,6 +199,8 @@ def _date_as_text(value: object) -> str:
 Text = Annotated[str, BeforeValidator(_as_text)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)]
 VariableName = Annotated[str, AfterValidator(_as_variable)]
+LoopVariable = Annotated[str, AfterValidator(_as_loop_variable)]
+"""May hide what the run sets: it is there for the loop only."""
 Name = Annotated[str, Field(max_length=200), AfterValidator(_as_name)]
 Plain = Annotated[Any, AfterValidator(_as_plain)]
 PlainMap = Annotated[Mapping[str, Any], AfterValidator(_as_plain)]
@@ -241,7 +248,7 @@ class RateLimiting(Spec):
 
     Attributes:
         max_concurrent_llm: Calls at the same time; None has no limit.
-        min_delay_ms: Between two calls.
+        min_delay_ms: From the end of a call to the next one's beginning.
         backoff: How calls slow down.
     """
 

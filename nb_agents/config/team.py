@@ -10,11 +10,18 @@ Agents that can't run here are kept too, and listed in `TeamSpec.unsupported`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from nb_agents.config import report
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec, why_unsupported
@@ -107,6 +114,8 @@ class TeamSpec(Spec):
         approval: How calls of tools that wait for a person are approved.
         recipe_agents: Which agent stands for those that a recipe names, by pattern, such as
             ``{"foundation:*": "critic"}``; the first that fits counts.
+        bundles: The directory of each bundle that a recipe names, as in ``@bundle:path``; from
+            the team's file, where it is one.
         callable_agents: Agents that are no members of the team: they work when another one calls
             them, by its `can_call`. Members can be called, too.
         detach: Whether runs go in a process of their own, which outlives the one that starts them,
@@ -127,6 +136,7 @@ class TeamSpec(Spec):
     cancel: CancelSpec = CancelSpec()
     approval: ApprovalSpec = ApprovalSpec()
     recipe_agents: dict[str, str] = Field(default_factory=dict)
+    bundles: dict[str, str] = Field(default_factory=dict)
     callable_agents: tuple[AgentSpec, ...] = ()
     detach: bool = False
     _origin: Origin = PrivateAttr(default=Origin())
@@ -154,6 +164,13 @@ class TeamSpec(Spec):
                 raise ValueError(f"two agents are named {other!r}: ids must differ")
             seen[agent.id.lower()] = agent.id
         return self
+
+    @field_validator("bundles")
+    @classmethod
+    def _beside_the_file(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        # Absolute, because a journal keeps the spec without the place of the team's file.
+        folder: Path = (info.context or {}).get("folder") or Path.cwd()
+        return {name: str(folder / Path(path).expanduser()) for name, path in value.items()}
 
     @model_validator(mode="after")
     def _known_recipe_agents(self) -> TeamSpec:
@@ -407,21 +424,38 @@ def _values(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else [None]
 
 
-def chosen_team(config: str | None, model: str | None) -> str | TeamSpec | None:
-    """Bring ``--config`` and ``--model`` together.
+def chosen_team(
+    config: str | None, model: str | None, bundles: Sequence[str] = ()
+) -> str | TeamSpec | None:
+    """Bring ``--config``, ``--model`` and ``--bundle`` together.
 
     Args:
         config: A team file.
         model: One agent of this model, as ``openai:gpt-5-mini``.
+        bundles: Directories of bundles, each as ``NAME=DIR``; they go before the file's.
 
     Returns:
         The team, or None for the demo's.
 
     Raises:
-        ConfigError: Both are given, or there is no such model.
+        ConfigError: Both a file and a model are given, there is no such model, or a bundle is
+            written in another way.
     """
-    if model is None:
-        return config
-    if config is not None:
+    if model is not None and config is not None:
         raise ConfigError("A model and a config are both given. Leave out --model or --config.")
-    return TeamSpec.from_model(model)
+    if not bundles:
+        return config if model is None else TeamSpec.from_model(model)
+    team = TeamSpec.from_file(config) if config else TeamSpec.from_model(model or "demo:")
+    return team.model_copy(update={"bundles": {**team.bundles, **_bundles(bundles)}})
+
+
+def _bundles(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, equals, folder = text.partition("=")
+        if not (name and equals and folder):
+            raise ConfigError(
+                f"--bundle {text} is not NAME=DIR. Write, for example, --bundle recipes=../recipes."
+            )
+        found[name] = str(Path(folder).expanduser().absolute())
+    return found

@@ -102,6 +102,14 @@ class AgentsMagics(Magics):
         metavar="NAME=VALUE",
         help="a value that the recipe starts with",
     )
+    @argument(
+        "--bundle",
+        dest="bundles",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="where the recipes of a bundle are, which steps name as @NAME:path",
+    )
     @tools_option
     @argument("--model", "-m", metavar="T:M", help="one agent of this model: openai:gpt-5-mini")
     @argument(
@@ -226,9 +234,11 @@ class AgentsMagics(Magics):
             raise TaskError(f"--{name.replace('_', '-')} goes with --over.")
         if args.settings and not args.recipe:
             raise TaskError("--set gives a value to a recipe: it goes with --recipe.")
+        if args.bundles and not args.recipe:
+            raise TaskError("--bundle says where a recipe's bundles are: it goes with --recipe.")
         run = registry.start(
             "" if args.recipe else fill_in(cell, names),
-            config=chosen_team(args.config, args.model),
+            config=chosen_team(args.config, args.model, args.bundles),
             tools=find_functions(args.tools, names) if args.tools else (),
             recipe=args.recipe,
             context=context_of(cell, args.settings, names) if args.recipe else None,

@@ -289,9 +289,12 @@ class _Tree:
         return self._doing(step) + again, "run"
 
     def _cut(self, step: StepView) -> str:
+        given = self._approvals.get(step.address)
+        if given is not None and not given.approved:
+            return "denied"
         if step.unit not in ("agent", "bash"):
             return "not finished"
-        return "cut" if step.status == "running" else "stopped"
+        return "stopped" if step.status == "retrying" else "cut"
 
     def _waiting(self, step: StepView) -> str:
         tries = f"({step.attempt + 1} of {step.attempts})"
@@ -318,7 +321,7 @@ class _Tree:
     def _says(self, step: StepView) -> str:
         if step.unit in ("foreach", "while") and step.status != "skipped":
             return step.why and text.clip(step.why, MAX_SAYS) or _counted(self._counts(step))
-        if step.why and step.status != "running":
+        if step.why and step.status not in ("running", "cut"):
             return text.clip(step.why, MAX_SAYS)
         if step.address in self._view.gates:
             return text.clip(self._view.gates[step.address].prompt, MAX_SAYS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.recipes.agents import resolve_agent
 from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse
+from nb_agents.recipes.fault_places import placed
 from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import variables
 
@@ -89,26 +90,49 @@ def check(recipe: Recipe, team: TeamSpec | None = None) -> Report:
     return Report(tuple(faults), tuple(warnings), tuple(checker.outline.lines))
 
 
-def find_recipe(written: str, beside: Path | None) -> Path | None:
+def find_recipe(written: str, beside: Path | None, bundles: Mapping[str, str]) -> Path:
     """Find the file that a step calls.
 
     Args:
-        written: The path as the step has it.
+        written: The path as the step has it, or ``@bundle:path``.
         beside: The file of the recipe that calls it, or None.
+        bundles: The directory of each bundle.
 
     Returns:
-        The file, beside the caller or else from the working directory; None when it is in
-        neither.
+        The file, in its bundle, or else beside the caller or from the working directory.
+
+    Raises:
+        RecipeError: There is none.
     """
-    folders = ([beside.parent] if beside else []) + [Path.cwd()]
-    for folder in folders:
-        try:
-            path = (folder / written).resolve()
-            if path.is_file():
-                return path
-        except (OSError, ValueError, RuntimeError):  # too long a name, a NUL, a loop of links
-            continue
-    return None
+    if written.startswith("@"):
+        return _in_bundle(written, bundles)
+    for folder in ([beside.parent] if beside else []) + [Path.cwd()]:
+        if path := _file(folder, written):
+            return path
+    raise RecipeError(f"No recipe {one_line(written)!r} beside this one or in {Path.cwd()}.")
+
+
+def _in_bundle(written: str, bundles: Mapping[str, str]) -> Path:
+    name, _, rest = written[1:].partition(":")
+    said = one_line(name)
+    if name not in bundles:
+        near = nearest(name, bundles)
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise RecipeError(
+            f"No bundle {said!r} is known.{hint} Say where it is: `bundles: {{{said}: DIR}}` in "
+            f"the team's file, or --bundle {said}=DIR."
+        )
+    if path := _file(Path(bundles[name]), rest):
+        return path
+    raise RecipeError(f"The bundle {said!r} has no file {one_line(rest)!r} in {bundles[name]}.")
+
+
+def _file(folder: Path, written: str) -> Path | None:
+    try:
+        path = (folder / written).resolve()
+        return path if path.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # too long a name, a NUL, a loop of links
+        return None
 
 
 @dataclass
@@ -205,11 +229,12 @@ class _Checker:
         """Check the recipe that a step calls, once, when its name is no template."""
         if is_template(step.recipe):
             return
-        found = find_recipe(step.recipe, recipe.path)
-        if found is None:
-            what = f"No recipe {one_line(step.recipe)!r} beside this one or in {Path.cwd()}."
-            self.faults.append(recipe.finding(what, *path, "recipe"))
-        elif found in callers:
+        try:
+            found = find_recipe(step.recipe, recipe.path, self.team.bundles if self.team else {})
+        except RecipeError as exc:
+            self.faults.append(recipe.finding(str(exc), *path, "recipe"))
+            return
+        if found in callers:
             what = f"Step {step.id!r} calls a recipe that called it; only a condition or "
             what += "`recursion` ends that."
             self.warnings.append(recipe.finding(what, *path, "recipe"))
@@ -256,7 +281,7 @@ class _Checker:
         for each in found:
             line = text.split("\n")[each.line - 1].strip()
             findings = self.faults if each.is_fault else self.warnings
-            findings.append(_placed(recipe, f"{who}: {each.what}", path, line))
+            findings.append(placed(recipe, f"{who}: {each.what}", path, line))
 
     def _condition(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
         if not text:
@@ -279,7 +304,7 @@ class _Checker:
         if foreign:
             more = f" ({len(foreign) - 1} more such)" if len(foreign) > 1 else ""
             what = f"{who} has {one_line(foreign[0])}, which is no template here and stays as it is"
-            self.warnings.append(_placed(recipe, f"{what}{more}.", path, foreign[0]))
+            self.warnings.append(placed(recipe, f"{what}{more}.", path, foreign[0]))
 
     def _known(
         self, recipe: Recipe, names: tuple[str, ...], path: Keys, who: str, known: set[str]
@@ -289,7 +314,7 @@ class _Checker:
                 near = nearest(name.partition(".")[0], [*known, *RESERVED])
                 hint = f" Did you mean {{{{{near}}}}}?" if near and near not in name else ""
                 what = f"{who} uses {{{{{name}}}}}, which nothing sets before it.{hint}"
-                self.warnings.append(_placed(recipe, what, path, name))
+                self.warnings.append(placed(recipe, what, path, name))
 
 
 def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
@@ -316,19 +341,6 @@ def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
 def _unreadable(who: str, path: Keys, exc: RecipeError) -> str:
     key = next(part for part in reversed(path) if isinstance(part, str))
     return f"{who}: `{key}` can't be read: {exc}"
-
-
-def _placed(recipe: Recipe, what: str, path: Keys, text: str) -> Finding:
-    """Make a finding about a text inside the value at ``path``: a prompt has many lines."""
-    found = recipe.finding(what, *path)
-    if found.line is None:
-        return found
-    for number, line in enumerate(recipe.text.split("\n")[found.line - 1 :], found.line):
-        # A key may hold the same words as its value begins with.
-        start = found.column - 1 if found.column and number == found.line else 0
-        if (at := line.find(text, start)) >= 0:
-            return replace(found, line=number, column=at + 1)
-    return found
 
 
 def _is_known(name: str, known: set[str]) -> bool:

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
-from nb_agents.errors import ConfigError, ModelCallError, NbAgentsError
+from nb_agents.errors import ModelCallError, NbAgentsError
 from nb_agents.models.backend import Backend
 from nb_agents.process.command import run_bash
 from nb_agents.process.environment import persons_env
@@ -220,8 +220,7 @@ class Executor:
                     await self._changed.wait()
             self._clocks.keep(group, ())
             if isinstance(ended, Denied):
-                said = f": {ended.message}" if ended.message else ""
-                self._deny(f"the gate of {ended.address!r} was denied{said}")
+                self._deny(_denied(ended))
         match ended:
             case Completed(outputs=outputs):
                 answer = final_text(outputs) or _last_text(self._progress)
@@ -463,7 +462,9 @@ class Executor:
     # Sub-recipes and gates -------------------------------------------------------------------
 
     async def _load(self, work: LoadWork) -> None:
-        recipe = await to_thread.run_sync(_read_recipe, work.path, work.beside)
+        recipe = await to_thread.run_sync(
+            _read_recipe, work.path, work.beside, self._models.team.bundles
+        )
         path = str(recipe.path or "")
         outline = planned(recipe, work.address)
         self._emit(ev.RecipeLoaded(step=work.address, path=path, text=recipe.text, outline=outline))
@@ -488,6 +489,13 @@ def _last_text(progress: Progress) -> str:
     return said[-1] if said else ""
 
 
+def _denied(gate: Denied) -> str:
+    """Say which gate was denied, by whom and why."""
+    who = " as its time was over" if gate.by == "timeout" else f" by {gate.by}" * bool(gate.by)
+    why = f": {gate.message}" if gate.message else ""
+    return f"the gate of {gate.address!r} was denied{who}{why}"
+
+
 def _directory(workspace: Path, cwd: str) -> Path:
     path = workspace / os.path.expanduser(cwd)
     if not path.is_dir():
@@ -495,10 +503,5 @@ def _directory(workspace: Path, cwd: str) -> Path:
     return path
 
 
-def _read_recipe(path: str, beside: Path | None) -> Recipe:
-    if path.startswith("@"):
-        raise ConfigError(f"{path!r} is in a bundle; give the path of a file instead.")
-    found = find_recipe(path, beside)
-    if found is None:
-        raise ConfigError(f"The recipe {path!r} does not exist.")
-    return Recipe.from_file(found)
+def _read_recipe(path: str, beside: Path | None, bundles: Mapping[str, str]) -> Recipe:
+    return Recipe.from_file(find_recipe(path, beside, bundles))

@@ -33,7 +33,16 @@ from nb_agents.recipes.expression import Comparison, parse
 from nb_agents.recipes.template import variables
 from nb_agents.unicode import well_formed
 
-__all__ = ["JSON_RIDER", "Output", "Read", "Wanted", "final_text", "value_of", "wanted"]
+__all__ = [
+    "JSON_RIDER",
+    "Output",
+    "Read",
+    "Wanted",
+    "final_text",
+    "names_read",
+    "value_of",
+    "wanted",
+]
 
 Path = tuple[str, ...]
 """A variable and its keys; `_ITEM` for each item of a list."""
@@ -130,6 +139,13 @@ def wanted(recipe: Recipe, given: Sequence[Read] = ()) -> Mapping[str, Wanted]:
         {'files': ['…'], 'title': '…'}
     """
     return _wanted(_Same(recipe), tuple(given))
+
+
+def names_read(recipe: Recipe) -> set[str]:
+    """Name the variables that a recipe reads anywhere, those of its steps' results among them."""
+    limits = (recipe.recursion, recipe.rate_limiting, recipe.orchestrator)
+    reads = [*_Reader().recipe(recipe), *_texts(limits, {})]
+    return {read.path[0] for read in reads}
 
 
 class _Same:
@@ -333,19 +349,27 @@ class Output:
 
     Attributes:
         text: As its agent or its command wrote it.
+        is_of_command: Whether a command did: where it is no JSON, it loses its last newline alone.
     """
 
     text: str = ""
+    is_of_command: bool = False
 
     @cached_property
     def value(self) -> Any:
         """Its value, not to be changed."""
-        return value_of(self.text)
+        return self._value(False)
 
     @cached_property
     def found(self) -> Any:
         """Its value when JSON is looked for within the text, too; not to be changed."""
-        return value_of(self.text, parse_json=True)
+        return self._value(True)
+
+    def _value(self, parse_json: bool) -> Any:
+        found = _json_in(self.text.strip(), parse_json)
+        if found is not _MISSING:
+            return found
+        return self.text.removesuffix("\n") if self.is_of_command else self.text.strip()
 
 
 def value_of(text: str, parse_json: bool = False) -> Any:
@@ -353,8 +377,7 @@ def value_of(text: str, parse_json: bool = False) -> Any:
 
     Args:
         text: What its agent or its command wrote.
-        parse_json: Whether to look for JSON within it, too, and to take a text or a number for
-            JSON.
+        parse_json: Whether to look for JSON within it, too.
 
     Returns:
         The JSON's value, or the text without blank ends. A number that would be written in
@@ -367,16 +390,18 @@ def value_of(text: str, parse_json: bool = False) -> Any:
         [1, 2]
     """
     text = text.strip()
-    whole = _loads(text)
-    if isinstance(whole, dict | list):
-        return whole
-    if not parse_json:
-        return text
-    candidates = (whole, *map(_loads, reversed(_FENCE.findall(text))))
-    found = next((each for each in candidates if each is not _MISSING), _MISSING)
-    if found is _MISSING:
-        found = _first_in(text)
+    found = _json_in(text, parse_json)
     return text if found is _MISSING else found
+
+
+def _json_in(text: str, is_sought: bool) -> Any:
+    """Return the JSON that a text is, or that is sought within it, or `_MISSING`."""
+    whole = _loads(text)
+    if whole is not _MISSING or not is_sought:
+        return whole
+    fenced = map(_loads, reversed(_FENCE.findall(text)))
+    found = next((each for each in fenced if each is not _MISSING), _MISSING)
+    return _first_in(text) if found is _MISSING else found
 
 
 def final_text(outputs: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ Source: the language is that of Amplifier's recipes.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -27,6 +28,7 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Approval, Stage, Step
 from nb_agents.config.recipe_values import Recursion
 from nb_agents.recipes import units
+from nb_agents.recipes.fault_places import path_of, with_place
 from nb_agents.recipes.output import Read, Wanted, wanted
 from nb_agents.recipes.progress import Gate, Progress, Unit
 from nb_agents.recipes.tasks import (
@@ -126,10 +128,9 @@ class _Flow(Enum):
 
 
 class _DeniedError(Exception):
-    def __init__(self, address: str, message: str) -> None:
-        super().__init__(message)
-        self.address = address
-        self.message = message
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.message)
+        self.denied = denied
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,10 @@ class _Frame:
     def wanted(self, step: Step) -> Wanted:
         """Say what the recipe reads of a step's result."""
         return self._wanted.get(step.id, _UNREAD)
+
+
+def _placed(failure: FailedError, frame: _Frame, step: Step) -> FailedError:
+    return with_place(failure, frame.recipe, path_of(frame.recipe, step.id))
 
 
 @dataclass
@@ -238,7 +243,7 @@ class Planner:
         except FailedError as exc:
             return Failed(exc.addresses, exc.error)
         except _DeniedError as exc:
-            return Denied(exc.address, exc.message)
+            return exc.denied
         return None
 
     def _run(self) -> _Walk[Mapping[str, Any]]:
@@ -260,11 +265,13 @@ class Planner:
             yield from self._steps(frame, scope, stage.steps, frame.address)
             return
         address = join(frame.address, stage.name)
+        scope.stage = stage.name
         scope.values["stage"] = {"name": stage.name, "index": index}
         try:
             yield from self._named_stage(frame, scope, stage, address)
         except FailedError as exc:
-            self._pass_on(address, exc)
+            path = frame.recipe.placed_stages[index].path
+            self._pass_on(address, with_place(exc, frame.recipe, path))
 
     def _named_stage(self, frame: _Frame, scope: Scope, stage: Stage, address: str) -> _Walk[None]:
         unit = self._units.get(address)
@@ -291,7 +298,7 @@ class Planner:
             yield None
             gate = self._progress.gates[address]
         if not gate.approved:
-            raise _DeniedError(address, gate.message)
+            raise _DeniedError(Denied(address, gate.message, gate.by))
         scope.values["_approval_message"] = gate.message
 
     def _ask(self, scope: Scope, stage: Stage, approval: Approval, address: str) -> Gate:
@@ -327,15 +334,14 @@ class Planner:
     def _steps(self, frame: _Frame, scope: Scope, steps: Sequence[Step], base: str) -> _Walk[_Flow]:
         """Walk steps one after the other."""
         for index, step in enumerate(steps):
-            stage = scope.values["stage"]["name"]
-            scope.values["step"] = {"id": step.id, "index": index, "stage": stage}
+            if "step" not in scope.hidden:
+                scope.values["step"] = {"id": step.id, "index": index, "stage": scope.stage}
             flow = yield from self._step(frame, scope, step, join(base, step.id))
             if flow is not _Flow.DONE:
                 return flow
         return _Flow.DONE
 
     def _step(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[_Flow]:
-        scope.missing.pop(step.id, None)  # of an earlier iteration
         try:
             if self._is_skipped(step, scope, address):
                 scope.values["_skipped_steps"] = [*scope.values["_skipped_steps"], step.id]
@@ -346,22 +352,16 @@ class Planner:
                 return (yield from self._while(frame, scope, step, address))
             return (yield from self._body(frame, scope, step, address))
         except FailedError as exc:
-            return self._absorb(step, scope, address, exc)
+            return self._absorb(step, scope, address, _placed(exc, frame, step))
 
     def _is_skipped(self, step: Step, scope: Scope, address: str) -> bool:
         unit = self._units.get(address)
-        lacks = next((name for name in step.depends_on if name in scope.missing), "")
-        if lacks:
-            why = f"it depends on {lacks!r}, which {scope.missing[lacks]}"
-            scope.missing[step.id] = "was skipped"
         # A step that has begun keeps its answer, which its own outputs could change.
-        elif unit is not None and unit.outcome != "failed":
+        if unit is not None and unit.outcome != "failed":
             return unit.outcome == "skipped"
-        elif units.holds(step.condition, scope, address, "condition"):
+        if units.holds(step.condition, scope, address, "condition"):
             return False
-        else:
-            why = f"its condition is false: {step.condition}"
-        self._skip(address, why)
+        self._skip(address, f"its condition is false: {step.condition}")
         return True
 
     def _absorb(self, step: Step, scope: Scope, address: str, exc: FailedError) -> _Flow:
@@ -370,7 +370,6 @@ class Planner:
             self._pass_on(address, exc)
         self._give_nothing(step, scope, address, exc)
         scope.set(step.collect, None)
-        scope.missing[step.id] = "failed"
         return _Flow.SKIP_REST if step.on_error == "skip_remaining" else _Flow.DONE
 
     def _give_nothing(self, step: Step, scope: Scope, address: str, exc: FailedError) -> None:
@@ -448,6 +447,20 @@ class Planner:
         self._agent_steps += 1
         return True
 
+    def _check_room(
+        self, frame: _Frame, scope: Scope, step: Step, address: str, count: int
+    ) -> None:
+        """Fail a parallel loop over an agent's step that would go beyond the limit, unpaid for."""
+        iterations = (f"{address}[{index}]" for index in range(count))
+        if step.kind != "agent" or any(
+            each in self._units or each in self._busy for each in iterations
+        ):
+            return
+        limit = units.number(ranges.MAX_STEPS, frame.limits.max_total_steps, scope, address)
+        if self._agent_steps + count > limit:
+            said = f"{self._agent_steps} agent steps and {count} in parallel"
+            self._fail(address, f"{said} are more than the limit of {limit:g} (max_total_steps).")
+
     def _call(self, frame: _Frame, scope: Scope, step: Step, address: str) -> _Walk[None]:
         """Walk a step that calls a recipe, until its end or the end of its time."""
         self._begin(address, "recipe")
@@ -500,7 +513,8 @@ class Planner:
         stack = (*frame.stack, recipe.name)
         most = units.number(ranges.MAX_DEPTH, limits.max_depth, scope, address)
         if len(stack) > most:
-            said = " → ".join(stack)
+            again = next((i for i, name in enumerate(stack) if name in stack[:i]), len(stack))
+            said = " → ".join(stack[: again + 1])
             self._fail(address, f"Recipes call each other deeper than {most:g}: {said}.")
         given = units.value(step.context, scope, address)
         if missing := [name for name in recipe.required if name not in given]:
@@ -509,7 +523,8 @@ class Planner:
         called = _Frame(address, recipe, limits, stack, frame.wanted(step).reads)
         yield from self._recipe(called, inner)
         self._end(address)
-        self._give(scope, step, inner.set_by_steps)
+        own = {name: value for name, value in recipe.context.items() if name not in given}
+        self._give(scope, step, {**own, **inner.set_by_steps})
 
     # Loops -----------------------------------------------------------------------------------
 
@@ -518,6 +533,8 @@ class Planner:
         if not items:
             scope.values["_skipped_steps"] = [*scope.values["_skipped_steps"], step.id]
         width = concurrency(step, len(items), scope, address)
+        if width is not None:
+            self._check_room(frame, scope, step, address, len(items))
         self._begin(address, "foreach", total=len(items))
         walk = self._sequential if width is None else partial(self._parallel, width)
         return self._close(
@@ -542,9 +559,9 @@ class Planner:
         for index, item in enumerate(items):
             with scope.bound(**{step.as_: item}):
                 flow, value = yield from self._iteration(frame, scope, step, f"{address}[{index}]")
-            results.append(value)
-            if flow is not _Flow.DONE:
-                return flow, results
+                results.append(value)
+                if flow is not _Flow.DONE or self._is_broken(step, scope, address):
+                    return flow, results
         return _Flow.DONE, results
 
     def _parallel(
@@ -596,6 +613,7 @@ class Planner:
         try:
             flow = yield from self._body(frame, scope, step, address)
         except FailedError as exc:
+            exc = _placed(exc, frame, step)
             if step.on_error != "continue":
                 self._pass_on(address, exc)
             self._give_nothing(step, scope, address, exc)
@@ -615,7 +633,20 @@ class Planner:
                 results.append(value)
                 if flow is not _Flow.DONE or self._is_broken(step, scope, address):
                     break
+        else:
+            self._tell_limit(step, scope, address, int(most))
         return self._close(scope, step, address, flow, results)
+
+    def _tell_limit(self, step: Step, scope: Scope, address: str, most: int) -> None:
+        """Warn of a loop that its limit ended, and not what it says itself."""
+        unit = self._units.get(address)
+        is_counted = "{{" not in step.while_condition and not step.break_when
+        if is_counted or (unit is not None and unit.outcome):
+            return
+        with suppress(FailedError), scope.bound(_loop_index=most, _loop_iteration=most + 1):
+            if units.holds(step.while_condition, scope, address, "while_condition"):
+                why = f"ended at its limit of {most} repetitions (max_while_iterations)"
+                self._events.append(ev.Noticed(text=f"The loop {address} {why}."))
 
     def _goes_on(self, step: Step, scope: Scope, address: str, index: int) -> bool:
         where = f"{address}[{index}]"

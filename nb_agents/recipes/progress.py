@@ -53,10 +53,11 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A gate that was reached; ``approved`` is None while it waits."""
+    """A gate that was reached; ``approved`` is None while it waits, ``by`` is who decided."""
 
     approved: bool | None = None
     message: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +126,17 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
             over = replace(
                 unit,
                 outcome=event.outcome,
-                output=Output("" if event.output is None else str(event.output)),
+                output=Output(
+                    "" if event.output is None else str(event.output), unit.kind == "bash"
+                ),
                 exit_code=event.exit_code,
                 why=event.why,
             )
             return _with_unit(progress, step, over)
         case ev.ApprovalAsked(step=step):
             return replace(progress, gates=grown(progress.gates, step, Gate()))
-        case ev.ApprovalGiven(step=step, approved=approved, message=message):
-            gate = Gate(approved, message)
+        case ev.ApprovalGiven(step=step, approved=approved, message=message, by=by):
+            gate = Gate(approved, message, by)
             return replace(progress, gates=grown(progress.gates, step, gate))
         case _:
             return progress

@@ -86,8 +86,12 @@ class RateLimiter:
 
     Args:
         limits: What the recipe says, or None.
-        between_ms: Milliseconds that must lie between two beginnings at least.
+        between_ms: Milliseconds that must lie between the end of a call and the next one's
+            beginning, and between the beginnings of parallel ones.
         context: Variables for numbers that are templates.
+
+    Attributes:
+        next_at: Before this moment of the loop's clock no call begins.
 
     Raises:
         RecipeError: A template gives no such number.
@@ -104,7 +108,7 @@ class RateLimiter:
         delays_ms = (between_ms, given.min_delay_ms)
         self._between_s = max(_number(ranges.MIN_DELAY_MS, d, context) for d in delays_ms) / 1000
         self._slow = Throttle()
-        self._next_at = -math.inf
+        self.next_at = -math.inf
 
     @asynccontextmanager
     async def turn(self, boundary: StopScope) -> AsyncIterator[None]:
@@ -118,14 +122,19 @@ class RateLimiter:
             await self._wait(boundary)
             yield
         finally:
+            self._wait_from(anyio.current_time())
             self._slots.release()
 
     async def _wait(self, boundary: StopScope) -> None:
         now = anyio.current_time()
-        at = max(now, self._next_at)
-        self._next_at = at + self._between_s + self._slow.delay_s
+        at = max(now, self.next_at)
+        self._wait_from(at)
         if at > now:
             await boundary.sleep(at - now)
+
+    def _wait_from(self, at: float) -> None:
+        """Let no call begin too soon after one that began or ended then."""
+        self.next_at = max(self.next_at, at + self._between_s + self._slow.delay_s)
 
     def succeeded(self) -> None:
         """Note that a call succeeded."""
@@ -134,7 +143,7 @@ class RateLimiter:
     def throttled(self) -> None:
         """Note that a server said "too many": the next step waits already."""
         self._slow = after_throttling(self._slow, self._backoff)
-        self._next_at = max(self._next_at, anyio.current_time() + self._slow.delay_s)
+        self.next_at = max(self.next_at, anyio.current_time() + self._slow.delay_s)
 
 
 def _filled_in(backoff: Backoff, context: Mapping[str, Any]) -> Backoff:

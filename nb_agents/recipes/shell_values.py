@@ -2,7 +2,7 @@ r"""Values in bash commands: what a model wrote becomes data there, never a comm
 
 A value's text stands in one place only, before the command: ``nb_value_0=$'…'; ``. Where the
 recipe has ``{{x}}`` stands ``"${nb_value_0}"``, with the quotes that the place needs, and bash
-doesn't read as code what an expansion gives.
+doesn't read as code what an expansion gives. An empty value without quotes is no argument.
 
 Bash looks again at some texts, and programs run some of theirs. So a value may be anything only
 where it is known to stay data: in the arguments of a command that doesn't run them, in what is
@@ -43,6 +43,8 @@ from nb_agents.recipes.template import Insertion, fill, shapes
 __all__ = ["Misplaced", "misplaced", "render_command"]
 
 _PREFIX = "nb_value_"
+_WORD = ("word", "concatenation")
+_LISTS_WORDS = ("command", "command_name", "array", "for_statement")
 
 
 def render_command(command: str, context: Mapping[str, Any]) -> str:
@@ -64,7 +66,16 @@ def render_command(command: str, context: Mapping[str, Any]) -> str:
     ]
     if not any(isinstance(piece, Insertion) for piece in pieces):
         return "".join(map(str, pieces))
-    return _Command(pieces).rendered()
+    return _Command(_without_empty(pieces)).rendered()
+
+
+def _without_empty(pieces: list[str | Insertion]) -> list[str | Insertion]:
+    """Leave out the empty values that are words of a command: there they are no arguments.
+
+    What is behind one then takes its place, so the command is read anew.
+    """
+    absent = _Command(pieces).absent()
+    return [piece for piece in pieces if not any(piece is each for each in absent)]
 
 
 class Misplaced(NamedTuple):
@@ -159,6 +170,16 @@ class _Command:
         values = {slot.name: slot.value for slot in self._slots}
         head = "".join(f"{name}={_quoted(value)}; " for name, value in values.items())
         return head + script + self._text(at, len(self._source))
+
+    def absent(self) -> list[Insertion]:
+        """Return the empty values that stand as words, or as parts of one, without quotes."""
+        empty = [slot for slot in self._slots if not slot.value.text]
+        return [slot.value for slot in empty if self._is_word(slot)]
+
+    def _is_word(self, slot: _Slot) -> bool:
+        around = self._tree.around(self._tree.leaf(slot.at))
+        holder = next(node.type for node in around if node.type not in _WORD)
+        return holder in _LISTS_WORDS
 
     def rules(self) -> Iterator[tuple[Insertion, Rule]]:
         """Yield what each value must be like."""

@@ -15,7 +15,7 @@ from nb_agents.recipes import units
 from nb_agents.recipes.output import JSON_RIDER, Wanted
 from nb_agents.recipes.progress import Unit
 from nb_agents.recipes.shell_values import render_command
-from nb_agents.recipes.units import FailedError, Scope
+from nb_agents.recipes.units import FailedError, FaultyError, Scope
 
 __all__ = [
     "AgentWork",
@@ -152,10 +152,11 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A gate was denied."""
+    """A gate was denied; ``by`` is who did."""
 
     address: str
     message: str
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,7 @@ def _command(step: Step, scope: Scope, address: str) -> str:
     try:
         return render_command(step.command, scope.values)
     except RecipeError as exc:
-        raise FailedError((address,), str(exc)) from exc
+        raise FaultyError((address,), str(exc)) from exc
 
 
 def _variable(step: Step, name: str, scope: Scope, address: str) -> str:
@@ -244,12 +245,12 @@ def _variable(step: Step, name: str, scope: Scope, address: str) -> str:
     value = units.text(step.env[name], scope, address)
     if "\0" in value:
         why = f"{name} in env holds a NUL, which no program can be given. Remove it before."
-        raise FailedError((address,), why)
+        raise FaultyError((address,), why)
     size, most = len(value.encode("utf-8", "surrogatepass")), _MOST - len(name.encode()) - 2
     if size > most:
         why = (
             f"{name} in env has {size} bytes, and a program's variable takes {most} at most. "
             "Insert the value into the command, as in printf %s {{name}} > file."
         )
-        raise FailedError((address,), why)
+        raise FaultyError((address,), why)
     return value

@@ -24,6 +24,7 @@ from nb_agents.recipes.template import render, render_value
 
 __all__ = [
     "FailedError",
+    "FaultyError",
     "Scope",
     "all_of",
     "concurrency",
@@ -107,13 +108,15 @@ class Scope:
     Attributes:
         values: The context variables.
         set_by_steps: Those that steps have set, in the order in which they did so last.
-        missing: The steps that others can't depend on, by id: what became of them.
+        hidden: The names that loops have taken for a while.
+        stage: The name of the stage, or "".
         last: What the last step gave.
     """
 
     values: dict[str, Any]
     set_by_steps: dict[str, Any] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    stage: str = ""
     last: Any = None
 
     def set(self, name: str | None, value: Any) -> None:
@@ -125,19 +128,22 @@ class Scope:
 
     def copy(self, **more: Any) -> Scope:
         """Give a scope that sees the same, and whose changes stay in it."""
-        return Scope({**self.values, **more}, {}, dict(self.missing))
+        return Scope({**self.values, **more}, {}, self.hidden | more.keys(), self.stage)
 
     @contextmanager
     def bound(self, **values: Any) -> Iterator[None]:
         """Set variables within a block; a nested loop gives the outer one its own back."""
+        outer = self.hidden
         hidden = {name: self.values[name] for name in values if name in self.values}
         self.values |= values
+        self.hidden = outer | values.keys()
         try:
             yield
         finally:
             for name in values:
                 self.values.pop(name, None)
             self.values |= hidden
+            self.hidden = outer
 
 
 class FailedError(Exception):
@@ -154,6 +160,10 @@ class FailedError(Exception):
         self.error = error
 
 
+class FaultyError(FailedError):
+    """Units failed because the recipe says what can't be."""
+
+
 def holds(condition: str, scope: Scope, address: str, what: str) -> bool:
     """Tell whether a condition holds.
 
@@ -164,12 +174,12 @@ def holds(condition: str, scope: Scope, address: str, what: str) -> bool:
         what: The condition's key, for the error.
 
     Raises:
-        FailedError: It can't be told.
+        FaultyError: It can't be told.
     """
     try:
         return expression.evaluate(expression.parse(condition), scope.values)
     except RecipeError as exc:
-        raise FailedError((address,), f"{what}: {exc}") from exc
+        raise FaultyError((address,), f"{what}: {exc}") from exc
 
 
 def text(template: str, scope: Scope, address: str) -> str:
@@ -177,7 +187,7 @@ def text(template: str, scope: Scope, address: str) -> str:
     try:
         return render(template, scope.values)
     except RecipeError as exc:
-        raise FailedError((address,), str(exc)) from exc
+        raise FaultyError((address,), str(exc)) from exc
 
 
 def value(given: Any, scope: Scope, address: str) -> Any:
@@ -189,12 +199,12 @@ def value(given: Any, scope: Scope, address: str) -> Any:
         address: The unit's.
 
     Raises:
-        FailedError: It can't be filled in.
+        FaultyError: It can't be filled in.
     """
     try:
         return render_value(given, scope.values)
     except RecipeError as exc:
-        raise FailedError((address,), str(exc)) from exc
+        raise FaultyError((address,), str(exc)) from exc
 
 
 def number(range_: Range, given: object, scope: Scope, address: str) -> float:
@@ -207,7 +217,7 @@ def number(range_: Range, given: object, scope: Scope, address: str) -> float:
         address: The unit's.
 
     Raises:
-        FailedError: The template gives no such number.
+        FaultyError: The template gives no such number.
     """
     if not isinstance(given, str):
         assert isinstance(given, int | float)
@@ -216,7 +226,7 @@ def number(range_: Range, given: object, scope: Scope, address: str) -> float:
     try:
         return range_.number(filled_in)
     except ValueError as exc:
-        raise FailedError((address,), f"{exc}.") from exc
+        raise FaultyError((address,), f"{exc}.") from exc
 
 
 def delay_s(retry: Retry, failures: int, scope: Scope, address: str) -> float:
@@ -229,7 +239,7 @@ def delay_s(retry: Retry, failures: int, scope: Scope, address: str) -> float:
         address: The step's.
 
     Raises:
-        FailedError: A template gives no number of seconds.
+        FaultyError: A template gives no number of seconds.
     """
     if not failures:
         return 0.0
@@ -248,18 +258,19 @@ def items_of(step: Step, scope: Scope, address: str) -> list[Any]:
         address: Where it is.
 
     Raises:
-        FailedError: It has no list, or one that is too long.
+        FaultyError: It has no list, or one that is too long.
     """
     items = value(step.foreach.strip(), scope, address)
     if isinstance(items, str):
         items = value_of(items)
     if not isinstance(items, list):
         kind = _KINDS.get(type(items), "a value")
-        raise FailedError((address,), f"foreach needs a list, and {step.foreach} is {kind}.")
+        hint = " A step with `parse_json: true` gives one." if isinstance(items, str) else ""
+        raise FaultyError((address,), f"foreach needs a list, and {step.foreach} is {kind}.{hint}")
     most = number(ranges.ITERATIONS, step.max_iterations, scope, address)
     if len(items) > most:
         said = f"{step.foreach} has {len(items)} items, and max_iterations is {most}."
-        raise FailedError((address,), said)
+        raise FaultyError((address,), said)
     return items
 
 
@@ -273,7 +284,7 @@ def concurrency(step: Step, count: int, scope: Scope, address: str) -> float | N
         address: Where it is.
 
     Raises:
-        FailedError: Its ``parallel`` is no such number.
+        FaultyError: Its ``parallel`` is no such number.
     """
     given = text(as_text(step.parallel), scope, address).strip().lower()
     if given in ("true", "false"):

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from nb_agents import events as ev
 from nb_agents.agents.replay import Past, readable, replay
 from nb_agents.config.document import read_source
+from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
 from nb_agents.config.recipe_step import Step
 from nb_agents.config.recipe_values import Plain
@@ -22,6 +23,7 @@ from nb_agents.errors import ConfigError, RecipeError, UserError
 from nb_agents.masking import Mask
 from nb_agents.recipes.agents import goes_on
 from nb_agents.recipes.check import check
+from nb_agents.recipes.output import names_read
 from nb_agents.recipes.plan import fatal, plan
 from nb_agents.recipes.progress import Progress, Unit, apply, forget
 from nb_agents.recipes.tasks import (
@@ -44,6 +46,7 @@ __all__ = [
     "resume_preview",
     "resumed",
     "title",
+    "unread",
 ]
 
 _PLAIN: TypeAdapter[Any] = TypeAdapter(Plain)
@@ -108,6 +111,17 @@ def read_recipe(
             f"cell as `{missing[0]}: VALUE`, or as context={{{missing[0]!r}: …}}."
         )
     return read
+
+
+def unread(recipe: Recipe, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Tell of the values that were given and that the recipe neither reads nor has itself."""
+    known = names_read(recipe) | recipe.context.keys() | {*recipe.required}
+    return tuple(
+        f"Nothing in the recipe reads {name!r}, which was given."
+        + (f" Did you mean {near!r}?" if (near := nearest(name, known)) else "")
+        for name in given
+        if name not in known and not name.startswith("_")
+    )
 
 
 def given_values(context: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,11 +166,18 @@ def start(
     functions = checked_functions(tools)
     read, given, readable = None, dict[str, Any](), spec.context_paths
     if recipe is not None:
-        from nb_agents.runs.recipes import given_values, keep_recipe, read_recipe, title
+        from nb_agents.runs.recipes import (
+            given_values,
+            keep_recipe,
+            read_recipe,
+            title,
+            unread,
+        )
 
         given = given_values(context or {})
         read = read_recipe(recipe, given, spec)
         notices += (READ_ONLY_IN_A_RECIPE,) if spec.writable_paths else ()
+        notices += unread(read, given)
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
     past, left_out = _open_session(options, session, continue_)

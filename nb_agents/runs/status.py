@@ -10,6 +10,7 @@ from typing import Any
 
 from nb_agents.errors import RunFailed
 from nb_agents.events import Event, TextStreamed
+from nb_agents.steps import holders_of
 from nb_agents.unicode import without_controls
 from nb_agents.view import RunView
 
@@ -135,5 +136,7 @@ def failure_of(run_id: str, view: RunView, path: Path) -> RunFailed:
         path: Its directory.
     """
     why = view.stop.reason if view.stop else "no answer"
-    failed = {s.address: s.why for s in view.steps.values() if s.status == "failed"}
+    all_failed = {s.address: s.why for s in view.steps.values() if s.status == "failed"}
+    told = {(holder, why) for a, why in all_failed.items() for holder in holders_of(a)}
+    failed = {a: why for a, why in all_failed.items() if (a, why) not in told}
     return RunFailed(run_id, failed or {a.id: a.error or why for a in view.agents.values()}, path)

@@ -79,6 +79,7 @@ __all__ = [
 ]
 
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
+DEFAULT_FOLDER = ".nb_agents"
 ALLOT_LOCK = ".allot.lock"
 """Held while a turn is allotted, in its session's directory."""
 
@@ -205,7 +206,7 @@ def session_root(root: str | os.PathLike[str] | None = None) -> Path:
     Returns:
         An absolute path; it need not exist.
     """
-    chosen = root or os.environ.get(SESSIONS_VARIABLE) or Path(".nb_agents", "sessions")
+    chosen = root or os.environ.get(SESSIONS_VARIABLE) or Path(DEFAULT_FOLDER, "sessions")
     return Path(chosen).expanduser().absolute()
 
 
@@ -224,7 +225,7 @@ def new_session(root: Path, now: datetime) -> Path:
     """
     name = f"session_{now:%Y%m%d_%H%M%S}"
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        _make_root(root)
         for number in range(1, 10_000):
             path = root / (name if number == 1 else f"{name}_{number}")
             try:
@@ -282,10 +283,19 @@ def named_session(root: Path, name: str) -> Path:
     except ValueError as exc:
         raise UserError(f"Session {exc}.") from None
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        _make_root(root)
+        path.mkdir(exist_ok=True)
     except OSError as exc:
         raise StorageError(str(root), exc.strerror or str(exc)) from None
     return path
+
+
+def _make_root(root: Path) -> None:
+    """Make a session root; ``.nb_agents`` keeps itself out of what git sees."""
+    root.mkdir(parents=True, exist_ok=True)
+    ignored = root.parent / ".gitignore"
+    if root.parent.name == DEFAULT_FOLDER and not ignored.exists():
+        ignored.write_text("*\n", encoding="utf-8")
 
 
 class Found(NamedTuple):

@@ -357,6 +357,12 @@ def test_what_was_in_hand_at_the_end_was_cut() -> None:
     assert told(view, "publish")[:2] == ("not finished", "cut")
 
 
+def test_a_stage_whose_gate_was_denied_says_so_and_by_whom_and_why() -> None:
+    denied = ev.ApprovalGiven(step="publish", approved=False, message="too dear", by="ann")
+    view = recipe(began("publish", "stage"), denied, over("cancelled"))
+    assert told(view, "publish") == ("denied", "cut", "denied by ann: too dear")
+
+
 def test_a_follow_up_text_says_in_how_many_steps_it_was_read() -> None:
     said = ev.Said(text="In French")
     view = recipe(*wrote("gather/draft", "x"), said)

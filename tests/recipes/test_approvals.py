@@ -123,7 +123,7 @@ def test_a_denial_stops_the_run_and_a_resume_asks_again(tmp_path: Path) -> None:
         run.wait(0)
     assert stopped.value.current_step == "plan"
     assert stopped.value.receipt.source == "approval"
-    assert stopped.value.receipt.reason == "the gate of 'plan' was denied: too dear"
+    assert stopped.value.receipt.reason == "the gate of 'plan' was denied by ann: too dear"
     assert not stopped.value.is_immediate
     assert ran(run) == ["plan/make"]
     assert str(preview("s", session_root=tmp_path / "sessions")) == (

@@ -12,6 +12,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
+from nb_agents.config.team import chosen_team
 from nb_agents.errors import (
     CancellationRequestedError,
     RecipeError,
@@ -283,9 +284,10 @@ def test_recipes_that_call_each_other_end_at_the_depth_with_the_way_there(tmp_pa
     there = "steps:\n- {id: there, type: recipe, recipe: %s.yaml}\n"
     write(tmp_path, there % "main", name="other")
     run = finish(begin(write(tmp_path, there % "other")))
-    way = "main → other → main → other → main → other"
-    with pytest.raises(RunFailed, match=f"deeper than 5: {way}"):
+    with pytest.raises(RunFailed) as caught:
         run.wait(0)
+    assert str(caught.value).count("Recipes call each other") == 1
+    assert "deeper than 5: main → other → main." in str(caught.value)
 
 
 def test_a_loop_over_ten_thousand_items_is_stopped_after_the_first_few(tmp_path: Path) -> None:
@@ -389,6 +391,38 @@ steps:
 def test_a_start_value_that_is_no_plain_data_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"'files' of the context can't be used: it is not plain"):
         begin(write(tmp_path, AGENT), context={"depth": 2, "files": [tmp_path]})
+
+
+def test_a_resume_finds_the_recipes_of_a_bundle_as_the_start_did(tmp_path: Path) -> None:
+    write(
+        tmp_path / "kit", "steps:\n- {id: b, type: bash, command: echo found, output: o}\n", "sub"
+    )
+    body = f"""
+steps:
+- {{id: first, type: bash, command: "{hold("a")}"}}
+- {{id: call, type: recipe, recipe: "@kit:sub.yaml", output: got}}
+"""
+    team = chosen_team(None, None, [f"kit={tmp_path / 'kit'}"])
+    options = RunOptions(session_root=tmp_path / "sessions")
+    run = nb_agents.start(recipe=write(tmp_path, body), config=team, options=options)
+    wait_held(run, "a")
+    run.stop()
+    let_go(run, "a")
+    finish(run)
+    assert finish(resume(run)).result == {"got": {"o": "found"}}
+
+
+def test_a_start_value_that_nothing_reads_is_told_of(tmp_path: Path) -> None:
+    body = """
+context: {kept: 1}
+rate_limiting: {max_concurrent_llm: "{{most}}"}
+steps:
+- {id: a, type: bash, command: "echo {{depth}}"}
+"""
+    given = {"depth": 1, "dept": 2, "kept": 3, "most": 4}
+    run = finish(begin(write(tmp_path, body), context=given))
+    told = "Nothing in the recipe reads 'dept', which was given. Did you mean 'depth'?"
+    assert [text for text in run.view.notices if "Nothing in" in text] == [told]
 
 
 def interrupted(root: Path) -> Run:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nb_agents.config.recipe import Recipe
-from nb_agents.config.team import TeamSpec
-from nb_agents.errors import ConfigError
+from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.recipes.check import Report, check, find_recipe
 from nb_agents.recipes.diagram import MAX_SHOWN
 
@@ -360,7 +360,50 @@ def test_a_required_variable_that_a_call_leaves_out_is_told(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["\0", "x" * 5000, "/", "..", ""])
 def test_an_odd_path_is_no_recipe(name: str, tmp_path: Path) -> None:
-    assert find_recipe(name, tmp_path / "a.yaml") is None
+    with pytest.raises(RecipeError, match="No recipe .* beside this one or in"):
+        find_recipe(name, tmp_path / "a.yaml", {})
+
+
+TEAM = {"agents": [{"id": "a", "backend": {"type": "demo"}}]}
+
+
+def in_bundle(folder: Path, path: str) -> str:
+    """What a check says of a step that calls a recipe of a bundle in ``folder``."""
+    team = TeamSpec.model_validate({**TEAM, "bundles": {"kit": str(folder)}})
+    text = f"{HEAD}steps:\n- {{id: a, type: recipe, recipe: '{path}'}}\n"
+    return "\n".join(str(each) for each in check(Recipe.from_text(text, "r.yaml"), team).faults)
+
+
+def test_a_recipe_of_a_bundle_is_found_in_its_directory(tmp_path: Path) -> None:
+    written(tmp_path, "deep/sub.yaml", "steps:\n- {id: b, agent: x, prompt: p}\n")
+    assert in_bundle(tmp_path, "@kit:deep/sub.yaml") == ""
+    assert in_bundle(tmp_path, "@kit:gone.yaml") == (
+        f"r.yaml:5:33: The bundle 'kit' has no file 'gone.yaml' in {tmp_path}."
+    )
+    assert in_bundle(tmp_path, "@kti:deep/sub.yaml") == (
+        "r.yaml:5:33: No bundle 'kti' is known. Did you mean 'kit'? Say where it is: "
+        "`bundles: {kti: DIR}` in the team's file, or --bundle kti=DIR."
+    )
+
+
+def test_the_bundles_of_a_team_file_are_beside_it_and_those_of_the_line_go_first(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "team.yaml"
+    file.write_text(json.dumps({**TEAM, "bundles": {"a": "x", "b": "/y"}}))
+    assert TeamSpec.from_file(file).bundles == {"a": str(tmp_path / "x"), "b": "/y"}
+    team = chosen_team(str(file), None, [f"b={tmp_path}"])
+    assert isinstance(team, TeamSpec)
+    assert team.bundles == {"a": str(tmp_path / "x"), "b": str(tmp_path)}
+    demo = chosen_team(None, None, ["c=/z"])
+    assert isinstance(demo, TeamSpec)
+    assert (demo.agents[0].backend.type, demo.bundles) == ("demo", {"c": "/z"})
+
+
+@pytest.mark.parametrize("said", ["kit", "=dir", "kit="])
+def test_a_bundle_that_is_written_in_another_way_is_refused(said: str) -> None:
+    with pytest.raises(ConfigError, match=f"--bundle {said} is not NAME=DIR"):
+        chosen_team(None, None, [said])
 
 
 # The plan ------------------------------------------------------------------------------------

@@ -236,6 +236,7 @@ def test_9_nothing_of_a_cut_command_lives_on(tmp_path: Path) -> None:
     let_go(run, "held")
     assert "main/late" not in files_of(run)
     assert status(tmp_path) is CANCELLED
+    assert run.view.steps["one"].status == "cut"
 
 
 def test_9_the_words_of_a_cut_agent_are_kept(tmp_path: Path) -> None:

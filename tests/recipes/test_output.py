@@ -32,12 +32,12 @@ The result:
         ("", "", ""),
         ('\n{"k": [1]}\n', {"k": [1]}, {"k": [1]}),
         ("[]", [], []),
-        # Only a search takes a scalar, and only one that is written as it was.
-        ('"quoted"', '"quoted"', "quoted"),
-        ("true", "true", True),
-        ("null", "null", None),
-        ("42", "42", 42),
-        ("0.5", "0.5", 0.5),
+        # A number counts as JSON where it is written as it was.
+        ('"quoted"', "quoted", "quoted"),
+        ("true", True, True),
+        ("null", None, None),
+        ("42", 42, 42),
+        ("0.5", 0.5, 0.5),
         ("1.10", "1.10", "1.10"),
         ("12e4567", "12e4567", "12e4567"),
         ("1e5", "1e5", "1e5"),
@@ -53,7 +53,11 @@ The result:
         ("```\n[1]\n```", "```\n[1]\n```", [1]),
         ("```json\n7\n```", "```json\n7\n```", 7),
         ("```json\n{broken\n```", "```json\n{broken\n```", "```json\n{broken\n```"),
-        ('```json\n{"a": 1}\n```\n```json\n{"a": 2}\n```', None, {"a": 2}),
+        (
+            '```\n{"a": 1}\n```\n```\n{"a": 2}\n```',
+            '```\n{"a": 1}\n```\n```\n{"a": 2}\n```',
+            {"a": 2},
+        ),
         ('{"code": "```\\nx\\n```"}', {"code": "```\nx\n```"}, {"code": "```\nx\n```"}),
         ('{"n": 1e999}', '{"n": 1e999}', '{"n": 1e999}'),
         ('{"n": NaN}', '{"n": NaN}', '{"n": NaN}'),
@@ -63,8 +67,15 @@ The result:
 def test_value(text: str, plain: Any, searched: Any) -> None:
     output = Output(text)
 
-    assert plain is None or (output.value, type(output.value)) == (plain, type(plain))
+    assert (output.value, type(output.value)) == (plain, type(plain))
     assert (output.found, type(output.found)) == (searched, type(searched))
+
+
+@pytest.mark.parametrize(
+    "text, value", [("  a \n", "  a "), ("a\n\n", "a\n"), ("a", "a"), (" 42 \n", 42), ("\n", "")]
+)
+def test_the_text_of_a_command_loses_its_last_newline_alone(text: str, value: Any) -> None:
+    assert Output(text, is_of_command=True).found == value
 
 
 def test_halves_of_characters_are_replaced() -> None:

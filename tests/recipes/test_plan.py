@@ -214,38 +214,15 @@ CONDITIONS = [
         asked=["b"],
     ),
     Row(
-        "a step that depends on a failed one is skipped, and so is what depends on that",
-        steps(
-            agent("a", "on_error: continue"),
-            agent("b", "depends_on: [a]"),
-            agent("c", "depends_on: b"),
-            agent("d"),
-        ),
+        "a step that depends on one whose failure is passed over runs",
+        steps(agent("a", "on_error: continue"), agent("b", "depends_on: [a]")),
         {"a": Fail()},
-        asked=["a", "d"],
-        skipped={
-            "b": "it depends on 'a', which failed",
-            "c": "it depends on 'b', which was skipped",
-        },
+        asked=["a", "b"],
     ),
     Row(
         "a step that depends on one whose condition was false runs",
         steps(agent("a", "condition: 'false'"), agent("b", "depends_on: [a]")),
         asked=["b"],
-    ),
-    Row(
-        "dependencies within an iteration are those of that iteration",
-        THREE
-        + steps(
-            group(
-                "l",
-                "foreach: '{{xs}}'",
-                agent("a", "on_error: continue"),
-                agent("b", "depends_on: [a]"),
-            )
-        ),
-        {"l[0]/a": Fail()},
-        asked=["l[0]/a", "l[1]/a", "l[1]/b", "l[2]/a", "l[2]/b"],
     ),
 ]
 
@@ -398,6 +375,15 @@ ERRORS = [
 
 FOREACH = [
     Row(
+        "a loop that its limit ends, and not its condition, still gives what it gave",
+        "context: {go: yes}\n"
+        + steps(
+            agent("a", "while_condition: '{{go}}', max_while_iterations: 2, collect: r"), agent("b")
+        ),
+        asked=["a[0]", "a[1]", "b"],
+        gives={"r": ["<a[0]>", "<a[1]>"]},
+    ),
+    Row(
         "foreach runs once for each item, in order, and collects",
         THREE + steps(agent("a", "foreach: '{{xs}}', as: x, collect: r", prompt="on {{x}}")),
         asked=[("a[0]", "on a"), ("a[1]", "on b"), ("a[2]", "on c")],
@@ -444,6 +430,13 @@ FOREACH = [
         THREE + steps(agent("a", "foreach: '{{map}}'")),
         fails="foreach needs a list, and {{map}} is a mapping.",
         at=("a",),
+    ),
+    Row(
+        "a text that has no list says what gives one",
+        steps(agent("a", "output: o"), agent("b", "foreach: '{{o}}'")),
+        {"a": "one, two"},
+        fails="{{o}} is text. A step with `parse_json: true` gives one.",
+        at=("b",),
     ),
     Row(
         "what a failed step gave is no list",
@@ -502,6 +495,44 @@ FOREACH = [
             *(("l[1]/i[0]", "i1"), ("l[1]/i[1]", "i2"), ("l[1]/o", "o2")),
             ("b", "mine"),
         ],
+    ),
+    Row(
+        "a loop variable may hide what the run sets, in nested steps too",
+        THREE
+        + stages(
+            (
+                "s",
+                "",
+                agent("a", "foreach: '{{xs}}', as: recipe", prompt="{{recipe}}")
+                + ","
+                + group("g", "foreach: '{{xs}}', as: step", agent("b", prompt="{{step}}"))
+                + ","
+                + agent("c", "foreach: '{{none}}', as: stage", prompt="{{stage}}")
+                + ","
+                + agent("d", prompt="{{recipe.name}} {{step.id}} {{step.stage}} {{stage.name}}"),
+            )
+        ),
+        asked=[
+            *(("s/a[0]", "a"), ("s/a[1]", "b"), ("s/a[2]", "c")),
+            *(("s/g[0]/b", "a"), ("s/g[1]/b", "b"), ("s/g[2]/b", "c")),
+            ("s/d", "r d s s"),
+        ],
+    ),
+    Row(
+        "an output may be called stage, and the steps after it still know theirs",
+        stages(
+            ("s", "", agent("a", "output: stage") + "," + agent("b", prompt="{{step.stage}}")),
+        ),
+        asked=["s/a", ("s/b", "s")],
+    ),
+    Row(
+        "break_when ends a loop over items after the one where it holds",
+        THREE
+        + steps(
+            agent("a", "foreach: '{{xs}}', output: o, collect: r, break_when: '{{item}} == b'")
+        ),
+        asked=["a[0]", "a[1]"],
+        gives={"r": ["<a[0]>", "<a[1]>"], "o": "<a[1]>"},
     ),
     Row(
         "the loop variable goes with a failed loop, too",
@@ -822,16 +853,16 @@ SELF = recipe(steps(agent("a"), call("s", "self.yaml")), "self")
 
 SUB_RECIPES = [
     Row(
-        "a recipe sees its own context with what the step gives, and gives what its steps set",
+        "a recipe sees its own context with what the step gives, and gives that and its outputs",
         "context: {secret: 1}\n"
         + steps(
             call("s", more="context: {who: '{{secret}}'}, output: o"), agent("b", prompt="{{o}}")
         ),
         asked=[
             *(("s/t", "hi 1"), "s/u"),
-            ("b", '{"said": "<s/t>", "more": "<s/u>"}'),
+            ("b", '{"greet": "hi", "said": "<s/t>", "more": "<s/u>"}'),
         ],
-        gives={"o": {"said": "<s/t>", "more": "<s/u>"}},
+        gives={"o": {"greet": "hi", "said": "<s/t>", "more": "<s/u>"}},
         calls={"sub.yaml": SUB},
     ),
     Row(
@@ -867,14 +898,16 @@ SUB_RECIPES = [
         "a recipe may be called in a loop",
         THREE + steps(call("s", more="foreach: '{{xs}}', context: {who: '{{item}}'}, collect: r")),
         asked=[f"s[{i}]/{step}" for i in range(3) for step in "tu"],
-        gives={"r": [{"said": f"<s[{i}]/t>", "more": f"<s[{i}]/u>"} for i in range(3)]},
+        gives={
+            "r": [{"greet": "hi", "said": f"<s[{i}]/t>", "more": f"<s[{i}]/u>"} for i in range(3)]
+        },
         calls={"sub.yaml": SUB},
     ),
     Row(
         "recipes may call each other as deep as max_depth says",
         "recursion: {max_depth: 3}\n" + steps(call("s", "self.yaml")),
         asked=["s/a", "s/s/a"],
-        fails="Recipes call each other deeper than 3: r → self → self → self.",
+        fails="Recipes call each other deeper than 3: r → self → self.",
         at=("s/s/s",),
         calls={"self.yaml": SELF},
     ),
@@ -884,6 +917,15 @@ SUB_RECIPES = [
         asked=["s/a"],
         fails="deeper than 2",
         calls={"self.yaml": SELF},
+    ),
+    Row(
+        "a parallel loop that would go beyond max_total_steps asks nobody",
+        "recursion: {max_total_steps: 3}\n"
+        + THREE
+        + steps(agent("a"), agent("b", "foreach: '{{xs}}', parallel: 2"), agent("c")),
+        asked=["a"],
+        fails="1 agent steps and 3 in parallel are more than the limit of 3 (max_total_steps).",
+        at=("b",),
     ),
     Row(
         "exactly max_total_steps agent steps run in the whole tree; commands don't count",
@@ -899,9 +941,9 @@ SUB_RECIPES = [
         "recursion: {max_total_steps: 5}\n"
         + THREE
         + steps(agent("a", "foreach: '{{xs}}'"), agent("b", "foreach: '{{xs}}', parallel: true")),
-        asked=["a[0]", "a[1]", "a[2]", "b[0]", "b[1]"],
-        fails="1 of 3 iterations failed: The limit of 5 agent steps is reached",
-        at=("b[2]",),
+        asked=["a[0]", "a[1]", "a[2]"],
+        fails="3 agent steps and 3 in parallel are more than the limit of 5 (max_total_steps).",
+        at=("b",),
     ),
     Row(
         "a retry is no further step",
@@ -1002,7 +1044,7 @@ def test_a_variable_that_no_program_can_be_given_is_named(value: str, error: str
     step = bash("b", "env: {BIG: '{{big}}'}, retry: {max_attempts: 3}")
     play = Play(recipe(steps(step)), context={"big": value}).run()
     assert isinstance(play.ended, Failed)
-    assert play.ended.error.startswith(error)
+    assert play.ended.error.startswith(f"/recipes/main.yaml:5:5: {error}")
     most = Play(recipe(steps(step)), context={"big": "x" * 131_067}).run()
     assert most.addresses == ["b"]
 
@@ -1327,3 +1369,53 @@ def _echoed(numbers: range) -> list[ev.Event]:
         found.append(ev.StepStarted(step=place, unit="bash"))
         found.append(ev.StepFinished(step=place, outcome="ok", output=f"{n}\n", exit_code=0))
     return found
+
+
+NOT_DEFINED = "{{nope}} is not defined."
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        steps(agent("a"), agent("b", prompt="see {{nope}}")),
+        steps(agent("a", "condition: '{{nope}}'")),
+        THREE + steps(agent("a", "foreach: '{{xs}}', parallel: 2", "{{nope}}")),
+        THREE + steps(group("l", "foreach: '{{xs}}'", agent("a", prompt="{{nope}}"))),
+        steps(bash("a", command="echo {{nope}}")),
+        stages(("s", "condition: '{{nope}}'", agent("a"))),
+    ],
+)
+def test_what_fails_by_the_recipes_own_text_is_told_with_its_place(body: str) -> None:
+    play = Play(recipe(body)).run()
+    before = play.text[: play.text.index("{{nope}}")]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    assert isinstance(play.ended, Failed)
+    assert NOT_DEFINED in play.ended.error
+    assert f"/recipes/main.yaml:{line}:{column}: " in play.ended.error
+
+
+def test_what_an_agent_or_a_command_fails_by_has_no_place_in_the_recipe() -> None:
+    assert Play(recipe(steps(agent("a"))), {"a": Fail("no luck")}).run().ended == Failed(
+        ("a",), "no luck"
+    )
+
+
+@pytest.mark.parametrize(
+    "loop, told",
+    [
+        (
+            "while_condition: '{{go}}', max_while_iterations: 2",
+            ["The loop a ended at its limit of 2 repetitions (max_while_iterations)."],
+        ),
+        (
+            "while_condition: 'true', break_when: 'not {{go}}', max_while_iterations: 3",
+            ["The loop a ended at its limit of 3 repetitions (max_while_iterations)."],
+        ),
+        ("while_condition: 'true', max_while_iterations: 3", []),
+        ("while_condition: '{{go}} and {{_loop_index}} < 2', max_while_iterations: 2", []),
+        ("while_condition: '{{go}}', break_when: '{{go}}', max_while_iterations: 1", []),
+    ],
+)
+def test_a_loop_that_its_limit_ends_is_told_of(loop: str, told: list[str]) -> None:
+    play = Play(recipe("context: {go: go on}\n" + steps(agent("a", loop), agent("b")))).run()
+    assert [e.text for e in play.journal if isinstance(e, ev.Noticed)] == told

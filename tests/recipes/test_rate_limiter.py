@@ -143,3 +143,21 @@ async def _turn(pace: RateLimiter) -> None:
     with StopScope(CancelToken("r")) as boundary:
         async with pace.turn(boundary):
             pass
+
+
+async def test_the_delay_counts_from_the_end_of_a_call() -> None:
+    pace = RateLimiter(RateLimiting(min_delay_ms=60_000), 0, {})
+    async with anyio.create_task_group() as group:
+        ended, is_in_turn = anyio.Event(), anyio.Event()
+
+        async def call() -> None:
+            with StopScope(CancelToken("r")) as boundary:
+                async with pace.turn(boundary):
+                    is_in_turn.set()
+                    await ended.wait()
+
+        group.start_soon(call)
+        await is_in_turn.wait()
+        at_begin = pace.next_at
+        ended.set()
+    assert pace.next_at > at_begin

@@ -97,7 +97,8 @@ def test_a_limit_is_a_number_or_a_template(written: str) -> None:
 def test_a_limit_that_is_no_number_fails_the_step() -> None:
     play = calling("timeout: '{{t}}'", context={"t": "soon"}).run()
 
-    assert play.ended == Failed(("s",), "'soon' is not a number of seconds above 0.")
+    said = "'soon' is not a number of seconds above 0."
+    assert play.ended == Failed(("s",), f"/recipes/main.yaml:6:3: {said}")
     assert play.addresses == []
 
 

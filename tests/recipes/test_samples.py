@@ -146,8 +146,8 @@ ALL = [
     ),
     Sample(
         "recover",
-        outputs="fetched extra_code extra called stored report",
-        says={"Got fetched, extra 5.": "reported"},
+        outputs="fetched extra_code extra called went_on stored report",
+        says={"Go on without it.": "gone on", "Got fetched, extra 5.": "reported"},
         gives={"fetched": "fetched", "called": None, "stored": None, "report": "reported"},
         demo={"extra_code": "5", "extra": ""},
     ),

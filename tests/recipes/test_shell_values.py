@@ -73,7 +73,7 @@ PLACES = {
     "double test": "[[ {{x}} == {{x}} && -n a{{x}} ]] && printf %s [{{x}}]",
     "regular expression": "[[ a{{x}} =~ ^a{{x}}$ ]] && printf %s [{{x}}]",
     "loop": 'for y in {{x}}; do printf %s "[$y]"; done',
-    "braces": "printf '[%s]' {{{x}},}{{empty}} | head -c -2",
+    "braces": "printf '[%s]' {{{x}},}'{{empty}}' | head -c -2",
     "group in a pipe": "{ if true; then printf %s [{{x}}]; fi; } | cat",
     "continued line": "printf %s \\\n  [{{x}}]",
     "argument of a shell's script": 'bash -c \'printf "[%s]" "$1"\' _ {{x}}',
@@ -118,6 +118,8 @@ HOSTILE = st.lists(
 
 def _expected(value: str) -> dict[str, bytes]:
     texts = dict.fromkeys(PLACES, f"[{value}]".encode())
+    if not value:  # is no word: a loop over it has no turn, and `set -u` no $1
+        texts |= dict.fromkeys(("loop", "beside a counter", "argument behind options"), b"")
     return texts | dict.fromkeys(SILENT, b"ok")
 
 
@@ -149,6 +151,35 @@ def test_every_place_gets_exactly_the_value_and_no_command_in_it_runs(value: str
         name: out for name, out in got.items() if out not in (wanted[name], wanted[name] + b"\n")
     }
     assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "command, words",
+    [
+        ("f {{e}} b", ["b"]),
+        ("f {{e}}{{e}} b", ["b"]),
+        ("f a{{e}} {{x}}", ["a", "two words"]),
+        ("f {{e}} {{x}}", ["two words"]),
+        ("{{e}} f b", ["b"]),
+        ('y=(a {{e}} b); f "${y[@]}"', ["a", "b"]),
+        ("for y in a {{e}} b; do f $y; done", ["a", "b"]),
+        ("f \"{{e}}\" '{{e}}'", ["", ""]),
+        ("f --o={{e}}", ["--o="]),
+        ('y={{e}}; f "$y"', [""]),
+        ("[ {{e}} = '' ] && [[ {{e}} == '' ]] && f b", ["b"]),
+    ],
+)
+def test_an_empty_value_without_quotes_is_no_argument(
+    command: str, words: list[str], tmp_path: Path
+) -> None:
+    script = render_command(command, {"e": "", "x": "two words"})
+    done = bash("f() { printf '[%s]' \"$@\"; }; " + script, tmp_path)
+    assert done.stdout.decode() == "".join(f"[{word}]" for word in words)
+
+
+def test_a_value_that_an_empty_one_makes_a_program_is_refused() -> None:
+    with pytest.raises(RecipeError, match="stands for the name of a program"):
+        render_command("{{e}} {{x}}", {"e": "", "x": "a b"})
 
 
 # Where bash works a text out.

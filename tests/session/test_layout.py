@@ -1,7 +1,9 @@
 """Names on disk: every session and turn has its own, and no two processes share one."""
 
 import os
+import subprocess
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +12,13 @@ import pytest
 
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session import layout
-from nb_agents.session.layout import TurnPaths, claim_turn, turns_of
+from nb_agents.session.layout import (
+    TurnPaths,
+    claim_turn,
+    named_session,
+    new_session,
+    turns_of,
+)
 from tests import processes
 
 LIST = """
@@ -299,3 +307,28 @@ def test_a_name_leads_to_nothing_beside_the_root(tmp_path: Path, name: str) -> N
     (tmp_path / "sessions").mkdir()
     with pytest.raises(UnknownSessionError):
         layout.find_session(tmp_path / "sessions", name)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda root: new_session(root, NOW), lambda root: named_session(root, "a")]
+)
+def test_the_default_folder_keeps_itself_out_of_gits_status(
+    make: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=20)
+    session = make(tmp_path / ".nb_agents" / "sessions")
+    (session / "file").touch()
+    status = ["git", "-C", str(tmp_path), "status", "--porcelain"]
+    assert subprocess.run(status, check=True, capture_output=True, timeout=20).stdout == b""
+
+
+def test_a_folder_that_somebody_chose_gets_no_gitignore_and_no_ones_is_replaced(
+    tmp_path: Path,
+) -> None:
+    named_session(tmp_path / "mine" / "sessions", "a")
+    assert not (tmp_path / "mine" / ".gitignore").exists()
+    ignored = tmp_path / ".nb_agents" / ".gitignore"
+    ignored.parent.mkdir()
+    ignored.write_text("*.log")
+    named_session(ignored.parent / "sessions", "a")
+    assert ignored.read_text() == "*.log"
