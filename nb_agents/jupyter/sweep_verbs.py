@@ -63,7 +63,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
         if getattr(args, option):
             flag = "--set" if option == "settings" else f"--{option.rstrip('_').split('_')[0]}"
             raise TaskError(f"{flag} is for one run, and --over starts many. Drop one of them.")
-    team = chosen_team(args.config, args.model)
+    team = chosen_team(args.config, args.model, args.bundles)
     sweep = map(
         names[args.over] if args.over in names else args.over,
         task,

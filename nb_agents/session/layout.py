@@ -69,6 +69,7 @@ __all__ = [
     "go_on_in",
     "is_real",
     "last_use",
+    "make_root",
     "named_session",
     "new_session",
     "session_root",
@@ -225,7 +226,7 @@ def new_session(root: Path, now: datetime) -> Path:
     """
     name = f"session_{now:%Y%m%d_%H%M%S}"
     try:
-        _make_root(root)
+        make_root(root)
         for number in range(1, 10_000):
             path = root / (name if number == 1 else f"{name}_{number}")
             try:
@@ -283,14 +284,14 @@ def named_session(root: Path, name: str) -> Path:
     except ValueError as exc:
         raise UserError(f"Session {exc}.") from None
     try:
-        _make_root(root)
+        make_root(root)
         path.mkdir(exist_ok=True)
     except OSError as exc:
         raise StorageError(str(root), exc.strerror or str(exc)) from None
     return path
 
 
-def _make_root(root: Path) -> None:
+def make_root(root: Path) -> None:
     """Make a session root; ``.nb_agents`` keeps itself out of what git sees."""
     root.mkdir(parents=True, exist_ok=True)
     ignored = root.parent / ".gitignore"

@@ -29,7 +29,7 @@ from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import SessionBusyError, SessionUnreadableError, StorageError
 from nb_agents.runs.registry import groups, stop
 from nb_agents.session.commands import send
-from nb_agents.session.layout import TurnPaths, turns_of
+from nb_agents.session.layout import TurnPaths, make_root, turns_of
 from nb_agents.session.views import read_json
 
 __all__ = [
@@ -98,7 +98,8 @@ class Manifest:
         self.path = path
         self._lock = owner_lock(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_root(path.parent)
+            path.mkdir(exist_ok=True)
             self._lock.acquire(timeout=PROBE_S * 2)
             (path / _ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
             self._file = (path / _ROWS).open("a+", encoding="utf-8", newline="\n")

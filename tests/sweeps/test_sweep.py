@@ -70,6 +70,12 @@ def test_every_row_is_answered_and_is_a_session_of_its_own(options: RunOptions) 
         assert f"Answer: what is {number}?" in metadata
 
 
+def test_a_sweep_in_the_default_folder_keeps_out_of_gits_sight(tmp_path: Path) -> None:
+    options = RunOptions(session_root=tmp_path / ".nb_agents" / "sessions")
+    nb_agents.map(rows(1), TASK, answering(), options=options).wait(WAIT_S)
+    assert (tmp_path / ".nb_agents" / ".gitignore").read_text() == "*\n"
+
+
 def test_no_more_rows_are_at_work_than_the_limit_says(options: RunOptions) -> None:
     team, gate, _ = held()
     sweep = nb_agents.map(rows(9), TASK, team, limit=3, options=options)
