@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import re
 import socket
 import threading
@@ -172,16 +173,15 @@ class _Desk:
         """Let a worker begin a run; waits until one has."""
         waiting = _Waiting(_new_ticket(root))
         self._waiting[waiting.key] = waiting
+        waiting.told.add_done_callback(lambda _: self._waiting.pop(waiting.key))
         try:
             told = self._wait(waiting, call)
+            if "error" in told:
+                raise UserError(told["error"])
         except BaseException:
             if not waiting.give_up():  # a worker begins it at this moment
                 waiting.told.add_done_callback(_stop_unwanted)
             raise
-        finally:
-            del self._waiting[waiting.key]
-        if "error" in told:
-            raise UserError(told["error"])
         # What works goes on when this process, and its client, is gone.
         fire_and_forget(waiting.future)
         if told["host"] != socket.gethostname():  # which has told of it in a list of its own
@@ -310,9 +310,16 @@ def begin_on(cluster: Cluster, what: str, arguments: Mapping[str, Any], root: Pa
         ClusterLostError: The cluster can't be reached, or not any more.
         StorageError: The session root can't be written.
     """
+    try:
+        call = cloudpickle.dumps((what, arguments))
+    except (TypeError, AttributeError, pickle.PicklingError) as exc:
+        raise UserError(
+            f"What the run is given can't be sent to a worker ({exc}). Without ship=True, tools "
+            "stay in this process."
+        ) from None
     desk = _desk(connect(cluster))
     try:
-        return desk.begin(cloudpickle.dumps((what, arguments)), root)
+        return desk.begin(call, root)
     except (OSError, RuntimeError, ClosedClientError) as exc:
         raise ClusterLostError(_address(desk.client), str(exc) or type(exc).__name__) from None
 

@@ -18,7 +18,7 @@ from nb_agents.options import Cluster, RunOptions
 from nb_agents.runs import cluster as cluster_module
 from nb_agents.runs.cluster import connect
 from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.registry import find_run
+from nb_agents.runs.registry import attach, find_run
 from nb_agents.runs.run import Run
 from tests import canaries
 from tests.dask_cluster import Dask, dask
@@ -143,6 +143,36 @@ def test_a_tool_is_called_back_here_or_sent_along(
     run = nb_agents.start("t", team_of(server), tools=[place], options=options)
     run.wait(WAIT_S)
     assert ("7: there" if ship else "7: here") in server.requests[1].prompt
+
+
+def test_a_tool_that_cannot_be_sent_is_refused_in_a_sentence(
+    two: Dask, root: Path, server: ModelServer
+) -> None:
+    lock = threading.Lock()
+
+    def locked() -> bool:
+        """Look."""
+        return lock.locked()
+
+    options = RunOptions(session_root=root, cluster=Cluster(two.client, ship=True))
+    with pytest.raises(UserError, match="can't be sent to a worker .* Without ship=True"):
+        nb_agents.start("t", team_of(server), tools=[locked], options=options)
+    assert not server.requests and not root.exists()
+
+
+def test_a_run_that_begins_while_who_asked_gives_up_is_stopped(
+    two: Dask, begin: Begin, server: ModelServer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script("m", Reply("words that come", hang_after=2))
+    monkeypatch.setattr(cluster_module, "MOVE_S", 0.001)
+    monkeypatch.setattr(cluster_module, "TELL_S", 0.001)
+    with pytest.raises(UserError, match="tells nothing of it"):
+        begin(two.client)
+    wait_until(lambda: [*root.glob("session_*/turn_1/events.jsonl")], WAIT_S)
+    [path] = root.glob("session_*/turn_1")
+    run = attach(path)
+    run.wait(WAIT_S, raise_on_stop=False)
+    assert run.view.stop and run.view.stop.reason == "nobody waits for it"
 
 
 def test_a_session_root_that_a_worker_does_not_see_is_told_before_anything_begins(
