@@ -155,10 +155,13 @@ def parse(text: str) -> Expression:
         return Expression(text, (), (), None)
     from lark.exceptions import UnexpectedInput
 
+    fault: ExpressionError | None = None
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as exc:
-        raise _unexpected(text, exc) from None
+        fault = _unexpected(text, exc)
+    if fault is not None:  # not from within: Dask pickles an error with what it came from
+        raise fault
     leaves = sorted(
         tree.find_pred(lambda node: node.data in _LEAVES),
         key=lambda leaf: _token(leaf).start_pos or 0,

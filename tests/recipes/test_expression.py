@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tblib import pickling_support
 
 from nb_agents.recipes.expression import (
     Comparison,
@@ -165,6 +166,7 @@ def test_a_condition_that_cannot_be_evaluated_names_the_value(
 
 
 def test_a_fault_survives_a_pickle() -> None:
+    pickling_support.install(ExpressionError)  # as Dask does with each error that it finds
     with pytest.raises(ExpressionError) as caught:
         parse("{{a}} ==")
     again = pickle.loads(pickle.dumps(caught.value))
