@@ -53,10 +53,12 @@ class Dask:
         return found
 
     def close(self) -> None:
-        self.client.close(timeout=1)
-        for process in (self._workers, self.scheduler):
-            process.kill()  # the workers end when their parent has
-            process.wait(WAIT_S)
+        try:
+            self.client.close(timeout=1)
+        finally:
+            for process in (self._workers, self.scheduler):
+                process.kill()  # the workers end when their parent has
+                process.wait(WAIT_S)
 
 
 @contextmanager
