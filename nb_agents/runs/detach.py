@@ -1,7 +1,8 @@
 """Starting a run in another process, which outlives the one that asks for it.
 
 That is one of its own, or a worker of a cluster (`nb_agents.runs.cluster`). What is to be done goes
-there through a pipe, keys with the environment: neither is ever on the disk or on a command line.
+there through a pipe or the cluster's connection, keys with the environment: neither is ever on the
+disk or on a command line.
 """
 
 from __future__ import annotations

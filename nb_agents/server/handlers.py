@@ -38,14 +38,14 @@ from nb_agents.server.feeds import Feed, Feeds, card_of
 from nb_agents.server.going_on import continue_session, resume_turn
 from nb_agents.server.openapi import BODIES, Continue, Rename, Start, document
 from nb_agents.server.places import DEFAULT_ROOT, Places, UnknownNameError
-from nb_agents.server.sweeps import is_sweep, sweeps_below, told_sweep
+from nb_agents.server.sweeps import told_sweep
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.manage import export_session, rename_session
 from nb_agents.session.removal import delete_session
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import stop_sweep
+from nb_agents.sweeps.manifest import is_sweep, stop_sweep, sweeps_below
 from nb_agents.view import RunView
 
 __all__ = ["routes"]

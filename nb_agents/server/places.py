@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from nb_agents.errors import SessionUnreadableError, UserError
 from nb_agents.runs.live_turns import LiveTurn, live_turns
-from nb_agents.server.sweeps import is_live_sweep, is_sweep, sweep_of
+from nb_agents.server.sweeps import is_live_sweep, sweep_of
 from nb_agents.session.layout import TurnPaths, session_root, turns_of
+from nb_agents.sweeps.manifest import is_sweep
 
 __all__ = ["DEFAULT_ROOT", "Live", "Places", "UnknownNameError", "shown_path"]
 

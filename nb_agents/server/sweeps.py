@@ -14,18 +14,10 @@ from nb_agents.jupyter import text
 from nb_agents.receipt import total_cost
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import read_results
+from nb_agents.sweeps.manifest import ABOUT, ROWS, is_sweep, read_results
 from nb_agents.view import RunView
 
-__all__ = ["is_live_sweep", "is_sweep", "sweep_of", "sweeps_below", "told_sweep"]
-
-_ABOUT = "sweep.json"
-_ROWS = "rows.jsonl"
-
-
-def is_sweep(path: Path) -> bool:
-    """Whether a directory is a sweep's."""
-    return os.path.isfile(path / _ABOUT)  # unlike Path's, it raises for no name, however long
+__all__ = ["is_live_sweep", "sweep_of", "told_sweep"]
 
 
 def is_live_sweep(path: Path) -> bool:
@@ -39,14 +31,6 @@ def sweep_of(turn: TurnPaths) -> Path | None:
     return path if is_sweep(path) else None
 
 
-def sweeps_below(root: Path) -> list[Path]:
-    """List the sweeps below a session root."""
-    try:
-        return sorted(path.parent for path in root.glob(f"*/{_ABOUT}"))
-    except OSError:
-        return []
-
-
 def told_sweep(name: str, path: Path, live: Sequence[RunView] = ()) -> dict[str, Any]:
     """Say how a sweep stands.
 
@@ -55,7 +39,7 @@ def told_sweep(name: str, path: Path, live: Sequence[RunView] = ()) -> dict[str,
         path: Its directory.
         live: Its rows at work.
     """
-    about, ended = read_json(path / _ABOUT), _ended(path)
+    about, ended = read_json(path / ABOUT), _ended(path)
     total = rows if isinstance(rows := about.get("rows"), int) else ended.done + ended.failed
     waiting = sum(bool(view.gates) for view in live)
     is_live = is_live_sweep(path)
@@ -97,7 +81,7 @@ class _Ended(NamedTuple):
 
 def _ended(path: Path) -> _Ended:
     try:
-        known = os.lstat(path / _ROWS)
+        known = os.lstat(path / ROWS)
     except OSError:
         return _Ended()
     is_file = stat.S_ISREG(known.st_mode)  # not a link, which may lead to a device

@@ -33,20 +33,24 @@ from nb_agents.session.layout import TurnPaths, make_root, turns_of
 from nb_agents.session.views import read_json
 
 __all__ = [
+    "ABOUT",
     "Manifest",
     "Outcome",
+    "ROWS",
     "Result",
     "has_died",
+    "is_sweep",
     "owner_lock",
     "read_results",
     "stop_sweep",
+    "sweeps_below",
     "sweeps_in",
 ]
 
 Outcome = Literal["completed", "failed", "cancelled"]
 
-_ABOUT = "sweep.json"
-_ROWS = "rows.jsonl"
+ABOUT = "sweep.json"
+ROWS = "rows.jsonl"
 _LOCK = "owner.lock"
 
 
@@ -101,8 +105,8 @@ class Manifest:
             make_root(path.parent)
             path.mkdir(exist_ok=True)
             self._lock.acquire(timeout=PROBE_S * 2)
-            (path / _ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
-            self._file = (path / _ROWS).open("a+", encoding="utf-8", newline="\n")
+            (path / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+            self._file = (path / ROWS).open("a+", encoding="utf-8", newline="\n")
             self.results = read_results(path)
             self._mend()
         except Timeout:
@@ -135,7 +139,7 @@ class Manifest:
         """End a line that a process died in the middle of."""
         size = self._file.seek(0, 2)
         if size:
-            with (self.path / _ROWS).open("rb") as file:
+            with (self.path / ROWS).open("rb") as file:
                 file.seek(-1, 2)
                 if file.read(1) != b"\n":
                     self._file.write("\n")
@@ -153,12 +157,20 @@ def read_results(path: Path) -> dict[str, Result]:
         path: The sweep's directory.
     """
     results: dict[str, Result] = {}
-    with suppress(OSError), (path / _ROWS).open("rb") as file:
+    with suppress(OSError), (path / ROWS).open("rb") as file:
         for line in file:
             with suppress(ValidationError):
                 result = _LINE.validate_json(line)
                 results[result.row] = result
     return results
+
+
+def sweeps_below(root: Path) -> list[Path]:
+    """List the sweeps below a session root, by name."""
+    try:
+        return sorted(path.parent for path in root.glob(f"*/{ABOUT}"))
+    except OSError:
+        return []
 
 
 def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
@@ -170,11 +182,9 @@ def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
     Returns:
         For each its directory, what it is, and whether a process works on it.
     """
-    try:
-        found = sorted(path.parent for path in root.glob(f"*/{_ABOUT}"))
-    except OSError:
-        return []
-    return [(path, read_json(path / _ABOUT), is_held(owner_lock(path))) for path in found]
+    return [
+        (path, read_json(path / ABOUT), is_held(owner_lock(path))) for path in sweeps_below(root)
+    ]
 
 
 def has_died(path: Path, results: Mapping[str, Result]) -> bool:
@@ -192,6 +202,11 @@ def has_died(path: Path, results: Mapping[str, Result]) -> bool:
     except OSError as exc:
         raise SessionUnreadableError(str(path), exc.strerror or str(exc)) from None
     return any(turns_of(path / row) for row in names - results.keys())
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a directory is a sweep's."""
+    return os.path.isfile(path / ABOUT)  # unlike Path's, it raises for no name, however long
 
 
 def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> bool:
@@ -212,7 +227,7 @@ def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> b
     if any(group.name == path.name for group in groups()):
         stop(path.name, now, source, reason)
         return True
-    if not os.path.isfile(path / _ABOUT) or not is_held(owner_lock(path)):
+    if not is_sweep(path) or not is_held(owner_lock(path)):
         return False
     level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
     send(TurnPaths(path), StopRequest(level, source, reason))
