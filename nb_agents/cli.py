@@ -24,17 +24,18 @@ from rich.text import Text
 
 from nb_agents.cancel import StopResult
 from nb_agents.chat import STOPPING, Chat
-from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.config.team import chosen_team
 from nb_agents.errors import RunCancelled, RunFailed, UnknownRunError, UserError
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text
-from nb_agents.models.providers import report_on
 from nb_agents.options import RunOptions
 from nb_agents.receipt import total_cost
+from nb_agents.runs.file_report import check_file
 from nb_agents.runs.registry import find_known, runs, start
 from nb_agents.runs.resume import preview, resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
+from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import follow
 from nb_agents.session.layout import LISTED, find_session, session_root, sessions_in
@@ -78,6 +79,7 @@ SomeRun = Annotated[
 Root = Annotated[Path | None, typer.Option("--session-root", help="Where sessions are.")]
 Config = Annotated[str | None, typer.Option("--config", "-c", help="Team file.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="openai:gpt-5-mini")]
+Bundles = Annotated[list[str] | None, typer.Option("--bundle", help="NAME=DIR")]
 Session = Annotated[
     str | None,
     typer.Option("--session", "-s", help="Its id.", autocompletion=_known_sessions),
@@ -112,7 +114,7 @@ def run_(
     model: Model = None,
     recipe: Annotated[str | None, typer.Option("--recipe", "-r", help="Recipe file.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE")] = None,
-    bundles: Annotated[list[str] | None, typer.Option("--bundle", help="NAME=DIR")] = None,
+    bundles: Bundles = None,
     session: Session = None,
     continue_: Continue = False,
     from_turn: Annotated[int | None, typer.Option("--from", help="With --continue.")] = None,
@@ -331,19 +333,18 @@ _verb("continue", lambda run, _: _go_on(run), "It goes on.", False)
 
 @app.command("check")
 def check(
-    file: Annotated[str, typer.Argument(help="Team file or recipe.")], config: Config = None
+    file: Annotated[str, typer.Argument(help="Team file or recipe.")],
+    config: Config = None,
+    bundles: Bundles = None,
+    connects: Annotated[
+        bool, typer.Option("--connect", help="Load custom tools and start MCP servers, to try.")
+    ] = False,
 ) -> None:
     """Say what would become of a team file or a recipe, without running it."""
-    from nb_agents.config.recipe import is_recipe
-
-    if is_recipe(file):
-        from nb_agents.jupyter.recipe_verbs import check_recipe
-
-        check_recipe(file, TeamSpec.from_file(config) if config else None)
-        return
-    report = report_on(TeamSpec.from_file(file))
-    _table(("agent", "type", "model", "key"), report.agents, False, "")
-    _say("\n".join([*report.lines, report.verdict]))
+    told = check_file(file, config, bundles or [], connects=connects)
+    if told.agents:
+        _table(AgentReport._fields, told.agents, False, "")
+    _say("\n".join(told.lines))
 
 
 @app.command("export")

@@ -56,6 +56,7 @@ RECIPE_FILE = FileKind("recipe", "`name:`, `description:`, `version:` and `steps
 _NAME = re.compile(r"[\w-]*[^\W_][\w-]*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)", re.ASCII)
 _DECLARED_TYPES = {"string", "integer", "number", "boolean", "array", "object"}
+_TOP_KEY = re.compile(r"^(\w+):", re.MULTILINE)
 _DECLARING_KEYS = {"type", "required", "default", "description"}
 
 
@@ -276,9 +277,16 @@ def _warnings(spec: type[Spec], document: Document) -> Iterator[Finding]:
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
-    """Tell a recipe from a team file: it has steps or stages. A file that can't be read is none."""
+    """Tell a recipe from a team file: it has steps or stages, or a description and no agents.
+
+    Of a file that can't be read the lines count that begin with such a key.
+    """
     try:
-        data = parse_document(read_source(path, RECIPE_FILE), str(path), RECIPE_FILE).data
+        source = read_source(path, RECIPE_FILE)
     except ConfigError:
         return False
-    return "steps" in data or "stages" in data
+    try:
+        keys = set(parse_document(source, str(path), RECIPE_FILE).data)
+    except ConfigError:
+        keys = set(_TOP_KEY.findall(source))
+    return bool(keys & {"steps", "stages"}) or ("description" in keys and "agents" not in keys)

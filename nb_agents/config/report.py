@@ -6,13 +6,14 @@ and ``%agents check`` both ask here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from nb_agents.config.backends import why_unsupported
-from nb_agents.config.faults import foreign_keys
+from nb_agents.config.faults import ForeignKey, foreign_keys
+from nb_agents.config.massgen_keys import Sort
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.orchestrator import OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
@@ -140,14 +141,39 @@ class Unsupported(NamedTuple):
     why: str
 
 
-def ignored(team: BaseModel) -> Iterator[str]:
-    """Give every key of a team that is harmless to ignore, as a dotted path without positions."""
-    return (found.name for found in foreign_keys(team) if found.sort == "harmless")
+def ignored(team: BaseModel, gone: Collection[str] = ()) -> Iterator[str]:
+    """Give every key of a team that is harmless to ignore, as a dotted path without positions.
+
+    What is switched off is not to be had here either, and so is as the file wants it.
+
+    Args:
+        team: The team.
+        gone: Ids of agents that can't run here: nothing of theirs is heeded.
+    """
+    found = _of_agents(team, "harmless", gone)
+    return (each.name for each in found if not _is_off(each.value))
 
 
-def unknown(team: BaseModel) -> Iterator[str]:
-    """Give every key of a team of which nothing is known, as a dotted path without positions."""
-    return (found.name for found in foreign_keys(team) if found.sort == "unknown")
+def unknown(team: BaseModel, gone: Collection[str] = ()) -> Iterator[str]:
+    """Give every key of a team of which nothing is known, as a dotted path without positions.
+
+    Args:
+        team: The team.
+        gone: See `ignored`.
+    """
+    return (found.name for found in _of_agents(team, "unknown", gone))
+
+
+def _of_agents(team: BaseModel, sort: Sort, gone: Collection[str]) -> Iterator[ForeignKey]:
+    for found in foreign_keys(team):
+        is_agents = found.path[0] in ("agents", "callable_agents")
+        if found.sort == sort and not (is_agents and found.path[1] in gone):
+            yield found
+
+
+def _is_off(value: Any) -> bool:
+    """Whether a feature is switched off: ``enable_x: false``, or ``x: {enabled: false}``."""
+    return (value.get("enabled") if isinstance(value, dict) else value) is False
 
 
 def foreign_values(orchestrator: OrchestratorSpec) -> Iterator[str]:

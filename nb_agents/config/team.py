@@ -203,13 +203,13 @@ class TeamSpec(Spec):
         A key is a dotted path; a value of MassGen's that stands for another here is the path, the
         value and the one that is used.
         """
-        keys = report.ignored(self)
+        keys = report.ignored(self, self._gone)
         return tuple(dict.fromkeys([*keys, *report.foreign_values(self.orchestrator)]))
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """The keys of which nothing is known, as dotted paths, each once."""
-        return tuple(dict.fromkeys(report.unknown(self)))
+        return tuple(dict.fromkeys(report.unknown(self, self._gone)))
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -230,6 +230,10 @@ class TeamSpec(Spec):
         return tuple(report.unsupported((a.id, a.backend.type) for a in self.everyone))
 
     @property
+    def _gone(self) -> set[str]:
+        return {each.agent for each in self.unsupported}
+
+    @property
     def context_paths(self) -> tuple[Path, ...]:
         """The context paths, absolute.
 
@@ -238,6 +242,17 @@ class TeamSpec(Spec):
         """
         given = enumerate(self.orchestrator.context_paths)
         return tuple(self._existing(c.path, number) for number, c in given)
+
+    @property
+    def missing_paths(self) -> tuple[ConfigError, ...]:
+        """What is wrong with each context path that does not exist."""
+        faults = []
+        for number, given in enumerate(self.orchestrator.context_paths):
+            try:
+                self._existing(given.path, number)
+            except ConfigError as exc:
+                faults.append(exc)
+        return tuple(faults)
 
     @property
     def writable_paths(self) -> tuple[WritableSpec, ...]:
@@ -260,7 +275,7 @@ class TeamSpec(Spec):
         Raises:
             ConfigError: None can.
         """
-        gone = {each.agent for each in self.unsupported}
+        gone = self._gone
         if self.agents and not gone:
             return self
         rest = self.without(gone)

@@ -32,9 +32,11 @@ from nb_agents.jupyter.panel import show_turn
 from nb_agents.jupyter.recipe_verbs import context_of
 from nb_agents.jupyter.sweep_verbs import sweep_options, work_over
 from nb_agents.jupyter.verbs import (
+    bundle_option,
     cluster_option,
     options_of,
     options_option,
+    set_option,
     tell_of_dead_turns,
     tools_option,
 )
@@ -94,22 +96,8 @@ class AgentsMagics(Magics):
         "--config", "-c", "--agents-config", metavar="F", help="team file (MassGen's YAML or JSON)"
     )
     @argument("--recipe", "-r", metavar="F", help="recipe to work through; see above")
-    @argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a value that the recipe starts with",
-    )
-    @argument(
-        "--bundle",
-        dest="bundles",
-        action="append",
-        default=[],
-        metavar="NAME=DIR",
-        help="where the recipes of a bundle are, which steps name as @NAME:path",
-    )
+    @set_option
+    @bundle_option
     @tools_option
     @argument("--model", "-m", metavar="T:M", help="one agent of this model: openai:gpt-5-mini")
     @argument(
@@ -179,6 +167,7 @@ class AgentsMagics(Magics):
                [--tools F,G]                     offers a detached run its functions again
         %agents log [RUN | SESSION[/TURN]]       what happened, line by line
         %agents check FILE [--config F]          what would become of a team file or a recipe
+               [--bundle N=DIR] [--connect]      tries its custom tools and MCP servers, too
         %agents resume [SESSION] [--preview]     go on with the incomplete turn; also [--wait]
                [--config F] [--recipe F] [--tools F,G] [--options NAME] [--orchestrator-timeout S]
                [--detach] [--cluster ADDRESS | local:N]

@@ -9,14 +9,12 @@ from typing import Any
 
 import yaml
 
-from nb_agents.config.faults import Finding
-from nb_agents.config.team import TeamSpec
 from nb_agents.errors import TaskError, UserError
 from nb_agents.jupyter.ipython import argument, arguments, display
 from nb_agents.jupyter.rows import asked_for
 from nb_agents.runs import registry
 
-__all__ = ["RECIPE_VERBS", "WITH_MESSAGE", "check_recipe", "context_of"]
+__all__ = ["RECIPE_VERBS", "WITH_MESSAGE", "context_of"]
 
 _NAME = re.compile(r"(\\?)(\{\{\s*([A-Za-z_]\w*)\s*\}\})")
 
@@ -182,34 +180,6 @@ def plan(ip: Any, args: Any) -> None:
     drawn = f"```mermaid\n{mermaid(recipe)}\n```"
     text = "\n".join(check(recipe).plan)
     display({"text/markdown": drawn, "text/plain": text})
-
-
-def check_recipe(file: str, team: TeamSpec | None) -> None:
-    """Show what a recipe would do and what is wrong with it, without running it.
-
-    Args:
-        file: The recipe's file.
-        team: Whose agents would work; None leaves their names unchecked.
-    """
-    from nb_agents.config.recipe import Recipe
-    from nb_agents.recipes.check import check
-
-    recipe = Recipe.from_file(file)
-    report = check(recipe, team)
-    lines = [
-        f"{file}: {recipe.name} {recipe.version}",
-        *report.plan,
-        *(_said("Fault", finding) for finding in report.faults),
-        *(_said("Note", finding) for finding in (*recipe.warnings, *report.warnings)),
-        "It can't run." if report.faults else "It can run.",
-    ]
-    _say("\n".join(dict.fromkeys(lines)))
-
-
-def _said(kind: str, finding: Finding) -> str:
-    parts = (finding.file, finding.line, finding.column)
-    place = ":".join(str(part) for part in parts if part is not None)
-    return f"{kind} {place}: {finding.what}"
 
 
 def _say(text: str) -> None:

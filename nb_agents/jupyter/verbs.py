@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents.cancel import StopResult
-from nb_agents.config.team import TeamSpec
 from nb_agents.disk.entry import in_words
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
 from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
-from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, check_recipe
+from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE
 from nb_agents.jupyter.sweep_verbs import SWEEP_HEADS, dead_sweeps, sweep_rows
 from nb_agents.jupyter.waiting import question, stay
-from nb_agents.models.providers import report_on
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
+from nb_agents.runs.file_report import check_file
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
+from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import PastTurn, load_session, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (
@@ -43,23 +43,40 @@ from nb_agents.session.manage import export_session, rename_session
 from nb_agents.session.removal import delete_session
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
-from nb_agents.tools.run_tools import announcements
 from nb_agents.unicode import without_controls
 
 __all__ = [
     "VERBS",
     "WITH_MESSAGE",
+    "bundle_option",
     "cluster_option",
     "follow",
     "options_of",
     "options_option",
     "root_option",
+    "set_option",
     "tell_of_dead_turns",
     "tools_option",
 ]
 
 logger = logging.getLogger("nb_agents")
 
+set_option = argument(
+    "--set",
+    dest="settings",
+    action="append",
+    default=[],
+    metavar="NAME=VALUE",
+    help="a value that the recipe starts with",
+)
+bundle_option = argument(
+    "--bundle",
+    dest="bundles",
+    action="append",
+    default=[],
+    metavar="NAME=DIR",
+    help="where the recipes of a bundle are, which steps name as @NAME:path",
+)
 tools_option = argument(
     "--tools", metavar="F,G", help="functions of the notebook that the agents may call"
 )
@@ -349,22 +366,16 @@ def show(ip: Any, args: Any) -> None:
 @arguments("agents check")
 @argument("file", metavar="FILE", help="team file (MassGen's YAML or JSON), or recipe")
 @argument("--config", "-c", "--agents-config", metavar="F", help="for a recipe: its team file")
+@bundle_option
+@argument(
+    "--connect", action="store_true", help="load custom tools and start MCP servers, to try them"
+)
 def check(ip: Any, args: Any) -> None:
     """Show what would become of a team file or a recipe, without running it."""
-    from nb_agents.config.recipe import is_recipe
-
-    if is_recipe(args.file):
-        check_recipe(args.file, TeamSpec.from_file(args.config) if args.config else None)
-        return
-    team = TeamSpec.from_file(args.file)
-    report = report_on(team)
-    gone = {each.agent for each in team.unsupported}
-    able = [(a.id, a.backend) for a in team.everyone if a.id not in gone]
-    tools = announcements(able, has_protected_paths=team.orchestrator.protects_paths)
-    if report.agents:
-        show_table(("agent", "type", "model", "key"), report.agents, "")
-    said = "\n".join([*report.lines, *tools, report.verdict])
-    display({"text/plain": f"{args.file}\n{said}"})
+    told = check_file(args.file, args.config, args.bundles, connects=args.connect)
+    if told.agents:
+        show_table(AgentReport._fields, told.agents, "")
+    _say("\n".join(told.lines))
 
 
 @arguments("agents log")

@@ -7,7 +7,7 @@ colon will do), the first pattern of `recipe_agents` that fits, the team's first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,9 +17,11 @@ from nb_agents import events as ev
 from nb_agents.agents.decisions import Offer, Verdict
 from nb_agents.agents.prompts import follow_up
 from nb_agents.agents.replay import OpenRound
-from nb_agents.config.backends import BackendSpec
+from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
+from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import Step
 from nb_agents.config.recipe_step import ProviderPreference
+from nb_agents.config.recipe_values import is_template
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
@@ -31,10 +33,20 @@ from nb_agents.tools.workspace import Workspace
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
-__all__ = ["StepContext", "Worker", "goes_on", "opening", "resolve_agent", "toolbox"]
+__all__ = [
+    "StepContext",
+    "Worker",
+    "goes_on",
+    "opening",
+    "resolve_agent",
+    "toolbox",
+    "unknown_names",
+]
 
 _TYPES = {"anthropic": "claude", "google": "gemini", "azure": "azure_openai"}
 """Backend types of the providers that recipes call by another name."""
+
+_DEFAULT = ", the default agent"
 
 _SYSTEM = """You do one step of a workflow. Your last message, as plain text, is the step's result:
 the next steps get it as it is, so write the result alone, without asking back. You have a workspace
@@ -86,6 +98,28 @@ def resolve_agent(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], b
     return Worker(agent, why)
 
 
+def unknown_names(step: Step, team: TeamSpec) -> Iterator[str]:
+    """Say which agent and which providers a step names that nothing here is called.
+
+    Args:
+        step: The step.
+        team: The agents that there are.
+    """
+    agent, why = _by_name(step.agent, team)
+    if why.endswith(_DEFAULT) and step.agent and not is_template(step.agent):
+        hint = _hint(step.agent, [each.id for each in team.agents])
+        yield f"the agent {step.agent!r}, which the team does not have: {agent.id} does it.{hint}"
+    for name in dict.fromkeys(wish.provider for wish in _wishes(step)):
+        if name and not is_template(name) and name not in {*_TYPES, *BACKEND_TYPES}:
+            hint = _hint(name, [*_TYPES, *BACKEND_TYPES])
+            yield f"the provider {name!r}, which is not known here.{hint}"
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known)
+    return f" Did you mean {near!r}?" if near else ""
+
+
 def _by_name(name: str, team: TeamSpec) -> tuple[AgentSpec, str]:
     agents = {agent.id: agent for agent in team.agents}
     for known in (name, name.rpartition(":")[2]):
@@ -94,7 +128,7 @@ def _by_name(name: str, team: TeamSpec) -> tuple[AgentSpec, str]:
     for pattern, target in team.recipe_agents.items():
         if fnmatchcase(name, pattern):
             return agents[target], f"{target}, by {pattern!r}"
-    return team.agents[0], f"{team.agents[0].id}, the default agent"
+    return team.agents[0], f"{team.agents[0].id}{_DEFAULT}"
 
 
 def _wishes(step: Step) -> tuple[ProviderPreference, ...]:

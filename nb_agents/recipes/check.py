@@ -21,7 +21,7 @@ from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
-from nb_agents.recipes.agents import resolve_agent
+from nb_agents.recipes.agents import resolve_agent, unknown_names
 from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse
 from nb_agents.recipes.fault_places import placed
@@ -218,6 +218,8 @@ class _Checker:
         """Say who of the team would do a step, or ""."""
         if self.team is None or step.kind != "agent":
             return ""
+        for what in unknown_names(step, self.team):
+            self.warnings.append(recipe.finding(f"Step {step.id!r} names {what}", *path))
         try:
             worker = resolve_agent(step, self.team, lambda a: not why_unsupported(a.backend.type))
         except RecipeError as exc:

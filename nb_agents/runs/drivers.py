@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nb_agents.recipes.executor import Executor
 
-__all__ = ["Driver", "Job", "driver_for", "subagents_for", "tools_for"]
+__all__ = ["Driver", "Job", "driver_for", "subagents_for", "tools_for", "uninherited"]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def tools_for(job: Job) -> RunTools:
         spec.paths.path.parent,
         spec.paths.tools,
         spec.context,
-        _uninherited(spec.team),
+        uninherited(spec.team),
         spec.mask,
         spec.writable,
         spec.team.orchestrator.protects_paths,
@@ -190,7 +190,7 @@ async def _executor(
     progress = resumed.progress if resumed and resumed.progress else fold([started])
     return Executor(
         fold([loaded], progress),
-        Models(spec.team, make, is_usable, open_tools, spec.paths.tools, _uninherited(spec.team)),
+        Models(spec.team, make, is_usable, open_tools, spec.paths.tools, uninherited(spec.team)),
         spec.paths.live_workspaces / spec.recipe.name,
         spec.context,
         job.token,
@@ -213,7 +213,7 @@ def _maker(job: Job, client: httpx2.AsyncClient) -> Callable[[AgentSpec], Backen
     return make
 
 
-def _uninherited(team: TeamSpec) -> list[str]:
+def uninherited(team: TeamSpec) -> list[str]:
     """Give the values that no process of an agent or a command inherits."""
     own = [a.backend.api_key.get_secret_value() for a in team.everyone if a.backend.api_key]
     variables = {name for row in BACKEND_TYPES.values() for name in row.variables}

@@ -40,6 +40,7 @@ __all__ = [
     "given_to",
     "given_values",
     "keep_recipe",
+    "missing_values",
     "past",
     "plan_resume",
     "read_recipe",
@@ -104,13 +105,21 @@ def read_recipe(
         errors = [ConfigError(f.what, file=f.file, line=f.line, column=f.column) for f in faults]
         errors[0].others = tuple(errors[1:])
         raise errors[0]
-    if missing := [name for name in read.required if name not in given]:
-        named = ", ".join(missing)
-        raise RecipeError(
-            f"The recipe {read.name!r} needs {named}: give it as --set {missing[0]}=VALUE, in the "
-            f"cell as `{missing[0]}: VALUE`, or as context={{{missing[0]!r}: …}}."
-        )
+    if missing := missing_values(read, given):
+        raise RecipeError(missing)
     return read
+
+
+def missing_values(recipe: Recipe, given: Mapping[str, Any]) -> str:
+    """Say which values a recipe needs and is not given, or ""."""
+    missing = [name for name in recipe.required if name not in given]
+    if not missing:
+        return ""
+    return (
+        f"The recipe {recipe.name!r} needs {', '.join(missing)}: give it as "
+        f"--set {missing[0]}=VALUE, in the cell as `{missing[0]}: VALUE`, or as "
+        f"context={{{missing[0]!r}: …}}."
+    )
 
 
 def unread(recipe: Recipe, given: Mapping[str, Any]) -> tuple[str, ...]:

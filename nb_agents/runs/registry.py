@@ -38,6 +38,7 @@ from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.loop import at_shutdown
 from nb_agents.runs.resume import attach, resume
 from nb_agents.runs.run import Run
+from nb_agents.runs.team_report import skipped
 from nb_agents.runs.turn_spec import (
     TurnSpec,
     checked_functions,
@@ -56,7 +57,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Group",
+    "READ_ONLY_IN_A_RECIPE",
     "attach",
+    "demo_team",
     "find_known",
     "find_run",
     "groups",
@@ -338,8 +341,7 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
     gone = spec.unsupported
     if not gone:
         return spec, ()
-    named = ", ".join(f"{each.agent} ({each.type})" for each in gone)
-    return spec.without_unsupported(), (f"Skipped, not supported here: {named}",)
+    return spec.without_unsupported(), (f"Skipped, not supported here: {skipped(gone)}",)
 
 
 def team_for(
@@ -356,7 +358,7 @@ def team_for(
         ConfigError: The team can't be used.
         MissingKeyError: A provider's key is not set.
     """
-    spec, notices = _demo_team() if config is None else _own_team(config)
+    spec, notices = (demo_team(), (DEMO_NOTICE,)) if config is None else _own_team(config)
     if options.skip_unsupported:
         spec, skipped = _skipping(spec)
         notices += skipped
@@ -365,9 +367,10 @@ def team_for(
     return spec, notices
 
 
-def _demo_team() -> tuple[TeamSpec, tuple[str, ...]]:
+def demo_team() -> TeamSpec:
+    """Make the team of those who name none."""
     agents = [{"id": name, "backend": {"type": "demo"}} for name in ("ada", "ben", "cleo")]
-    return TeamSpec.model_validate({"agents": agents}), (DEMO_NOTICE,)
+    return TeamSpec.model_validate({"agents": agents})
 
 
 def _own_team(config: str | os.PathLike[str] | TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:

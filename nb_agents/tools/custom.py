@@ -37,7 +37,7 @@ from nb_agents.errors import UserError
 from nb_agents.tools.base import Tool, ToolContext
 from nb_agents.tools.functions import function_tool, result_text
 
-__all__ = ["CustomTools", "PREFIX"]
+__all__ = ["CustomTools", "PREFIX", "without_file"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -79,7 +79,7 @@ class CustomTools:
                 if tool.name in made:
                     raise UserError("there is another of that name.")
             except UserError as exc:
-                self._notice(f"Custom tool {wanted.name!r} of {context.agent} is left out: {exc}")
+                self._notice(_left_out(context.agent, wanted, exc))
             else:
                 made[tool.name] = tool
         return list(made.values())
@@ -106,6 +106,27 @@ class CustomTools:
         if isinstance(found, UserError):
             raise found
         return found
+
+
+def without_file(
+    agent: str, specs: Sequence[CustomToolSpec], takes: Callable[..., bool] = takes_all
+) -> Iterator[str]:
+    """Say which tools an agent does not get as their files are not there; runs none.
+
+    Args:
+        agent: Its id.
+        specs: What its configuration gives it.
+        takes: See `CustomTools.tools`.
+    """
+    for path, wanted in _wanted(specs, takes):
+        try:
+            _existing(path)
+        except UserError as exc:
+            yield _left_out(agent, wanted, exc)
+
+
+def _left_out(agent: str, wanted: CustomFunction, why: UserError) -> str:
+    return f"Custom tool {wanted.name!r} of {agent} is left out: {why}"
 
 
 def _wanted(

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -34,7 +34,13 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from mcp_types import Tool as ServerTool
 
-__all__ = ["MAX_DESCRIPTION_CHARS", "MAX_SCHEMA_CHARS", "McpServers", "tool_name"]
+__all__ = [
+    "MAX_DESCRIPTION_CHARS",
+    "MAX_SCHEMA_CHARS",
+    "McpServers",
+    "tool_name",
+    "without_variables",
+]
 
 Takes = Callable[..., bool]
 
@@ -113,9 +119,9 @@ class McpServers:
 
     def _server(self, spec: McpServerSpec, context: ToolContext) -> Server | None:
         try:
-            endpoint = _endpoint(spec, context)
+            endpoint = _endpoint(spec, context.workspace)
         except ValueError as exc:
-            self._note(f"MCP server {spec.name!r} can't be started: {exc}")
+            self._note(_not_started(spec, exc))
             return None
         # Variables may be others by now than when the run began.
         context.mask.add(secrets_of_server(spec))
@@ -144,6 +150,24 @@ class McpServers:
         if text not in self._told:
             self._told.add(text)
             self._tell(text)
+
+
+def without_variables(specs: Iterable[McpServerSpec], workspace: Path) -> Iterator[str]:
+    """Say which servers can't be started as a variable of theirs is not set; starts none.
+
+    Args:
+        specs: The servers.
+        workspace: What ``${cwd}`` stands for.
+    """
+    for spec in specs:
+        try:
+            _endpoint(spec, workspace)
+        except ValueError as exc:
+            yield _not_started(spec, exc)
+
+
+def _not_started(spec: McpServerSpec, why: ValueError) -> str:
+    return f"MCP server {spec.name!r} can't be started: {why}"
 
 
 def tool_name(server: str, tool: str) -> str:
@@ -184,7 +208,7 @@ def _as_tool(name: str, listed: ServerTool, server: Server, timeout_s: float | N
     return Tool.from_definition(definition, call)
 
 
-def _endpoint(spec: McpServerSpec, context: ToolContext) -> Endpoint:
+def _endpoint(spec: McpServerSpec, workspace: Path) -> Endpoint:
     """Expand a server's spec.
 
     Raises:
@@ -192,7 +216,7 @@ def _endpoint(spec: McpServerSpec, context: ToolContext) -> Endpoint:
     """
 
     def full(text: str) -> str:
-        text = expand(text.replace("${cwd}", str(context.workspace)))
+        text = expand(text.replace("${cwd}", str(workspace)))
         if name := unset_variable(text):
             raise ValueError(f"{name} is not set. Set it in the environment before starting.")
         return text

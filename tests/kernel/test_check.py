@@ -30,8 +30,8 @@ def test_check_shows_the_report_and_runs_nothing(notebook: Notebook) -> None:
     for part in (
         f"{notebook.team}\nTimeouts: turn 90 s",
         "Ignored here: agents.backend.cwd",
-        "Not supported: coder (claude_code)",
-        "Set in the environment first: OPENAI_API_KEY.",
+        "'coder' has backend type 'claude_code', which is not supported. It drives",
+        "Agent 'ada' uses 'openai', which needs a key, and OPENAI_API_KEY is not set.",
     ):
         assert part in report
     assert notebook.kernel.eval(NO_RUNS) == before

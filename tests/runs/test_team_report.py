@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nb_agents import TeamSpec
-from nb_agents.models.providers import AgentReport, TeamReport, report_on
+from nb_agents.runs.team_report import AgentReport, TeamReport, report_on
 
 SECRET = "sk-very-secret-0123456789"
 
@@ -46,10 +46,10 @@ def test_a_key_is_told_by_where_it_is_never_by_what_it_is(monkeypatch: pytest.Mo
 
 def test_missing_variables_are_told_once_each() -> None:
     found = report(agent("ada", "openai"), agent("ben", "openai"), agent("cleo", "groq"))
-    assert found.verdict.split("\n") == [
-        "Can't start.",
-        "Set in the environment first: OPENAI_API_KEY, GROQ_API_KEY.",
-    ]
+    verdict, ada, cleo = found.verdict.split("\n")
+    assert verdict == "Can't start."
+    assert ada.startswith("Agent 'ada' uses 'openai'") and "OPENAI_API_KEY is not set" in ada
+    assert cleo.startswith("Agent 'cleo' uses 'groq'") and "GROQ_API_KEY is not set" in cleo
 
 
 def test_an_agent_without_model_and_a_path_that_is_missing_are_told() -> None:
@@ -74,16 +74,25 @@ def test_what_is_ignored_is_told_in_one_line() -> None:
     assert found.lines[1:] == ("Ignored here: ui, agents.backend.cwd",)
 
 
+def test_what_is_switched_off_and_what_agents_that_can_not_run_have_is_not_told() -> None:
+    off = {"enable_nlip": False, "multimodal_config": {"enabled": False}, "cwd": "w"}
+    found = report(agent("ada", "vllm", **off), agent("ben", "codex", group_config={}, colour=1))
+    assert found.lines[1:] == ("Ignored here: agents.backend.cwd",)
+
+
 def test_an_agent_that_can_not_run_here_is_told_with_the_reason() -> None:
     found = report(agent("ada", "vllm"), agent("coder", "codex"))
     assert keys(found)["coder"] == ""
-    assert found.lines[-1].startswith("Not supported: coder (codex). It drives the Codex program")
-    assert found.verdict == "Can start with --skip-unsupported."
+    can, why = found.verdict.split("\n")
+    assert can == "Can start with --skip-unsupported, without coder (codex)."
+    assert why.startswith("Agent 'coder' has backend type 'codex', which is not supported. It ")
 
 
 def test_a_team_of_none_but_such_agents_can_not_start() -> None:
     found = report(agent("coder", "codex"))
-    assert found.verdict == "Can't start. None of its agents can run here: coder (codex)."
+    verdict, why, none = found.verdict.split("\n")
+    assert verdict == "Can't start." and "'coder' has backend type 'codex'" in why
+    assert none == "None of its agents can run here: coder (codex)."
 
 
 def test_those_that_are_only_called_are_judged_like_the_others() -> None:
@@ -92,4 +101,4 @@ def test_those_that_are_only_called_are_judged_like_the_others() -> None:
     assert keys(found)["helper"] == "OPENAI_API_KEY is not set"
     assert "OPENAI_API_KEY" in found.verdict
     found = report(agent("ada", "vllm"), callable_agents=[agent("helper", "codex")])
-    assert found.verdict == "Can start with --skip-unsupported."
+    assert found.verdict.startswith("Can start with --skip-unsupported, without helper (codex).")

@@ -1,0 +1,91 @@
+"""What would become of a team file or a recipe: all that a start would say, without the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nb_agents.config.faults import Finding
+from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.errors import TaskError
+from nb_agents.runs.registry import READ_ONLY_IN_A_RECIPE, demo_team
+from nb_agents.runs.team_report import CAN_START, AgentReport, report_on
+
+if TYPE_CHECKING:
+    from nb_agents.config.recipe import Recipe
+
+__all__ = ["FileReport", "check_file"]
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """A file, in words.
+
+    Attributes:
+        agents: Those of the team, where there is one.
+        lines: What a person should know, and last whether it can start.
+    """
+
+    agents: tuple[AgentReport, ...]
+    lines: tuple[str, ...]
+
+
+def check_file(
+    file: str, config: str | None = None, bundles: Sequence[str] = (), *, connects: bool = False
+) -> FileReport:
+    """Say what would become of a file, without running it.
+
+    Args:
+        file: A team file, or a recipe.
+        config: For a recipe: its team file.
+        bundles: For a recipe: directories of bundles, each as ``NAME=DIR``.
+        connects: Whether custom tools are loaded and MCP servers started, to try them.
+
+    Returns:
+        The report.
+
+    Raises:
+        ConfigError: A file can't be read.
+        TaskError: A bundle is given, and no recipe.
+    """
+    from nb_agents.config.recipe import Recipe, is_recipe
+
+    if is_recipe(file):
+        return _of_recipe(Recipe.from_file(file), file, config, bundles, connects)
+    if bundles:
+        raise TaskError("--bundle says where a recipe's bundles are: it goes with a recipe.")
+    found = report_on(TeamSpec.from_file(file), connects=connects)
+    return FileReport(found.agents, (file, *found.lines, found.verdict))
+
+
+def _of_recipe(
+    recipe: Recipe, file: str, config: str | None, bundles: Sequence[str], connects: bool
+) -> FileReport:
+    from nb_agents.recipes.check import check
+    from nb_agents.runs.recipes import missing_values
+
+    chosen = chosen_team(config, None, bundles) or demo_team()
+    team = chosen if isinstance(chosen, TeamSpec) else TeamSpec.from_file(chosen)
+    told, found = report_on(team, connects=connects), check(recipe, team)
+    lines = [
+        f"{file}: {recipe.name} {recipe.version}",
+        *found.plan,
+        *(_said("Fault", finding) for finding in found.faults),
+        *(_said("Note", finding) for finding in (*recipe.warnings, *found.warnings)),
+    ]
+    if config:
+        lines += [f"Its team {config}:", *told.lines, *_read_only(team), told.verdict]
+    missing = missing_values(recipe, {})
+    lines += ["It can't run." if found.faults or told.verdict != CAN_START else "It can run."]
+    lines += [missing] if missing else []
+    return FileReport(told.agents if config else (), tuple(dict.fromkeys(lines)))
+
+
+def _read_only(team: TeamSpec) -> Iterator[str]:
+    if team.orchestrator.writes_context_paths:
+        yield READ_ONLY_IN_A_RECIPE
+
+
+def _said(kind: str, finding: Finding) -> str:
+    return f"{kind} {finding}"

@@ -1,0 +1,192 @@
+"""What a team file would come to, in words, without a run: what ``%agents check`` says of it.
+
+Each reason for which a start refuses, and each thing that it tells, is told here in its own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from nb_agents.config.team import AgentSpec, TeamSpec, Unsupported
+from nb_agents.errors import ConfigError, MissingKeyError, UserError
+from nb_agents.models.providers import find_key, refusals
+from nb_agents.runs.drivers import uninherited
+from nb_agents.runs.loop import submit
+from nb_agents.runs.turn_spec import mask_for
+from nb_agents.tools.custom import without_file
+from nb_agents.tools.mcp import without_variables
+from nb_agents.tools.policy import Answer
+from nb_agents.tools.run_tools import RunTools, ToolPlaces, announcements
+
+__all__ = ["AgentReport", "CAN_START", "TeamReport", "report_on", "skipped"]
+
+CAN_START = "Can start."
+
+
+class AgentReport(NamedTuple):
+    """An agent, in words.
+
+    Attributes:
+        agent: Its id.
+        type: Its backend type.
+        model: Its model, or "".
+        key: Where its key comes from, or which variable is missing; "" when it can't run here.
+    """
+
+    agent: str
+    type: str
+    model: str
+    key: str
+
+
+@dataclass(frozen=True)
+class TeamReport:
+    """A team, in words.
+
+    Attributes:
+        agents: Its agents.
+        lines: Timeouts, context paths, what is ignored, what its agents do not get; each once.
+        verdict: Whether it can start, and if not, why.
+    """
+
+    agents: tuple[AgentReport, ...]
+    lines: tuple[str, ...]
+    verdict: str
+
+
+def report_on(team: TeamSpec, *, connects: bool = False) -> TeamReport:
+    """Judge a team as starting it would, and start nothing of it.
+
+    Takes a moment, as it looks at the machine; with ``connects`` as long as its servers do.
+
+    Args:
+        team: The team.
+        connects: Whether to load the files of its custom tools and to start its MCP servers, and
+            to end them again.
+
+    Returns:
+        The report; never holds a key.
+    """
+    gone = {each.agent for each in team.unsupported}
+    agents = tuple(_agent(agent, agent.id not in gone) for agent in team.everyone)
+    able = [agent for agent in team.everyone if agent.id not in gone]
+    lines = [_timeouts(team), *_context_paths(team), *team.notices, *_tools(team, able, connects)]
+    return TeamReport(agents, tuple(dict.fromkeys(lines)), _verdict(team))
+
+
+def skipped(gone: Sequence[Unsupported]) -> str:
+    """Name agents that can't run here."""
+    return ", ".join(f"{each.agent} ({each.type})" for each in gone)
+
+
+def _agent(agent: AgentSpec, is_supported: bool) -> AgentReport:
+    key = _key(agent) if is_supported else ""
+    return AgentReport(agent.id, agent.backend.type, agent.backend.model, key)
+
+
+def _key(agent: AgentSpec) -> str:
+    try:
+        return find_key(agent).where
+    except MissingKeyError as exc:
+        return f"{exc.variable} is not set"
+
+
+def _timeouts(team: TeamSpec) -> str:
+    limits = team.timeout_settings
+    first, later = limits.initial_round_timeout_seconds, limits.subsequent_round_timeout_seconds
+    return (
+        f"Timeouts: turn {limits.orchestrator_timeout_seconds:g} s ({limits.on_timeout}), "
+        f"first round {_seconds(first)}, later rounds {_seconds(later)}, "
+        f"grace {limits.round_timeout_grace_seconds:g} s"
+    )
+
+
+def _seconds(limit: float | None) -> str:
+    return "no limit" if limit is None else f"{limit:g} s"
+
+
+def _context_paths(team: TeamSpec) -> list[str]:
+    given = team.orchestrator
+    paths = [each.path for each in given.context_paths]
+    writable = [each.path for each in given.context_paths if each.permission == "write"]
+    lines = [f"Context paths: {', '.join(paths)}"] if paths else []
+    if given.writes_context_paths:
+        lines.append(f"Written by the agent that presents: {', '.join(writable)}")
+    return lines
+
+
+def _tools(team: TeamSpec, able: Sequence[AgentSpec], connects: bool) -> list[str]:
+    """Say what agents do not get to work with, as far as it is known before it is tried."""
+    protects = team.orchestrator.protects_paths
+    lines = [*announcements([(a.id, a.backend) for a in able], has_protected_paths=protects)]
+    if connects:
+        return [*lines, *_tried(team, able)]
+    for agent in able:
+        keys = agent.backend
+        lines += without_file(agent.id, keys.custom_tools, keys.takes)
+        lines += without_variables((s for s in keys.mcp_servers if not s.fault), Path.cwd())
+    untried = dict.fromkeys(_untried(able))
+    return [*lines, *([f"Not tried, as --connect does: {', '.join(untried)}."] if untried else [])]
+
+
+def _untried(able: Sequence[AgentSpec]) -> Iterator[str]:
+    for agent in able:
+        yield from (f"the custom tools of {t.path!r}" for t in agent.backend.custom_tools if t.path)
+        yield from (f"MCP server {s.name!r}" for s in agent.backend.mcp_servers if not s.fault)
+
+
+def _tried(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
+    """Start what agents would work with, and end it; give what a run would have told."""
+    trying = submit(_try, team, able)
+    try:
+        told = trying.result()
+    except BaseException:
+        trying.cancel()
+        raise
+    mask = mask_for(team)
+    return [mask.text(line) for line in told]
+
+
+async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
+    told: list[str] = []
+
+    async def nobody(agent: str, tool: str, about: str, stops: bool) -> Answer:
+        raise UserError("A check calls no tool.")
+
+    with TemporaryDirectory(prefix="nb_agents-check-") as name:
+        folder = Path(name)
+        places = ToolPlaces(folder, folder / "kept", (), uninherited(team), mask_for(team))
+        async with RunTools(places, (), told.append, nobody, lambda: None) as tools:
+            for agent in able:
+                space = folder / agent.id
+                space.mkdir()
+                await tools.open(agent.id, space, agent.backend)
+    return told
+
+
+def _verdict(team: TeamSpec) -> str:
+    """Say whether it starts; if not, each reason as a start would say it."""
+    reasons = _reasons(team)
+    if not reasons:
+        return CAN_START
+    if not team.unsupported:
+        return "\n".join(["Can't start.", *reasons])
+    try:
+        others = _reasons(team.without_unsupported())
+    except ConfigError as exc:
+        others = [str(exc)]
+    head = f"Can start with --skip-unsupported, without {skipped(team.unsupported)}."
+    return "\n".join(dict.fromkeys(["Can't start." if others else head, *reasons, *others]))
+
+
+def _reasons(team: TeamSpec) -> list[str]:
+    """Give the reasons; of agents that lack the same variable the first stands for all."""
+    found: dict[str, str] = {}
+    for exc in (*refusals(team), *team.missing_paths):
+        said = str(exc)
+        found.setdefault(exc.variable if isinstance(exc, MissingKeyError) else said, said)
+    return list(found.values())
