@@ -80,6 +80,7 @@ Root = Annotated[Path | None, typer.Option("--session-root", help="Where session
 Config = Annotated[str | None, typer.Option("--config", "-c", help="Team file.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="openai:gpt-5-mini")]
 Bundles = Annotated[list[str] | None, typer.Option("--bundle", help="NAME=DIR")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE")]
 Session = Annotated[
     str | None,
     typer.Option("--session", "-s", help="Its id.", autocompletion=_known_sessions),
@@ -113,7 +114,7 @@ def run_(
     config: Config = None,
     model: Model = None,
     recipe: Annotated[str | None, typer.Option("--recipe", "-r", help="Recipe file.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE")] = None,
+    settings: Settings = None,
     bundles: Bundles = None,
     session: Session = None,
     continue_: Continue = False,
@@ -182,6 +183,7 @@ def resume_(
     session: SomeSession = "",
     config: Config = None,
     recipe: Annotated[str | None, typer.Option("--recipe", "-r", help="A changed recipe.")] = None,
+    settings: Settings = None,
     timeout: Timeout = None,
     root: Root = None,
     is_preview: Annotated[bool, typer.Option("--preview", help="Only say what would run.")] = False,
@@ -190,11 +192,16 @@ def resume_(
     as_json: Json = False,
 ) -> None:
     """Go on with an incomplete turn: nothing that finished runs again."""
+    from nb_agents.jupyter.recipe_verbs import context_of  # brings IPython along
+
+    context = context_of("", settings or [], {})
     if is_preview:
-        _say(str(preview(session, config, recipe=recipe, session_root=root)))
+        told = preview(session, config, recipe=recipe, context=context, session_root=root)
+        _say(str(told))
         return
     options = RunOptions(session_root=root, timeout=timeout, detach=detach or None, cluster=cluster)
-    _leave(resume(session, config, recipe=recipe, options=options), as_json)
+    run = resume(session, config, recipe=recipe, context=context, options=options)
+    _leave(run, as_json)
 
 
 @app.command("demo")

@@ -17,7 +17,7 @@ from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
 from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
-from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE
+from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, context_of
 from nb_agents.jupyter.sweep_verbs import SWEEP_HEADS, dead_sweeps, sweep_rows
 from nb_agents.jupyter.waiting import question, stay
 from nb_agents.options import RunOptions
@@ -455,6 +455,7 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
     "--orchestrator-timeout", dest="timeout", type=float, metavar="S", help="seconds, counted anew"
 )
 @argument("--recipe", "-r", metavar="F", help="a changed recipe, in the place of the turn's own")
+@set_option
 @tools_option
 @options_option
 @argument("--preview", action="store_true", help="only say what would run again")
@@ -467,15 +468,19 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
 def resume(ip: Any, args: Any) -> None:
     """Go on with an incomplete turn: same task, nothing that finished runs again."""
     options = options_of(args, ip.user_ns)
+    context = context_of("", args.settings, {})
     if args.preview:
         root = options.session_root
-        told = preview(args.session, args.config, recipe=args.recipe, session_root=root)
+        told = preview(
+            args.session, args.config, recipe=args.recipe, context=context, session_root=root
+        )
         display({"text/plain": str(told)})
         return
     run = resume_turn(
         args.session,
         args.config,
         recipe=args.recipe,
+        context=context,
         tools=find_functions(args.tools, ip.user_ns) if args.tools else (),
         options=options,
     )

@@ -101,6 +101,8 @@ def resolve_agent(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], b
 def unknown_names(step: Step, team: TeamSpec) -> Iterator[str]:
     """Say which agent and which providers a step names that nothing here is called.
 
+    Recipes name agents that few have: those are told that look like a slip.
+
     Args:
         step: The step.
         team: The agents that there are.
@@ -108,7 +110,9 @@ def unknown_names(step: Step, team: TeamSpec) -> Iterator[str]:
     agent, why = _by_name(step.agent, team)
     if why.endswith(_DEFAULT) and step.agent and not is_template(step.agent):
         hint = _hint(step.agent, [each.id for each in team.agents])
-        yield f"the agent {step.agent!r}, which the team does not have: {agent.id} does it.{hint}"
+        if hint:
+            what = f"the agent {step.agent!r}, which the team does not have"
+            yield f"{what}: {agent.id} does it.{hint}"
     for name in dict.fromkeys(wish.provider for wish in _wishes(step)):
         if name and not is_template(name) and name not in {*_TYPES, *BACKEND_TYPES}:
             hint = _hint(name, [*_TYPES, *BACKEND_TYPES])

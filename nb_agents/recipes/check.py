@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nb_agents.config.backends import why_unsupported
 from nb_agents.config.faults import Finding, nearest
@@ -25,6 +26,7 @@ from nb_agents.recipes.agents import resolve_agent, unknown_names
 from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse
 from nb_agents.recipes.fault_places import placed
+from nb_agents.recipes.output import value_of
 from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import variables
 
@@ -48,6 +50,7 @@ _IN_LOOP = [
 
 # What looks like a template of ours or of Jinja; ``\{{`` and GitHub's ``${{`` are meant as such.
 _BRACES = re.compile(r"(?<![\\$])\{\{\s*[#/\w][^{}\n]*\}\}|\{%[^\n]*?%\}")
+_ALONE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _UNDERSTOOD = re.compile(
     r"\{\{\s*\w+(\.\w+)*(\s*\|\s*raw)?\s*\}\}|\{\{#if\s.+\}\}|\{\{else\}\}|\{\{/if\}\}"
 )
@@ -135,6 +138,13 @@ def _file(folder: Path, written: str) -> Path | None:
         return None
 
 
+class _Caller(NamedTuple):
+    """A recipe on the way to another, and whether it is called whatever comes."""
+
+    file: Path
+    is_certain: bool
+
+
 @dataclass
 class _Checker:
     """Walks a recipe and those that it calls, and keeps what it finds."""
@@ -145,30 +155,41 @@ class _Checker:
     outline: Outline = field(default_factory=Outline)
     seen: set[Path] = field(default_factory=set)
     settled: dict[str, Any] = field(default_factory=dict)
+    is_certain: bool = True
+    """Whether the step at hand is done whatever comes, and its failure ends the recipe."""
 
-    def recipe(self, recipe: Recipe, given: set[str], callers: tuple[Path, ...]) -> None:
+    def recipe(self, recipe: Recipe, given: set[str], callers: tuple[_Caller, ...]) -> None:
         """Check a recipe.
 
         Args:
             recipe: The recipe.
             given: Variables that its caller gives.
-            callers: The files on the way to it.
+            callers: The recipes on the way to it.
         """
         self.warnings += recipe.warnings
         self.outline.recipe(recipe)
         path = recipe.path.resolve() if recipe.path else None
         if path:
             self.seen.add(path)
-            callers = (*callers, path)
+            callers = (*callers, _Caller(path, self.is_certain))
         known = {*recipe.context, *recipe.required, *given}
-        outer, self.settled = self.settled, _settled(recipe, given)
+        outer, self.settled = (self.settled, self.is_certain), _settled(recipe, given)
+        self.is_certain = True
         with self.outline.inside():
             for placed in recipe.placed_stages:
-                self._stage(recipe, placed, known, callers)
-        self.settled = outer
+                with self._only_if(bool(placed.stage.condition)):
+                    self._stage(recipe, placed, known, callers)
+        self.settled, self.is_certain = outer
+
+    @contextmanager
+    def _only_if(self, has_condition: bool) -> Iterator[None]:
+        outer = self.is_certain
+        self.is_certain = outer and not has_condition
+        yield
+        self.is_certain = outer
 
     def _stage(
-        self, recipe: Recipe, placed: PlacedStage, known: set[str], callers: tuple[Path, ...]
+        self, recipe: Recipe, placed: PlacedStage, known: set[str], callers: tuple[_Caller, ...]
     ) -> None:
         stage, path = placed
         who = f"Stage {stage.name!r}"
@@ -196,13 +217,15 @@ class _Checker:
         step: Step,
         path: Keys,
         known: set[str],
-        callers: tuple[Path, ...],
+        callers: tuple[_Caller, ...],
     ) -> None:
         self.outline.step(step, self._worker(recipe, step, path))
         self._uses(recipe, step, path, known, _BEFORE_LOOP)
+        self._loops(recipe, step, path)
         inner = {*known, step.as_} if step.foreach else known
         self._uses(recipe, step, path, inner, _IN_LOOP)
-        with self.outline.inside():
+        may_pass = step.condition or step.foreach or step.while_condition
+        with self.outline.inside(), self._only_if(bool(may_pass) or step.on_error != "fail"):
             for number, each in enumerate(step.steps):
                 self._step(recipe, each, (*path, "steps", number), inner, callers)
             if step.kind == "recipe":
@@ -227,7 +250,18 @@ class _Checker:
             return ""
         return f"{worker.agent.id} ({worker.why})"
 
-    def _call(self, recipe: Recipe, step: Step, path: Keys, callers: tuple[Path, ...]) -> None:
+    def _loops(self, recipe: Recipe, step: Step, path: Keys) -> None:
+        """Check that a loop has a list, as far as that is known before."""
+        name = _ALONE.fullmatch(step.foreach.strip())
+        if name and name[1] in self.settled and not _is_list(self.settled[name[1]]):
+            what = (
+                f"Step {step.id!r} needs a list for `foreach`, and {name[1]!r} of the recipe's "
+                "`context` is none. Write `[a, b]`, or let a step give one, with "
+                "`parse_json: true`."
+            )
+            self.warnings.append(recipe.finding(what, *path, "foreach"))
+
+    def _call(self, recipe: Recipe, step: Step, path: Keys, callers: tuple[_Caller, ...]) -> None:
         """Check the recipe that a step calls, once, when its name is no template."""
         if is_template(step.recipe):
             return
@@ -236,15 +270,19 @@ class _Checker:
         except RecipeError as exc:
             self.faults.append(recipe.finding(str(exc), *path, "recipe"))
             return
-        if found in callers:
-            what = f"Step {step.id!r} calls a recipe that called it; only a condition or "
-            what += "`recursion` ends that."
-            self.warnings.append(recipe.finding(what, *path, "recipe"))
+        way = [caller.file for caller in callers]
+        if found in way:
+            circle = callers[way.index(found) + 1 :]
+            is_endless = self.is_certain and all(caller.is_certain for caller in circle)
+            what = f"Step {step.id!r} calls a recipe that called it; only a condition "
+            what += "ends that: give it one." if is_endless else "or `recursion` ends that."
+            findings = self.faults if is_endless else self.warnings
+            findings.append(recipe.finding(what, *path, "recipe"))
         elif found not in self.seen:
             self._called(recipe, step, path, found, callers)
 
     def _called(
-        self, recipe: Recipe, step: Step, path: Keys, file: Path, callers: tuple[Path, ...]
+        self, recipe: Recipe, step: Step, path: Keys, file: Path, callers: tuple[_Caller, ...]
     ) -> None:
         self.seen.add(file)
         try:
@@ -317,6 +355,10 @@ class _Checker:
                 hint = f" Did you mean {{{{{near}}}}}?" if near and near not in name else ""
                 what = f"{who} uses {{{{{name}}}}}, which nothing sets before it.{hint}"
                 self.warnings.append(placed(recipe, what, path, name))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value_of(value) if isinstance(value, str) else value, list)
 
 
 def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:

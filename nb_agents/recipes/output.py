@@ -40,6 +40,7 @@ __all__ = [
     "Wanted",
     "final_text",
     "names_read",
+    "names_read_by",
     "value_of",
     "wanted",
 ]
@@ -148,6 +149,11 @@ def names_read(recipe: Recipe) -> set[str]:
     return {read.path[0] for read in reads}
 
 
+def names_read_by(step: Step) -> set[str]:
+    """Name the variables that a step reads, and what stands below it."""
+    return {read.path[0] for read in _Reader().step(step)}
+
+
 class _Same:
     """A recipe as a key. It is frozen; two that are equal may as well be two."""
 
@@ -212,6 +218,9 @@ class _Reader:
         for read in reads:
             yield read
             yield from self._behind(read, set())
+
+    def step(self, step: Step) -> Iterator[Read]:
+        return self._step(step, {})
 
     def _behind(self, read: Read, seen: set[str]) -> Iterator[Read]:
         """Give what a read of a carried variable reads in truth."""

@@ -109,6 +109,8 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
     match event:
         case ev.TurnStarted(resumes=0):
             return replace(progress, context=event.context, session=event.session, started=event.at)
+        case ev.TurnStarted(context=context):  # a resume may bring further values
+            return replace(progress, context={**progress.context, **context})
         case ev.RecipeLoaded(step=step, path=path, text=text):
             return replace(progress, recipes=grown(progress.recipes, step, _recipe(text, path)))
         case ev.StepStarted(step=step, unit=kind):

@@ -23,7 +23,7 @@ from nb_agents.errors import ConfigError, RecipeError, UserError
 from nb_agents.masking import Mask
 from nb_agents.recipes.agents import goes_on
 from nb_agents.recipes.check import check
-from nb_agents.recipes.output import names_read
+from nb_agents.recipes.output import names_read, names_read_by
 from nb_agents.recipes.plan import fatal, plan
 from nb_agents.recipes.progress import Progress, Unit, apply, forget
 from nb_agents.recipes.tasks import (
@@ -42,6 +42,7 @@ __all__ = [
     "keep_recipe",
     "missing_values",
     "past",
+    "plain_values",
     "plan_resume",
     "read_recipe",
     "resume_preview",
@@ -139,6 +140,15 @@ def given_values(context: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: One is no plain data.
     """
+    return {**plain_values(context), "_project": str(Path.cwd())}
+
+
+def plain_values(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Give values as the journal keeps them.
+
+    Raises:
+        RecipeError: One is no plain data.
+    """
     plain: dict[str, Any] = {}
     for name, value in context.items():
         try:
@@ -146,7 +156,7 @@ def given_values(context: Mapping[str, Any]) -> dict[str, Any]:
         except ValidationError as exc:
             why = exc.errors()[0]["msg"].removeprefix("Value error, ")
             raise RecipeError(f"{name!r} of the context can't be used: {why}.") from None
-    return {**plain, "_project": str(Path.cwd())}
+    return plain
 
 
 def title(recipe: Recipe) -> str:
@@ -190,12 +200,15 @@ class RecipeResume(NamedTuple):
     notices: tuple[str, ...]
 
 
-def plan_resume(events: Sequence[ev.Event], changed: Recipe | None) -> RecipeResume:
+def plan_resume(
+    events: Sequence[ev.Event], changed: Recipe | None, given: Mapping[str, Any]
+) -> RecipeResume:
     """Find where a stopped recipe goes on.
 
     Args:
         events: Of its turns.
         changed: Takes the place of the recipe that the turn has kept, or None.
+        given: Values that it goes on with besides those that it was started with, or instead.
 
     Returns:
         Where.
@@ -203,6 +216,7 @@ def plan_resume(events: Sequence[ev.Event], changed: Recipe | None) -> RecipeRes
     Raises:
         UserError: The turn has kept none, and none is given.
         ConfigError: It can't be read.
+        RecipeError: A value is no plain data.
     """
     progress = past(events)
     kept = progress.recipes.get("")
@@ -213,11 +227,33 @@ def plan_resume(events: Sequence[ev.Event], changed: Recipe | None) -> RecipeRes
             "--recipe FILE, or recipe=."
         )
     notices = () if changed else _notice(recipe)
+    new = plain_values(given)
+    notices += (*unread(recipe, new), *_done_without(recipe, progress, new))
+    progress = replace(progress, context={**progress.context, **new})
     progress = replace(progress, recipes=_still_called(progress, kept, recipe))
     for called in {r.path: r for step, r in progress.recipes.items() if step}.values():
         notices += _notice_called(called)
     progress = replace(progress, recipes={**progress.recipes, "": recipe})
     return RecipeResume(recipe, progress, readable(replay((), events)), notices)
+
+
+def _done_without(recipe: Recipe, progress: Progress, new: Mapping[str, Any]) -> Iterator[str]:
+    """Say which steps were done with another value: they are kept, as all that is paid for."""
+    before = {**recipe.context, **progress.context}
+    done = {_last_part(a) for a in _own_units(progress) if progress.units[a].outcome}
+    reads = {
+        step.id: names_read_by(step)
+        for stage in recipe.stages
+        for step in _all(stage.steps)
+        if join("", step.id) in done
+    }
+    for name, value in new.items():
+        kept = [step for step, names in reads.items() if name in names]
+        if kept and (name not in before or before[name] != value):
+            yield (
+                f"What was done before {name!r} was given stays as it is: {', '.join(kept)}. Only "
+                "what begins from here on sees the new value."
+            )
 
 
 def given_to(events: Sequence[ev.Event]) -> Mapping[str, Any]:
@@ -240,6 +276,14 @@ def _still_called(progress: Progress, kept: Recipe | None, recipe: Recipe) -> Ma
     }
 
 
+def _own_units(progress: Progress) -> Iterator[str]:
+    """List the units of the run's own recipe."""
+    called = [address for address in progress.recipes if address]
+    for address in progress.units:
+        if not any(is_within(address, other) for other in called if other != address):
+            yield address
+
+
 def _is_open(unit: Unit | None) -> bool:
     return unit is None or not unit.outcome
 
@@ -249,7 +293,11 @@ def _called_by_itself(addresses: Iterable[str]) -> Iterator[tuple[str, str]]:
     called = [address for address in addresses if address]
     for address in called:
         if not any(is_within(address, other) for other in called if other != address):
-            yield address, address.rpartition("/")[2].partition("[")[0]
+            yield address, _last_part(address)
+
+
+def _last_part(address: str) -> str:
+    return address.rpartition("/")[2].partition("[")[0]
 
 
 def _calls(recipe: Recipe) -> dict[str, str]:

@@ -8,7 +8,7 @@ will is told before.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +55,7 @@ def preview(
     *,
     agent: str = "",
     recipe: str | os.PathLike[str] | Recipe | None = None,
+    context: Mapping[str, Any] | None = None,
     session_root: str | os.PathLike[str] | None = None,
 ) -> Preview:
     """Say what `resume` would do with the same arguments, without doing it.
@@ -64,6 +65,7 @@ def preview(
         config: The team.
         agent: Id of an agent that failed or was stopped alone and takes part again.
         recipe: Takes the place of the recipe that the turn has kept.
+        context: Values that its recipe goes on with besides.
         session_root: Where sessions are.
 
     Returns:
@@ -80,8 +82,9 @@ def preview(
         if config is not None or recipe is not None:
             raise
         team = None  # of models made in Python: needed to go on, and not to tell
-    changed = _changed_recipe(recipe, events, team)
-    return what_resumes(events, _named(agent, events), team, changed).preview
+    given = _given(context, events)
+    changed = _changed_recipe(recipe, events, team, given)
+    return what_resumes(events, _named(agent, events), team, changed, given).preview
 
 
 @safe_errors
@@ -91,6 +94,7 @@ def resume(
     *,
     agent: str = "",
     recipe: str | os.PathLike[str] | Recipe | None = None,
+    context: Mapping[str, Any] | None = None,
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
 ) -> Run:
@@ -105,6 +109,8 @@ def resume(
             may be complete, too. Who has an answer or a vote keeps it; votes and a new answer
             decide once more.
         recipe: Takes the place of the recipe that the turn has kept: what finished stays as it is.
+        context: Values that its recipe goes on with, besides those that it was started with or
+            instead of them: what finished stays as it is.
         tools: Functions that all agents may call: those of the turn are not stored.
         options: How it goes; its time is counted anew.
 
@@ -113,6 +119,7 @@ def resume(
 
     Raises:
         UserError: There is nothing to resume, or the team is another one.
+        RecipeError: A value is no plain data.
         SessionBusyError: The session is being run.
         StorageError: The session can't be written.
     """
@@ -136,12 +143,14 @@ def resume(
             config=config,
             agent=agent,
             recipe=recipe,
+            context=context,
         )
         return attach(begun.path, begun.where, options, tools, begun.restart)
     load({agent.backend.type for agent in spec.everyone})
     functions = checked_functions(tools)
-    changed = _changed_recipe(recipe, events, spec)
-    past, going, told = what_resumes(events, again, spec, changed)
+    given = _given(context, events)
+    changed = _changed_recipe(recipe, events, spec, given)
+    past, going, told = what_resumes(events, again, spec, changed, given)
     before = past_session.before(turn.paths.number)
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=going is not None)
     notices = (str(told), *team.notices, *(going.notices if going else ()))
@@ -242,8 +251,18 @@ def _find(
     return last, found
 
 
+def _given(context: Mapping[str, Any] | None, events: Sequence[Event]) -> Mapping[str, Any]:
+    """Give the values that a recipe goes on with; refuse them for a team."""
+    if context and not started_of(events).recipe:
+        raise UserError("The turn ran no recipe: leave out --set.")
+    return context or {}
+
+
 def _changed_recipe(
-    changed: str | os.PathLike[str] | Recipe | None, events: Sequence[Event], team: TeamSpec | None
+    changed: str | os.PathLike[str] | Recipe | None,
+    events: Sequence[Event],
+    team: TeamSpec | None,
+    given: Mapping[str, Any],
 ) -> Recipe | None:
     """Read the recipe that takes the place of the turn's own, if one does."""
     if changed is None or team is None:
@@ -252,7 +271,7 @@ def _changed_recipe(
         raise UserError("The turn ran no recipe: leave out --recipe.")
     from nb_agents.runs.recipes import given_to, read_recipe
 
-    return read_recipe(changed, given_to(events), team)
+    return read_recipe(changed, {**given_to(events), **given}, team)
 
 
 def _agents(events: Sequence[Event]) -> list[str]:

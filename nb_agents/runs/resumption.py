@@ -6,9 +6,9 @@ the same value. So none of them can promise what another does not do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -115,6 +115,7 @@ def what_resumes(
     again: Sequence[str] = (),
     team: TeamSpec | None = None,
     changed: Recipe | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> Resumption:
     """Find where a resume goes on, and what it does again.
 
@@ -123,6 +124,7 @@ def what_resumes(
         again: Agents that a person names: they take part again.
         team: Whose rules hold; by default those of the team as the journal has it.
         changed: Takes the place of the recipe that the turn has kept.
+        given: Values that its recipe goes on with besides.
 
     Returns:
         Where it goes on.
@@ -136,7 +138,7 @@ def what_resumes(
     if started.recipe:
         from nb_agents.runs.recipes import plan_resume, resume_preview  # what a team never needs
 
-        going = plan_resume(events, changed)
+        going = plan_resume(events, changed, given or {})
         recipe = resume_preview(going, events)
     past = going.past if going else readable(replay(_ids(started), events, again))
     asked = recipe.open if recipe else _to_ask(past, _rules(team, started))

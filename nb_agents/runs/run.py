@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from getpass import getuser
@@ -517,6 +517,7 @@ class Run:
         *,
         agent: str = "",
         recipe: str | os.PathLike[str] | Recipe | None = None,
+        context: Mapping[str, Any] | None = None,
         tools: Sequence[Callable[..., Any]] | None = None,
         options: RunOptions | None = None,
     ) -> Run:
@@ -526,6 +527,7 @@ class Run:
             config: The team; by default the run's own.
             agent: Id of an agent that failed or was stopped alone and takes part again.
             recipe: Takes the place of the run's own.
+            context: Values that a recipe goes on with besides.
             tools: Functions that all agents may call; by default the run's own.
             options: How it goes; by default as the run did. The session stays where it is.
 
@@ -535,7 +537,7 @@ class Run:
         Raises:
             UserError: The turn is complete, or is not the session's last.
         """
-        given = (config, agent, recipe, tools, options)
+        given = (config, agent, recipe, context, tools, options)
         if self.view.is_paused and not any(given) and self._turn.send(Continue()):
             return self
         last = turns_of(self.path.parent)[-1].number
@@ -549,6 +551,7 @@ class Run:
             self._team if config is None else config,
             agent=agent,
             recipe=recipe,
+            context=context,
             tools=self.functions if tools is None else tools,
             options=replace(options or self.options, session_root=self.path.parent.parent),
         )

@@ -499,3 +499,16 @@ def test_a_resume_takes_a_changed_recipe(notebook: Notebook, command: Command) -
     assert notebook.kernel.eval("__import__('nb_agents').runs()[-1].result['last']") == (
         "3, after one"
     )
+
+
+def test_a_resume_takes_a_value_that_was_missing(notebook: Notebook) -> None:
+    file = notebook.place / "lacking.yaml"
+    file.write_text(
+        "name: lacking\ndescription: d\nversion: 1.0.0\n"
+        "steps:\n- {id: push, type: bash, command: 'echo to {{branch}}', output: pushed}\n"
+    )
+    root = f"--session-root {notebook.root}"
+    notebook.kernel.run(f"%agents --recipe {file} --wait --out run {root}")
+    assert notebook.kernel.eval("run.status") == "failed"
+    notebook.kernel.run(f"%agents resume --set branch=main --wait {root}")
+    assert notebook.kernel.eval("__import__('nb_agents').runs()[-1].result['pushed']") == "to main"

@@ -281,7 +281,7 @@ steps:
 
 
 def test_recipes_that_call_each_other_end_at_the_depth_with_the_way_there(tmp_path: Path) -> None:
-    there = "steps:\n- {id: there, type: recipe, recipe: %s.yaml}\n"
+    there = "steps:\n- {id: there, condition: 'true', type: recipe, recipe: %s.yaml}\n"
     write(tmp_path, there % "main", name="other")
     run = finish(begin(write(tmp_path, there % "other")))
     with pytest.raises(RunFailed) as caught:

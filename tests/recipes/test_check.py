@@ -339,14 +339,73 @@ def test_every_kind_of_fault_names_its_file_and_line(tmp_path: Path, kind: str) 
 def test_recipes_that_call_each_other_are_told_and_read_once(tmp_path: Path) -> None:
     written(tmp_path, "b.yaml", CALLS % "a.yaml")
     report = check(Recipe.from_file(written(tmp_path, "a.yaml", CALLS % "b.yaml")))
-    assert [w.what.partition(";")[0] for w in report.warnings] == [
-        "Step 'a' calls a recipe that called it"
+    assert [f.what for f in report.faults] == [
+        "Step 'a' calls a recipe that called it; only a condition ends that: give it one."
     ]
     twice = (
         "steps:\n- {id: a, type: recipe, recipe: c.yaml}\n- {id: b, type: recipe, recipe: c.yaml}\n"
     )
     written(tmp_path, "c.yaml", "steps: [{id: c, agent: x, prompt: '{{y}}'}]\n")
     assert len(check(Recipe.from_file(written(tmp_path, "d.yaml", twice))).warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "way_out",
+    ["condition: '{{n}} > 1'", "foreach: '{{xs}}'", "while_condition: '{{n}}'"],
+)
+@pytest.mark.parametrize("in_first", [True, False])
+def test_a_circle_that_may_end_by_itself_is_only_warned_of(
+    tmp_path: Path, way_out: str, in_first: bool
+) -> None:
+    free = CALLS.replace("context: {x: 1}", f"context: {{x: 1}}, {way_out}")
+    first, second = (free, CALLS) if in_first else (CALLS, free)
+    written(tmp_path, "b.yaml", second % "a.yaml")
+    report = check(Recipe.from_file(written(tmp_path, "a.yaml", first % "b.yaml")))
+    assert not report.faults
+    told = "Step 'a' calls a recipe that called it; only a condition or `recursion` ends that."
+    assert [w.what for w in report.warnings if "called it" in w.what] == [told]
+
+
+def test_a_circle_within_a_stage_or_group_that_may_be_skipped_is_only_warned_of(
+    tmp_path: Path,
+) -> None:
+    step = "{id: a, type: recipe, recipe: a.yaml}"
+    for body in (
+        f"stages: [{{name: s, condition: '{{{{n}}}}', steps: [{step}]}}]\n",
+        f"steps: [{{id: g, while_condition: '{{{{n}}}}', steps: [{step}]}}]\n",
+        f"steps: [{step[:-1]}, on_error: continue}}]\n",
+    ):
+        report = check(Recipe.from_file(written(tmp_path, "a.yaml", body)))
+        assert not report.faults, body
+        assert any("called it" in w.what for w in report.warnings)
+
+
+LOOP = "context: {xs: %s}\nsteps: [{id: a, agent: x, prompt: '{{item}}', foreach: %s}]\n"
+
+
+@pytest.mark.parametrize(
+    "xs, loop", [("a b", "'{{xs}}'"), ("{a: 1}", "'{{xs}}'"), ("5", "'{{ xs }}'")]
+)
+def test_a_loop_over_text_is_told_with_what_gives_a_list(
+    tmp_path: Path, xs: str, loop: str
+) -> None:
+    report = check(Recipe.from_file(written(tmp_path, "a.yaml", LOOP % (xs, loop))))
+    (told,) = (w for w in report.warnings if "foreach" in w.what)
+    assert told.what == (
+        "Step 'a' needs a list for `foreach`, and 'xs' of the recipe's `context` is none. Write "
+        "`[a, b]`, or let a step give one, with `parse_json: true`."
+    )
+    assert told.line == 5 and not report.faults  # a run may be given another
+
+
+@pytest.mark.parametrize(
+    "xs, loop", [("[1]", "'{{xs}}'"), ("'[1, 2]'", "'{{xs}}'"), ("''", "'{{xs}}'")]
+)
+def test_a_loop_over_a_list_or_what_is_yet_to_be_given_is_not_told(
+    tmp_path: Path, xs: str, loop: str
+) -> None:
+    report = check(Recipe.from_file(written(tmp_path, "a.yaml", LOOP % (xs, loop))))
+    assert not [f for f in (*report.faults, *report.warnings) if "foreach" in f.what]
 
 
 def test_a_required_variable_that_a_call_leaves_out_is_told(tmp_path: Path) -> None:
