@@ -1,9 +1,10 @@
 """Python code run in another process, talked to in lines."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -55,3 +56,35 @@ def tell(process: subprocess.Popen[str], text: str = "") -> None:
     assert process.stdin is not None
     process.stdin.write(f"{text}\n")
     process.stdin.flush()
+
+
+def children(parent: int) -> list[int]:
+    """The processes that a process has started and that live or are not reaped."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            _, above = place.read_text().rpartition(")")[2].split()[:2]
+            if int(above) == parent:
+                found.append(int(place.parent.name))
+    return found
+
+
+def fork_servers(parent: int) -> list[int]:
+    """The fork servers of a process, by their script."""
+    return [pid for pid in children(parent) if b"supervisor.py" in _words_of(pid)]
+
+
+def supervisors() -> list[int]:
+    """The supervisors of this process's commands."""
+    return [pid for server in fork_servers(os.getpid()) for pid in children(server)]
+
+
+def environment_of(pid: int) -> bytes:
+    """The variables that a process was started with."""
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def _words_of(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""

@@ -1,9 +1,10 @@
 """Running a command so that a stop ends all of it.
 
-Each command runs below a supervisor process (`nb_agents.process.supervisor`), in a session of its
-own: an interrupt to the kernel never reaches it, and no terminal can ask it for a password. It ends
-whole, background jobs and their children too: when its own process ends, on a time-out, on an
-immediate stop (the waiting task is cancelled), and also when this process is killed.
+Each command runs below a supervisor process (`nb_agents.process.supervisor`), which the fork server
+(`nb_agents.process.fork_server`) forks for it, in a session of its own: an interrupt to the kernel
+never reaches it, and no terminal can ask it for a password. It ends whole, background jobs and
+their children too: when its own process ends, on a time-out, on an immediate stop (the waiting task
+is cancelled), and also when this process is killed.
 
 Limits. Where /proc and Linux's child subreaper are not to be had (macOS), a process that leaves the
 command's process group (``setsid``, ``timeout``, job control) is not found. A supervisor that is
@@ -14,11 +15,11 @@ and nothing at all when its starter is killed in the same moment. Unix only.
 from __future__ import annotations
 
 import codecs
+import errno
+import marshal
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import (
     AsyncIterator,
@@ -32,12 +33,14 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryFile
+from typing import Literal, Protocol
 
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
 from nb_agents.config.permissions import CommandLimits
+from nb_agents.process.fork_server import fork_server
 from nb_agents.process.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
 __all__ = ["Finished", "MAX_KEPT_BYTES", "OpenCommand", "open_command", "run_bash", "run_command"]
@@ -48,10 +51,10 @@ MAX_KEPT_BYTES = 10_000_000
 _MAX_INLINE_BYTES = 100_000
 """Linux takes 128 KiB as one argument (MAX_ARG_STRLEN)."""
 
-_READ_SCRIPT = 'eval "$(</dev/fd/{fd})" {fd}<&-'
-"""Runs a script like ``bash -c`` does: same $0, line numbers, exit codes; stdin stays free."""
-
-_SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
+_MAX_ARGUMENT_BYTES = 131_071
+"""MAX_ARG_STRLEN, without the NUL at the end."""
+_POINTER_BYTES = 9
+"""What an argument takes besides: the NUL, and a pointer."""
 _MARGIN_S = 1.0
 """What a supervisor gets beyond its own time limits, on a busy machine."""
 _DRAIN_S = 0.2
@@ -82,6 +85,9 @@ class Finished:
     outcome: Outcome
     seconds: float
     limit: str = ""
+
+
+_NEVER_BEGUN = Finished(-signal.SIGKILL, "", "", "finished", 0.0)
 
 
 async def run_command(
@@ -223,6 +229,15 @@ def _limit_lines(limits: CommandLimits, folders: Sequence[Path]) -> str:
 
 
 async def _run(order: _Order, timeout_s: float | None, on_output: OnOutput | None) -> Finished:
+    done = await _run_once(order, timeout_s, on_output)
+    # It never began, as the fork server was killed in this moment: another one is there by now.
+    return done or await _run_once(order, timeout_s, on_output) or _NEVER_BEGUN
+
+
+async def _run_once(
+    order: _Order, timeout_s: float | None, on_output: OnOutput | None
+) -> Finished | None:
+    """Run a command; None when it never began."""
     began = time.monotonic()
     output, errors = _Kept(on_output), _Kept(on_output)
     with _started(order) as command:
@@ -237,6 +252,8 @@ async def _run(order: _Order, timeout_s: float | None, on_output: OnOutput | Non
                 with CancelScope(shield=True):
                     await command.end()
                 pumping.deadline = anyio.current_time() + _DRAIN_S
+    if command.has_hung_up and not command.said:
+        return None
     limit = command.told.get("limit", "")
     outcome: Outcome = "over a limit" if limit else "finished"
     if clock.cancelled_caught:
@@ -256,20 +273,20 @@ class _Command:
     """A running command.
 
     Attributes:
-        process: Its supervisor.
         link: The socket to the supervisor.
         output: Its stdout.
         errors: Its stderr.
         feeds: What it reads, each with the pipe to write it to.
         said: What the supervisor has told.
+        has_hung_up: Whether it has ended.
     """
 
-    process: subprocess.Popen[bytes]
     link: socket.socket
     output: FileIO
     errors: FileIO
     feeds: list[tuple[FileIO, bytes]]
     said: bytes = b""
+    has_hung_up: bool = False
 
     @property
     def told(self) -> dict[str, str]:
@@ -288,6 +305,7 @@ class _Command:
             await anyio.wait_readable(self.link)
             said = self.link.recv(_CHUNK)
             if not said:
+                self.has_hung_up = True
                 return
             self.said += said
 
@@ -300,10 +318,9 @@ class _Command:
             await self.wait()
         if "exit" not in self.told:
             self._kill()
-        # It has hung up and is gone within a millisecond. Waiting in a thread would be no better:
-        # tools that hang may hold all of anyio's.
+        # It has hung up, and is gone and reaped within a millisecond.
         with move_on_after(_MARGIN_S):
-            while self.process.poll() is None:  # noqa: ASYNC110 - nothing would set an event
+            while self._is_known():  # noqa: ASYNC110 - nothing would set an event
                 await anyio.sleep(0.001)
 
     def _kill(self) -> None:
@@ -311,44 +328,84 @@ class _Command:
         if group := self.told.get("group"):
             with suppress(OSError):
                 os.killpg(int(group), signal.SIGKILL)
-        self.process.kill()
+        if not self.has_hung_up and (supervisor := self.told.get("pid")):
+            with suppress(OSError):
+                os.kill(int(supervisor), signal.SIGKILL)
+
+    def _is_known(self) -> bool:
+        try:
+            os.kill(int(self.told["pid"]), 0)
+        except (KeyError, OSError):
+            return False
+        return True
+
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
 
 
 @contextmanager
 def _started(order: _Order) -> Iterator[_Command]:
     """Start a command; close our ends of its pipes at the end."""
+    _refuse(order)
     with ExitStack() as ours:
+        server = ours.enter_context(fork_server())
         with ExitStack() as theirs:
             link, far = socket.socketpair()
             ours.enter_context(link)
             theirs.enter_context(far)
             output, stdout = _pipe(ours, theirs)
             errors, stderr = _pipe(ours, theirs)
-            argv, passed, feeds = order.argv, [far.fileno()], []
-            stdin: FileIO | int = subprocess.DEVNULL
+            feeds = []
             if order.stdin is not None:
                 stdin, writing = _pipe(theirs, ours)
                 feeds.append((writing, order.stdin))
+            else:
+                stdin = theirs.enter_context(open(os.devnull, "rb", buffering=0))
+            given: list[_HasFileno] = [_words(order, theirs), far, stdin, stdout, stderr]
             if order.script is not None:
                 reading, writing = _pipe(theirs, ours)
                 feeds.append((writing, order.script))
-                passed.append(reading.fileno())
-                argv = [*argv, "-c", _READ_SCRIPT.format(fd=reading.fileno())]
-            supervisor = [sys.executable, "-I", "-S", _SUPERVISOR]
-            process = subprocess.Popen(
-                [*supervisor, str(far.fileno()), str(os.getpid()), order.limits, *argv],
-                cwd=order.cwd,
-                env=order.env,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=passed,
-                start_new_session=True,
-            )
+                given.append(reading)
+            server.fork([each.fileno() for each in given])
         link.setblocking(False)
         for pipe in (output, errors, *(pipe for pipe, _ in feeds)):
             os.set_blocking(pipe.fileno(), False)
-        yield _Command(process, link, output, errors, feeds)
+        yield _Command(link, output, errors, feeds)
+
+
+def _refuse(order: _Order) -> None:
+    """Refuse what can't be started, as the system would.
+
+    Raises:
+        OSError: The directory can't be entered, or the arguments are too long.
+        ValueError: An argument can't be passed.
+    """
+    size = 0
+    for text in (*order.argv, *order.env, *order.env.values()):
+        data = os.fsencode(text)
+        if b"\0" in data:
+            raise ValueError("embedded null byte")
+        if len(data) > _MAX_ARGUMENT_BYTES:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        size += len(data) + _POINTER_BYTES
+    if size > os.sysconf("SC_ARG_MAX"):
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    number = 0 if os.access(order.cwd, os.X_OK) else errno.EACCES
+    if not order.cwd.is_dir():
+        number = errno.ENOTDIR if order.cwd.exists() else errno.ENOENT
+    if number:
+        raise OSError(number, os.strerror(number), str(order.cwd))
+
+
+def _words(order: _Order, theirs: ExitStack) -> FileIO:
+    """Write what the supervisor is to run into a file without a name, from its beginning."""
+    env = {os.fsencode(name): os.fsencode(value) for name, value in order.env.items()}
+    argv = [os.fsencode(text) for text in order.argv]
+    file = theirs.enter_context(TemporaryFile(buffering=0))
+    file.write(marshal.dumps((os.fsencode(order.cwd), env, order.limits, argv)))
+    file.seek(0)
+    return file
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:

@@ -1,9 +1,11 @@
 """The process between us and one command: it ends all of the command, also when we are killed.
 
-`nb_agents.process.command` runs this file as a script, one for each command, with the standard
-library alone. The command runs as its child, in a session of its own. When the command ends,
-when its starter hangs up, and when its starter dies, whatever is left of the command gets TERM and,
-after a grace time, KILL. When the command goes beyond a limit, it gets KILL at once.
+`nb_agents.process.fork_server` runs this file as a script, with the standard library alone. That
+process does nothing but fork a supervisor for each command, because to start an interpreter takes
+ten times as long as most commands do. It knows nothing of them: what it is to run, a supervisor
+reads itself. The command runs as the supervisor's child, in a session of its own. When the command
+ends, when its starter hangs up, and when its starter dies, whatever is left of the command gets
+TERM and, after a grace time, KILL. When the command goes beyond a limit, it gets KILL at once.
 
 Why a process for each command: the only thing that reliably tells a dead kernel from a busy one is
 a closed connection, and somebody must live to see it. PR_SET_PDEATHSIG would do without, but fires
@@ -22,14 +24,21 @@ not counted. Off Linux, processes and their memory are not.
 
 from __future__ import annotations
 
+import marshal
 import os
 import resource
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
+
+TYPE_CHECKING = False  # to import `typing` takes a third of the start
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["KILL_WAIT_S", "TERM_GRACE_S"]
 
@@ -48,6 +57,10 @@ _MEASURE_SLICE_S = 0.05
 _MEASURE_AGAIN_BYTES = 100 * _MB
 """How much fuller the disk becomes before the workspace is measured again."""
 
+_READ_SCRIPT = 'eval "$(</dev/fd/{fd})" {fd}<&-'
+"""Runs a script like ``bash -c`` does: same $0, line numbers, exit codes; stdin stays free."""
+
+_MAX_FILES = 6
 _POLL_S = 0.02
 _PARENT_POLL_S = 1.0
 _PR_SET_CHILD_SUBREAPER = 36
@@ -57,31 +70,129 @@ _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-def main(link: int, starter: int, limits: str, command: list[str]) -> None:
-    """Run a command and end all of it.
+def serve(control: int, starter_id: int) -> None:
+    """Fork a supervisor for each order, until the starter hangs up or dies.
 
     Args:
-        link: A socket to the starter. Its end of file says: stop. It is told the command's process
-            group, the limit that it went beyond and, when nothing is left of it, its exit code, one
-            a line.
-        starter: The starter's process id. A process that it forked may keep the other end of the
-            link open after its death.
-        limits: Lines of name=value, as `nb_agents.config.permissions` names them, and
-            folder=path for each directory that is measured; "" for none.
-        command: What to run.
+        control: A socket to the starter: each byte brings the files of an order, in the order of
+            `_Order`.
+        starter_id: The starter's process id.
     """
-    watch = _Watch(limits)
-    os.set_inheritable(link, False)
-    signals = _signals()
+    _library()  # which takes a while to load, and the supervisors have it then
+    here, starter, signals = os.getpid(), _Starter(starter_id), _signals(signal.SIGCHLD)
+    orders = socket.socket(fileno=control)
+    waits_for = [*starter.files, signals, control]
+    while control in waits_for or _reap():
+        ready = _ready(_PARENT_POLL_S, *waits_for)
+        if starter.is_gone(ready):
+            break
+        if signals in ready:
+            os.read(signals, 4096)
+        if control in ready and not (files := _received(orders)):
+            waits_for.remove(control)  # those that are there still have to be reaped
+        elif control in ready:
+            if os.fork() == 0:
+                try:
+                    os.close(control)
+                    os.close(signals)
+                    _supervise(_Order(*files), starter.seen_from_below(here))
+                finally:
+                    os._exit(1)
+            for file in files:
+                os.close(file)
+        _reap()
+    os._exit(0)
+
+
+class _Order:
+    """The files that come with an order.
+
+    Args:
+        words: A file with what to run: `marshal` of (directory, environment, limits, arguments).
+            Limits are lines of name=value, as `nb_agents.config.permissions` names them, and
+            folder=path for each directory that is measured; "" for none.
+        link: A socket to the starter. Its end of file says: stop. It is told the supervisor's
+            process id, the command's process group, the limit that it went beyond and, when nothing
+            is left of it, its exit code, one a line.
+        streams: The command's stdin, stdout and stderr; and a script, where a bash is to read one.
+    """
+
+    def __init__(self, words: int, link: int, *streams: int) -> None:
+        self.words, self.link = words, link
+        self.stdin, self.stdout, self.stderr, self.script = (*streams, -1)[:4]
+
+
+class _Starter:
+    """The process that gives the orders: what it started ends with it.
+
+    A process that it forked may keep the other ends of its sockets open after its death.
+
+    Args:
+        parent: Its process id, which is this process's parent's.
+
+    Attributes:
+        files: What can be read when it has died, where that can be had.
+    """
+
+    def __init__(self, parent: int) -> None:
+        self._parent = parent
+        self.files: list[int] = []
+        with suppress(OSError, AttributeError):
+            self.files = [os.pidfd_open(parent)]
+
+    def is_gone(self, ready: set[int]) -> bool:
+        """Say whether it has died; ``ready`` are the files that can be read."""
+        return not ready.isdisjoint(self.files) or os.getppid() != self._parent
+
+    def seen_from_below(self, server: int) -> _Starter:
+        """Give the same within a process that the fork server has forked, which ends with it.
+
+        Args:
+            server: The fork server's process id.
+        """
+        self._parent = server
+        return self
+
+
+def _supervise(order: _Order, starter: _Starter) -> None:
+    """Run a command and end all of it."""
+    os.setsid()
+    _say(order.link, "pid", os.getpid())
+    with open(order.words, "rb") as file:
+        folder, env, limits, command = marshal.loads(file.read())
+    for number, file_number in enumerate((order.stdin, order.stdout, order.stderr)):
+        os.dup2(file_number, number)
+        os.close(file_number)
+    if order.script >= 0:
+        os.set_inheritable(order.script, True)
+        command += [b"-c", _READ_SCRIPT.format(fd=order.script).encode()]
+    try:
+        os.chdir(folder)
+    except OSError as exc:  # it was there a moment ago
+        os.write(2, folder + os.fsencode(f": {exc.strerror}\n"))
+        os._exit(126)
+    _run(order, starter, _Watch(limits), command, env)
+
+
+def _run(
+    order: _Order,
+    starter: _Starter,
+    watch: _Watch,
+    command: list[bytes],
+    env: dict[bytes, bytes],
+) -> None:
+    link, signals = order.link, _signals(signal.SIGCHLD, *_ENDING)
     _adopt_orphans()
     if _is_stopped(link, signals, starter, wait_s=0):
-        return
+        os._exit(0)
     leader = os.fork()
     if leader == 0:
         os.setsid()
         _say(link, "group", os.getpid())  # before the command may kill who else would say it
         watch.confine()
-        _execute(command)
+        _execute(command, env)
+    if order.script >= 0:
+        os.close(order.script)
     _go_first()
     family = _Family(leader)
     while family.exit_code is None and not _is_stopped(link, signals, starter, watch.pause_s):
@@ -264,22 +375,42 @@ def _ready(wait_s: float, *files: int) -> set[int]:
     return {file for file, _ in poll.poll(wait_s * 1000)}
 
 
-def _is_stopped(link: int, signals: int, starter: int, wait_s: float) -> bool:
+def _is_stopped(link: int, signals: int, starter: _Starter, wait_s: float) -> bool:
     """Wait for something to happen; say whether it is time to end the command."""
-    ready = _ready(wait_s, link, signals)
+    ready = _ready(wait_s, link, signals, *starter.files)
     if signals in ready and _ENDING & set(os.read(signals, 4096)):
         return True
-    return link in ready or os.getppid() != starter
+    return link in ready or starter.is_gone(ready)
 
 
-def _signals() -> int:
+def _signals(*numbers: int) -> int:
     """Give a pipe on which arriving signals can be read, each a byte."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, *_ENDING):
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    if before >= 0:  # of the process that forked this one
+        os.close(before)
+    for number in numbers:
         signal.signal(number, lambda *_: None)
     return reading
+
+
+def _received(orders: socket.socket) -> list[int]:
+    """Give the files of the next order; none when nobody gives any more."""
+    _, files, _, _ = socket.recv_fds(orders, 1, _MAX_FILES)
+    for file in files:
+        os.set_inheritable(file, False)
+    return files
+
+
+def _reap() -> bool:
+    """Reap the supervisors that have ended; say whether any lives."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _go_first() -> None:
@@ -294,31 +425,38 @@ def _go_first() -> None:
 
 def _adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, where that can be had."""
-    if sys.platform == "linux":
-        with suppress(ImportError, OSError, AttributeError, MemoryError):
-            import ctypes
-
-            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if library := _library():
+        with suppress(AttributeError):
+            library.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _leave_keyring() -> None:
     """Begin a session keyring of its own: no namespace keeps a command from the person's keys."""
-    if sys.platform == "linux" and (call := _KEYCTL.get(os.uname().machine)):
-        with suppress(ImportError, OSError, AttributeError, MemoryError):
+    if (library := _library()) and (call := _KEYCTL.get(os.uname().machine)):
+        with suppress(AttributeError):
+            library.syscall(call, _KEYCTL_JOIN_SESSION_KEYRING, None)
+
+
+@cache
+def _library() -> Any:
+    """Give the system's library; None where what is wanted of it is not to be had."""
+    if sys.platform == "linux":
+        with suppress(ImportError, OSError, MemoryError):
             import ctypes
 
-            ctypes.CDLL(None).syscall(call, _KEYCTL_JOIN_SESSION_KEYRING, None)
+            return ctypes.CDLL(None)
+    return None
 
 
-def _execute(command: list[str]) -> None:
+def _execute(command: list[bytes], env: dict[bytes, bytes]) -> None:
     # An idle Jupyter kernel ignores SIGINT, and Python SIGPIPE; commands expect neither.
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError):
             signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvp(command[0], command)
+        os.execvpe(command[0], command, env)
     except OSError as exc:
-        os.write(2, os.fsencode(f"{command[0]}: {exc.strerror}\n"))
+        os.write(2, command[0] + f": {exc.strerror}\n".encode())
         os._exit(127 if isinstance(exc, FileNotFoundError) else 126)
 
 
@@ -408,4 +546,4 @@ def _say(link: int, what: str, value: int | str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -17,11 +17,11 @@ import anyio
 import pytest
 from anyio import create_task_group, to_thread
 
-from nb_agents.process import command
+from nb_agents.process import command, fork_server
 from nb_agents.process.command import Finished, run_bash, run_command
 from nb_agents.runs.loop import submit
 from tests.model_server import wait_until
-from tests.processes import line, python
+from tests.processes import environment_of, fork_servers, line, output, python
 
 PLAIN = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 ON_LINUX = sys.platform == "linux"
@@ -310,6 +310,92 @@ async def test_the_supervisor_is_reaped(family: Family) -> None:
     for pid in (done.output, family.heard.split()[-2]):
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
+
+
+# The fork server
+
+
+async def test_commands_share_a_fork_server_that_ends_soon_after_the_last(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "LINGER_S", 0.05)
+    seen = set()
+    for _ in range(3):
+        assert (await family.run("true")).exit_code == 0
+        seen |= {*fork_servers(os.getpid())}
+    assert len(seen) >= 1
+    await to_thread.run_sync(wait_until, lambda: not fork_servers(os.getpid()))
+    assert (await family.run("exit 2")).exit_code == 2
+
+
+@pytest.mark.skipif(not ON_LINUX, reason="/proc")
+async def test_the_fork_server_knows_nothing_of_us_nor_of_the_commands(family: Family) -> None:
+    secret = {"A_SECRET": "sk-of-the-command"}
+    async with create_task_group() as tasks:
+        held = "echo ready; until [ -e go ]; do sleep 0.01; done"
+        tasks.start_soon(partial(family.run, held, env=PLAIN | secret, stdin=b"x"))
+        await family.wait_heard()
+        (server,) = fork_servers(os.getpid())
+        files = [os.readlink(f"/proc/{server}/fd/{n}") for n in os.listdir(f"/proc/{server}/fd")]
+        environment = environment_of(server)
+        (family.folder / "go").touch()
+    assert environment == b""
+    kinds = sorted(name.partition(":")[0] for name in files)
+    assert kinds.count("/dev/null") == 3 and kinds.count("pipe") == 2 and kinds.count("socket") == 1
+    assert not [name for name in files if "deleted" in name]  # the orders
+
+
+async def test_a_command_that_reads_sees_the_end_of_its_input_though_others_run(
+    family: Family,
+) -> None:
+    async with create_task_group() as tasks:
+        tasks.start_soon(family.run, "echo ready; until [ -e go ]; do sleep 0.01; done")
+        await family.wait_heard()
+        done = await run_bash("cat; ls /dev/fd | wc -l", cwd=family.folder, env=PLAIN, stdin=b"in ")
+        (family.folder / "go").touch()
+    alone = await run_bash("cat; ls /dev/fd | wc -l", cwd=family.folder, env=PLAIN, stdin=b"in ")
+    assert done.output == alone.output and done.output.startswith("in ")
+
+
+async def test_a_fork_server_that_is_killed_is_replaced_and_costs_no_command(
+    family: Family,
+) -> None:
+    done: list[Finished] = []
+
+    async def run() -> None:
+        done.append(await family.run("echo ready; until [ -e go ]; do sleep 0.01; done; exit 3"))
+
+    async with create_task_group() as tasks:
+        tasks.start_soon(run)
+        await family.wait_heard()
+        (server,) = fork_servers(os.getpid())
+        os.kill(server, signal.SIGKILL)
+        again = await run_bash("exit 4", cwd=family.folder, env=PLAIN)
+        (family.folder / "go").touch()
+    assert again.exit_code == 4
+    assert done[0].exit_code == (3 if hasattr(os, "pidfd_open") else -signal.SIGTERM)
+    family.wait_gone()
+
+
+FORKED = """
+import os, sys, anyio
+from pathlib import Path
+from nb_agents.process.command import run_bash
+def run(code):
+    done = anyio.run(lambda: run_bash(f"exit {code}", cwd=Path("/"), env=dict(os.environ)))
+    return done.exit_code
+print(run(5), flush=True)
+child = os.fork()
+if child == 0:
+    print(run(6), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(run(7), flush=True)
+"""
+
+
+def test_a_process_that_is_forked_has_a_fork_server_of_its_own() -> None:
+    assert output(FORKED).split() == ["5", "6", "7"]
 
 
 # The starter

@@ -1,11 +1,11 @@
 """The shell: it tells a model how a command ended, and loses nothing of what it wrote."""
 
+import os
 import re
-import subprocess
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 from anyio import create_task_group, to_thread
@@ -16,7 +16,7 @@ from nb_agents.masking import Mask
 from nb_agents.tools.base import ToolCall, calling
 from nb_agents.tools.shell import MAX_SHOWN_CHARS, Shell
 from tests.model_server import wait_until
-from tests.processes import line, python
+from tests.processes import line, python, supervisors
 from tests.tools.sandboxes import Place, both, place
 from tests.tools.test_process import Family
 
@@ -161,21 +161,13 @@ async def test_what_a_command_leaves_behind_ends_with_it(place: Place, family: F
 
 
 @both
-async def test_nothing_of_a_command_outlives_its_supervisor(
-    place: Place, family: Family, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    class Recorded(subprocess.Popen[bytes]):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            started.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Recorded)
+async def test_nothing_of_a_command_outlives_its_supervisor(place: Place, family: Family) -> None:
+    before = set(supervisors())
     async with create_task_group() as tasks:
         tasks.start_soon(run, place, family.script("sleep 1000 & echo ready; sleep 1000"))
         await wait_heard(place)
-        started[0].kill()
+        (supervisor,) = {*supervisors()} - before
+        os.kill(supervisor, signal.SIGKILL)
     family.wait_gone()
 
 
