@@ -1,4 +1,7 @@
-"""Each key that MassGen's files may have is sorted; none that restricts is ever ignored."""
+"""Each key that MassGen's files may have is sorted; none that restricts is ever ignored.
+
+`python -m tests.config.test_massgen_keys` writes the page that has them all.
+"""
 
 import ast
 import os
@@ -24,6 +27,7 @@ from nb_agents.config.team import SECTIONS as SPECS
 from nb_agents.errors import ConfigError
 from nb_agents.models.providers import check_team
 from nb_agents.runs.team_report import report_on
+from tests.config.massgen_page import PAGE, page, rows
 
 ROOT = Path(__file__).parents[2]
 BACKEND = ("agents", "*", "backend")
@@ -268,3 +272,56 @@ def test_massgens_configs_load_and_nothing_that_restricts_is_ignored() -> None:
         "openrouter_web_search.yaml": ["`orchestrator.max_turns`"],
     }
     assert starts > 200
+
+
+# The page
+
+DOCUMENTED = {
+    "agents": "id backend system_message",
+    "agents.backend": (
+        "type model api_key base_url cwd mcp_servers exclude_tools temperature max_tokens "
+        "permission_mode agent_config enable_web_search enable_code_execution "
+        "enable_code_interpreter allowed_tools disallowed_tools max_thinking_tokens system_prompt "
+        "api_version"
+    ),
+    "agents.backend.mcp_servers": (
+        "name type command args url env allowed_tools exclude_tools security"
+    ),
+    "agents.backend.mcp_servers.security": "level allow_localhost allow_private_ips",
+    "orchestrator": (
+        "snapshot_storage agent_temporary_workspace session_storage context_paths coordination "
+        "skip_coordination_rounds debug_final_answer timeout voting_sensitivity "
+        "max_new_answers_per_agent answer_novelty_requirement"
+    ),
+    "orchestrator.coordination": (
+        "enable_planning_mode planning_mode_instruction max_orchestration_restarts"
+    ),
+    "orchestrator.context_paths": "path permission",
+    "timeout_settings": "orchestrator_timeout_seconds",
+}
+"""The keys of MassGen's own reference, docs/source/reference/yaml_schema.rst; and of the whole file
+agents, orchestrator, ui, memory and timeout_settings."""
+
+
+def test_the_page_of_keys_is_the_codes() -> None:
+    told = "`python -m tests.config.test_massgen_keys` writes it anew."
+    assert PAGE.read_text("utf-8") == page(), told
+
+
+def test_the_page_has_each_key_of_massgens_reference_and_of_the_tables() -> None:
+    listed = {key for key, _, _ in rows()}
+    wanted = {f"{place}.{key}" for place, keys in DOCUMENTED.items() for key in keys.split()}
+    wanted |= {"agents", "orchestrator", "ui", "memory", "timeout_settings"}
+    for section, table in SECTIONS.items():
+        prefix = "".join(f"{part}." for part in section if part != "*")
+        keys = (*table.harmless, *table.enforced, *table.withheld, *table.refused)
+        wanted |= {prefix + key for key in keys}
+    assert wanted - listed == set()
+
+
+def test_the_page_says_what_each_supported_key_does() -> None:
+    assert [key for key, happens, said in rows() if happens == "supported" and not said] == []
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
