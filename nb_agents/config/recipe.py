@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError
 
@@ -128,6 +128,8 @@ class Recipe(Spec):
         recursion: How far recipes may call recipes.
         rate_limiting: How fast models may be called, or None when the file leaves it out.
         orchestrator: RateLimiter of the calls.
+        workspace: With "project" its steps work in the directory that the run is started in, and
+            not in one of the run's own.
 
     Example:
         >>> text = "{name: hi, description: d, version: 1.0.0, "
@@ -149,6 +151,7 @@ class Recipe(Spec):
     recursion: Recursion = Recursion()
     rate_limiting: RateLimiting | None = None
     orchestrator: Orchestrator = Orchestrator()
+    workspace: Literal["own", "project"] = "own"
     _origin: Origin = PrivateAttr(default=Origin())
     _text: str = PrivateAttr(default="")
     _path: Path | None = PrivateAttr(default=None)

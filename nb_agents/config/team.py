@@ -59,6 +59,7 @@ __all__ = [
     "CoordinationSpec",
     "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
     "NO_AGENTS",
+    "OWN",
     "OrchestratorSpec",
     "RetrySpec",
     "SECTIONS",
@@ -82,6 +83,9 @@ class WritableSpec(NamedTuple):
     path: Path
     protected: tuple[Path, ...]
 
+
+OWN = "own"
+"""A workspace that is the run's own."""
 
 NO_AGENTS = "It has no agents: this is MassGen's table of rate limits, not a team."
 
@@ -120,6 +124,9 @@ class TeamSpec(Spec):
             them, by its `can_call`. Members can be called, too.
         detach: Whether runs go in a process of their own, which outlives the one that starts them,
             where their options leave that open.
+        workspace: With "project" the directory that the team is loaded in is a context path that
+            the agent may write which presents, and a recipe's steps work there; the path stands
+            here then.
 
     Example:
         >>> team = TeamSpec.model_validate(
@@ -139,6 +146,7 @@ class TeamSpec(Spec):
     bundles: dict[str, str] = Field(default_factory=dict)
     callable_agents: tuple[AgentSpec, ...] = ()
     detach: bool = False
+    workspace: str = OWN
     _origin: Origin = PrivateAttr(default=Origin())
 
     @model_validator(mode="before")
@@ -163,6 +171,24 @@ class TeamSpec(Spec):
             if other := seen.get(agent.id.lower()):
                 raise ValueError(f"two agents are named {other!r}: ids must differ")
             seen[agent.id.lower()] = agent.id
+        return self
+
+    @field_validator("workspace")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        # A journal keeps the path, so that a resume from elsewhere works at the same place.
+        place = str(Path.cwd()) if value == "project" else value
+        if place != OWN and not Path(place).is_absolute():
+            raise ValueError(f"{value!r} is neither 'own' nor 'project'")
+        return place
+
+    @model_validator(mode="after")
+    def _sees_the_project(self) -> TeamSpec:
+        given = self.orchestrator.context_paths
+        if self.project and self.workspace not in {each.path for each in given}:
+            paths = (*given, ContextPath(path=self.workspace, permission="write"))
+            orchestrator = self.orchestrator.model_copy(update={"context_paths": paths})
+            object.__setattr__(self, "orchestrator", orchestrator)  # it is frozen from here on
         return self
 
     @field_validator("bundles")
@@ -190,6 +216,11 @@ class TeamSpec(Spec):
                     names = ", ".join(sorted(known))
                     raise ValueError(f"{agent.id!r} can_call {name!r}; agents: {names}")
         return self
+
+    @property
+    def project(self) -> Path | None:
+        """The directory of the person's own that is worked in, if one is."""
+        return None if self.workspace == OWN else Path(self.workspace)
 
     @property
     def everyone(self) -> tuple[AgentSpec, ...]:

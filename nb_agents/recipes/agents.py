@@ -25,6 +25,7 @@ from nb_agents.config.recipe_values import is_template
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
+from nb_agents.process.writable import WritablePath
 from nb_agents.recipes.tasks import AgentWork
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools
@@ -242,12 +243,19 @@ def goes_on(past: OpenRound | None, work: AgentWork) -> TypeGuard[OpenRound]:
     return any(text == work.prompt or text.startswith(f"{work.prompt}\n\n") for text in asked)
 
 
-def toolbox(workspace: Path, context: Sequence[Path], others: AgentTools) -> Toolbox:
+def toolbox(
+    workspace: Path,
+    context: Sequence[Path],
+    others: AgentTools,
+    project: WritablePath | None = None,
+) -> Toolbox:
     """Give the tools of a step.
 
     Args:
         workspace: The run's one workspace.
         context: Read-only files and directories.
         others: What the agent has besides.
+        project: The workspace, when it is a person's own directory.
     """
-    return Toolbox(others.with_files(Workspace(workspace, {}, list(context)).tools()))
+    files = Workspace(workspace, {}, list(context), project=project)
+    return Toolbox(others.with_files(files.tools()))

@@ -32,6 +32,7 @@ from nb_agents.errors import ModelCallError, NbAgentsError
 from nb_agents.models.backend import Backend
 from nb_agents.process.command import run_bash
 from nb_agents.process.environment import persons_env
+from nb_agents.process.writable import WritablePath
 from nb_agents.recipes import agents
 from nb_agents.recipes.agents import Worker, resolve_agent
 from nb_agents.recipes.check import find_recipe
@@ -108,6 +109,7 @@ class Executor:
         said: Texts that the person has added so far.
         past: Where the agents of steps were, when this goes on with an earlier turn.
         approval: Who decides its gates, and how long those wait that do not say it themselves.
+        project: The workspace, when it is a person's own directory.
     """
 
     def __init__(
@@ -123,8 +125,10 @@ class Executor:
         said: Sequence[str] = (),
         past: Past | None = None,
         approval: ApprovalConfig | None = None,
+        project: WritablePath | None = None,
     ) -> None:
         self._progress = progress
+        self._project = project
         self._models = models
         self._workspace = workspace
         self._context = context
@@ -394,7 +398,7 @@ class Executor:
         turn = self._active[address] = AgentRound(
             address,
             backend,
-            agents.toolbox(self._workspace, [*self._context, kept], tools),
+            agents.toolbox(self._workspace, [*self._context, kept], tools, self._project),
             self._emit,
             agents.StepContext(address, self._said, heard, self._emit),
             boundary,

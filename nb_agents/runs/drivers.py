@@ -135,6 +135,7 @@ def tools_for(job: Job) -> RunTools:
         spec.mask,
         spec.writable,
         spec.team.orchestrator.protects_paths,
+        spec.project,
     )
     return RunTools(places, spec.functions, job.note, job.ask, job.wake)
 
@@ -191,7 +192,7 @@ async def _executor(
     return Executor(
         fold([loaded], progress),
         Models(spec.team, make, is_usable, open_tools, spec.paths.tools, uninherited(spec.team)),
-        spec.paths.live_workspaces / spec.recipe.name,
+        spec.project.path if spec.project else spec.paths.live_workspaces / spec.recipe.name,
         spec.context,
         job.token,
         job.emit,
@@ -201,6 +202,7 @@ async def _executor(
         resumed.view.said if resumed else (),
         resumed.past if resumed else None,
         spec.approval,
+        spec.project,
     )
 
 

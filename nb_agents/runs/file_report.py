@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nb_agents.config.faults import Finding
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import TaskError
-from nb_agents.runs.registry import READ_ONLY_IN_A_RECIPE, demo_team
+from nb_agents.runs.registry import demo_team
 from nb_agents.runs.team_report import CAN_START, AgentReport, report_on
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _of_recipe(
     recipe: Recipe, file: str, config: str | None, bundles: Sequence[str], connects: bool
 ) -> FileReport:
     from nb_agents.recipes.check import check
-    from nb_agents.runs.recipes import missing_values
+    from nb_agents.runs.recipes import given_values, missing_values, told_of_places
 
     chosen = chosen_team(config, None, bundles) or demo_team()
     team = chosen if isinstance(chosen, TeamSpec) else TeamSpec.from_file(chosen)
@@ -75,16 +75,13 @@ def _of_recipe(
         *(_said("Note", finding) for finding in (*recipe.warnings, *found.warnings)),
     ]
     if config:
-        lines += [f"Its team {config}:", *told.lines, *_read_only(team), told.verdict]
+        lines += [f"Its team {config}:", *told.lines, told.verdict]
+    if not team.missing_paths:
+        lines += told_of_places(recipe, team, given_values({}))
     missing = missing_values(recipe, {})
     lines += ["It can't run." if found.faults or told.verdict != CAN_START else "It can run."]
     lines += [missing] if missing else []
     return FileReport(told.agents if config else (), tuple(dict.fromkeys(lines)))
-
-
-def _read_only(team: TeamSpec) -> Iterator[str]:
-    if team.orchestrator.writes_context_paths:
-        yield READ_ONLY_IN_A_RECIPE
 
 
 def _said(kind: str, finding: Finding) -> str:

@@ -36,6 +36,7 @@ from nb_agents.session.layout import TurnPaths
 
 __all__ = [
     "Again",
+    "READ_ONLY_IN_A_RECIPE",
     "RecipeResume",
     "given_to",
     "given_values",
@@ -48,8 +49,11 @@ __all__ = [
     "resume_preview",
     "resumed",
     "title",
+    "told_of_places",
     "unread",
 ]
+
+READ_ONLY_IN_A_RECIPE = "Context paths are only read in a recipe: none of its agents presents."
 
 _PLAIN: TypeAdapter[Any] = TypeAdapter(Plain)
 
@@ -132,6 +136,14 @@ def unread(recipe: Recipe, given: Mapping[str, Any]) -> tuple[str, ...]:
         for name in given
         if name not in known and not name.startswith("_")
     )
+
+
+def told_of_places(recipe: Recipe, team: TeamSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Tell where a recipe works that works in no workspace of its own, and what it can't write."""
+    place = given.get("_project") if recipe.workspace == "project" else team.project
+    told = [f"It works in {place} itself: what it changes there stays."] if place else []
+    read_only = [p for p, _ in team.writable_paths if str(p) != str(place)]
+    return (*told, *([READ_ONLY_IN_A_RECIPE] if read_only else []))
 
 
 def given_values(context: Mapping[str, Any]) -> dict[str, Any]:

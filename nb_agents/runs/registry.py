@@ -43,6 +43,7 @@ from nb_agents.runs.turn_spec import (
     TurnSpec,
     checked_functions,
     mask_for,
+    project_place,
     writable_places,
 )
 from nb_agents.session import layout
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Group",
-    "READ_ONLY_IN_A_RECIPE",
     "attach",
     "demo_team",
     "find_known",
@@ -76,8 +76,6 @@ SHUTDOWN_S = 2.0
 """ipykernel gets SIGTERM 2.5 s after a shutdown request. Source: jupyter_client manager.py."""
 
 SHUTDOWN = "the kernel or process is shutting down"
-
-READ_ONLY_IN_A_RECIPE = "Context paths are only read in a recipe: none of its agents presents."
 
 
 class Group(Protocol):
@@ -174,12 +172,13 @@ def start(
             keep_recipe,
             read_recipe,
             title,
+            told_of_places,
             unread,
         )
 
         given = given_values(context or {})
         read = read_recipe(recipe, given, spec)
-        notices += (READ_ONLY_IN_A_RECIPE,) if spec.writable_paths else ()
+        notices += told_of_places(read, spec, given)
         notices += unread(read, given)
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
@@ -196,6 +195,7 @@ def start(
             history=past.messages,
             context=(*readable, *past.context_paths),
             writable=() if read else writable_places(spec, paths.root),
+            project=project_place(read, spec, given, paths.root) if read else None,
             timeout_s=timeout_s,
             notices=(*notices, *past.restored(), *left_out),
             owner=owner(),

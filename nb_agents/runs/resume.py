@@ -36,6 +36,7 @@ from nb_agents.runs.turn_spec import (
     TurnSpec,
     checked_functions,
     mask_for,
+    project_place,
     writable_places,
 )
 from nb_agents.session import layout
@@ -175,6 +176,7 @@ def resume(
             history=before.messages,
             context=(*spec.context_paths, *before.context_paths),
             writable=() if going else writable_places(spec, paths.root),
+            project=going and project_place(going.recipe, spec, going.progress.context, paths.root),
             timeout_s=timeout_s,
             notices=(*notices, *not_copied(left_out)),
             owner=owner(),

@@ -12,7 +12,7 @@ from nb_agents.agents.replay import Past
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.secrets import secrets_of_environment, secrets_of_team, snapshot
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, AgentSpec, TeamSpec
-from nb_agents.errors import UserError
+from nb_agents.errors import ConfigError, UserError
 from nb_agents.events import OfferTools
 from nb_agents.masking import Mask
 from nb_agents.models.retry import Retry
@@ -37,6 +37,7 @@ __all__ = [
     "checked_functions",
     "mask_for",
     "offered_of",
+    "project_place",
     "writable_places",
 ]
 
@@ -83,6 +84,7 @@ class TurnSpec:
         history: The conversation before.
         context: Files and directories that may be read.
         writable: What of those the agent may write that presents.
+        project: The person's own directory that a recipe's steps work in, if they do.
         timeout_s: The orchestrator timeout, seconds.
         notices: One-line notes for the panel.
         owner: Who runs it, in words.
@@ -101,6 +103,7 @@ class TurnSpec:
     history: Sequence[Message] = ()
     context: Sequence[Path] = ()
     writable: Sequence[WritablePath] = ()
+    project: WritablePath | None = None
     timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S
     notices: tuple[str, ...] = ()
     owner: str = ""
@@ -177,6 +180,31 @@ def writable_places(spec: TeamSpec, sessions: Path) -> tuple[WritablePath, ...]:
         inside = (each for each in (*read_only, sessions.resolve()) if each.is_relative_to(path))
         made.append(WritablePath(path, [*(folder / each for each in protected), *inside]))
     return tuple(made)
+
+
+def project_place(
+    recipe: Recipe, team: TeamSpec, given: Mapping[str, Any], sessions: Path
+) -> WritablePath | None:
+    """Give the person's own directory that a recipe's steps work in, if they do.
+
+    Args:
+        recipe: The recipe.
+        team: Whose agents work.
+        given: The values that it was started with: where, is among them.
+        sessions: Where sessions are: no step writes a journal.
+
+    Raises:
+        ConfigError: It is not there any more.
+    """
+    path = Path(given["_project"]) if recipe.workspace == "project" else team.project
+    if path is None:
+        return None
+    if not path.is_dir():
+        raise ConfigError(
+            f"The recipe works in {str(path)!r}, which is no directory any more. Put it back, or "
+            "start the recipe anew elsewhere."
+        )
+    return WritablePath(path, [sessions.resolve()])
 
 
 def checked_functions(functions: Sequence[_Function]) -> tuple[_Function, ...]:

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from nb_agents.cancel import checkpoint
 from nb_agents.config.secret_names import MASK, is_secret_name
 from nb_agents.masking import Mask
-from nb_agents.process.writable import WriteAccess
+from nb_agents.process.writable import WritablePath, WriteAccess
 from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class ToolContext:
     Attributes:
         agent: The agent's id, or the address of its step.
         workspace: Its directory; it exists.
+        project: The same, when it is not the run's own but a person's: what of it stays as it is.
         readable: Files and directories that it may read besides.
         session: The session's directory: what is kept beyond the turn goes there.
         kept: Directory of the turn for what is too long for a model; made when it is needed.
@@ -74,6 +75,7 @@ class ToolContext:
     tell: Callable[[str], None]
     mask: Mask = field(default_factory=Mask)
     access: WriteAccess = field(default_factory=WriteAccess)
+    project: WritablePath | None = None
 
 
 @dataclass

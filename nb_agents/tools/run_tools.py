@@ -80,6 +80,7 @@ class ToolPlaces:
         mask: Takes secrets out of what tools write down.
         writable: What of those an agent may write while it presents.
         has_protected_paths: Whether the team's file protects some of them.
+        project: The person's directory that agents work in, if they do.
     """
 
     session: Path
@@ -89,6 +90,7 @@ class ToolPlaces:
     mask: Mask = field(default_factory=Mask)
     writable: Sequence[WritablePath] = ()
     has_protected_paths: bool = False
+    project: WritablePath | None = None
 
 
 class RunTools:
@@ -209,6 +211,8 @@ class RunTools:
 
     def _context(self, agent: str, workspace: Path) -> ToolContext:
         places = self._places
+        # Agents that are called have workspaces of their own.
+        is_project = places.project is not None and workspace == places.project.path
         return ToolContext(
             agent=agent,
             workspace=workspace,
@@ -219,6 +223,7 @@ class RunTools:
             tell=partial(self._tell, agent),
             mask=places.mask,
             access=WriteAccess(places.writable),
+            project=places.project if is_project else None,
         )
 
     def _tell(self, agent: str, text: str) -> None:

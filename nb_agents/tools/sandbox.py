@@ -28,7 +28,7 @@ from nb_agents.config.tools import ToolKeys
 from nb_agents.process import bubblewrap
 from nb_agents.process.command import Finished, run_command
 from nb_agents.process.environment import agents_env
-from nb_agents.process.writable import mounts_of
+from nb_agents.process.writable import Mounts, mounts_of
 from nb_agents.tools.base import ToolContext, ToolError
 
 __all__ = ["Confinement", "Sandbox", "confinement"]
@@ -170,6 +170,11 @@ class Sandbox:
         if self.confinement.program is None:
             return list(command)
         places = [mounts_of(place) for place in self.context.access.now]
+        if self.context.project is None:
+            places.append(Mounts((self.cwd,)))
+        else:
+            places.append(mounts_of(self.context.project))
+            readable = [*readable, self.cwd]
         try:
             return bubblewrap.argv(
                 self.confinement.program,
@@ -184,7 +189,6 @@ class Sandbox:
                 writable=[
                     *(path for each in places for path in each.writable),
                     *writable,
-                    self.cwd,
                 ],
                 hidden=hidden,
                 network=self._network,

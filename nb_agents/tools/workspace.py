@@ -98,6 +98,7 @@ class Workspace:
         context: Files and directories that may be read, absolute.
         writable: Files and directories that may be written, too. A context path within one of them
             is read-only.
+        project: The root, when it is a person's own directory: what of it stays as it is.
     """
 
     def __init__(
@@ -106,8 +107,10 @@ class Workspace:
         peers: Mapping[str, Path] | None = None,
         context: Sequence[Path] = (),
         writable: Sequence[WritablePath] = (),
+        project: WritablePath | None = None,
     ) -> None:
         self._root = root
+        self._project = project
         self._given_peers = dict(peers or {})
         self._context = tuple(context)
         self._writable = tuple(writable)
@@ -284,7 +287,8 @@ class Workspace:
     @cached_property
     def _own(self) -> _Root:
         self._root.mkdir(parents=True, exist_ok=True)
-        return _Root(real_above(self._root), is_writable=True)
+        guard = self._guard(self._project) if self._project else None
+        return _Root(real_above(self._root), guard, is_writable=True)
 
     @cached_property
     def _peers(self) -> dict[str, _Root]:
