@@ -246,3 +246,25 @@ def test_a_shell_completes_the_names_of_sessions(place: Path, server: ModelServe
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.split() == ["lab"]
+
+
+def test_a_check_tells_of_a_team_what_the_cell_does_and_tries_its_tools(place: Path) -> None:
+    (place / "tools.py").write_text("import no_such_module_here\n")
+    tools = "custom_tools: [{path: tools.py, function: f}], enable_mcp_command_line: true"
+    docker = "command_line_execution_mode: docker"
+    (place / "other.yaml").write_text(
+        f"agents:\n  - id: a\n    backend: {{type: demo, {tools}, {docker}}}\n"
+    )
+    said = call("check", "other.yaml")
+    assert "Commands can't run in 'docker' here" in said and "as --connect does" in said
+    assert "no_such_module_here" in call("check", "other.yaml", "--connect")
+
+
+def test_a_recipe_that_lacks_a_value_goes_on_with_it(place: Path) -> None:
+    (place / "push.yaml").write_text(
+        "name: push\ndescription: d\nversion: 1.0.0\n"
+        "steps:\n- {id: push, type: bash, command: 'echo to {{branch}}', output: pushed}\n"
+    )
+    call("run", "--recipe", "push.yaml", "-s", "lab", code=FAILED)
+    assert "push" in call("resume", "lab", "--set", "branch=main", "--preview")
+    assert told("resume", "lab", "--set", "branch=main")["result"] == {"pushed": "to main"}
