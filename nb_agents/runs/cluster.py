@@ -288,7 +288,8 @@ class _Desk:
             raise ConnectionError(f"its client is {self.client.status}")
         # Not `Client.scheduler_info`: what that gives is replaced now and then, without workers.
         scheduler: Any = self.client.scheduler
-        found: _Workers = self.client.sync(scheduler.identity, n_workers=-1)["workers"]
+        told = self.client.sync(scheduler.identity, n_workers=-1, callback_timeout=CONNECT_S)
+        found: _Workers = told["workers"]
         return found
 
 
