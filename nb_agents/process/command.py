@@ -403,7 +403,8 @@ def _words(order: _Order, theirs: ExitStack) -> FileIO:
     env = {os.fsencode(name): os.fsencode(value) for name, value in order.env.items()}
     argv = [os.fsencode(text) for text in order.argv]
     file = theirs.enter_context(TemporaryFile(buffering=0))
-    file.write(marshal.dumps((os.fsencode(order.cwd), env, order.limits, argv)))
+    folder = os.fsencode(order.cwd.absolute())  # the fork server works elsewhere
+    file.write(marshal.dumps((folder, env, order.limits, argv)))
     file.seek(0)
     return file
 

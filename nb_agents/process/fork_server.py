@@ -1,7 +1,8 @@
 """The process that supervisors of commands are forked from: this process's end of it.
 
 It is started with the first command, serves those that follow, and ends soon after the last. It has
-none of our memory, files or variables: it is `nb_agents.process.supervisor`, run as a script.
+none of our memory, files or variables: it is `nb_agents.process.supervisor`, run as a script. What
+else a command inherits (umask, resource limits, niceness) is as this process had it at that start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ __all__ = ["ForkServer", "fork_server"]
 LINGER_S = 10.0
 """How long it stays when nobody needs it: the next command of a run mostly comes sooner."""
 
-_EXIT_S = 1.0
+_EXIT_S = 0.2
+"""What it gets to end when this process does; where a command still ends, it goes on to."""
+
 _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import ConfigError
-from nb_agents.jupyter import verbs
+from nb_agents.runs.file_report import check_file
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import turns_of
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
@@ -166,16 +165,12 @@ def test_a_start_that_is_refused_leaves_nothing_on_disk(tmp_path: Path) -> None:
     ],
 )
 def test_the_check_and_the_start_say_the_same_of_tools(
-    tmp_path: Path, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, keys: dict[str, Any]
 ) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(verbs, "display", lambda data: shown.append(data["text/plain"]))
-    monkeypatch.setattr(verbs, "show_table", lambda *_: None)
     spec = team(ScriptedModel(Answer("done")), **keys)
     run = finish(nb_agents.start("the task", spec, options=RunOptions(session_root=tmp_path)))
     file = tmp_path / "team.json"
     agent = {"id": "a", "backend": {"type": "demo", **keys}}
     file.write_text(json.dumps({"agents": [agent]}))
-    verbs.check(None, SimpleNamespace(file=str(file), config=None))
-    [_, _, *lines, verdict] = shown[0].split("\n")
+    [_, _, *lines, verdict] = check_file(str(file)).lines
     assert (tuple(lines), verdict) == (run.view.notices, "Can start.")

@@ -127,6 +127,16 @@ async def test_what_cannot_be_started_is_told_to_the_caller(tmp_path: Path) -> N
             await run_bash(script, cwd=tmp_path, env=PLAIN)
 
 
+async def test_a_relative_directory_is_one_from_where_the_starter_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inner").mkdir()
+    for place in (tmp_path, tmp_path / "inner"):
+        monkeypatch.chdir(place)
+        done = await run_command(["pwd"], cwd=Path("."), env=PLAIN)
+        assert done.output == f"{place.resolve()}\n"
+
+
 # Output
 
 
