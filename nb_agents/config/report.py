@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from nb_agents.config.backends import why_unsupported
-from nb_agents.config.faults import foreign_keys
+from nb_agents.config.backends import BackendSpec, why_unsupported
+from nb_agents.config.faults import ForeignKey, foreign_keys
+from nb_agents.config.massgen_keys import Restriction
 from nb_agents.config.mcp_servers import McpServerSpec
+from nb_agents.config.model_keys import MODEL_KEYS, Assignment
 from nb_agents.config.orchestrator import OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
@@ -25,9 +27,11 @@ __all__ = [
     "foreign_values",
     "ignored",
     "left_out",
+    "not_sent",
     "read_only",
     "tool_notices",
     "unknown",
+    "unsendable",
     "unsupported",
 ]
 
@@ -155,6 +159,44 @@ def foreign_values(orchestrator: OrchestratorSpec) -> Iterator[str]:
     given, taken = orchestrator.voting_sensitivity, orchestrator.voting_criteria
     if given != taken:
         yield f"orchestrator.voting_sensitivity: {given} ({taken} is used)"
+
+
+def not_sent(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
+    """Say which keys are not sent to a model, because its server does not know them.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    told: dict[str, dict[str, None]] = {}
+    for agent, backend in backends:
+        refused = {each.path[3:] for each in unsendable([(agent, backend)])}
+        for each in backend.assignments:
+            if not each.setting and tuple(each.key.split(".")) not in refused:
+                told.setdefault(_whom(backend, each), {})[each.key] = None
+    for whom, keys in told.items():
+        yield f"{whom}: {', '.join(keys)}"
+
+
+def _whom(backend: BackendSpec, unsent: Assignment) -> str:
+    if backend.api == "responses":
+        return "Not sent to openai models, whose Responses API does not take it"
+    if backend.type == "openai" and "openai responses" in MODEL_KEYS[unsent.key].settings:
+        return "Sent to openai models with `api: responses` only"
+    return f"Not sent to {backend.type} models, which don't take it"
+
+
+def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignKey]:
+    """Give the keys that restrict a model, and that its server does not know.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    for agent, backend in backends:
+        for each in backend.assignments if backend.wire_format else ():
+            what = MODEL_KEYS[each.key].restricts if each.value and not each.setting else ""
+            if what:
+                path = ("agents", agent, "backend", *each.key.split("."))
+                yield ForeignKey(path, "refused", Restriction(what), each.value)
 
 
 def read_only(orchestrator: OrchestratorSpec) -> Iterator[str]:

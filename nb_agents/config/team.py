@@ -36,6 +36,7 @@ from nb_agents.config.faults import (
     slips,
 )
 from nb_agents.config.mcp_servers import McpEnvSecurity, McpSecurity, McpServerSpec
+from nb_agents.config.model_keys import Reasoning, SafetySetting, TextOptions, Thinking
 from nb_agents.config.orchestrator import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ApprovalSpec,
@@ -216,13 +217,20 @@ class TeamSpec(Spec):
         """What a person should know of its keys, in lines; a start and a check both say it."""
         told = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
         lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
+        lines += report.not_sent(self._backends)
         return (*lines, *report.read_only(self.orchestrator))
 
     @property
     def refusals(self) -> tuple[ConfigError, ...]:
         """The keys for which it can't start: they restrict, and can't be enforced here."""
-        found = (each for each in foreign_keys(self) if each.sort == "refused")
+        foreign = (each for each in foreign_keys(self) if each.sort == "refused")
+        found = (*foreign, *report.unsendable(self._backends))
         return tuple(self.fault(refusal(each), *each.path) for each in found)
+
+    @property
+    def _backends(self) -> list[tuple[str, BackendSpec]]:
+        here = (agent for agent in self.everyone if not why_unsupported(agent.backend.type))
+        return [(agent.id, agent.backend) for agent in here]
 
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
@@ -378,6 +386,11 @@ _OF_AN_AGENT: Sections = {
     ("backend",): BackendSpec,
     ("backend", "custom_tools", "*"): CustomToolSpec,
     ("backend", "limits"): CommandLimits,
+    ("backend", "reasoning"): Reasoning,
+    ("backend", "thinking"): Thinking,
+    ("backend", "thinking_config"): Thinking,
+    ("backend", "text"): TextOptions,
+    ("backend", "safety_settings", "*"): SafetySetting,
     _SERVER: McpServerSpec,
     (*_SERVER, "security"): McpSecurity,
     (*_SERVER, "security", "env"): McpEnvSecurity,

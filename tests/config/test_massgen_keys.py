@@ -104,7 +104,6 @@ REFUSED = [
     ({}, {"hooks": {"PreToolUse": [{}]}}, "`agents.backend.hooks.PreToolUse`"),
     ({}, {"disallowed_tools": ["Bash"]}, "Write `exclude_tools`."),
     ({}, {"permission_mode": "plan"}, "`agents.backend.permission_mode`"),
-    ({}, {"max_output_tokens": 5}, "Write `max_tokens`."),
     ({}, {"tool_choice": "none"}, "tool_choice"),
     ({}, {"permissions": {"sandboxed": True}}, "`agents.backend.permissions.sandboxed`"),
     ({}, {"permissions": {"settings_path": "x.json"}}, "Write its rules under `permissions`."),

@@ -259,7 +259,8 @@ def test_a_slip_of_the_pen_names_the_nearest_key_and_the_place(
 def test_massgens_own_keys_are_no_slips(tmp_path: Path) -> None:
     keys = "top_k: 1, text: {}, reasoning: {}, max_output_tokens: 5, cwd: w, instance_id: i"
     spec = from_text(tmp_path, f"agent: {{backend: {{type: demo, {keys}}}}}")
-    assert len(spec.ignored) == 5 and len(spec.refusals) == 1
+    assert spec.ignored == ("agents.backend.cwd", "agents.backend.instance_id")
+    assert not spec.refusals and not spec.unknown
 
 
 FAULTS = [
