@@ -187,7 +187,7 @@ class Request:
         if self.protocol == "openai":
             return [tool["function"]["name"] for tool in tools]
         if self.protocol in ("anthropic", "responses"):
-            return [tool["name"] for tool in tools]
+            return [tool.get("name") or tool["type"] for tool in tools]
         declared = (t.get("functionDeclarations") or [] for t in tools)
         return [each["name"] for each in itertools.chain.from_iterable(declared)]
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
+from nb_agents.config.native_tools import NATIVE_KEYS, OFFERED, Missing, NativeTool, judged
 from nb_agents.config.tools import ToolKeys
 
 __all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]
@@ -32,7 +33,8 @@ class BackendSpec(ToolKeys, ModelKeys):
         base_url: Another server that speaks the provider's protocol.
         api_key: Its key; by default the provider's environment variable.
         api_version: For azure_openai.
-        api: Which of OpenAI's APIs is spoken, by type ``openai``.
+        api: Which of OpenAI's APIs is spoken, by type ``openai``; by default the one that its
+            tools need, where OpenAI itself is spoken to.
         words_per_second: For type "demo": how fast it writes.
         instance: For type "python", from Python only: an object with the methods of
             `nb_agents.models.backend.Backend`.
@@ -44,7 +46,7 @@ class BackendSpec(ToolKeys, ModelKeys):
     base_url: str | None = Field(default=None, repr=False)
     api_key: SecretStr | None = None
     api_version: str | None = None
-    api: Literal["chat", "responses"] = "chat"
+    api: Literal["chat", "responses"] | None = None
     words_per_second: float | None = Field(default=None, gt=0)
     instance: Any = Field(default=None, exclude=True, repr=False)
 
@@ -81,9 +83,33 @@ class BackendSpec(ToolKeys, ModelKeys):
     @property
     def wire_format(self) -> WireFormat | None:
         """How its server is spoken to; None when it has none, or can't run here."""
-        if self.api == "responses":
+        if self.api == "responses" or (self.api is None and self._needs_responses):
             return "openai responses"
         return type_at(self).format if self.type in BACKEND_TYPES else None
+
+    @property
+    def _needs_responses(self) -> bool:
+        if self.type != "openai" or not any(getattr(self, key) for key in NATIVE_KEYS):
+            return False
+        return self.base_url is None or BACKEND_TYPES["openai"].lives_at(self.base_url)
+
+    @property
+    def native_tools(self) -> tuple[NativeTool, ...]:
+        """The tools that it is given which its provider runs."""
+        found = judged(self, self.type, self.model, self._offered)
+        return tuple(dict.fromkeys(each for each in found if not isinstance(each, Missing)))
+
+    @property
+    def missing_tools(self) -> tuple[Missing, ...]:
+        """Those that were asked for and are not given."""
+        found = judged(self, self.type, self.model, self._offered)
+        return tuple(each for each in found if isinstance(each, Missing))
+
+    @property
+    def _offered(self) -> frozenset[NativeTool]:
+        if self.type == "openrouter" and self.base_url is None:
+            return frozenset({"web_search"})
+        return OFFERED.get(self.wire_format, frozenset()) if self.wire_format else frozenset()
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:

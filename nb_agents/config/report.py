@@ -16,6 +16,7 @@ from nb_agents.config.faults import ForeignKey, foreign_keys
 from nb_agents.config.massgen_keys import Restriction
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
+from nb_agents.config.native_tools import Missing
 from nb_agents.config.orchestrator import OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
@@ -178,11 +179,36 @@ def not_sent(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
 
 
 def _whom(backend: BackendSpec, unsent: Assignment) -> str:
-    if backend.api == "responses":
+    if backend.wire_format == "openai responses":
         return "Not sent to openai models, whose Responses API does not take it"
     if backend.type == "openai" and "openai responses" in MODEL_KEYS[unsent.key].settings:
         return "Sent to openai models with `api: responses` only"
     return f"Not sent to {backend.type} models, which don't take it"
+
+
+def not_given(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
+    """Say which tools of their providers agents do not get, though their backends ask for them.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    told: dict[Missing, list[str]] = {}
+    for agent, backend in backends:
+        for each in backend.missing_tools:
+            told.setdefault(each, []).append(agent)
+    for (key, why), agents in told.items():
+        yield f"No {key.removeprefix('enable_')} for {', '.join(agents)}: {why}"
+
+
+def uncounted(backends: Iterable[tuple[str, BackendSpec]], max_cost: float | None) -> Iterator[str]:
+    """Say that a limit of costs does not count what providers take for their tools.
+
+    Args:
+        backends: Agents' ids, and their backends.
+        max_cost: The limit, if there is one.
+    """
+    if max_cost is not None and any(backend.native_tools for _, backend in backends):
+        yield "`max_cost` counts tokens, and not what providers take besides for their own tools"
 
 
 def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignKey]:

@@ -218,6 +218,8 @@ class TeamSpec(Spec):
         told = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
         lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
         lines += report.not_sent(self._backends)
+        lines += report.not_given(self._backends)
+        lines += report.uncounted(self._backends, self.orchestrator.max_cost)
         return (*lines, *report.read_only(self.orchestrator))
 
     @property

@@ -197,6 +197,9 @@ class ToolKeys(Spec):
         permissions: MassGen's rules for its calls; they hold besides `tool_policy`.
         can_call: Agents that it may call as a tool: names, or "*" for all others. Each call is
             worked on by a fresh one of that name, never by the one that is a member of the team.
+        enable_web_search: Whether its provider searches the web for it.
+        enable_code_interpreter, enable_code_execution: Whether its provider runs code for it; two
+            names of one thing.
     """
 
     mcp_servers: tuple[McpServerSpec, ...] = ()
@@ -215,6 +218,9 @@ class ToolKeys(Spec):
     tool_policy: tuple[ToolRule, ...] = ()
     permissions: PermissionSpec | None = None
     can_call: Texts = ()
+    enable_web_search: bool = False
+    enable_code_interpreter: bool = False
+    enable_code_execution: bool = False
 
     @field_validator("mcp_servers", mode="before")
     @classmethod

@@ -63,15 +63,21 @@ class PydanticBackend:
         model: The model.
         name: Its name for a person; by default the model's own.
         settings: pydantic-ai model settings, such as temperature.
+        native_tools: Tools that the provider runs, as pydantic-ai names them.
 
     Attributes:
         server: Where its calls go, and to which model; "" when they go nowhere.
     """
 
     def __init__(
-        self, model: Model, name: str = "", settings: dict[str, Any] | None = None
+        self,
+        model: Model,
+        name: str = "",
+        settings: dict[str, Any] | None = None,
+        native_tools: Sequence[str] = (),
     ) -> None:
         self._model = model
+        self._native_tools = native_tools
         self._settings: Any = {**(settings or {}), "max_retries": 0}
         self.name = name or model.model_name
         url = model.base_url
@@ -83,12 +89,15 @@ class PydanticBackend:
         """Open one request; see `Backend.stream`."""
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
+        # One that this model lacks is left out, instead of the request being refused.
+        native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
         return model_request_stream(
             self._model,
             messages,
             model_request_parameters=ModelRequestParameters(
-                function_tools=list(tools), allow_text_output=True
+                function_tools=list(tools), native_tools=native, allow_text_output=True
             ),
             model_settings=self._settings,
         )

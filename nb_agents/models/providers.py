@@ -213,7 +213,7 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
         instance: Backend = spec.instance
         return instance
     model = PROVIDERS[spec.type].build(spec, _base_url(agent), find_key(agent).value, client)
-    return PydanticBackend(model, spec.model, settings_of(spec))
+    return PydanticBackend(model, spec.model, settings_of(spec), spec.native_tools)
 
 
 def load(kinds: Iterable[str] = ()) -> None:
@@ -282,7 +282,7 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     from pydantic_ai.providers.openai import OpenAIProvider
 
     provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
-    if spec.api == "responses":
+    if spec.wire_format == "openai responses":
         return OpenAIResponsesModel(spec.model, provider=provider)
     read_by_pydantic(provider.client)
     is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)

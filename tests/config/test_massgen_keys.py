@@ -151,9 +151,9 @@ def test_a_value_that_restricts_nothing_stops_nothing(
 
 
 def test_what_nobody_knows_is_told_apart_from_what_is_harmless() -> None:
-    spec = team({"enable_web_search": True, "colour": "red"}, ui={})
+    spec = team({"enable_image_generation": True, "colour": "red"}, ui={})
     assert spec.notices == (
-        "Ignored here: ui, agents.backend.enable_web_search",
+        "Ignored here: ui, agents.backend.enable_image_generation",
         "Not known here, and not acted on: agents.backend.colour",
     )
     assert spec.notices == report_on(spec).lines[1:3]
