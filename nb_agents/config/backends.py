@@ -19,6 +19,7 @@ from pydantic import Field, SecretStr, model_validator
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
 from nb_agents.config.native_tools import NATIVE_KEYS, OFFERED, Missing, NativeTool, judged
 from nb_agents.config.tools import ToolKeys
+from nb_agents.config.uploads import UploadSpec, is_taken
 
 __all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]
 
@@ -35,6 +36,7 @@ class BackendSpec(ToolKeys, ModelKeys):
         api_version: For azure_openai.
         api: Which of OpenAI's APIs is spoken, by type ``openai``; by default the one that its
             tools need, where OpenAI itself is spoken to.
+        upload_files: Files that its model is shown with the task.
         words_per_second: For type "demo": how fast it writes.
         instance: For type "python", from Python only: an object with the methods of
             `nb_agents.models.backend.Backend`.
@@ -47,6 +49,7 @@ class BackendSpec(ToolKeys, ModelKeys):
     api_key: SecretStr | None = None
     api_version: str | None = None
     api: Literal["chat", "responses"] | None = None
+    upload_files: tuple[UploadSpec, ...] = ()
     words_per_second: float | None = Field(default=None, gt=0)
     instance: Any = Field(default=None, exclude=True, repr=False)
 
@@ -92,6 +95,11 @@ class BackendSpec(ToolKeys, ModelKeys):
         if self.type != "openai" or not any(getattr(self, key) for key in NATIVE_KEYS):
             return False
         return self.base_url is None or BACKEND_TYPES["openai"].lives_at(self.base_url)
+
+    @property
+    def uploads(self) -> tuple[UploadSpec, ...]:
+        """The files that its server takes."""
+        return tuple(each for each in self.upload_files if is_taken(each, self.wire_format))
 
     @property
     def native_tools(self) -> tuple[NativeTool, ...]:

@@ -137,7 +137,7 @@ _FEATURES_OF_BACKENDS = """
     mcp_sdk_auto media_max_file_size_mb multimodal_config nlip nlip_config plugins redis_client
     reset_chat search_context_size search_prompt session_id session_send_timeout_seconds
     session_storage_base setting_sources shared_tools_directory skip_health_check
-    system_message_mode tool_search_variant ttl upload_files use_default_prompt
+    system_message_mode tool_search_variant ttl use_default_prompt
     use_mcpwrapped_for_tool_filtering use_multi_mcp use_no_roots_wrapper use_two_tier_workspace
     video_generation_backend video_generation_model websocket_mode working_dir write_mode
 """

@@ -20,6 +20,7 @@ from nb_agents.config.native_tools import Missing
 from nb_agents.config.orchestrator import OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
+from nb_agents.config.uploads import media_type
 
 __all__ = [
     "CommandLine",
@@ -198,6 +199,19 @@ def not_given(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
             told.setdefault(each, []).append(agent)
     for (key, why), agents in told.items():
         yield f"No {key.removeprefix('enable_')} for {', '.join(agents)}: {why}"
+
+
+def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
+    """Say which files are not sent to a model, because its server takes none of their kind.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    for agent, backend in backends:
+        for upload in backend.upload_files:
+            if upload not in backend.uploads:
+                kind = media_type(upload.path).partition("/")[0] or "a file"
+                yield f"Not sent to {agent}: {upload.path.name}; {backend.type} takes no {kind}"
 
 
 def uncounted(backends: Iterable[tuple[str, BackendSpec]], max_cost: float | None) -> Iterator[str]:

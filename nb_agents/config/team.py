@@ -219,6 +219,7 @@ class TeamSpec(Spec):
         lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
         lines += report.not_sent(self._backends)
         lines += report.not_given(self._backends)
+        lines += report.not_uploaded(self._backends)
         lines += report.uncounted(self._backends, self.orchestrator.max_cost)
         return (*lines, *report.read_only(self.orchestrator))
 

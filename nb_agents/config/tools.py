@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -19,7 +18,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -28,6 +26,7 @@ from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.permissions import CommandLimits, PermissionSpec, as_pattern
 from nb_agents.config.secret_names import is_distinctive, is_secret_name
 from nb_agents.config.spec import Spec, Texts, as_tuple
+from nb_agents.config.uploads import beside_the_file
 
 __all__ = [
     "CustomFunction",
@@ -113,7 +112,7 @@ class CustomToolSpec(Spec):
             keeps them, so they can hold no secret.
     """
 
-    path: str = ""
+    path: Annotated[str, AfterValidator(beside_the_file)] = ""
     function: Texts = Field(min_length=1)
     name: Texts = ()
     description: Texts = ()
@@ -141,13 +140,6 @@ class CustomToolSpec(Spec):
                 "for each"
             )
         return self
-
-    @field_validator("path")
-    @classmethod
-    def _beside_the_file(cls, value: str, info: ValidationInfo) -> str:
-        # Absolute, because a journal keeps the spec without the place of the team's file.
-        folder: Path | None = (info.context or {}).get("folder")
-        return str(folder / value) if folder and value and _is_there(folder / value) else value
 
     @property
     def functions(self) -> tuple[CustomFunction, ...]:
@@ -273,13 +265,6 @@ def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
         'ask'
     """
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
-
-
-def _is_there(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:  # in a directory that may not be looked into
-        return False
 
 
 def _one_each(values: tuple[T, ...], count: int, other: T) -> tuple[T, ...]:

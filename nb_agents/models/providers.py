@@ -26,6 +26,7 @@ from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.backend import Backend, PydanticBackend
 from nb_agents.models.openai_chunks import read_by_pydantic
 from nb_agents.models.settings import settings_of
+from nb_agents.models.uploads import read_uploads
 
 if TYPE_CHECKING:
     import httpx2
@@ -164,7 +165,7 @@ def check_agent(team: TeamSpec, agent: AgentSpec) -> None:
         agent: The agent.
 
     Raises:
-        ConfigError: Its model is not named.
+        ConfigError: Its model is not named, or a file that it is to be shown can't be sent.
         MissingKeyError: Its key is not set, or a variable in its address or its headers.
     """
     if BACKEND_TYPES[agent.backend.type].needs_model:
@@ -173,6 +174,11 @@ def check_agent(team: TeamSpec, agent: AgentSpec) -> None:
             raise team.fault(what, "agents", agent.id, "backend")
         _base_url(agent)
         _check_variables(agent)
+        for number, upload in enumerate(agent.backend.uploads):
+            if upload.fault:
+                raise team.fault(
+                    upload.fault, "agents", agent.id, "backend", "upload_files", number
+                )
     find_key(agent)
 
 
@@ -213,7 +219,8 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
         instance: Backend = spec.instance
         return instance
     model = PROVIDERS[spec.type].build(spec, _base_url(agent), find_key(agent).value, client)
-    return PydanticBackend(model, spec.model, settings_of(spec), spec.native_tools)
+    files = read_uploads(spec.uploads)
+    return PydanticBackend(model, spec.model, settings_of(spec), spec.native_tools, files)
 
 
 def load(kinds: Iterable[str] = ()) -> None:
