@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from nb_agents.events import Usage
-from nb_agents.models.uploads import with_uploads
+from nb_agents.models.attachments import with_uploads
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, UserContent
@@ -65,7 +65,7 @@ class PydanticBackend:
         name: Its name for a person; by default the model's own.
         settings: pydantic-ai model settings, such as temperature.
         native_tools: Tools that the provider runs, as pydantic-ai names them.
-        files: What is shown with the first request, as `nb_agents.models.uploads` reads it.
+        files: What is shown with the first request, as `nb_agents.models.attachments` reads it.
 
     Attributes:
         server: Where its calls go, and to which model; "" when they go nowhere.
