@@ -10,7 +10,7 @@ Agents that can't run here are kept too, and listed in `TeamSpec.unsupported`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -264,6 +264,19 @@ class TeamSpec(Spec):
             for path, given in zip(self.context_paths, self.orchestrator.context_paths, strict=True)
             if given.permission == "write"
         )
+
+    def reading(self, paths: Iterable[str | os.PathLike[str]]) -> TeamSpec:
+        """Give the team with files and directories besides that it may read.
+
+        Args:
+            paths: Where they are.
+        """
+        added = tuple(ContextPath(path=os.fspath(path)) for path in paths)
+        if not added:
+            return self
+        all_ = (*self.orchestrator.context_paths, *added)
+        orchestrator = self.orchestrator.model_copy(update={"context_paths": all_})
+        return self.model_copy(update={"orchestrator": orchestrator})
 
     def without_unsupported(self) -> TeamSpec:
         """Give the team of the agents that can run here: itself when all can.
