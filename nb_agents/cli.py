@@ -24,6 +24,7 @@ from rich.text import Text
 
 from nb_agents.cancel import StopResult
 from nb_agents.chat import STOPPING, Chat
+from nb_agents.config.mentions import Mentions, mentions
 from nb_agents.config.team import chosen_team
 from nb_agents.errors import RunCancelled, RunFailed, UnknownRunError, UserError
 from nb_agents.jupyter import text
@@ -110,7 +111,9 @@ def main() -> None:
 
 @app.command("run")
 def run_(
-    task: Annotated[str, typer.Argument(help="What is asked; - reads it from the input.")] = "",
+    task: Annotated[
+        str, typer.Argument(help="What is asked; @path lets it be read, - takes the input.")
+    ] = "",
     config: Config = None,
     model: Model = None,
     recipe: Annotated[str | None, typer.Option("--recipe", "-r", help="Recipe file.")] = None,
@@ -130,6 +133,8 @@ def run_(
     """Start a team on a task, or on a recipe, and wait for it. Ctrl+C stops it; twice: at once."""
     from nb_agents.jupyter.recipe_verbs import context_of  # brings IPython along
 
+    # What is piped in nobody typed.
+    named = Mentions(sys.stdin.read(), ()) if task == "-" else mentions(task)
     options = RunOptions(
         session_root=root,
         timeout=timeout,
@@ -138,9 +143,10 @@ def run_(
         debug=debug,
         detach=detach or None,
         cluster=cluster,
+        context_paths=named.paths,
     )
     run = start(
-        sys.stdin.read() if task == "-" else task,
+        named.task,
         chosen_team(config, model, bundles or []),
         session,
         continue_,
@@ -165,9 +171,10 @@ def chat(
     begun: list[str] = []
 
     def begin(task: str) -> Run:
-        options = RunOptions(session_root=root, timeout=timeout)
+        named = mentions(task)
+        options = RunOptions(session_root=root, timeout=timeout, context_paths=named.paths)
         name = begun[-1] if begun else session
-        run = start(task, team, name, continue_ and not begun, options=options)
+        run = start(named.task, team, name, continue_ and not begun, options=options)
         begun.append(run.session)
         return run
 

@@ -6,7 +6,7 @@ They are those of OS Protocol's `RunOptions`, in Python's spelling and in second
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -101,6 +101,7 @@ class RunOptions:
         cluster: Where it works instead: a `Cluster`, or what may stand in its first place. It
             begins as soon as a worker has a place for it; the session root, which all machines
             must see, has all of it.
+        context_paths: Files and directories that the agents may read, besides the team's.
 
     Example:
         >>> RunOptions(timeout=Timeout(ms=1500), retry=Retry(attempts=1)).timeout_s
@@ -120,6 +121,7 @@ class RunOptions:
     debug: bool = False
     detach: bool | None = None
     cluster: Cluster | Any = None
+    context_paths: Sequence[str | PathLike[str]] = ()
 
     @property
     def timeout_s(self) -> float | None:

@@ -1,8 +1,8 @@
 """A local HTTP server that stands for the model providers.
 
-It speaks the streaming dialects of OpenAI (chat completions), Anthropic and Google over real
-sockets, so that tests see what a provider would see: which requests came, with which tools, and
-who closed a stream and when. Faults (errors, lost connections, silence, garbage) are data in a
+It speaks the streaming dialects of OpenAI (chat completions, responses), Anthropic and Google over
+real sockets, so that tests see what a provider would see: which requests came, with which tools,
+and who closed a stream and when. Faults (errors, lost connections, silence, garbage) are data in a
 `Reply`.
 
     with ModelServer() as server:
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import dataclasses
 import itertools
@@ -40,9 +41,11 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
+from tests import strict_bodies
+
 __all__ = ["ModelServer", "Reply", "ReplySource", "Request", "ToolCall", "free_port", "wait_until"]
 
-Protocol = Literal["openai", "anthropic", "google"]
+Protocol = Literal["openai", "responses", "anthropic", "google"]
 
 _ARGUMENT_CHUNK = (
     8  # characters of tool arguments in a chunk: small, so that any call takes several
@@ -125,6 +128,7 @@ class Reply:
         body: Sent instead of all frames, piece by piece and as it is; may be without end.
         input_tokens: Reported usage; default: the words of the prompt.
         output_tokens: Reported usage; default: the chunks sent.
+        thoughts: Streamed word by word before the text, and signed (OpenAI: only by responses).
     """
 
     text: str = ""
@@ -145,6 +149,7 @@ class Reply:
     body: Callable[[], Iterable[bytes]] | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    thoughts: str = ""
 
 
 @dataclass
@@ -172,8 +177,8 @@ class Request:
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation, as this protocol words it."""
-        found = self.body.get("contents" if self.protocol == "google" else "messages", [])
-        return list(found)
+        name = {"google": "contents", "responses": "input"}.get(self.protocol, "messages")
+        return list(self.body.get(name, []))
 
     @property
     def tool_names(self) -> list[str]:
@@ -181,15 +186,16 @@ class Request:
         tools = self.body.get("tools") or []
         if self.protocol == "openai":
             return [tool["function"]["name"] for tool in tools]
-        if self.protocol == "anthropic":
-            return [tool["name"] for tool in tools]
+        if self.protocol in ("anthropic", "responses"):
+            return [tool.get("name") or tool["type"] for tool in tools]
         declared = (t.get("functionDeclarations") or [] for t in tools)
         return [each["name"] for each in itertools.chain.from_iterable(declared)]
 
     @property
     def prompt(self) -> str:
         """Every text that the model would read, system prompt included, one per line."""
-        system = self.body.get("system") or self.body.get("systemInstruction") or ""
+        names = ("system", "systemInstruction", "instructions")
+        system = next((self.body[name] for name in names if self.body.get(name)), "")
         return "\n".join(_strings([system, self.messages]))
 
 
@@ -212,7 +218,10 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 class _Piece(NamedTuple):
-    """One chunk before it is worded: a word, or part of the arguments of tool call `call`."""
+    """One chunk before it is worded: a word, or part of the arguments of tool call `call`.
+
+    A word of the thoughts has the call -2.
+    """
 
     text: str
     call: int = -1
@@ -220,9 +229,17 @@ class _Piece(NamedTuple):
     is_last: bool = False
 
 
+THOUGHT = -2
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\s*\S+\s*$|\s*\S+|\s+", text)
+
+
 def _pieces(reply: Reply) -> Iterator[_Piece]:
     text = (reply.text or "more") + " " if reply.endless else reply.text
-    words = [_Piece(word) for word in re.findall(r"\s*\S+\s*$|\s*\S+|\s+", text)]
+    yield from (_Piece(word, THOUGHT) for word in _words(reply.thoughts))
+    words = [_Piece(word) for word in _words(text)]
     if reply.endless:
         yield from itertools.cycle(words)
     yield from words
@@ -264,6 +281,11 @@ class _Wire:
             return limit
         return tools if self.reply.tool_calls else stop
 
+    @property
+    def signature(self) -> str:
+        """What stands for the thoughts when they are sent again."""
+        return f"signed-{self.request.number}-{self.reply.thoughts}"
+
     def call_id(self, index: int) -> str:
         return (
             self.reply.tool_calls[index].id or f"{self.call_prefix}_{self.request.number}_{index}"
@@ -302,6 +324,8 @@ class _OpenAIWire(_Wire):
     def chunk(self, piece: _Piece) -> bytes:
         role = {} if self._has_role else {"role": "assistant"}
         self._has_role = True
+        if piece.call == THOUGHT:
+            return self._choice({**role, "reasoning_content": piece.text})
         if piece.call < 0:
             return self._choice({**role, "content": piece.text})
         call: dict[str, Any] = {"index": piece.call, "function": {"arguments": piece.text}}
@@ -323,6 +347,115 @@ class _OpenAIWire(_Wire):
     @staticmethod
     def error_body(status: int, message: str) -> dict[str, Any]:
         return {"error": {"message": message, "type": "error", "param": None, "code": str(status)}}
+
+
+class _ResponsesWire(_Wire):
+    """OpenAI's other API: a reply is a list of items, each told of when it begins and ends."""
+
+    reasons = ("", "", "max_output_tokens")
+    _open_for: int | None = None  # as in `_AnthropicWire`
+    _sequence = -1
+
+    def __init__(self, request: Request, reply: Reply) -> None:
+        super().__init__(request, reply)
+        self._items: list[dict[str, Any]] = []
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._sequence += 1
+        frame = {"type": kind, "sequence_number": self._sequence, **fields}
+        return f"event: {kind}\n".encode() + _data(frame)
+
+    def _response(self, status: str, **fields: Any) -> dict[str, Any]:
+        head = {"id": self.response_id, "object": "response", "created_at": 0, "status": status}
+        given = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+        return {**head, **given, "model": self.request.model, "output": self._items, **fields}
+
+    def _open(self, index: int) -> bytes:
+        frames = b"" if self._items else self._event("response.created", **self._whole())
+        number = f"{self.request.number}_{len(self._items)}"
+        item: dict[str, Any] = {"id": f"msg_{number}", "type": "message", "role": "assistant"}
+        item |= {"status": "in_progress", "content": []}
+        if index == THOUGHT:
+            item = {"id": f"rs_{number}", "type": "reasoning", "summary": []}
+        if index >= 0:
+            item = {"id": f"fc_{number}", "type": "function_call", "arguments": ""}
+            item |= {"name": self.reply.tool_calls[index].name, "call_id": self.call_id(index)}
+        frames += self._close()
+        self._items.append(item)
+        self._open_for = index
+        return frames + self._event("response.output_item.added", item=item, **self._place)
+
+    def _whole(self, status: str = "in_progress", **fields: Any) -> dict[str, Any]:
+        return {"response": self._response(status, **fields)}
+
+    @property
+    def _place(self) -> dict[str, int]:
+        return {"output_index": len(self._items) - 1}
+
+    def _close(self) -> bytes:
+        if self._open_for is None:
+            return b""
+        item, is_thought = self._items[-1], self._open_for == THOUGHT
+        self._open_for = None
+        # Who lets OpenAI store nothing must ask for the thoughts to be sent along.
+        asked = "reasoning.encrypted_content" in self.request.body.get("include", [])
+        if is_thought and asked:
+            item["encrypted_content"] = self.signature
+        return self._event("response.output_item.done", item=item, **self._place)
+
+    def chunk(self, piece: _Piece) -> bytes:
+        frames = b"" if self._open_for == piece.call else self._open(piece.call)
+        item = self._items[-1]
+        where = {"item_id": item["id"], "delta": piece.text, **self._place}
+        if piece.call == THOUGHT:
+            if not item["summary"]:
+                item["summary"].append({"type": "summary_text", "text": ""})
+            item["summary"][0]["text"] += piece.text
+            return frames + self._event(
+                "response.reasoning_summary_text.delta", summary_index=0, **where
+            )
+        if piece.call >= 0:
+            item["arguments"] += piece.text
+            return frames + self._event("response.function_call_arguments.delta", **where)
+        if not item["content"]:
+            item["content"].append({"type": "output_text", "text": "", "annotations": []})
+        item["content"][0]["text"] += piece.text
+        return frames + self._event(
+            "response.output_text.delta", content_index=0, logprobs=[], **where
+        )
+
+    def _refuse(self) -> bytes:
+        frames = self._open(-1)
+        part = {"type": "refusal", "refusal": self.reply.refusal}
+        self._items[-1]["content"].append(part)
+        where = {"item_id": self._items[-1]["id"], "content_index": 0, **self._place}
+        frames += self._event("response.refusal.delta", delta=self.reply.refusal, **where)
+        return frames + self._event("response.refusal.done", refusal=self.reply.refusal, **where)
+
+    def end(self) -> bytes:
+        frames = self._refuse() if self.reply.refusal else b""
+        if not self._items:
+            frames += self._event("response.created", **self._whole())
+        frames += self._close()
+        given = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        total = (self.input_tokens or 0) + self.output_tokens
+        usage: dict[str, Any] = {**given, "total_tokens": total}
+        usage["input_tokens_details"] = {"cached_tokens": 0}
+        usage["output_tokens_details"] = {"reasoning_tokens": 0}
+        if not self.reason:
+            return frames + self._event(
+                "response.completed", **self._whole("completed", usage=usage)
+            )
+        why = {"reason": self.reason}
+        whole = self._whole("incomplete", usage=usage, incomplete_details=why)
+        return frames + self._event("response.incomplete", **whole)
+
+    def error_frame(self, message: str) -> bytes:
+        return self._event("error", code="server_error", message=message, param=None)
+
+    @staticmethod
+    def error_body(status: int, message: str) -> dict[str, Any]:
+        return _OpenAIWire.error_body(status, message)
 
 
 class _AnthropicWire(_Wire):
@@ -354,14 +487,21 @@ class _AnthropicWire(_Wire):
     def _close_block(self) -> bytes:
         if self._open_for is None:
             return b""
+        frames = self._delta(type="signature_delta", signature=self.signature)
+        frames = frames if self._open_for == THOUGHT else b""
         self._open_for = None
-        return self._event("content_block_stop", index=self._block)
+        return frames + self._event("content_block_stop", index=self._block)
+
+    def _delta(self, **delta: str) -> bytes:
+        return self._event("content_block_delta", index=self._block, delta=delta)
 
     def _open_block(self, index: int) -> bytes:
         frames = self._start() if self._block < 0 else self._close_block()
         self._block += 1
         self._open_for = index
         block: dict[str, Any] = {"type": "text", "text": ""}
+        if index == THOUGHT:
+            block = {"type": "thinking", "thinking": "", "signature": ""}
         if index >= 0:
             name = self.reply.tool_calls[index].name
             block = {"type": "tool_use", "id": self.call_id(index), "name": name, "input": {}}
@@ -370,9 +510,11 @@ class _AnthropicWire(_Wire):
     def chunk(self, piece: _Piece) -> bytes:
         frames = b"" if self._open_for == piece.call else self._open_block(piece.call)
         delta = {"type": "text_delta", "text": piece.text}
+        if piece.call == THOUGHT:
+            delta = {"type": "thinking_delta", "thinking": piece.text}
         if piece.call >= 0:
             delta = {"type": "input_json_delta", "partial_json": piece.text}
-        return frames + self._event("content_block_delta", index=self._block, delta=delta)
+        return frames + self._delta(**delta)
 
     def end(self) -> bytes:
         frames = self._start() if self._block < 0 else self._close_block()
@@ -408,6 +550,8 @@ class _GoogleWire(_Wire):
         return _data({**head, "candidates": [candidate], "usageMetadata": usage})
 
     def chunk(self, piece: _Piece) -> bytes:
+        if piece.call == THOUGHT:
+            return self._frame([{"text": piece.text, "thought": True}])
         if piece.call < 0:
             return self._frame([{"text": piece.text}])
         if not piece.is_last:
@@ -416,7 +560,9 @@ class _GoogleWire(_Wire):
         worded: dict[str, Any] = {"name": call.name, "args": call.args}
         if call.id:
             worded["id"] = call.id
-        return self._frame([{"functionCall": worded}])
+        signature = base64.b64encode(self.signature.encode()).decode()
+        signed = {"thoughtSignature": signature} if self.reply.thoughts else {}
+        return self._frame([{"functionCall": worded, **signed}])
 
     def end(self) -> bytes:
         return self._frame([], self.reason)
@@ -431,6 +577,7 @@ class _GoogleWire(_Wire):
 
 _WIRES: dict[Protocol, type[_Wire]] = {
     "openai": _OpenAIWire,
+    "responses": _ResponsesWire,
     "anthropic": _AnthropicWire,
     "google": _GoogleWire,
 }
@@ -441,6 +588,8 @@ def _route(target: str, body: dict[str, Any]) -> tuple[Protocol, str] | None:
     path = target.partition("?")[0]
     if path.endswith("/chat/completions") and body.get("stream"):
         return "openai", str(body.get("model", ""))
+    if path.endswith("/responses") and body.get("stream"):
+        return "responses", str(body.get("model", ""))
     if path.endswith("/v1/messages") and body.get("stream"):
         return "anthropic", str(body.get("model", ""))
     if match := _GOOGLE_PATH.search(target):
@@ -539,13 +688,22 @@ class ModelServer:
 
     Attributes:
         default: The reply for models without a script; settable at any time.
+        strict: Whether what a provider's API does not take is refused, as `tests.strict_bodies`
+            has it, except keys in `besides`.
         base: The bare origin, for Anthropic and Google.
     """
 
     def __init__(
-        self, default: ReplySource = Reply(text="Hello from the model."), port: int = 0
+        self,
+        default: ReplySource = Reply(text="Hello from the model."),
+        port: int = 0,
+        *,
+        strict: bool = False,
+        besides: frozenset[str] = frozenset(),
     ) -> None:
         self.default = default
+        self.strict = strict
+        self.besides = besides
         self.base = ""
         self._port = port
         self._scripts: dict[str, _Script] = {}
@@ -579,6 +737,8 @@ class ModelServer:
     def start(self) -> None:
         """Listen; returns when `url` is live."""
         ready: Future[str] = Future()
+        if self.strict:
+            strict_bodies.load()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(ready)), name="model-server", daemon=True
         )
@@ -819,8 +979,14 @@ class ModelServer:
         except Exception as exc:  # a mistake in the test: say so where the test's author will look
             return Reply(status=500, error=f"The reply function failed: {exc!r}")
 
+    def _refusal(self, request: Request) -> Reply | None:
+        if not self.strict:
+            return None
+        fault = strict_bodies.fault_of(request.protocol, request.body, self.besides)
+        return Reply(status=400, error=fault) if fault else None
+
     async def _respond(self, request: Request, writer: asyncio.StreamWriter) -> None:
-        reply = _with_key(self._choose(request), request)
+        reply = _with_key(self._refusal(request) or self._choose(request), request)
         wire = _WIRES[request.protocol](request, reply)
         await asyncio.sleep(reply.delay_s)
         await self._fault_at(reply, 0)

@@ -47,6 +47,9 @@ logger = logging.getLogger("nb_agents")
 MAX_MODEL_CALLS = 100
 """Model requests in one round: a model that only ever calls tools must end somewhere."""
 
+MAX_NATIVE_RESULT = 10_000
+"""Characters of what a provider's own tool gave that are told besides; the reply holds all."""
+
 LEFT_IN_THREAD = (
     "{agent}: {tool} was still running in its thread when it was cut. Nothing can end a plain "
     "function: what it returns is dropped, and it is not called again here before its end."
@@ -230,7 +233,30 @@ class AgentRound:
                 usage=usage_of(response),
             )
         )
+        self._tell_native_calls(response)
         return response
+
+    def _tell_native_calls(self, response: ModelResponse) -> None:
+        """Tell of the calls that the provider made and answered itself."""
+        for number, (call, result) in enumerate(response.native_tool_calls):
+            call_id, tool = f"{self._calls}.native{number}", call.tool_name
+            args, said = call.args, result.model_response_str()
+            summary = summarize(tool, args)
+            self._emit(
+                ev.ToolStarted(
+                    agent=self._agent, call_id=call_id, tool=tool, args=args, summary=summary
+                )
+            )
+            self._emit(
+                ev.ToolFinished(
+                    agent=self._agent,
+                    call_id=call_id,
+                    tool=tool,
+                    outcome="ok",
+                    result=said[:MAX_NATIVE_RESULT],
+                    size=len(said),
+                )
+            )
 
     async def _run_tools(self, exchange: Exchange, cut: Cut | None) -> dict[int, ToolResult]:
         """Run the response's other tool calls in order, those not yet done: results by position.

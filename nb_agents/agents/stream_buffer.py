@@ -168,6 +168,8 @@ def _start(part: Any) -> tuple[_Part | None, str]:
         case "tool-call":
             channel: Channel = "answer" if part.tool_name == ANSWER_TOOL else "call"
             return _Part(channel, part.tool_name), _json_text(part.args)
+        case "builtin-tool-call":  # which the provider runs
+            return _Part("call", part.tool_name), _json_text(part.args)
         case _:
             return None, ""
 

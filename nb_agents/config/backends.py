@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 
+from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
+from nb_agents.config.native_tools import NATIVE_KEYS, OFFERED, Missing, NativeTool, judged
 from nb_agents.config.tools import ToolKeys
+from nb_agents.config.uploads import UploadSpec, is_taken
 
 __all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]
 
 
-class BackendSpec(ToolKeys):
-    """How to reach a model, and by `ToolKeys` which tools it is given.
+class BackendSpec(ToolKeys, ModelKeys):
+    """How to reach a model, by `ModelKeys` what it is asked, by `ToolKeys` which tools it is given.
 
     Attributes:
         type: The provider, a MassGen backend type; `BACKEND_TYPES` lists those that run here.
@@ -31,7 +34,9 @@ class BackendSpec(ToolKeys):
         base_url: Another server that speaks the provider's protocol.
         api_key: Its key; by default the provider's environment variable.
         api_version: For azure_openai.
-        temperature, max_tokens, top_p: Passed to the model when set.
+        api: Which of OpenAI's APIs is spoken, by type ``openai``; by default the one that its
+            tools need, where OpenAI itself is spoken to.
+        upload_files: Files that its model is shown with the task.
         words_per_second: For type "demo": how fast it writes.
         instance: For type "python", from Python only: an object with the methods of
             `nb_agents.models.backend.Backend`.
@@ -43,9 +48,8 @@ class BackendSpec(ToolKeys):
     base_url: str | None = Field(default=None, repr=False)
     api_key: SecretStr | None = None
     api_version: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    top_p: float | None = None
+    api: Literal["chat", "responses"] | None = None
+    upload_files: tuple[UploadSpec, ...] = ()
     words_per_second: float | None = Field(default=None, gt=0)
     instance: Any = Field(default=None, exclude=True, repr=False)
 
@@ -63,6 +67,65 @@ class BackendSpec(ToolKeys):
             raise ValueError("type 'python' goes with `instance`, a Backend object made in Python")
         return self
 
+    @model_validator(mode="after")
+    def _only_openai_has_responses(self) -> BackendSpec:
+        if self.api == "responses" and self.type != "openai":
+            raise ValueError("`api: responses` goes with type 'openai'; remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _says_nothing_twice(self) -> BackendSpec:
+        said: dict[str, Assignment] = {}
+        for each in self.assignments:
+            other = said.setdefault(each.setting, each) if each.setting else each
+            is_switch = True is other.value or True is each.value
+            if other.value != each.value and not is_switch:
+                raise ValueError(f"`{other.key}` and `{each.key}` are one setting; keep one")
+        return self
+
+    @property
+    def wire_format(self) -> WireFormat | None:
+        """How its server is spoken to; None when it has none, or can't run here."""
+        if self.api == "responses" or (self.api is None and self._needs_responses):
+            return "openai responses"
+        return type_at(self).format if self.type in BACKEND_TYPES else None
+
+    @property
+    def _needs_responses(self) -> bool:
+        if self.type != "openai" or not any(getattr(self, key) for key in NATIVE_KEYS):
+            return False
+        return self.base_url is None or BACKEND_TYPES["openai"].lives_at(self.base_url)
+
+    @property
+    def uploads(self) -> tuple[UploadSpec, ...]:
+        """The files that its server takes."""
+        return tuple(each for each in self.upload_files if is_taken(each, self.wire_format))
+
+    @property
+    def native_tools(self) -> tuple[NativeTool, ...]:
+        """The tools that it is given which its provider runs."""
+        found = judged(self, self.type, self.model, self._offered)
+        return tuple(dict.fromkeys(each for each in found if not isinstance(each, Missing)))
+
+    @property
+    def missing_tools(self) -> tuple[Missing, ...]:
+        """Those that were asked for and are not given."""
+        found = judged(self, self.type, self.model, self._offered)
+        return tuple(each for each in found if isinstance(each, Missing))
+
+    @property
+    def _offered(self) -> frozenset[NativeTool]:
+        if self.type == "openrouter" and self.base_url is None:
+            return frozenset({"web_search"})
+        return OFFERED.get(self.wire_format, frozenset()) if self.wire_format else frozenset()
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """What becomes of its keys that are parameters of a model's requests."""
+        row = BACKEND_TYPES.get(self.type)
+        body_keys = type_at(self).body_keys if row else frozenset[str]()
+        return tuple(assignments(self, self.wire_format, body_keys))
+
 
 @dataclass(frozen=True)
 class BackendType:
@@ -73,13 +136,20 @@ class BackendType:
         variables: Environment variables that may hold the key, best first; none when no key is
             needed.
         domains: Internet domains of its servers; by them ``chatcompletion`` finds its key.
-        needs_model: Whether a model must be named.
+        format: How its servers are spoken to; None when it has none, and needs no model.
+        body_keys: Keys that they take in the body of a request besides their format's.
     """
 
     base_url: str | None = None
     variables: tuple[str, ...] = ()
     domains: tuple[str, ...] = ()
-    needs_model: bool = True
+    format: WireFormat | None = "openai chat"
+    body_keys: frozenset[str] = frozenset()
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether a model must be named."""
+        return self.format is not None
 
     def lives_at(self, url: str) -> bool:
         """Whether an address is one of its own servers."""
@@ -90,23 +160,45 @@ class BackendType:
         return any(host == d or host.endswith(f".{d}") for d in self.domains)
 
 
+_SAMPLING = frozenset({"min_p", "repetition_penalty", "top_k"})
+"""How hosts of open models let words be chosen, besides.
+
+Source: the API references of Together, Fireworks, OpenRouter, LM Studio, vLLM and SGLang; Qwen's
+has `top_k`.
+"""
+_ENGINES = _SAMPLING | {"chat_template_kwargs"}
+
 BACKEND_TYPES: dict[str, BackendType] = {
     "openai": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",), ("openai.com",)),
     "chatcompletion": BackendType("https://api.openai.com/v1", ("OPENAI_API_KEY",)),
-    "claude": BackendType(None, ("ANTHROPIC_API_KEY",)),
-    "gemini": BackendType(None, ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
+    "claude": BackendType(None, ("ANTHROPIC_API_KEY",), format="anthropic"),
+    "gemini": BackendType(None, ("GEMINI_API_KEY", "GOOGLE_API_KEY"), format="google"),
     "azure_openai": BackendType(None, ("AZURE_OPENAI_API_KEY",)),
     "openrouter": BackendType(
-        "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), ("openrouter.ai",)
+        "https://openrouter.ai/api/v1",
+        ("OPENROUTER_API_KEY",),
+        ("openrouter.ai",),
+        body_keys=_SAMPLING | {"reasoning"},
     ),
     "grok": BackendType("https://api.x.ai/v1", ("XAI_API_KEY",), ("x.ai",)),
-    "zai": BackendType("https://api.z.ai/api/paas/v4/", ("ZAI_API_KEY",), ("z.ai", "bigmodel.cn")),
+    "zai": BackendType(
+        "https://api.z.ai/api/paas/v4/",
+        ("ZAI_API_KEY",),
+        ("z.ai", "bigmodel.cn"),
+        body_keys=frozenset({"thinking"}),
+    ),
     "cerebras": BackendType("https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), ("cerebras.ai",)),
     "together": BackendType(
-        "https://api.together.xyz/v1", ("TOGETHER_API_KEY",), ("together.xyz", "together.ai")
+        "https://api.together.xyz/v1",
+        ("TOGETHER_API_KEY",),
+        ("together.xyz", "together.ai"),
+        body_keys=_SAMPLING,
     ),
     "fireworks": BackendType(
-        "https://api.fireworks.ai/inference/v1", ("FIREWORKS_API_KEY",), ("fireworks.ai",)
+        "https://api.fireworks.ai/inference/v1",
+        ("FIREWORKS_API_KEY",),
+        ("fireworks.ai",),
+        body_keys=_SAMPLING,
     ),
     "groq": BackendType("https://api.groq.com/openai/v1", ("GROQ_API_KEY",), ("groq.com",)),
     "moonshot": BackendType(
@@ -125,14 +217,15 @@ BACKEND_TYPES: dict[str, BackendType] = {
         "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
         ("QWEN_API_KEY",),
         ("aliyuncs.com",),
+        body_keys=frozenset({"top_k"}),
     ),
-    "lmstudio": BackendType("http://localhost:1234/v1"),
-    "vllm": BackendType("http://localhost:8000/v1"),
-    "sglang": BackendType("http://localhost:30000/v1"),
-    "inference": BackendType("http://localhost:8000/v1"),
+    "lmstudio": BackendType("http://localhost:1234/v1", body_keys=_SAMPLING),
+    "vllm": BackendType("http://localhost:8000/v1", body_keys=_ENGINES),
+    "sglang": BackendType("http://localhost:30000/v1", body_keys=_ENGINES | {"separate_reasoning"}),
+    "inference": BackendType("http://localhost:8000/v1", body_keys=_ENGINES),
     "ollama": BackendType("http://localhost:11434/v1"),
-    "demo": BackendType(needs_model=False),
-    "python": BackendType(needs_model=False),
+    "demo": BackendType(format=None),
+    "python": BackendType(format=None),
 }
 """Backend types that run here: MassGen's HTTP APIs, and ``ollama``, ``demo`` and ``python``."""
 

@@ -48,6 +48,7 @@ _JSON_ESCAPE = re.compile(r"\\.")
 _BARE_TEMPLATE = re.compile(r"[:-] +\{\{")
 _QUOTE_IT = 'YAML takes {{…}} without quotes for a mapping. Put the value in quotes: "{{name}}".'
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+_KEPT_AS_WRITTEN = ("extra_body", "extra_headers", "mcp_servers")
 
 
 class Place(NamedTuple):
@@ -216,12 +217,12 @@ def _as_yaml(text: str) -> str:
 def expand(value: Any) -> Any:
     """Replace ``${VAR}`` in every string of a nested value by the environment's.
 
-    Not in ``mcp_servers``: what is read there may be journalled; see `nb_agents.config.tools`.
+    Not in what may be journalled: ``mcp_servers``, ``extra_body`` and ``extra_headers``.
     """
     if isinstance(value, str):
         return _VARIABLE.sub(lambda m: os.environ.get(m[1], m[0]), value)
     if isinstance(value, dict):
-        return {k: v if k == "mcp_servers" else expand(v) for k, v in value.items()}
+        return {k: v if k in _KEPT_AS_WRITTEN else expand(v) for k, v in value.items()}
     if isinstance(value, list):
         return [expand(v) for v in value]
     return value

@@ -91,7 +91,6 @@ def _is_false(value: Any) -> bool:
 
 _COMMANDS = "the command line"
 _TOOLS = "which tools agents may call"
-_OUTPUT = Restriction("how much a model writes", remedy="Write `max_tokens`.")
 _TIME = Restriction("how long agents may work", remedy="Write `timeout_settings`.")
 
 _BACKEND: Path = ("agents", "*", "backend")
@@ -115,13 +114,9 @@ _OF_DOCKER = {
 
 # Some of those that follow limit something, by their names: what is not here needs no limit.
 _PARAMETERS_OF_MODELS = """
-    audio betas cache_control chat_template_kwargs engine extra_body extra_headers
-    frequency_penalty function_calling_mode logit_bias logprobs metadata min_p modalities
-    model_reasoning_effort n organization output_schema prediction presence_penalty
-    previous_response_id prompt_cache_key provider reasoning reasoning_effort repetition_penalty
-    response_format seed separate_reasoning service_tier stop stop_sequences store stream
-    stream_options text thinking thinking_config top_k top_logprobs transforms truncation user
-    verbosity include_thoughts
+    audio engine function_calling_mode logprobs metadata modalities model_reasoning_effort n
+    organization output_schema prediction previous_response_id provider stream stream_options
+    top_logprobs transforms
 """
 _FEATURES_OF_BACKENDS = """
     agent_config agent_id agent_name agent_temporary_workspace agent_temporary_workspace_parent
@@ -131,10 +126,10 @@ _FEATURES_OF_BACKENDS = """
     computer_environment context_files context_paths copilot_system_message_mode custom_tools_path
     cwd dangerously_skip_permissions debug_delay_after_n_tools debug_delay_seconds
     direct_mcp_servers disable_auto_update display_height display_width enable_audio_generation
-    enable_code_based_tools enable_code_execution enable_code_interpreter enable_computer_use
+    enable_code_based_tools enable_computer_use
     enable_file_generation enable_image_generation enable_interrupt_resume enable_multimodal_tools
     enable_nlip enable_programmatic_flow enable_strict_tool_use enable_tool_search
-    enable_video_generation enable_web_search enable_x_search env filesystem_session_id
+    enable_video_generation enable_x_search env filesystem_session_id
     gemini_backoff_initial_delay gemini_backoff_jitter gemini_backoff_max_attempts
     gemini_backoff_max_delay gemini_backoff_multiplier google_search_retrieval group_config
     image_generation_backend image_generation_model instance_id interrupt_poll_seconds
@@ -142,7 +137,7 @@ _FEATURES_OF_BACKENDS = """
     mcp_sdk_auto media_max_file_size_mb multimodal_config nlip nlip_config plugins redis_client
     reset_chat search_context_size search_prompt session_id session_send_timeout_seconds
     system_prompt session_storage_base setting_sources shared_tools_directory skip_health_check
-    system_message_mode tool_search_variant ttl upload_files use_default_prompt
+    system_message_mode tool_search_variant ttl use_default_prompt
     use_mcpwrapped_for_tool_filtering use_multi_mcp use_no_roots_wrapper use_two_tier_workspace
     video_generation_backend video_generation_model websocket_mode working_dir write_mode
 """
@@ -229,7 +224,7 @@ SECTIONS: Mapping[Path, Section] = {
         # only a presenter ever writes below a context path.
         enforced=_words(
             "concurrent_tool_execution context_write_access_enabled disable_parallel_tool_use",
-            "exclude_custom_tools max_concurrent_tools parallel_tool_calls",
+            "exclude_custom_tools max_concurrent_tools",
         ),
         withheld=_OF_DOCKER | _OF_SANDBOX_RUNTIME,
         refused={
@@ -239,14 +234,11 @@ SECTIONS: Mapping[Path, Section] = {
             "disallowed_tools": Restriction(_TOOLS, remedy="Write `exclude_tools`."),
             "enable_rate_limit": Restriction("how often models are called"),
             "enforce_read_before_delete": Restriction("which files may be deleted"),
-            "max_completion_tokens": _OUTPUT,
-            "max_output_tokens": _OUTPUT,
             "max_thinking_tokens": Restriction("how much a model thinks"),
             "permission_mode": Restriction(
                 _TOOLS, _other_than("bypassPermissions"), "Write `tool_policy`."
             ),
             "permission_policy": Restriction(_TOOLS, remedy="Write `tool_policy`."),
-            "safety_settings": Restriction("what a model may write"),
             "timeout": _TIME,
             "timeout_seconds": _TIME,
             "tool_choice": Restriction(_TOOLS, _other_than("auto")),
@@ -311,9 +303,13 @@ What stands below a key of these tables falls with it, unless it is a section of
 ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
     _BACKEND: _words(
         "allowed_tools command_line_allowed_commands command_line_blocked_commands",
-        "command_line_execution_mode exclude_file_operation_mcps exclude_tools max_tokens",
-        "permissions tool_policy",
+        "command_line_execution_mode exclude_file_operation_mcps exclude_tools",
+        "max_completion_tokens max_output_tokens max_tokens parallel_tool_calls permissions",
+        "safety_settings tool_policy",
     ),
+    (*_BACKEND, "reasoning"): _words("max_tokens"),
+    (*_BACKEND, "thinking"): _words("budget_tokens thinking_budget"),
+    (*_BACKEND, "thinking_config"): _words("budget_tokens thinking_budget"),
     (*_BACKEND, "permissions"): _words("enabled role rules"),
     (*_BACKEND, "permissions", "rules"): _words("allow ask deny"),
     (*_BACKEND, "tool_policy", "*"): _words("action match on_denial"),
@@ -355,7 +351,7 @@ def sort_of(section: Path, key: str, fields: frozenset[str] = frozenset()) -> So
         fields: The fields of that section's spec.
 
     Example:
-        >>> sort_of(("agents", "*", "backend"), "enable_web_search")
+        >>> sort_of(("agents", "*", "backend"), "enable_image_generation")
         'harmless'
     """
     if key in fields:

@@ -23,7 +23,13 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from nb_agents.config.faults import foreign_keys
 from nb_agents.config.spec import Seconds, Spec, Texts
 
-__all__ = ["McpEnvSecurity", "McpSecurity", "McpServerSpec", "is_storable"]
+__all__ = [
+    "McpEnvSecurity",
+    "McpSecurity",
+    "McpServerSpec",
+    "is_reference_or_harmless",
+    "is_storable",
+]
 
 Level = Literal["strict", "moderate", "permissive"]
 
@@ -254,11 +260,16 @@ def is_storable(server: McpServerSpec) -> bool:
     """Whether a server can be written down: what may be a secret in it is a ``${VAR}``."""
     values = [*server.env.values(), *server.headers.values(), server.authorization]
     return _is_open_url(server.url) and all(
-        _is_reference_or_harmless(value.get_secret_value()) for value in values if value
+        is_reference_or_harmless(value.get_secret_value()) for value in values if value
     )
 
 
-def _is_reference_or_harmless(text: str) -> bool:
+def is_reference_or_harmless(text: str) -> bool:
+    """Whether a value that may be a secret can be written down: a ``${VAR}``, a switch, a number.
+
+    Args:
+        text: The value.
+    """
     # With a reference in it, the rest is what goes around a secret: "Bearer ${TOKEN}".
     return bool(_REFERENCE.search(text) or _HARMLESS.fullmatch(text))
 
@@ -266,6 +277,6 @@ def _is_reference_or_harmless(text: str) -> bool:
 def _is_open_url(text: str) -> bool:
     try:
         url = urlsplit(text)
-        return not url.password and not url.username and _is_reference_or_harmless(url.query)
+        return not url.password and not url.username and is_reference_or_harmless(url.query)
     except ValueError:  # half an IPv6 address
         return False

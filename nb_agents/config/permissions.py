@@ -351,7 +351,18 @@ class PermissionSpec(Spec):
         Args:
             action: One of `ACTIONS`, but "*".
         """
-        return tuple(r.pattern for r in self._rules("deny") if r.action in ("*", action))
+        return self._targets("deny", action)
+
+    def asked(self, action: str) -> tuple[str, ...]:
+        """Give the targets of an action that a person decides on, as globs.
+
+        Args:
+            action: One of `ACTIONS`, but "*".
+        """
+        return self._targets("ask", action)
+
+    def _targets(self, verdict: Verdict, action: str) -> tuple[str, ...]:
+        return tuple(r.pattern for r in self._rules(verdict) if r.action in ("*", action))
 
     def _fits(self, verdict: Verdict, acts: Names) -> bool:
         return any(rule.fits(act) for rule in self._rules(verdict) for act in acts)

@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from nb_agents.config.backends import why_unsupported
+from nb_agents.config.backends import BackendSpec, why_unsupported
 from nb_agents.config.faults import ForeignKey, foreign_keys
-from nb_agents.config.massgen_keys import Sort
+from nb_agents.config.massgen_keys import Restriction, Sort
 from nb_agents.config.mcp_servers import McpServerSpec
+from nb_agents.config.model_keys import MODEL_KEYS, Assignment
+from nb_agents.config.native_tools import Missing
 from nb_agents.config.orchestrator import OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
+from nb_agents.config.uploads import media_type
 
 __all__ = [
     "CommandLine",
@@ -26,9 +29,11 @@ __all__ = [
     "foreign_values",
     "ignored",
     "left_out",
+    "not_sent",
     "read_only",
     "tool_notices",
     "unknown",
+    "unsendable",
     "unsupported",
 ]
 
@@ -181,6 +186,82 @@ def foreign_values(orchestrator: OrchestratorSpec) -> Iterator[str]:
     given, taken = orchestrator.voting_sensitivity, orchestrator.voting_criteria
     if given != taken:
         yield f"orchestrator.voting_sensitivity: {given} ({taken} is used)"
+
+
+def not_sent(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
+    """Say which keys are not sent to a model, because its server does not know them.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    told: dict[str, dict[str, None]] = {}
+    for agent, backend in backends:
+        refused = {each.path[3:] for each in unsendable([(agent, backend)])}
+        for each in backend.assignments:
+            if not each.setting and tuple(each.key.split(".")) not in refused:
+                told.setdefault(_whom(backend, each), {})[each.key] = None
+    for whom, keys in told.items():
+        yield f"{whom}: {', '.join(keys)}"
+
+
+def _whom(backend: BackendSpec, unsent: Assignment) -> str:
+    if backend.wire_format == "openai responses":
+        return "Not sent to openai models, whose Responses API does not take it"
+    if backend.type == "openai" and "openai responses" in MODEL_KEYS[unsent.key].settings:
+        return "Sent to openai models with `api: responses` only"
+    return f"Not sent to {backend.type} models, which don't take it"
+
+
+def not_given(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
+    """Say which tools of their providers agents do not get, though their backends ask for them.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    told: dict[Missing, list[str]] = {}
+    for agent, backend in backends:
+        for each in backend.missing_tools:
+            told.setdefault(each, []).append(agent)
+    for (key, why), agents in told.items():
+        yield f"No {key.removeprefix('enable_')} for {', '.join(agents)}: {why}"
+
+
+def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
+    """Say which files are not sent to a model, because its server takes none of their kind.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    for agent, backend in backends:
+        for upload in backend.upload_files:
+            if upload not in backend.uploads:
+                kind = media_type(upload.path).partition("/")[0] or "a file"
+                yield f"Not sent to {agent}: {upload.path.name}; {backend.type} takes no {kind}"
+
+
+def uncounted(backends: Iterable[tuple[str, BackendSpec]], max_cost: float | None) -> Iterator[str]:
+    """Say that a limit of costs does not count what providers take for their tools.
+
+    Args:
+        backends: Agents' ids, and their backends.
+        max_cost: The limit, if there is one.
+    """
+    if max_cost is not None and any(backend.native_tools for _, backend in backends):
+        yield "`max_cost` counts tokens, and not what providers take besides for their own tools"
+
+
+def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignKey]:
+    """Give the keys that restrict a model, and that its server does not know.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    for agent, backend in backends:
+        for each in backend.assignments if backend.wire_format else ():
+            what = MODEL_KEYS[each.key].restricts if each.value and not each.setting else ""
+            if what:
+                path = ("agents", agent, "backend", *each.key.split("."))
+                yield ForeignKey(path, "refused", Restriction(what), each.value)
 
 
 def read_only(orchestrator: OrchestratorSpec) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Which values of a team are secret, and the team without them, as a journal may hold it.
 
-Secret are keys, headers, what tool servers are given, and variables with a secret's name; the team
-in the journal lets a resume do without the file. `nb_agents.masking` takes them out of texts.
+Secret are keys, headers, what a request's body calls so, what tool servers are given, and
+variables with a secret's name; the team in the journal lets a resume do without the file.
+`nb_agents.masking` takes them out of texts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from pydantic import BaseModel, SecretStr
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
 from nb_agents.config.document import expand
 from nb_agents.config.faults import foreign_keys
-from nb_agents.config.mcp_servers import McpServerSpec, is_storable
+from nb_agents.config.mcp_servers import (
+    McpServerSpec,
+    is_reference_or_harmless,
+    is_storable,
+)
 from nb_agents.config.secret_names import is_secret_name
 from nb_agents.config.team import TeamSpec
 
@@ -82,6 +87,10 @@ def _of_backend(backend: BackendSpec) -> Iterator[Secret]:
     if backend.api_key is not None:
         yield Secret(backend.api_key.get_secret_value(), API_KEY_NAMES)
     yield from _of_address(backend.base_url or "")
+    for name, given in (backend.extra_headers or {}).items():
+        yield from _of_header(name, expand(given.get_secret_value()))
+    for name, text in _secrets_within(backend.extra_body):
+        yield from _of_header(name, expand(text))
     for server in backend.mcp_servers:
         yield from secrets_of_server(server)
 
@@ -139,6 +148,18 @@ def _secret_arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
             option = found[1]
 
 
+def _secrets_within(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Give the texts in a nested value that are called a secret, with their names."""
+    if isinstance(value, str) and _is_secret(name):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _secrets_within(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _secrets_within(each, name)
+
+
 def _is_secret(name: str) -> bool:
     return is_secret_name(name.replace("-", "_"))
 
@@ -192,17 +213,26 @@ def snapshot(team: TeamSpec) -> dict[str, Any] | None:
 
     Returns:
         The data, or None when a file can't say it: a model made in Python, a base_url with a
-        password in it, or a tool server whose token is written out where a ``${VAR}`` could stand.
+        password in it, or a tool server or a header whose token is written out where a ``${VAR}``
+        could stand.
     """
     for agent in team.everyone:
         url = urlsplit(agent.backend.base_url or "")
         if agent.backend.type == "python" or url.username or url.password:
+            return None
+        if not _has_only_references(agent.backend):
             return None
         for server in agent.backend.mcp_servers:
             if has_secret_argument(server) or not is_storable(server):
                 return None
     data: dict[str, Any] = _plain(team)
     return data
+
+
+def _has_only_references(backend: BackendSpec) -> bool:
+    headers = (each.get_secret_value() for each in (backend.extra_headers or {}).values())
+    named = (text for _, text in _secrets_within(backend.extra_body))
+    return all(map(is_reference_or_harmless, (*headers, *named)))
 
 
 def _plain(value: Any, section: tuple[str, ...] = ()) -> Any:
@@ -214,7 +244,7 @@ def _plain(value: Any, section: tuple[str, ...] = ()) -> Any:
         } | _restrictions(value, section)
     if isinstance(value, dict):
         return {key: _plain(v) for key, v in value.items()}
-    if isinstance(value, SecretStr):  # of a storable tool server; `_LEFT_OUT` has the others
+    if isinstance(value, SecretStr):  # a reference or harmless; `_LEFT_OUT` has the others
         return value.get_secret_value()
     items = value if isinstance(value, tuple | list) else None
     return value if items is None else [_plain(v, (*section, "*")) for v in items]

@@ -10,7 +10,7 @@ Agents that can't run here are kept too, and listed in `TeamSpec.unsupported`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ from nb_agents.config.faults import (
     slips,
 )
 from nb_agents.config.mcp_servers import McpEnvSecurity, McpSecurity, McpServerSpec
+from nb_agents.config.model_keys import Reasoning, SafetySetting, TextOptions, Thinking
 from nb_agents.config.orchestrator import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ApprovalSpec,
@@ -247,13 +248,23 @@ class TeamSpec(Spec):
         """What a person should know of its keys, in lines; a start and a check both say it."""
         told = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
         lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
+        lines += report.not_sent(self._backends)
+        lines += report.not_given(self._backends)
+        lines += report.not_uploaded(self._backends)
+        lines += report.uncounted(self._backends, self.orchestrator.max_cost)
         return (*lines, *report.read_only(self.orchestrator))
 
     @property
     def refusals(self) -> tuple[ConfigError, ...]:
         """The keys for which it can't start: they restrict, and can't be enforced here."""
-        found = (each for each in foreign_keys(self) if each.sort == "refused")
+        foreign = (each for each in foreign_keys(self) if each.sort == "refused")
+        found = (*foreign, *report.unsendable(self._backends))
         return tuple(self.fault(refusal(each), *each.path) for each in found)
+
+    @property
+    def _backends(self) -> list[tuple[str, BackendSpec]]:
+        here = (agent for agent in self.everyone if not why_unsupported(agent.backend.type))
+        return [(agent.id, agent.backend) for agent in here]
 
     @property
     def unsupported(self) -> tuple[Unsupported, ...]:
@@ -299,6 +310,19 @@ class TeamSpec(Spec):
             for path, given in zip(self.context_paths, self.orchestrator.context_paths, strict=True)
             if given.permission == "write"
         )
+
+    def reading(self, paths: Iterable[str | os.PathLike[str]]) -> TeamSpec:
+        """Give the team with files and directories besides that it may read.
+
+        Args:
+            paths: Where they are.
+        """
+        added = tuple(ContextPath(path=os.fspath(path)) for path in paths)
+        if not added:
+            return self
+        all_ = (*self.orchestrator.context_paths, *added)
+        orchestrator = self.orchestrator.model_copy(update={"context_paths": all_})
+        return self.model_copy(update={"orchestrator": orchestrator})
 
     def without_unsupported(self) -> TeamSpec:
         """Give the team of the agents that can run here: itself when all can.
@@ -424,6 +448,11 @@ _OF_AN_AGENT: Sections = {
     ("backend",): BackendSpec,
     ("backend", "custom_tools", "*"): CustomToolSpec,
     ("backend", "limits"): CommandLimits,
+    ("backend", "reasoning"): Reasoning,
+    ("backend", "thinking"): Thinking,
+    ("backend", "thinking_config"): Thinking,
+    ("backend", "text"): TextOptions,
+    ("backend", "safety_settings", "*"): SafetySetting,
     _SERVER: McpServerSpec,
     (*_SERVER, "security"): McpSecurity,
     (*_SERVER, "security", "env"): McpEnvSecurity,

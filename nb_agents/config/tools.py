@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -19,7 +18,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -28,6 +26,7 @@ from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.permissions import CommandLimits, PermissionSpec, as_pattern
 from nb_agents.config.secret_names import is_distinctive, is_secret_name
 from nb_agents.config.spec import Spec, Texts, as_tuple
+from nb_agents.config.uploads import beside_the_file
 
 __all__ = [
     "CustomFunction",
@@ -113,7 +112,7 @@ class CustomToolSpec(Spec):
             keeps them, so they can hold no secret.
     """
 
-    path: str = ""
+    path: Annotated[str, AfterValidator(beside_the_file)] = ""
     function: Texts = Field(min_length=1)
     name: Texts = ()
     description: Texts = ()
@@ -141,13 +140,6 @@ class CustomToolSpec(Spec):
                 "for each"
             )
         return self
-
-    @field_validator("path")
-    @classmethod
-    def _beside_the_file(cls, value: str, info: ValidationInfo) -> str:
-        # Absolute, because a journal keeps the spec without the place of the team's file.
-        folder: Path | None = (info.context or {}).get("folder")
-        return str(folder / value) if folder and value and _is_there(folder / value) else value
 
     @property
     def functions(self) -> tuple[CustomFunction, ...]:
@@ -197,6 +189,9 @@ class ToolKeys(Spec):
         permissions: MassGen's rules for its calls; they hold besides `tool_policy`.
         can_call: Agents that it may call as a tool: names, or "*" for all others. Each call is
             worked on by a fresh one of that name, never by the one that is a member of the team.
+        enable_web_search: Whether its provider searches the web for it.
+        enable_code_interpreter, enable_code_execution: Whether its provider runs code for it; two
+            names of one thing.
     """
 
     mcp_servers: tuple[McpServerSpec, ...] = ()
@@ -215,6 +210,9 @@ class ToolKeys(Spec):
     tool_policy: tuple[ToolRule, ...] = ()
     permissions: PermissionSpec | None = None
     can_call: Texts = ()
+    enable_web_search: bool = False
+    enable_code_interpreter: bool = False
+    enable_code_execution: bool = False
 
     @field_validator("mcp_servers", mode="before")
     @classmethod
@@ -267,13 +265,6 @@ def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
         'ask'
     """
     return next((rule for rule in rules if fnmatchcase(name, rule.match)), None)
-
-
-def _is_there(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:  # in a directory that may not be looked into
-        return False
 
 
 def _one_each(values: tuple[T, ...], count: int, other: T) -> tuple[T, ...]:

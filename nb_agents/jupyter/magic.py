@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from keyword import iskeyword
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.config.faults import nearest
+from nb_agents.config.mentions import Mentions, mentions
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import chosen_team
 from nb_agents.errors import RunCancelled, TaskError, UserError
@@ -145,6 +147,7 @@ class AgentsMagics(Magics):
         r"""Start a team of agents on the task that the cell holds, in the background.
 
         {{name}} in the task takes a notebook variable; write \{{name}} for the braces themselves.
+        @path in the task lets the agents read that file or directory.
         With --over there is a task for each row, and {{column}} takes its value; the same cell goes
         on with the rows that are missing.
         With --recipe the cell holds the values that it starts with, as YAML: one `name: value` a
@@ -225,15 +228,17 @@ class AgentsMagics(Magics):
             raise TaskError("--set gives a value to a recipe: it goes with --recipe.")
         if args.bundles and not args.recipe:
             raise TaskError("--bundle says where a recipe's bundles are: it goes with --recipe.")
+        # Before variables are put in: what they hold nobody typed.
+        named = Mentions("", ()) if args.recipe else mentions(cell)
         run = registry.start(
-            "" if args.recipe else fill_in(cell, names),
+            fill_in(named.task, names),
             config=chosen_team(args.config, args.model, args.bundles),
             tools=find_functions(args.tools, names) if args.tools else (),
             recipe=args.recipe,
             context=context_of(cell, args.settings, names) if args.recipe else None,
             session=args.session,
             continue_=args.continue_,
-            options=options_of(args, names),
+            options=replace(options_of(args, names), context_paths=named.paths),
         )
         if args.out:
             self.shell.user_ns[args.out] = run

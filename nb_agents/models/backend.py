@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from nb_agents.events import Usage
+from nb_agents.models.attachments import with_uploads
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.messages import ModelMessage, ModelResponse, UserContent
     from pydantic_ai.models import Model, StreamedResponse
     from pydantic_ai.tools import ToolDefinition
 
@@ -63,15 +64,24 @@ class PydanticBackend:
         model: The model.
         name: Its name for a person; by default the model's own.
         settings: pydantic-ai model settings, such as temperature.
+        native_tools: Tools that the provider runs, as pydantic-ai names them.
+        files: What is shown with the first request, as `nb_agents.models.attachments` reads it.
 
     Attributes:
         server: Where its calls go, and to which model; "" when they go nowhere.
     """
 
     def __init__(
-        self, model: Model, name: str = "", settings: dict[str, Any] | None = None
+        self,
+        model: Model,
+        name: str = "",
+        settings: dict[str, Any] | None = None,
+        native_tools: Sequence[str] = (),
+        files: Sequence[UserContent] = (),
     ) -> None:
         self._model = model
+        self._native_tools = native_tools
+        self._files = files
         self._settings: Any = {**(settings or {}), "max_retries": 0}
         self.name = name or model.model_name
         url = model.base_url
@@ -83,12 +93,15 @@ class PydanticBackend:
         """Open one request; see `Backend.stream`."""
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.models import ModelRequestParameters
+        from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
+        # One that this model lacks is left out, instead of the request being refused.
+        native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
         return model_request_stream(
             self._model,
-            messages,
+            with_uploads(messages, self._files),
             model_request_parameters=ModelRequestParameters(
-                function_tools=list(tools), allow_text_output=True
+                function_tools=list(tools), native_tools=native, allow_text_output=True
             ),
             model_settings=self._settings,
         )

@@ -23,8 +23,10 @@ from nb_agents.config.backends import BACKEND_TYPES, type_at, why_unsupported
 from nb_agents.config.document import unset_variable
 from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
+from nb_agents.models.attachments import read_uploads
 from nb_agents.models.backend import Backend, PydanticBackend
 from nb_agents.models.openai_chunks import read_by_pydantic
+from nb_agents.models.settings import settings_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -160,15 +162,28 @@ def check_agent(team: TeamSpec, agent: AgentSpec) -> None:
         agent: The agent.
 
     Raises:
-        ConfigError: Its model is not named.
-        MissingKeyError: Its key is not set, or a variable in its address.
+        ConfigError: Its model is not named, or a file that it is to be shown can't be sent.
+        MissingKeyError: Its key is not set, or a variable in its address or its headers.
     """
     if BACKEND_TYPES[agent.backend.type].needs_model:
         if not agent.backend.model:
             what = f"Agent {agent.id!r} names no model; add `model:` to its backend."
             raise team.fault(what, "agents", agent.id, "backend")
         _base_url(agent)
+        _check_variables(agent)
+        for number, upload in enumerate(agent.backend.uploads):
+            if upload.fault:
+                raise team.fault(
+                    upload.fault, "agents", agent.id, "backend", "upload_files", number
+                )
     find_key(agent)
+
+
+def _check_variables(agent: AgentSpec) -> None:
+    settings = settings_of(agent.backend)
+    sent = {name: settings.get(name) for name in ("extra_body", "extra_headers")}
+    if name := unset_variable(str(sent)):
+        raise MissingKeyError(agent.id, name, agent.backend.type)
 
 
 def is_usable(agent: AgentSpec) -> bool:
@@ -201,12 +216,8 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
         instance: Backend = spec.instance
         return instance
     model = PROVIDERS[spec.type].build(spec, _base_url(agent), find_key(agent).value, client)
-    settings = {
-        name: value
-        for name in ("temperature", "max_tokens", "top_p")
-        if (value := getattr(spec, name)) is not None
-    }
-    return PydanticBackend(model, spec.model, settings)
+    files = read_uploads(spec.uploads)
+    return PydanticBackend(model, spec.model, settings_of(spec), spec.native_tools, files)
 
 
 def load(kinds: Iterable[str] = ()) -> None:
@@ -271,10 +282,12 @@ def _base_url(agent: AgentSpec) -> str | None:
 
 
 def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> Model:
-    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
     provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
+    if spec.wire_format == "openai responses":
+        return OpenAIResponsesModel(spec.model, provider=provider)
     read_by_pydantic(provider.client)
     is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)
     return OpenAIChatModel(spec.model, provider=provider, profile=partial(_profile, is_openai))

@@ -351,14 +351,15 @@ def team_for(
 
     Args:
         config: As for `start`.
-        options: Whether agents that can't run here are left out, and whether it is to start here:
-            on a cluster, the workers' keys are what counts.
+        options: What it may read besides, whether agents that can't run here are left out, and
+            whether it is to start here: on a cluster, the workers' keys are what counts.
 
     Raises:
         ConfigError: The team can't be used.
         MissingKeyError: A provider's key is not set.
     """
     spec, notices = (demo_team(), (DEMO_NOTICE,)) if config is None else _own_team(config)
+    spec = spec.reading(options.context_paths)
     if options.skip_unsupported:
         spec, skipped = _skipping(spec)
         notices += skipped

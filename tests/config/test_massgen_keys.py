@@ -109,7 +109,6 @@ REFUSED = [
     ({}, {"hooks": {"PreToolUse": [{}]}}, "`agents.backend.hooks.PreToolUse`"),
     ({}, {"disallowed_tools": ["Bash"]}, "Write `exclude_tools`."),
     ({}, {"permission_mode": "plan"}, "`agents.backend.permission_mode`"),
-    ({}, {"max_output_tokens": 5}, "Write `max_tokens`."),
     ({}, {"tool_choice": "none"}, "tool_choice"),
     ({}, {"permissions": {"sandboxed": True}}, "`agents.backend.permissions.sandboxed`"),
     ({}, {"permissions": {"settings_path": "x.json"}}, "Write its rules under `permissions`."),
@@ -157,9 +156,9 @@ def test_a_value_that_restricts_nothing_stops_nothing(
 
 
 def test_what_nobody_knows_is_told_apart_from_what_is_harmless() -> None:
-    spec = team({"enable_web_search": True, "colour": "red"}, ui={})
+    spec = team({"enable_image_generation": True, "colour": "red"}, ui={})
     assert spec.notices == (
-        "Ignored here: ui, agents.backend.enable_web_search",
+        "Ignored here: ui, agents.backend.enable_image_generation",
         "Not known here, and not acted on: agents.backend.colour",
     )
     assert spec.notices == report_on(spec).lines[1:3]

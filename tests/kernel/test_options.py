@@ -44,3 +44,18 @@ def test_options_that_are_not_there_or_none_are_told_in_a_sentence(notebook: Not
         assert error
         assert why in error.evalue
     assert notebook.server.requests == []
+
+
+def test_a_file_that_the_task_names_may_be_read_and_not_one_that_a_variable_names(
+    notebook: Notebook,
+) -> None:
+    for name in ("typed.md", "held.md"):
+        (notebook.root.parent / name).write_text("x")
+    folder = notebook.root.parent
+    notebook.kernel.run(f"held = '@{folder}/held.md'")
+    task = f"Compare @{folder}/typed.md with {{{{held}}}}."
+    assert notebook.kernel.run(notebook.magic("--wait --out run", task)).status == "ok"
+    asked = notebook.server.requests[0].prompt
+    assert f"Compare {folder}/typed.md with @{folder}/held.md." in asked
+    # Once in the task; what may be read is listed besides.
+    assert asked.count("held.md") == 1 and asked.count("typed.md") == 2

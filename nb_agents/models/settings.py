@@ -1,0 +1,73 @@
+"""From the keys of a backend to the settings of pydantic-ai's models.
+
+Which key becomes which setting is in `nb_agents.config.model_keys`; here are those that nobody
+wrote: that a prompt is cached where that must be asked for, and that OpenAI keeps no replies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import SecretStr
+
+from nb_agents.config.backends import BackendSpec
+from nb_agents.config.document import expand
+
+__all__ = ["settings_of"]
+
+_CACHED_PARTS = (
+    "anthropic_cache_instructions",
+    "anthropic_cache_messages",
+    "anthropic_cache_tool_definitions",
+)
+"""What of a prompt is marked for Anthropic's cache.
+
+Not by the one mark for all that its own API has besides: gateways refuse that.
+"""
+
+
+def settings_of(spec: BackendSpec) -> dict[str, Any]:
+    """Make the settings of a backend's models.
+
+    Args:
+        spec: The backend, of a type that has models.
+
+    Returns:
+        pydantic-ai's model settings, without secrets' wrappings.
+
+    Example:
+        >>> settings_of(BackendSpec(type="claude", model="m", user="ada"))["anthropic_metadata"]
+        {'user_id': 'ada'}
+    """
+    settings: dict[str, Any] = {}
+    for each in spec.assignments:
+        if each.setting:
+            _put(settings, each.setting.split("."), _bare(each.value))
+    if spec.wire_format == "anthropic":
+        settings |= dict.fromkeys(_CACHED_PARTS, settings.pop("cache", True))
+    if spec.type == "openrouter" and spec.model.startswith("anthropic/"):
+        settings["cache"] = True
+    if spec.wire_format == "openai responses":
+        # What a resume needs of its thoughts comes with each reply, encrypted.
+        settings.setdefault("openai_store", False)
+    return settings
+
+
+def _put(settings: dict[str, Any], path: list[str], value: Any) -> None:
+    """Set what stands at a path; a mapping is added to one that is there."""
+    *above, last = path
+    for name in above:
+        settings = settings.setdefault(name, {})
+    there = settings.get(last)
+    if isinstance(there, dict) and isinstance(value, dict):
+        value = {**there, **value}
+    # That something is on says less than how much of it there is to be.
+    if value is not True or there is None:
+        settings[last] = value
+
+
+def _bare(value: Any) -> Any:
+    """Fill in variables, and unwrap secrets."""
+    if isinstance(value, dict):
+        return {key: _bare(each) for key, each in value.items()}
+    return expand(value.get_secret_value() if isinstance(value, SecretStr) else value)

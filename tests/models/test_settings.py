@@ -1,0 +1,316 @@
+"""Each key of a backend, against the bytes that strict servers are sent by the real SDKs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+from pydantic.alias_generators import to_camel
+from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
+from pydantic_ai.tools import ToolDefinition
+
+from nb_agents import TeamSpec
+from nb_agents.config.backends import BACKEND_TYPES
+from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
+from nb_agents.models.providers import PROVIDERS, backend_for, http_client, report_on
+from tests.model_server import ModelServer, Reply, Request, ToolCall
+
+ROOTS = ("claude", "gemini", "azure_openai")
+DONE = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
+
+SAMPLING = frozenset({"top_k", "min_p", "repetition_penalty"})
+ENGINE = SAMPLING | {"chat_template_kwargs"}
+BESIDES: dict[str, frozenset[str]] = {
+    "openrouter": SAMPLING | {"reasoning"},
+    "zai": frozenset({"thinking"}),
+    "together": SAMPLING,
+    "fireworks": SAMPLING,
+    "qwen": frozenset({"top_k"}),
+    "lmstudio": SAMPLING,
+    "vllm": ENGINE,
+    "sglang": ENGINE | {"separate_reasoning"},
+    "inference": ENGINE,
+}
+"""What servers of OpenAI's protocol take in a body besides what OpenAI's own do."""
+
+MAX = {
+    "openai chat": "max_tokens",
+    "openai responses": "max_output_tokens",
+    "anthropic": "max_tokens",
+    "google": "generationConfig.maxOutputTokens",
+}
+ANYWHERE = ("openai chat", "openai responses", "anthropic", "google")
+FORMAT = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+Places = dict[str, tuple[str, Any]]
+
+
+def everywhere(value: Any, **places: str) -> Places:
+    return {name.replace("_", " "): (place, value) for name, place in places.items()}
+
+
+def at(formats: str, place: str, value: Any) -> Places:
+    return dict.fromkeys(formats.split(", "), (place, value))
+
+
+def thinking(key: str) -> dict[str, tuple[Any, Places]]:
+    """What becomes of thoughts, in Anthropic's words and in Google's."""
+    budget = {
+        **at("anthropic", "thinking.budget_tokens", 2048),
+        **at("google", "generationConfig.thinkingConfig.thinkingBudget", 2048),
+    }
+    return {
+        f"{key}.type": (
+            "disabled",
+            {
+                **at("anthropic", "thinking.type", "disabled"),
+                **at("google", "generationConfig.thinkingConfig.thinkingBudget", 0),
+            },
+        ),
+        f"{key}.budget_tokens": (2048, budget),
+        f"{key}.thinking_budget": (2048, budget),
+        f"{key}.display": ("omitted", at("anthropic", "thinking.display", "omitted")),
+        f"{key}.thinking_level": (
+            "low",
+            at("google", "generationConfig.thinkingConfig.thinkingLevel", "LOW"),
+        ),
+        f"{key}.include_thoughts": (
+            True,
+            at("google", "generationConfig.thinkingConfig.includeThoughts", True),
+        ),
+    }
+
+
+EFFORT: tuple[Any, Places] = (
+    "high",
+    {
+        **at("openai chat", "reasoning_effort", "high"),
+        **at("openai responses", "reasoning.effort", "high"),
+        **at("anthropic", "output_config.effort", "high"),
+        **at("google", "generationConfig.thinkingConfig.thinkingLevel", "HIGH"),
+    },
+)
+STOP: tuple[Any, Places] = (
+    ["END"],
+    {
+        **at("openai chat", "stop", ["END"]),
+        **at("anthropic", "stop_sequences", ["END"]),
+        **at("google", "generationConfig.stopSequences", ["END"]),
+    },
+)
+VERBOSITY: tuple[Any, Places] = (
+    "low",
+    {**at("openai chat", "verbosity", "low"), **at("openai responses", "text.verbosity", "low")},
+)
+LIMIT: tuple[Any, Places] = (4000, {name: (place, 4000) for name, place in MAX.items()})
+
+
+def sampling(key: str, google: str, value: Any, formats: tuple[str, ...]) -> tuple[Any, Places]:
+    names = dict.fromkeys(ANYWHERE[:3], key) | {"google": f"generationConfig.{google}"}
+    return value, {name: (names[name], value) for name in formats}
+
+
+CHAT_GOOGLE = ("openai chat", "google")
+SENT: dict[str, tuple[Any, Places]] = {
+    "temperature": sampling("temperature", "temperature", 0.5, ANYWHERE),
+    "top_p": sampling("top_p", "topP", 0.5, ANYWHERE),
+    "top_k": sampling("top_k", "topK", 7, ("anthropic", "google")),
+    "min_p": (0.1, {}),
+    "seed": sampling("seed", "seed", 7, CHAT_GOOGLE),
+    "frequency_penalty": sampling("frequency_penalty", "frequencyPenalty", 0.5, CHAT_GOOGLE),
+    "presence_penalty": sampling("presence_penalty", "presencePenalty", 0.5, CHAT_GOOGLE),
+    "repetition_penalty": (1.1, {}),
+    "logit_bias": ({"50256": -100}, at("openai chat", "logit_bias", {"50256": -100})),
+    "max_tokens": LIMIT,
+    "max_completion_tokens": LIMIT,
+    "max_output_tokens": LIMIT,
+    "stop": STOP,
+    "stop_sequences": STOP,
+    "reasoning.effort": EFFORT,
+    "reasoning.summary": ("auto", at("openai responses", "reasoning.summary", "auto")),
+    "reasoning.max_tokens": (2000, {}),
+    "reasoning.enabled": (True, {}),
+    "reasoning.exclude": (True, {}),
+    "reasoning_effort": EFFORT,
+    "effort": EFFORT,
+    **thinking("thinking"),
+    **thinking("thinking_config"),
+    "include_thoughts": (
+        True,
+        at("google", "generationConfig.thinkingConfig.includeThoughts", True),
+    ),
+    "text.verbosity": VERBOSITY,
+    "text.format": (FORMAT, at("openai responses", "text.format", FORMAT)),
+    "verbosity": VERBOSITY,
+    "response_format": (
+        {"type": "json_object"},
+        at("openai chat", "response_format", {"type": "json_object"}),
+    ),
+    "parallel_tool_calls": (
+        False,
+        {
+            **at("openai chat, openai responses", "parallel_tool_calls", False),
+            **at("anthropic", "tool_choice.disable_parallel_tool_use", True),
+        },
+    ),
+    "service_tier": (
+        "flex",
+        {
+            **at("openai chat, openai responses", "service_tier", "flex"),
+            **at("google", "serviceTier", "flex"),
+        },
+    ),
+    "user": (
+        "ada",
+        {
+            **at("openai chat, openai responses", "user", "ada"),
+            **at("anthropic", "metadata.user_id", "ada"),
+        },
+    ),
+    "store": (True, at("openai chat, openai responses", "store", True)),
+    "truncation": ("auto", at("openai responses", "truncation", "auto")),
+    "prompt_cache_key": (
+        "team",
+        at("openai chat, openai responses", "prompt_cache_key", "team"),
+    ),
+    "cache_control": (
+        {"type": "ephemeral", "ttl": "1h"},
+        at("anthropic", "system.0.cache_control.ttl", "1h"),
+    ),
+    "safety_settings": (
+        [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
+        at(
+            "google",
+            "safetySettings",
+            [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
+        ),
+    ),
+    "betas": (
+        ["context-1m-2025-08-07"],
+        at("anthropic", "headers.anthropic-beta", "context-1m-2025-08-07"),
+    ),
+    "chat_template_kwargs": ({"enable_thinking": True}, {}),
+    "separate_reasoning": (True, {}),
+    "extra_body": (
+        {"metadata": {"user_id": "ada"}},
+        at("openai chat, openai responses, anthropic", "metadata.user_id", "ada"),
+    ),
+    "extra_headers": ({"X-Team": "blue"}, dict.fromkeys(ANYWHERE, ("headers.x-team", "blue"))),
+}
+"""For each key a value, and per wire format where in a request it is, and as what.
+
+`tests/models/test_providers.py` tells by which name each provider's own server knows `max_tokens`.
+"""
+
+ENABLED = {"type": "enabled", "budget_tokens": 2048}
+NEEDED: dict[str, dict[str, Any]] = {
+    "thinking.display": {"thinking": ENABLED},
+    "thinking.budget_tokens": {"thinking": ENABLED},
+    "thinking.thinking_budget": {"thinking": {"type": "enabled"}},
+}
+"""What Anthropic wants besides a key."""
+
+TYPES = [*sorted(PROVIDERS), "openai responses"]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, ModelServer]]:
+    """A strict server for each type."""
+    made = {
+        kind: ModelServer(DONE, strict=True, besides=BESIDES.get(kind, frozenset()))
+        for kind in TYPES
+    }
+    for each in made.values():
+        each.start()
+    yield made
+    for each in made.values():
+        each.stop()
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def team_of(kind: str, server: ModelServer, **backend: Any) -> TeamSpec:
+    given = {"api": "responses"} if kind == "openai responses" else {}
+    kind = kind.partition(" ")[0]
+    url = server.base if kind in ROOTS else server.url
+    base = {"type": kind, "model": "m", "base_url": url, "api_key": "k", **given}
+    return TeamSpec.model_validate({"agents": [{"id": "ann", "backend": {**base, **backend}}]})
+
+
+async def ask(team: TeamSpec) -> None:
+    """Make one request by a team's first agent; what the server refuses is raised."""
+    asked = [ModelRequest(parts=[SystemPromptPart("You help."), UserPromptPart("Help.")])]
+    async with http_client() as client:
+        backend = backend_for(team.agents[0], client)
+        async with backend.stream(asked, [ToolDefinition(name="new_answer")]) as stream:
+            async for _ in stream:
+                pass
+
+
+def found(request: Request, place: str) -> Any:
+    """What stands at a place in a request; None where nothing does."""
+    value: Any = {**request.body, "headers": request.headers}
+    for part in place.split("."):
+        if isinstance(value, list):
+            value = value[int(part)]
+        elif isinstance(value, dict):
+            # Google takes either spelling, and its SDK mixes them.
+            value = {to_camel(k): v for k, v in value.items()} | value
+            value = value.get(part)
+    return value
+
+
+def told(team: TeamSpec) -> list[str]:
+    """The keys of which a check says that they are not sent."""
+    lines = [line for line in report_on(team).lines if line.startswith(("Not sent", "Sent to"))]
+    return [key for line in lines for key in line.rpartition(": ")[2].split(", ")]
+
+
+def place_of(kind: str, key: str, team: TeamSpec) -> tuple[str, Any]:
+    """Where a key of a type is in a request, and as what; "" where it is not."""
+    value, places = SENT[key]
+    outer = key.partition(".")[0]
+    if outer in BESIDES.get(kind, ()):
+        return outer, nested(key, value)[outer]
+    if kind == "azure_openai" and value == 4000:
+        return "max_completion_tokens", value
+    return places.get(str(team.agents[0].backend.wire_format), ("", None))
+
+
+def test_every_key_is_in_the_tables() -> None:
+    rows = [key.partition(".")[0] for key in MODEL_KEYS]
+    assert {*rows} == {*ModelKeys.model_fields}
+    assert SENT.keys() == MODEL_KEYS.keys()
+    for name, field in ModelKeys.model_fields.items():
+        inner = [
+            arg for arg in getattr(field.annotation, "__args__", ()) if hasattr(arg, "model_fields")
+        ]
+        for kind in inner:
+            assert {f"{name}.{part}" for part in kind.model_fields} <= MODEL_KEYS.keys()
+    assert {key for keys in BESIDES.values() for key in keys} <= {*ModelKeys.model_fields}
+    assert {*BACKEND_TYPES} - {"demo", "python"} == {*PROVIDERS}
+
+
+@pytest.mark.parametrize("key", MODEL_KEYS)
+@pytest.mark.parametrize("kind", TYPES)
+def test_each_key_is_sent_where_the_provider_looks_for_it_or_is_told_of(
+    kind: str, key: str, servers: dict[str, ModelServer]
+) -> None:
+    server, given = servers[kind], nested(key, SENT[key][0])
+    if kind == "claude" and (needed := NEEDED.get(key.replace("thinking_config", "thinking"))):
+        outer = key.partition(".")[0]
+        given = {outer: {**needed["thinking"], **given[outer]}, "max_tokens": 8000}
+    team = team_of(kind, server, **given)
+    place, wanted = place_of(kind, key, team)
+    verdict = report_on(team).verdict
+    if not place and MODEL_KEYS[key].restricts:
+        assert f"`agents.backend.{key}` restricts" in verdict
+        assert not told(team)
+        return
+    assert (verdict, told(team)) == ("Can start.", [] if place else [key])
+    anyio.run(ask, team)
+    assert not place or found(server.requests[-1], place) == wanted

@@ -1,0 +1,105 @@
+"""Files that a model is shown with its task: sent by each wire format, kept by their place."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
+from nb_agents.config import uploads
+from nb_agents.models.providers import report_on
+from nb_agents.session.layout import TurnPaths
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.models.test_settings import ask, team_of
+from tests.team_kit import WAIT_S
+
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+DONE = Reply(tool_calls=(ToolCall("new_answer", {"content": "a dot"}),))
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    path = tmp_path / "dot.png"
+    path.write_bytes(PICTURE)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["openai", "openai responses", "claude", "gemini"])
+def test_a_picture_and_a_text_are_shown_with_the_first_request(
+    kind: str, picture: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.py").write_text("answer = 42")
+    files = [{"image_path": str(picture)}, {"file_path": str(tmp_path / "notes.py")}]
+    with ModelServer(DONE, strict=True) as server:
+        anyio.run(ask, team_of(kind, server, upload_files=files))
+    sent = json.dumps(server.requests[0].body)
+    assert base64.b64encode(PICTURE).decode()[:60] in sent  # Google has another alphabet
+    assert "File notes.py:\\nanswer = 42" in sent
+
+
+def test_what_a_server_does_not_take_is_told_and_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(b"0")
+    files = [{"video_path": str(tmp_path / "clip.mp4")}]
+    with ModelServer(DONE, strict=True) as server:
+        team = team_of("claude", server, upload_files=files)
+        anyio.run(ask, team)
+    assert "Not sent to ann: clip.mp4; claude takes no video" in report_on(team).lines
+    assert "clip.mp4" not in json.dumps(server.requests[0].body)
+
+
+@pytest.mark.parametrize(
+    "upload, why",
+    [
+        ({"image_path": "nowhere.png"}, "'nowhere.png' is no file here"),
+        ({"file_path": "/"}, "is no file here"),
+        ({"file_path": "a\0b"}, "is no file here"),
+        ({"image_path": "big.png"}, r"has 70 bytes; 69 can be sent"),
+    ],
+)
+def test_a_file_that_can_not_be_sent_is_told_before_anything_starts(
+    upload: dict[str, str], why: str, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(picture.parent)
+    monkeypatch.setattr(uploads, "MAX_BYTES", 69)
+    picture.rename("big.png")
+    backend = {"type": "claude", "model": "m", "api_key": "k", "upload_files": [upload]}
+    team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+    assert why in report_on(team).verdict
+    with pytest.raises(nb_agents.UserError, match=why):
+        nb_agents.start("What is it?", team)
+
+
+def test_an_upload_says_one_place(tmp_path: Path) -> None:
+    both: dict[str, Any] = {"image_path": "a.png", "file_path": "b.txt"}
+    for upload in ({}, both):
+        backend = {"type": "claude", "model": "m", "upload_files": [upload]}
+        (tmp_path / "team.yaml").write_text(json.dumps({"agent": {"id": "a", "backend": backend}}))
+        with pytest.raises(nb_agents.UserError, match="exactly one of `image_path`"):
+            TeamSpec.from_file(tmp_path / "team.yaml")
+
+
+def test_a_path_is_found_beside_the_teams_file_and_a_resumed_run_shows_it_again(
+    picture: Path, tmp_path: Path
+) -> None:
+    options = RunOptions(session_root=tmp_path / "sessions")
+    with ModelServer(DONE) as server:
+        server.script("m", Reply("hm", hang_after=0), DONE)
+        backend = {"type": "claude", "model": "m", "api_key": "k", "base_url": server.base}
+        backend |= {"upload_files": [{"image_path": "dot.png"}]}
+        file = tmp_path / "team.yaml"
+        file.write_text(json.dumps({"agent": {"id": "ann", "backend": backend}}))
+        run = nb_agents.start("What is it?", str(file), "s", options=options)
+        wait_until(lambda: server.requests, WAIT_S)
+        run.stop(True)
+        run.wait(WAIT_S, raise_on_stop=False)
+        assert nb_agents.resume("s", options=options).wait(WAIT_S) == "a dot"
+    cut, again = server.requests
+    assert cut.messages == again.messages
+    assert base64.b64encode(PICTURE).decode() in json.dumps(again.messages)
+    assert base64.b64encode(PICTURE)[:40] not in TurnPaths(run.path).journal.read_bytes()

@@ -1,0 +1,136 @@
+"""What the providers' APIs take as the body of a request, and nothing else.
+
+The shapes are those that the providers publish in their SDKs, generated from their APIs: each key
+that these do not know is refused, at any depth, as is a value of another type.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic.alias_generators import to_camel
+
+__all__ = ["fault_of", "load"]
+
+_SAMPLING: dict[str, tuple[float, float]] = {
+    "temperature": (0, 1),
+    "top_k": (0, 10_000),
+    "top_p": (0, 1),
+}
+"""What Anthropic's API takes, and its SDK leaves to `extra_body`."""
+
+MAX_CACHED = 4
+"""Marks for its cache that Anthropic takes in one request."""
+
+
+def fault_of(protocol: str, body: Mapping[str, Any], besides: frozenset[str]) -> str:
+    """Say what of a request's body an API does not take, or "".
+
+    Args:
+        protocol: The API's.
+        body: The body.
+        besides: Keys at its top that this server takes all the same.
+    """
+    body = {key: value for key, value in body.items() if key not in besides}
+    if protocol == "anthropic":
+        if found := _anthropic_fault(body):
+            return found
+        body = {key: value for key, value in body.items() if key not in _SAMPLING}
+    try:
+        _exhaust(_adapter(protocol).validate_python([body], strict=protocol != "google"))
+    except ValidationError as exc:
+        error = exc.errors()[0]
+        place = ".".join(str(part) for part in error["loc"][1:])
+        unknown = error["type"] == "extra_forbidden"
+        return f"Unrecognized request argument supplied: {place}" if unknown else f"{place}: {exc}"
+    if protocol == "openai" and {"max_tokens", "max_completion_tokens"} <= body.keys():
+        return "max_tokens and max_completion_tokens are both set"
+    return ""
+
+
+def load(protocols: tuple[str, ...] = ("openai", "responses", "anthropic", "google")) -> None:
+    """Import the SDKs, which takes seconds."""
+    for each in protocols:
+        _adapter(each)
+
+
+@cache
+def _adapter(protocol: str) -> TypeAdapter[Any]:
+    with warnings.catch_warnings():
+        # Anthropic takes other keys in one place of its own.
+        warnings.simplefilter("ignore")
+        return TypeAdapter(list[_kind(protocol)], config=ConfigDict(extra="forbid"))  # type: ignore[misc]
+
+
+def _kind(protocol: str) -> Any:
+    match protocol:
+        case "openai":
+            from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+
+            return CompletionCreateParamsStreaming
+        case "responses":
+            from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+
+            return ResponseCreateParamsStreaming
+        case "anthropic":
+            from anthropic.types.beta.message_create_params import MessageCreateParamsStreaming
+
+            return MessageCreateParamsStreaming
+    return _google()
+
+
+def _google() -> type[BaseModel]:
+    from google.genai import types
+
+    fields: dict[str, Any] = {
+        "contents": (list[types.Content], ...),
+        "system_instruction": (types.Content | None, None),
+        "tools": (list[types.Tool] | None, None),
+        "tool_config": (types.ToolConfig | None, None),
+        "safety_settings": (list[types.SafetySetting] | None, None),
+        "generation_config": (types.GenerationConfig | None, None),
+        "cached_content": (str | None, None),
+        "service_tier": (types.ServiceTier | None, None),
+        "labels": (dict[str, str] | None, None),
+    }
+    config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    return create_model("GenerateContentRequest", __config__=config, **fields)
+
+
+def _exhaust(value: Any) -> None:
+    """Go through what pydantic checks only when it is read: what is typed as an iterable."""
+    if isinstance(value, dict):
+        for each in value.values():
+            _exhaust(each)
+    elif not isinstance(value, str | BaseModel) and hasattr(value, "__iter__"):
+        for each in value:
+            _exhaust(each)
+
+
+def _anthropic_fault(body: Mapping[str, Any]) -> str:
+    for name, (low, high) in _SAMPLING.items():
+        if name in body and not low <= body[name] <= high:
+            return f"{name}: Input should be between {low} and {high}"
+    if sum(1 for _ in _marks(body)) > MAX_CACHED:
+        return f"A maximum of {MAX_CACHED} blocks with cache_control may be provided."
+    thinking = body.get("thinking") or {}
+    if thinking.get("type") == "enabled" and not (
+        1024 <= thinking.get("budget_tokens", 0) < body["max_tokens"]
+    ):
+        return "thinking.enabled.budget_tokens: Input should be from 1024 and below max_tokens"
+    return ""
+
+
+def _marks(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        if "cache_control" in value:
+            yield value["cache_control"]
+        for each in value.values():
+            yield from _marks(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _marks(each)
