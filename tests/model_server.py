@@ -322,10 +322,10 @@ class _OpenAIWire(_Wire):
         return self._frame(choices=[choice])
 
     def chunk(self, piece: _Piece) -> bytes:
+        if piece.call == THOUGHT:
+            return b""
         role = {} if self._has_role else {"role": "assistant"}
         self._has_role = True
-        if piece.call == THOUGHT:
-            return self._choice({**role, "reasoning_content": piece.text})
         if piece.call < 0:
             return self._choice({**role, "content": piece.text})
         call: dict[str, Any] = {"index": piece.call, "function": {"arguments": piece.text}}
