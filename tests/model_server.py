@@ -569,8 +569,8 @@ class _GoogleWire(_Wire):
 
     @staticmethod
     def error_body(status: int, message: str) -> dict[str, Any]:
-        kinds = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
-        kinds |= {429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+        kinds = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
+        kinds |= {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
         name = kinds.get(status, "INTERNAL")
         return {"error": {"code": status, "message": message, "status": name}}
 

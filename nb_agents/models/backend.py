@@ -7,8 +7,8 @@ off, because each would be a model call that no stop can see; `nb_agents.models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from nb_agents.events import Usage
@@ -77,21 +77,27 @@ class PydanticBackend:
         url = model.base_url
         self.server = f"{url} {model.model_name}" if url else ""
 
-    def stream(
+    @asynccontextmanager
+    async def stream(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
-    ) -> AbstractAsyncContextManager[StreamedResponse]:
+    ) -> AsyncIterator[StreamedResponse]:
         """Open one request; see `Backend.stream`."""
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.models import ModelRequestParameters
 
-        return model_request_stream(
-            self._model,
-            messages,
-            model_request_parameters=ModelRequestParameters(
-                function_tools=list(tools), allow_text_output=True
-            ),
-            model_settings=self._settings,
-        )
+        from nb_agents.models.response_limits import closing_on_error
+
+        parameters = ModelRequestParameters(function_tools=list(tools), allow_text_output=True)
+        async with (
+            closing_on_error(),
+            model_request_stream(
+                self._model,
+                messages,
+                model_request_parameters=parameters,
+                model_settings=self._settings,
+            ) as stream,
+        ):
+            yield stream
 
 
 def usage_of(response: ModelResponse) -> Usage:
