@@ -758,6 +758,17 @@ class ModelServer:
         """The base URL for OpenAI clients."""
         return f"{self.base}/v1"
 
+    def backend(self, kind: str, **keys: Any) -> dict[str, Any]:
+        """Give a team file's backend that is here.
+
+        Args:
+            kind: Its type, or "responses" for OpenAI's other API.
+            keys: Further keys of it.
+        """
+        root = kind in ("claude", "gemini", "azure_openai")
+        type_of = {"type": "openai", "api": "responses"} if kind == "responses" else {"type": kind}
+        return {**type_of, "base_url": self.base if root else self.url, "api_key": "k", **keys}
+
     # What to answer
 
     def script(self, model: str, *replies: ReplySource, once: bool = False) -> None:

@@ -29,7 +29,9 @@ Source: Together's and TGI's OpenAI-like servers, and Anthropic's words behind g
 MAX_REASON = 100
 MAX_WORDS = 300
 
-_LENGTH = frozenset({"length", "max_tokens", "MAX_TOKENS", "model_context_window_exceeded"})
+_LENGTH = frozenset(
+    {"length", "max_output_tokens", "max_tokens", "MAX_TOKENS", "model_context_window_exceeded"}
+)
 
 
 class Backend(Protocol):

@@ -15,12 +15,7 @@ from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply
 from tests.team_kit import finish, script
 
-KINDS: dict[str, dict[str, Any]] = {
-    "openai": {"type": "openai"},
-    "responses": {"type": "openai", "api": "responses"},
-    "anthropic": {"type": "claude"},
-    "google": {"type": "gemini"},
-}
+KINDS = ("openai", "responses", "claude", "gemini")
 
 
 @pytest.fixture
@@ -30,8 +25,7 @@ def server() -> Iterator[ModelServer]:
 
 
 def team_of(kind: str, server: ModelServer) -> dict[str, Any]:
-    url = server.base if kind in ("anthropic", "google") else server.url
-    backend = {**KINDS[kind], "model": "m", "base_url": url, "api_key": KEY}
+    backend = server.backend(kind, model="m", api_key=KEY)
     retry = {"attempts": 1, "delay": 0}
     return {"agents": [{"id": "ann", "backend": backend}], "retry": retry}
 
@@ -114,7 +108,7 @@ def test_googles_refusal_of_a_key_is_known_by_its_reason(
     body = json.dumps({"error": {**error, "details": [reason]}}).encode()
     json_type = {"Content-Type": "application/json"}
     server.default = Reply(status=400, body=lambda: [body], headers=json_type)
-    told = error_of("google", server, tmp_path)
+    told = error_of("gemini", server, tmp_path)
     assert told == "m: The server refused the key; check it (HTTP 400)."
 
 

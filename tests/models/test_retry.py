@@ -23,7 +23,7 @@ from tests.team_kit import events, finish, outcomes
 
 DONE = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
 TRIES = 1 + DEFAULT_RETRY.attempts
-TYPES = ("openai", "claude", "gemini")
+TYPES = ("openai", "responses", "claude", "gemini")
 
 
 def _http(status: int, **headers: str) -> px.ModelHTTPError:
@@ -107,14 +107,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
 
 
 def _start(root: Path, server: ModelServer, kind: str = "openai", url: str = "") -> nb_agents.Run:
-    url = url or _url(server, kind)
-    backend = {"type": kind, "model": "m", "base_url": url, "api_key": KEY}
+    backend = server.backend(kind, model="m", api_key=KEY)
+    if url:
+        backend["base_url"] = url
     team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
     return nb_agents.start("t", team, options=RunOptions(session_root=root))
-
-
-def _url(server: ModelServer, kind: str) -> str:
-    return server.url if kind == "openai" else server.base
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -218,7 +215,7 @@ def test_a_connection_that_fails_names_the_server_and_what_to_look_at(
         return run.view.agents["a"].error.removeprefix("m: ")
 
     server.script("m", Reply(text="one two three", drop_after=2))
-    url = _url(server, kind)
+    url = server.backend(kind)["base_url"]
     there = _host(url)
     assert told(url) == (f"The server {there} dropped the connection after 2 words of its reply.")
     server.script("m", Reply(text="one two three", drop_after=1))

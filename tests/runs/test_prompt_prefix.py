@@ -17,10 +17,10 @@ from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.team_kit import events, finish, read_line, script
 
 KINDS: dict[str, dict[str, Any]] = {
-    "openai": {"type": "openai", "model": "gpt-5-mini"},
-    "responses": {"type": "openai", "model": "gpt-5-mini", "api": "responses"},
-    "anthropic": {"type": "claude", "model": "claude-opus-4-6", "thinking": {"type": "adaptive"}},
-    "google": {"type": "gemini", "model": "gemini-3-pro-preview"},
+    "openai": {"model": "gpt-5-mini"},
+    "responses": {"model": "gpt-5-mini"},
+    "claude": {"model": "claude-opus-4-6", "thinking": {"type": "adaptive"}},
+    "gemini": {"model": "gemini-3-pro-preview"},
 }
 REPLIES = (
     Reply("First I look.", (ToolCall("list_files"),), thoughts="What is there?"),
@@ -37,8 +37,7 @@ def server() -> Iterator[ModelServer]:
 
 
 def backend(kind: str, server: ModelServer) -> dict[str, Any]:
-    url = server.base if kind in ("anthropic", "google") else server.url
-    return {**KINDS[kind], "base_url": url, "api_key": "k"}
+    return server.backend(kind, **KINDS[kind])
 
 
 def unmarked(value: Any) -> Any:
@@ -142,7 +141,7 @@ def test_rounds_share_the_system_prompt_and_all_tools_but_those_that_decide(
         return Reply(tool_calls=(ToolCall("new_answer", {"content": f"n{request.number}"}),))
 
     server.default = play
-    agents = [{"id": name, "backend": {**backend("anthropic", server)}} for name in ("ann", "ben")]
+    agents = [{"id": name, "backend": {**backend("claude", server)}} for name in ("ann", "ben")]
     team = TeamSpec.model_validate({"agents": agents})
     run = finish(nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path)))
     assert run.status == "completed"
@@ -162,7 +161,7 @@ def test_anthropics_cache_is_asked_for_tools_system_prompt_and_conversation(
     tmp_path: Path, server: ModelServer
 ) -> None:
     server.script("claude-opus-4-6", *REPLIES)
-    team = {"agents": [{"id": "ann", "backend": backend("anthropic", server)}]}
+    team = {"agents": [{"id": "ann", "backend": backend("claude", server)}]}
     options = RunOptions(session_root=tmp_path)
     finish(nb_agents.start("the task", TeamSpec.model_validate(team), options=options))
     for request in server.requests:
