@@ -56,6 +56,8 @@ def describe(error: Exception, arrived: int = 0) -> str:
         return _unconnected(error, arrived)[:MAX_MESSAGE]
     if isinstance(error, px.ModelAPIError) and (said := _said_by(error)):
         return f"The server ended the reply with an error. {said}"
+    if isinstance(error, px.UserError):
+        return f"The request can't be made: {_shortened(str(error))}"
     cause = error.__cause__ or error
     if isinstance(error, px.UnexpectedModelBehavior) or isinstance(cause, json.JSONDecodeError):
         return "The server's answer can't be understood (malformed stream)."
@@ -69,31 +71,37 @@ def _refused(status: int, error: Exception) -> str:
     is_key = status == 401 or (status == 400 and isinstance(error, px.ModelAuthenticationError))
     text = _STATUS[401] if is_key else _STATUS.get(status, "The server refused the request")
     more = str(error) if isinstance(error, ReplyTooLongError) else _said_by(error)
-    told = [f"{text} (HTTP {status}).", "" if is_key else more]
-    return " ".join([*filter(None, told), *_remedies(error)])
+    told = [f"{text} (HTTP {status})."]
+    if not is_key:
+        told += [more, *(_remedies(error) if status in _MENDABLE else ())]
+    return " ".join(filter(None, told))
 
 
 def _said_by(error: Exception) -> str:
     """Repeat what a server says."""
     words = _words(getattr(error, "body", None))
-    return f"It said: {words if words.endswith('.') else f'{words}.'}" if words else ""
+    end = "" if words.endswith((".", "…", "!", "?")) else "."
+    return f"It said: {words}{end}" if words else ""
 
 
 def _words(body: Any) -> str:
-    """Take a server's sentence out of the body of its error.
-
-    It is cut between two words: half a key would be known to nobody as one.
-    """
+    """Take a server's sentence out of the body of its error."""
     for _ in range(4):
         if isinstance(body, list):
             body = body[0] if body else None
         if isinstance(body, dict):
             names = ("error", "message", "detail", "msg")
             body = next((body[name] for name in names if body.get(name)), None)
-    if not isinstance(body, str):
-        return ""
-    text = " ".join(without_controls(body).split())
-    return text if len(text) <= MAX_SAID else text[: MAX_SAID + 1].rpartition(" ")[0] + " …"
+    return _shortened(body) if isinstance(body, str) else ""
+
+
+def _shortened(text: str) -> str:
+    """Cut a text between two words: half a key would be known to nobody as one."""
+    text = " ".join(without_controls(text).split())
+    if len(text) <= MAX_SAID:
+        return text
+    cut = text[: MAX_SAID + 1].rpartition(" ")[0]
+    return f"{cut} …" if cut else ""
 
 
 def _remedies(error: Exception) -> Iterator[str]:
@@ -233,6 +241,9 @@ _REMEDIES = (
 
 Source: the words of OpenAI, Anthropic, Google, Mistral, vLLM and Ollama for these.
 """
+
+_MENDABLE = {400, 403, 404, 413, 422}
+"""Statuses after which a change of the team's file may help."""
 
 _STATUS = {
     400: "The server says that the request is wrong",

@@ -138,7 +138,7 @@ def test_a_long_sentence_is_cut_between_words_so_that_no_half_key_is_left() -> N
     words = "x" * (MAX_SAID - 10)
     told = describe(ModelHTTPError(400, "m", {"message": f"{words} {KEY} and more"}))
     assert words in told and KEY[:8] not in told
-    assert describe(ModelHTTPError(400, "m", {"message": "x" * 5000})).endswith("It said:  ….")
+    assert describe(ModelHTTPError(400, "m", {"message": "x" * 5000})).endswith("(HTTP 400).")
 
 
 # In the stream
@@ -180,3 +180,13 @@ def test_an_error_in_mid_stream_leaves_no_traceback_in_any_log(
         printed, logged = process.communicate(timeout=60)
     assert "The engine burst." in printed
     assert logged == ""
+
+
+def test_settings_that_exclude_each_other_are_told(tmp_path: Path, server: ModelServer) -> None:
+    keys = {"thinking": {"type": "disabled"}, "effort": "max", "model": "claude-opus-5"}
+    backend = server.backend("claude", **keys)
+    team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+    told = str(run.view.agents["ann"].error)
+    assert "The request can't be made: " in told and "while thinking is disabled" in told
+    assert server.count() == 0
