@@ -322,10 +322,10 @@ class _OpenAIWire(_Wire):
         return self._frame(choices=[choice])
 
     def chunk(self, piece: _Piece) -> bytes:
+        if piece.call == THOUGHT:
+            return b""
         role = {} if self._has_role else {"role": "assistant"}
         self._has_role = True
-        if piece.call == THOUGHT:
-            return self._choice({**role, "reasoning_content": piece.text})
         if piece.call < 0:
             return self._choice({**role, "content": piece.text})
         call: dict[str, Any] = {"index": piece.call, "function": {"arguments": piece.text}}
@@ -569,8 +569,8 @@ class _GoogleWire(_Wire):
 
     @staticmethod
     def error_body(status: int, message: str) -> dict[str, Any]:
-        kinds = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
-        kinds |= {429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+        kinds = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED"}
+        kinds |= {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
         name = kinds.get(status, "INTERNAL")
         return {"error": {"code": status, "message": message, "status": name}}
 
@@ -757,6 +757,17 @@ class ModelServer:
     def url(self) -> str:
         """The base URL for OpenAI clients."""
         return f"{self.base}/v1"
+
+    def backend(self, kind: str, **keys: Any) -> dict[str, Any]:
+        """Give a team file's backend that is here.
+
+        Args:
+            kind: Its type, or "responses" for OpenAI's other API.
+            keys: Further keys of it.
+        """
+        root = kind in ("claude", "gemini", "azure_openai")
+        type_of = {"type": "openai", "api": "responses"} if kind == "responses" else {"type": kind}
+        return {**type_of, "base_url": self.base if root else self.url, "api_key": "k", **keys}
 
     # What to answer
 

@@ -7,8 +7,8 @@ off, because each would be a model call that no stop can see; `nb_agents.models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from nb_agents.events import Usage
@@ -30,7 +30,9 @@ Source: Together's and TGI's OpenAI-like servers, and Anthropic's words behind g
 MAX_REASON = 100
 MAX_WORDS = 300
 
-_LENGTH = frozenset({"length", "max_tokens", "MAX_TOKENS", "model_context_window_exceeded"})
+_LENGTH = frozenset(
+    {"length", "max_output_tokens", "max_tokens", "MAX_TOKENS", "model_context_window_exceeded"}
+)
 
 
 class Backend(Protocol):
@@ -87,24 +89,32 @@ class PydanticBackend:
         url = model.base_url
         self.server = f"{url} {model.model_name}" if url else ""
 
-    def stream(
+    @asynccontextmanager
+    async def stream(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
-    ) -> AbstractAsyncContextManager[StreamedResponse]:
+    ) -> AsyncIterator[StreamedResponse]:
         """Open one request; see `Backend.stream`."""
         from pydantic_ai.direct import model_request_stream
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
+        from nb_agents.models.response_limits import closing_on_error
+
         # One that this model lacks is left out, instead of the request being refused.
         native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
-        return model_request_stream(
-            self._model,
-            with_uploads(messages, self._files),
-            model_request_parameters=ModelRequestParameters(
-                function_tools=list(tools), native_tools=native, allow_text_output=True
-            ),
-            model_settings=self._settings,
+        parameters = ModelRequestParameters(
+            function_tools=list(tools), native_tools=native, allow_text_output=True
         )
+        async with (
+            closing_on_error(),
+            model_request_stream(
+                self._model,
+                with_uploads(messages, self._files),
+                model_request_parameters=parameters,
+                model_settings=self._settings,
+            ) as stream,
+        ):
+            yield stream
 
 
 def usage_of(response: ModelResponse) -> Usage:

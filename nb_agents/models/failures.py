@@ -1,18 +1,22 @@
-"""What is said of a model call that failed: one line, safe to store, with what to look at.
+"""What is said of a model call that failed: one line, with what to look at.
 
-No body, no header and no key is in it, of an address its host and port alone.
+Of what a server sent, its own sentence alone is in it, bounded, and none where it refused a key,
+which it may repeat in part; who stores the line masks keys. Of an address there are host and port.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from nb_agents.config.model_keys import ModelKeys
 from nb_agents.errors import ReplyTooLongError
 from nb_agents.models.backend import BrokenReplyError
+from nb_agents.unicode import without_controls
 
 __all__ = ["describe", "is_throttled", "limit_in", "status_of"]
 
@@ -20,6 +24,9 @@ MAX_MESSAGE = 300
 
 MAX_CAUSES = 20
 """Causes of an error that are looked at; a chain of them may be a circle."""
+
+MAX_SAID = 300
+"""Characters of what a server says; the whole has as many more besides."""
 
 E = TypeVar("E", bound=BaseException)
 
@@ -32,14 +39,12 @@ def describe(error: Exception, arrived: int = 0) -> str:
         arrived: How many words of the reply had come by then.
 
     Returns:
-        A sentence or two of at most `MAX_MESSAGE` characters.
+        Some sentences, of at most `MAX_MESSAGE` characters besides the server's own.
     """
     too_long = limit_in(error)
     status = status_of(too_long or error)
     if status is not None:
-        text = _STATUS.get(status, "The server refused the request")
-        said = f"{text} (HTTP {status})."
-        return f"{said} {too_long}" if too_long else said
+        return _refused(status, too_long or error)
     if too_long or isinstance(error, BrokenReplyError):
         return str(too_long or error)
     import httpx2
@@ -49,10 +54,78 @@ def describe(error: Exception, arrived: int = 0) -> str:
         return f"The {_server(error)} did not answer in time."
     if isinstance(error, px.ModelConnectionError | httpx2.TransportError):
         return _unconnected(error, arrived)[:MAX_MESSAGE]
+    if isinstance(error, px.ModelAPIError) and (said := _said_by(error)):
+        return f"The server ended the reply with an error. {said}"
+    if isinstance(error, px.UserError):
+        return f"The request can't be made: {_shortened(str(error))}"
     cause = error.__cause__ or error
     if isinstance(error, px.UnexpectedModelBehavior) or isinstance(cause, json.JSONDecodeError):
         return "The server's answer can't be understood (malformed stream)."
     return f"The call failed: {type(cause).__name__}."[:MAX_MESSAGE]
+
+
+def _refused(status: int, error: Exception) -> str:
+    from pydantic_ai import exceptions as px
+
+    # Google says so with 400.
+    is_key = status == 401 or (status == 400 and isinstance(error, px.ModelAuthenticationError))
+    text = _STATUS[401] if is_key else _STATUS.get(status, "The server refused the request")
+    more = str(error) if isinstance(error, ReplyTooLongError) else _said_by(error)
+    told = [f"{text} (HTTP {status})."]
+    if not is_key:
+        told += [more, *(_remedies(error) if status in _MENDABLE else ())]
+    return " ".join(filter(None, told))
+
+
+def _said_by(error: Exception) -> str:
+    """Repeat what a server says."""
+    words = _words(getattr(error, "body", None))
+    end = "" if words.endswith((".", "…", "!", "?")) else "."
+    return f"It said: {words}{end}" if words else ""
+
+
+def _words(body: Any) -> str:
+    """Take a server's sentence out of the body of its error."""
+    for _ in range(4):
+        if isinstance(body, list):
+            body = body[0] if body else None
+        if isinstance(body, dict):
+            names = ("error", "message", "detail", "msg")
+            body = next((body[name] for name in names if body.get(name)), None)
+    return _shortened(body) if isinstance(body, str) else ""
+
+
+def _shortened(text: str) -> str:
+    """Cut a text between two words: half a key would be known to nobody as one."""
+    text = " ".join(without_controls(text).split())
+    if len(text) <= MAX_SAID:
+        return text
+    cut = text[: MAX_SAID + 1].rpartition(" ")[0]
+    return f"{cut} …" if cut else ""
+
+
+def _remedies(error: Exception) -> Iterator[str]:
+    """Say what to change, where that is known."""
+    from pydantic_ai import exceptions as px
+
+    body = getattr(error, "body", None)
+    words = _words(body)
+    near: str | None = getattr(error, "suggested_model_id", None)
+    if isinstance(error, px.ModelNotFoundError) and near:
+        yield f"Did you mean {near!r}?"
+    if isinstance(error, px.ModelContextWindowExceededError):
+        yield _TOO_LONG
+    elif remedy := next((told for said, told in _REMEDIES if said.search(words)), ""):
+        yield remedy
+    elif key := _key_in(body):
+        yield f"Change or remove `{key}` in the agent's backend."
+
+
+def _key_in(body: Any) -> str:
+    """Name the key of a file that a server finds fault with, where it tells its own name."""
+    fault = body.get("error", body) if isinstance(body, dict) else None
+    name = fault.get("param") if isinstance(fault, dict) else None
+    return name if name in ModelKeys.model_fields else ""
 
 
 def is_throttled(error: Exception) -> bool:
@@ -137,6 +210,40 @@ def _url(error: BaseException) -> Any:
     except (AttributeError, RuntimeError):  # httpx raises the latter where none was set
         return None
 
+
+_TOO_LONG = (
+    "The conversation is too long for this model: take one that reads more, or give it less to "
+    "read."
+)
+_REMEDIES = (
+    (
+        re.compile(r"context (?:length|window)|prompt is too long|input token count", re.I),
+        _TOO_LONG,
+    ),
+    (
+        re.compile(r"auto-tool-choice|tool-call-parser", re.I),
+        "Start the server with both, so that its models can call tools.",
+    ),
+    (
+        re.compile(r"tool.?choice|not support (?:tool|function)|tools? (?:is|are) not", re.I),
+        "Agents need a model that calls tools: take another one, or another `base_url`.",
+    ),
+    (
+        re.compile(r"use 'max_completion_tokens'", re.I),
+        "Write `extra_body: {max_completion_tokens: N}` instead of `max_tokens`.",
+    ),
+    (
+        re.compile(r"max_(?:completion_|output_)?tokens|maxOutputTokens"),
+        "Write another `max_tokens` in the agent's backend: the model tells what it takes.",
+    ),
+)
+"""What to change, by what a server says.
+
+Source: the words of OpenAI, Anthropic, Google, Mistral, vLLM and Ollama for these.
+"""
+
+_MENDABLE = {400, 403, 404, 413, 422}
+"""Statuses after which a change of the team's file may help."""
 
 _STATUS = {
     400: "The server says that the request is wrong",

@@ -10,8 +10,9 @@ Not to be imported before a run needs it: it takes httpx2 along.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
 from types import AsyncGeneratorType
 from typing import cast
 
@@ -20,7 +21,7 @@ from anyio.lowlevel import checkpoint
 
 from nb_agents.errors import ReplyTooLongError
 
-__all__ = ["EventBuffer", "limit"]
+__all__ = ["EventBuffer", "closing_on_error", "limit"]
 
 MAX_REPLY_BYTES = 32 * 2**20
 """One reply with all its frames: 100,000 tokens of 330 bytes each."""
@@ -45,12 +46,37 @@ _JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
 
 
+_opened: ContextVar[list[httpx2.Response] | None] = ContextVar("responses of a call", default=None)
+
+
+@asynccontextmanager
+async def closing_on_error() -> AsyncIterator[None]:
+    """Close the responses that came within the block when it ends in an error.
+
+    Google's SDK leaves its readers of a response open when there is an error in the stream: they
+    would be closed when they are collected, all at once and in each other's way, which asyncio logs
+    with a traceback; and until then the connection would stay taken.
+    """
+    opened: list[httpx2.Response] = []
+    token = _opened.set(opened)
+    try:
+        yield
+    except Exception:
+        for response in opened:
+            await response.aclose()
+        raise
+    finally:
+        _opened.reset(token)
+
+
 async def limit(response: httpx2.Response) -> None:
     """Put the limits on a response whose body has not been read.
 
     Whoever reads it gets `ReplyTooLongError` where it goes over one.
     """
     response.stream = _LimitedStream(response)
+    if (opened := _opened.get()) is not None:
+        opened.append(response)
     # What that stream gives is decoded.
     response.headers.pop("Content-Encoding", None)
 

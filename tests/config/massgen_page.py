@@ -95,7 +95,7 @@ def about(spec: type[BaseModel], field: str) -> str:
     """What the docstrings of a spec, or of one that it is made from, say of a field."""
     for each in spec.__mro__:
         _, _, listed = inspect.cleandoc(each.__dict__.get("__doc__") or "").partition("Attributes:")
-        for found in re.finditer(r"^    ([\w, ]+): ((?:.|\n(?=     ))*)", listed, re.MULTILINE):
-            if field in found[1].split(", "):
+        for found in re.finditer(r"^    (\w[\w,\s]*?): ((?:.|\n(?=     ))*)", listed, re.MULTILINE):
+            if field in re.split(r",\s+", found[1]):
                 return " ".join(found[2].replace("``", "`").replace("|", "\\|").split())
     return ""

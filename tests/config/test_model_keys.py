@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from nb_agents import TeamSpec
 from nb_agents.config.secrets import secrets_of_team, snapshot
 from nb_agents.errors import ConfigError
-from nb_agents.models.providers import check_team, report_on
+from nb_agents.models.providers import check_team
 from nb_agents.models.settings import settings_of
+from nb_agents.runs.team_report import report_on
 
 KEY = "tk-1f9Qz7LmX02p"
 
@@ -148,7 +149,7 @@ def test_a_secret_that_is_written_out_is_masked_and_never_stored(keys: dict[str,
 
 def test_a_header_with_a_variable_that_is_not_set_says_which() -> None:
     spec = team(extra_headers={"X-Auth": "${NOT_SET_ANYWHERE}"})
-    assert "Set in the environment first: NOT_SET_ANYWHERE" in report_on(spec).verdict
+    assert "NOT_SET_ANYWHERE is not set. Set it in the environment" in report_on(spec).verdict
 
 
 def test_every_key_comes_back_from_a_journal() -> None:

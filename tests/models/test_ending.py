@@ -22,6 +22,8 @@ ENDINGS = [
     ("vllm", "abort", "cut"),
     ("vllm", "guardrail_intervened", "cut"),
     ("vllm", "content_filter", "refused"),
+    ("responses", "max_output_tokens", "cut"),
+    ("responses", "content_filter", "refused"),
     ("claude", "end_turn", "whole"),
     ("claude", "stop_sequence", "whole"),
     ("claude", "tool_use", "whole"),
@@ -48,8 +50,7 @@ def server() -> Iterator[ModelServer]:
 
 async def _reply(server: ModelServer, kind: str, reply: Reply) -> ModelResponse:
     server.script("m", reply)
-    url = server.url if kind == "vllm" else server.base
-    backend = {"type": kind, "model": "m", "base_url": url, "api_key": "k"}
+    backend = server.backend(kind, model="m")
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
     async with http_client() as client:
         model, asked = backend_for(team.agents[0], client), [UserPromptPart("hi")]
@@ -65,19 +66,20 @@ async def test_each_providers_reason_is_understood(
 ) -> None:
     found = ending_of(await _reply(server, kind, Reply("some words", finish=reason)))
     assert (found.kind, found.reason) == (ending, reason)
-    is_length = reason in ("length", "max_tokens", "MAX_TOKENS", "model_context_window_exceeded")
+    is_length = "max_" in reason.lower() or reason in ("length", "model_context_window_exceeded")
     assert found.by == (LIMIT if is_length else f"by its server ({reason})")
 
 
-@pytest.mark.parametrize("kind", ["vllm", "claude", "gemini"])
+@pytest.mark.parametrize("kind", ["vllm", "responses", "claude", "gemini"])
 async def test_a_limit_of_tokens_cuts_a_reply(server: ModelServer, kind: str) -> None:
     response = await _reply(server, kind, Reply("one two three", stop_after=2))
     assert response.text == "one two"
     assert ending_of(response).by == LIMIT
 
 
-async def test_a_refusal_comes_with_its_words(server: ModelServer) -> None:
-    response = await _reply(server, "vllm", Reply(refusal="I can't help with that."))
+@pytest.mark.parametrize("kind", ["vllm", "responses"])
+async def test_a_refusal_comes_with_its_words(server: ModelServer, kind: str) -> None:
+    response = await _reply(server, kind, Reply(refusal="I can't help with that."))
     assert ending_of(response) == Ending("refused", "", "I can't help with that.")
     assert response.parts == []
 

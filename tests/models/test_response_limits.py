@@ -25,7 +25,7 @@ from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import finish
 
 ROOT = Path(__file__).parent.parent.parent
-KINDS = {"openai": "vllm", "anthropic": "claude", "google": "gemini"}
+KINDS = {"openai": "vllm", "responses": "responses", "anthropic": "claude", "google": "gemini"}
 MAX_GROWTH_MB = 50
 
 
@@ -54,7 +54,11 @@ def _chunk(protocol: str, text: str) -> bytes:
     chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "choices": [delta]}
     parts = {"index": 0, "content": {"role": "model", "parts": [{"text": text}]}}
     block = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}
-    event = {"openai": chunk, "google": {"candidates": [parts]}, "anthropic": block}[protocol]
+    word = {"type": "response.output_text.delta", "delta": text, "item_id": "i"}
+    word |= {"content_index": 0, "output_index": 0, "sequence_number": 1, "logprobs": []}
+    google = {"candidates": [parts]}
+    events = {"openai": chunk, "google": google, "anthropic": block, "responses": word}
+    event = events[protocol]
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
@@ -68,6 +72,7 @@ MB = 2**20
 
 def _attacks(protocol: str) -> dict[str, tuple[Reply, str]]:
     """Replies without measure, each with the limit that its error names."""
+    spoken = protocol if protocol in ("openai", "responses") else "openai"
     return {
         "a-line-without-end": (Reply(body=_forever(b"x" * 65536)), "524288 bytes"),
         "a-gzip-bomb": (Reply(body=lambda: _bomb(b"\0" * 16 * MB), headers=GZIP), "524288 bytes"),
@@ -83,8 +88,8 @@ def _attacks(protocol: str) -> dict[str, tuple[Reply, str]]:
         ),
         "an-event-of-10000-lines": (Reply(body=_forever(b":\n" * 10_000)), "1000 lines"),
         "a-word-a-million-times": (
-            Reply(body=_forever(_chunk("openai", "w" * 10_000))),
-            "500000 characters" if protocol == "openai" else "33554432 bytes",
+            Reply(body=_forever(_chunk(spoken, "w" * 10_000))),
+            "500000 characters" if spoken == protocol else "33554432 bytes",
         ),
     }
 
@@ -122,8 +127,7 @@ def test_a_reply_without_measure_is_an_error_that_names_the_limit_and_costs_litt
     server.script("friendly", Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),)))
     for name, (reply, _) in attacks.items():
         server.script(name, reply)
-    url = server.url if protocol == "openai" else server.base
-    backend = {"type": KINDS[protocol], "base_url": url, "api_key": KEY}
+    backend = server.backend(KINDS[protocol], api_key=KEY)
     command = [sys.executable, "-c", PLAY, json.dumps(backend), str(tmp_path), *attacks]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     played = subprocess.run(command, env=env, capture_output=True, text=True, check=True)

@@ -1,19 +1,25 @@
 """Each key of a backend, against the bytes that strict servers are sent by the real SDKs."""
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from pydantic.alias_generators import to_camel
+from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 from pydantic_ai.tools import ToolDefinition
 
 from nb_agents import TeamSpec
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
-from nb_agents.models.providers import PROVIDERS, backend_for, http_client, report_on
+from nb_agents.models.providers import PROVIDERS, backend_for, http_client
+from nb_agents.runs.team_report import report_on
 from tests.model_server import ModelServer, Reply, Request, ToolCall
+from tests.strict_bodies import fault_of
 
 ROOTS = ("claude", "gemini", "azure_openai")
 DONE = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
@@ -314,3 +320,70 @@ def test_each_key_is_sent_where_the_provider_looks_for_it_or_is_told_of(
     assert (verdict, told(team)) == ("Can start.", [] if place else [key])
     anyio.run(ask, team)
     assert not place or found(server.requests[-1], place) == wanted
+
+
+# Servers at their own addresses
+
+
+class _Sent(Exception):
+    """A request was seen, and goes nowhere."""
+
+
+async def body_of(**backend: Any) -> dict[str, Any]:
+    """The body of the request that goes to a provider's own address."""
+    sent: list[dict[str, Any]] = []
+
+    async def look(request: httpx2.Request) -> None:
+        sent.append(json.loads(await request.aread()))
+        raise _Sent
+
+    team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+    asked = [ModelRequest(parts=[SystemPromptPart("You help."), UserPromptPart("Help.")])]
+    async with http_client() as client:
+        client.event_hooks["request"].append(look)
+        # The SDKs have errors of their own for a request that failed.
+        with suppress(Exception):
+            tools = [ToolDefinition(name="new_answer")]
+            async with backend_for(team.agents[0], client).stream(asked, tools):
+                pass
+    return sent[0]
+
+
+@pytest.mark.anyio
+async def test_openrouter_is_sent_its_own_words_and_asked_to_cache_anthropics_models() -> None:
+    backend = {"type": "openrouter", "model": "anthropic/claude-opus-4.6", "api_key": "k"}
+    body = await body_of(**backend, reasoning={"effort": "high", "exclude": True}, top_k=5)
+    assert body["reasoning"] == {"effort": "high", "exclude": True}
+    assert body["top_k"] == 5
+    assert json.dumps(body["messages"]).count("cache_control") == 2
+    assert "cache_control" in body["tools"][-1]
+
+
+@pytest.mark.anyio
+async def test_no_cache_is_asked_for_where_it_comes_by_itself() -> None:
+    for model in ("openai/gpt-5-mini", "google/gemini-3-pro-preview"):
+        body = await body_of(type="openrouter", model=model, api_key="k")
+        assert "cache_control" not in json.dumps(body)
+
+
+# The servers themselves
+
+
+@pytest.mark.parametrize("kind", ["openai", "openai responses", "claude", "gemini"])
+def test_a_strict_server_refuses_what_its_api_does_not_know(
+    kind: str, servers: dict[str, ModelServer]
+) -> None:
+    server = servers[kind]
+    anyio.run(ask, team_of(kind, server))
+    taken = server.requests[-1]
+    for wrong in ({"colour": "red"}, {"tools": [{"colour": "red"}]}):
+        body = {**taken.body, **wrong}
+        fault = fault_of(taken.protocol, body, frozenset())
+        assert fault and not fault_of(taken.protocol, taken.body, frozenset())
+
+
+@pytest.mark.parametrize("kind", ["openai", "openai responses", "claude"])
+def test_its_refusal_is_told(kind: str, servers: dict[str, ModelServer]) -> None:
+    team = team_of(kind, servers[kind], extra_body={"colour": "red"})
+    with pytest.raises(ModelHTTPError, match="Unrecognized request argument supplied: colour"):
+        anyio.run(ask, team)

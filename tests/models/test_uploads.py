@@ -11,7 +11,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.config import uploads
-from nb_agents.models.providers import report_on
+from nb_agents.runs.team_report import report_on
 from nb_agents.session.layout import TurnPaths
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.models.test_settings import ask, team_of

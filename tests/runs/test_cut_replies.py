@@ -16,13 +16,12 @@ from tests.recipes.live import over, write
 from tests.team_kit import WAIT_S, events, finish, outcome, outcomes
 
 LIMIT = "at its token limit (max_tokens)"
-KINDS = ["vllm", "claude", "gemini"]
+KINDS = ["vllm", "responses", "claude", "gemini"]
 
 
 def team_of(server: ModelServer, *agents: str, kind: str = "vllm") -> TeamSpec:
     """A team whose agents have models of their own names on the server."""
-    url = server.url if kind == "vllm" else server.base
-    backend = {"type": kind, "base_url": url, "api_key": "k"}
+    backend = server.backend(kind)
     return TeamSpec.model_validate(
         {"agents": [{"id": a, "backend": {**backend, "model": a}} for a in agents]}
     )
@@ -174,6 +173,12 @@ steps:
     [
         ("vllm", Reply("I ca", finish="content_filter"), "It refused to answer (content_filter)."),
         ("vllm", Reply(refusal="I can't."), "It refused to answer. It said: I can't."),
+        (
+            "responses",
+            Reply("I ca", finish="content_filter"),
+            "It refused to answer (content_filter).",
+        ),
+        ("responses", Reply(refusal="I can't."), "It refused to answer. It said: I can't."),
         ("claude", Reply("I ca", finish="refusal"), "It refused to answer (refusal)."),
         ("gemini", Reply("I ca", finish="SAFETY"), "It refused to answer (SAFETY)."),
     ],

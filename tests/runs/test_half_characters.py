@@ -37,7 +37,7 @@ def shown(run: Run, *models: ScriptedModel) -> str:
     return "\n".join([bundle, *run.logs, *kept, *map(str, requests)]).encode().decode()
 
 
-@pytest.mark.parametrize("kind", ["vllm", "claude", "gemini"])
+@pytest.mark.parametrize("kind", ["vllm", "responses", "claude", "gemini"])
 def test_what_a_model_wrote_is_made_whole(tmp_path: Path, server: ModelServer, kind: str) -> None:
     noted = ToolCall("write_file", {"path": f"{HALF}.md", "content": f"x{HALF}"})
     odd = ToolCall(f"odd{HALF}", {f"k{HALF}": [HALF]})
@@ -45,8 +45,7 @@ def test_what_a_model_wrote_is_made_whole(tmp_path: Path, server: ModelServer, k
     server.script(
         "m", Reply(f"half {HALF} a pair {HALF}", (noted, odd)), Reply(tool_calls=(answer,))
     )
-    url = server.url if kind == "vllm" else server.base
-    backend = {"type": kind, "model": "m", "base_url": url, "api_key": "k"}
+    backend = server.backend(kind, model="m")
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
     run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
     assert run.result == "the answer \ufffd!"

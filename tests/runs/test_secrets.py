@@ -52,10 +52,10 @@ def start(root: Path, *turns: Any, tools: Any = (), **keys: Any) -> tuple[Run, S
     return run, model
 
 
-def start_real(root: Path, server: ModelServer, *replies: Reply) -> Run:
+def start_real(root: Path, server: ModelServer, *replies: Reply, **keys: Any) -> Run:
     """Start one agent whose model is behind a server, which is given the key."""
     server.script("m", *replies)
-    backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY}
+    backend = {"type": "openai", "model": "m", "base_url": server.url, "api_key": KEY, **keys}
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
     return nb_agents.start("t", team, options=RunOptions(session_root=root / "s", debug=True))
 
@@ -367,3 +367,28 @@ def test_ordinary_words_that_are_keys_somewhere_stay(tmp_path: Path) -> None:
 def test_errors_of_ours_are_still_ours(tmp_path: Path) -> None:
     with pytest.raises(NbAgentsError, match="The task is empty"):
         nb_agents.start("", options=RunOptions(session_root=tmp_path))
+
+
+HEADER = "Qz7-9fX02p-vT31kLm8"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"extra_headers": {"X-Gateway": f"Bearer {HEADER}"}},
+        {"extra_body": {"gateway": {"auth_token": HEADER}}},
+    ],
+    ids=["a header", "a part of the body"],
+)
+def test_what_goes_along_with_a_request_is_nowhere_even_when_the_server_repeats_it(
+    tmp_path: Path, server: ModelServer, keys: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    refusal = Reply(status=400, error=f"The token {HEADER} is not known.")
+    run = finish(start_real(tmp_path, server, refusal, **keys))
+    (request,) = server.requests
+    assert HEADER in f"{request.headers} {request.body}"
+    assert "The token [key] is not known." in str(run.view.agents["a"].error)
+    assert_nowhere(run, caplog)
+    saved = [p.read_text(errors="replace") for p in tmp_path.rglob("*") if p.is_file()]
+    shown = [*saved, repr(run.view), repr(run.receipt), caplog.text, str(outcome(run))]
+    assert not [text for text in shown if HEADER in text]

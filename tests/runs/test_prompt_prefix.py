@@ -1,0 +1,171 @@
+"""What a model was sent before, it is sent again byte by byte, so that its provider has it cached.
+
+Also after a stop, in a new process; and the thoughts that a provider signed come back as they were.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
+from nb_agents import events as ev
+from tests.model_server import ModelServer, Reply, Request, ToolCall
+from tests.team_kit import events, finish, read_line, script
+
+KINDS: dict[str, dict[str, Any]] = {
+    "openai": {"model": "gpt-5-mini"},
+    "responses": {"model": "gpt-5-mini"},
+    "claude": {"model": "claude-opus-4-6", "thinking": {"type": "adaptive"}},
+    "gemini": {"model": "gemini-3-pro-preview"},
+}
+REPLIES = (
+    Reply("First I look.", (ToolCall("list_files"),), thoughts="What is there?"),
+    Reply("", (ToolCall("write_file", {"path": "n.md", "content": "a note"}),), thoughts="So."),
+    Reply("", (ToolCall("read_file", {"path": "n.md"}),), thoughts="Is it there?"),
+    Reply("Good.", (ToolCall("new_answer", {"content": "done"}),)),
+)
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer(strict=True) as running:
+        yield running
+
+
+def backend(kind: str, server: ModelServer) -> dict[str, Any]:
+    return server.backend(kind, **KINDS[kind])
+
+
+def unmarked(value: Any) -> Any:
+    """A value without the marks for the cache, which move on with the conversation."""
+    if isinstance(value, dict):
+        return {k: unmarked(each) for k, each in value.items() if k != "cache_control"}
+    return [unmarked(each) for each in value] if isinstance(value, list) else value
+
+
+def blocks(request: Request) -> list[str]:
+    """A prompt as a provider reads it: tools, system prompt, and the conversation in pieces."""
+    body = unmarked(request.body)
+    names = ("system", "systemInstruction", "instructions")
+    read = [body.get("tools"), *(body.get(name) for name in names)]
+    for message in unmarked(request.messages):
+        inner = message.get("content") or message.get("parts")
+        pieces = inner if isinstance(inner, list) else [message]
+        read += [[message.get("role"), piece] for piece in pieces]
+    return [json.dumps(each) for each in read]
+
+
+def assert_each_goes_on(requests: list[Request]) -> None:
+    for before, after in zip(requests, requests[1:], strict=False):
+        sent, again = blocks(before), blocks(after)
+        assert again[: len(sent)] == sent
+        assert len(again) > len(sent)
+
+
+def signatures(request: Request) -> list[str]:
+    """What stands in a request for the thoughts of the replies before."""
+    found = []
+    for block in blocks(request):
+        piece = json.loads(block)
+        piece = piece[1] if isinstance(piece, list) and len(piece) == 2 else piece
+        if isinstance(piece, dict):
+            names = ("signature", "encrypted_content", "thoughtSignature", "thought_signature")
+            found += [piece[name] for name in names if piece.get(name)]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_request_of_a_round_begins_with_the_one_before(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    server.default = Reply("?")
+    server.script(KINDS[kind]["model"], *REPLIES)
+    team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend(kind, server)}]})
+    run = finish(nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path)))
+    assert run.result == "done", run.view.agents["ann"].error
+    assert server.count() == 4
+    assert_each_goes_on(server.requests)
+
+
+SCRIPT = """
+import sys, nb_agents
+if sys.stdin.readline().strip() == "begin":
+    run = nb_agents.start("the task", "team.yaml", "s")
+else:
+    run = nb_agents.resume("s")
+run.wait(60, raise_on_stop=False)
+print(run.status, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_round_goes_on_with_the_same_bytes_in_a_new_process(
+    tmp_path: Path, server: ModelServer, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.setenv(name, "k")
+    team = {"agents": [{"id": "ann", "backend": backend(kind, server)}]}
+    (tmp_path / "team.yaml").write_text(json.dumps(team))
+    first, second, third, last = REPLIES
+    server.script(KINDS[kind]["model"], first, second, Reply(hang_after=0), third, last)
+    with script(SCRIPT, tmp_path) as process:
+        tell(process, "begin")
+        server.wait_until(lambda: server.count() == 3, what="the third request")
+    server.wait_closed()
+    with script(SCRIPT, tmp_path) as process:
+        tell(process, "resume")
+        assert read_line(process) == "completed\n"
+    *early, cut, again, end = server.requests
+    assert blocks(again) == blocks(cut)
+    assert_each_goes_on([*early, cut, end])
+    if kind != "openai":
+        assert len(signatures(again)) == 2 and len(signatures(end)) == 3
+        assert signatures(end)[:2] == signatures(again)
+
+
+def tell(process: Any, word: str) -> None:
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+
+
+def test_rounds_share_the_system_prompt_and_all_tools_but_those_that_decide(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    def play(request: Request) -> Reply:
+        if "vote" in request.tool_names:
+            return Reply(tool_calls=(ToolCall("vote", {"agent_id": "agent1", "reason": "good"}),))
+        return Reply(tool_calls=(ToolCall("new_answer", {"content": f"n{request.number}"}),))
+
+    server.default = play
+    agents = [{"id": name, "backend": {**backend("claude", server)}} for name in ("ann", "ben")]
+    team = TeamSpec.model_validate({"agents": agents})
+    run = finish(nb_agents.start("the task", team, options=RunOptions(session_root=tmp_path)))
+    assert run.status == "completed"
+    assert len(events(run, ev.RoundStarted)) >= 4
+    *rounds, presentation = server.requests
+    assert len(rounds) >= 4 and "vote" not in presentation.tool_names
+    shared = [[t for t in blocks_of_tools(r) if '"vote"' not in t] for r in rounds]
+    assert all(each == shared[0] for each in shared)
+    assert len({json.dumps(unmarked(r.body["system"])) for r in rounds}) == 1
+
+
+def blocks_of_tools(request: Request) -> list[str]:
+    return [json.dumps(unmarked(tool)) for tool in request.body["tools"]]
+
+
+def test_anthropics_cache_is_asked_for_tools_system_prompt_and_conversation(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.script("claude-opus-4-6", *REPLIES)
+    team = {"agents": [{"id": "ann", "backend": backend("claude", server)}]}
+    options = RunOptions(session_root=tmp_path)
+    finish(nb_agents.start("the task", TeamSpec.model_validate(team), options=options))
+    for request in server.requests:
+        body = request.body
+        assert "cache_control" in body["tools"][-1]
+        assert "cache_control" in body["system"][-1]
+        assert "cache_control" in body["messages"][-1]["content"][-1]
