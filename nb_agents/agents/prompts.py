@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nb_agents.agents import voting
+from nb_agents.agents.guides import guides
 from nb_agents.agents.voting import Rules
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
@@ -172,7 +173,12 @@ HARMLESS = frozenset({"list_files", "read_file"})
 
 
 def system_prompt(
-    own: str, role: Role, rules: Rules, context: Sequence[Path], writable: Sequence[Path] = ()
+    own: str,
+    role: Role,
+    rules: Rules,
+    context: Sequence[Path],
+    writable: Sequence[Path] = (),
+    guides: Sequence[str] = (),
 ) -> str:
     """Make an agent's system prompt.
 
@@ -182,12 +188,13 @@ def system_prompt(
         rules: How the team works.
         context: Files and directories that may be read.
         writable: Those of them that may be written now.
+        guides: How to use its other tools.
 
     Returns:
         The prompt.
     """
     is_planning = rules.plans_first and role in ("member", "voter")
-    parts = [own, *_role(role, rules), _READING if is_planning else _FILES]
+    parts = [own, *_role(role, rules), _READING if is_planning else _FILES, *guides]
     if read_only := [path for path in context if path not in writable]:
         parts.append(f"{_READ_ONLY}\n{_listed(read_only)}")
     if writable:
@@ -441,13 +448,20 @@ class Briefing:
     def _may_write(self, is_presenting: bool) -> bool:
         return is_presenting or len(self.spec.agents) == 1
 
+    def _guides(self, agent: str, role: Role) -> list[str]:
+        if self.rules.plans_first and role != "presenter":
+            return []
+        names = {tool.name for tool in self.tools.get(agent, AgentTools()).others}
+        return list(guides(names, self.spec.orchestrator.coordination))
+
     def _messages(self, agent: str, role: Role, prompt: str) -> list[ModelMessage]:
         from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 
         own = next(a.system_message for a in self.spec.agents if a.id == agent)
         places = self.writable(agent) if self._may_write(role == "presenter") else ()
         writable = [place.path for place in places]
-        system = system_prompt(own, role, self.rules, self.context, writable)
+        told = self._guides(agent, role)
+        system = system_prompt(own, role, self.rules, self.context, writable, told)
         return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(prompt)])]
 
 

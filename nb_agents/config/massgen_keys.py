@@ -179,26 +179,25 @@ _FEATURES_OF_COORDINATION = """
     broadcast broadcast_sensitivity broadcast_timeout broadcast_wait_by_default
     checklist_criteria_inline checklist_criteria_preset checkpoint_enabled checkpoint_guidance
     checkpoint_mode compression_target_ratio criteria_mode
-    disable_final_only_round_capture_fallback drift_conflict_policy enable_agent_task_planning
-    enable_changedoc enable_evaluator_personas enable_execution_trace_analyzer
-    enable_memory_filesystem_mode enable_novelty_on_iteration enable_quality_rethink_on_iteration
-    enable_subagents evaluation_criteria_generator evolving_criteria
-    evolving_criteria_max_evolutions evolving_criteria_min_high_score_count
-    evolving_criteria_score_threshold evolving_criteria_timeout fast_iteration_mode improvements
-    learning_capture_mode load_previous_session_skills massgen_skills max_broadcasts_per_agent
-    max_internal_fix_loops max_orchestration_restarts max_tasks_per_plan
-    max_verifications_per_round novelty_injection orchestrator_managed_round_evaluator
-    persona_generator plan_depth plan_target_chunks plan_target_steps plan_thoroughness
-    planning_mode_instruction pre_collab_voting_threshold prompt_improver response_depth
-    resume_from_log round_evaluator_before_checklist round_evaluator_refine
-    round_evaluator_skip_synthesis round_evaluator_transformation_pressure skills_directory
-    skip_redundant_scaffolding standalone_checkpoint standalone_checkpoint_enabled
+    disable_final_only_round_capture_fallback drift_conflict_policy enable_changedoc
+    enable_evaluator_personas enable_execution_trace_analyzer enable_memory_filesystem_mode
+    enable_novelty_on_iteration enable_quality_rethink_on_iteration enable_subagents
+    evaluation_criteria_generator evolving_criteria evolving_criteria_max_evolutions
+    evolving_criteria_min_high_score_count evolving_criteria_score_threshold
+    evolving_criteria_timeout fast_iteration_mode improvements learning_capture_mode
+    load_previous_session_skills massgen_skills max_broadcasts_per_agent max_internal_fix_loops
+    max_orchestration_restarts max_verifications_per_round novelty_injection
+    orchestrator_managed_round_evaluator persona_generator plan_depth plan_target_chunks
+    plan_target_steps plan_thoroughness planning_mode_instruction pre_collab_voting_threshold
+    prompt_improver response_depth resume_from_log round_evaluator_before_checklist
+    round_evaluator_refine round_evaluator_skip_synthesis round_evaluator_transformation_pressure
+    skills_directory skip_redundant_scaffolding standalone_checkpoint standalone_checkpoint_enabled
     standalone_checkpoint_include_workspace_context standalone_checkpoint_mode
     standalone_checkpoint_single standalone_checkpoint_team_config subagent_default_timeout
     subagent_host_launch_prefix subagent_max_concurrent subagent_max_timeout subagent_min_timeout
     subagent_orchestrator subagent_round_timeouts subagent_runtime_fallback_mode
-    subagent_runtime_mode subagent_types task_decomposer task_planning_filesystem_mode use_skills
-    use_two_tier_workspace web_review
+    subagent_runtime_mode subagent_types task_decomposer use_skills use_two_tier_workspace
+    web_review
 """
 
 
@@ -328,7 +327,7 @@ ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
         "max_tokens",
     ),
     ("orchestrator", "context_paths", "*"): _words("permission protected_paths"),
-    ("orchestrator", "coordination"): _words("enable_planning_mode"),
+    ("orchestrator", "coordination"): _words("enable_planning_mode max_tasks_per_plan"),
     ("timeout_settings",): _words(
         "initial_round_timeout_seconds on_timeout orchestrator_timeout_seconds",
         "round_timeout_grace_seconds subsequent_round_timeout_seconds",

@@ -106,9 +106,16 @@ class CoordinationSpec(Spec):
     Attributes:
         enable_planning_mode: Whether agents only plan while they coordinate, without tools that
             change anything, and the presenter alone acts.
+        enable_agent_task_planning: Whether each agent keeps a plan of tasks, by tools.
+        max_tasks_per_plan: How many tasks a plan may have.
+        task_planning_filesystem_mode: Whether agents are told that plans are files, which they may
+            keep notes beside, and read of the others; that they are holds in any case.
     """
 
     enable_planning_mode: bool = False
+    enable_agent_task_planning: bool = False
+    max_tasks_per_plan: Count = 10
+    task_planning_filesystem_mode: bool = False
 
 
 class OrchestratorSpec(Spec):

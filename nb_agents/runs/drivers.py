@@ -22,8 +22,10 @@ from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.runs.subagents import Home, SubAgents
 from nb_agents.runs.turn_spec import TurnSpec
+from nb_agents.tools.base import Tool
 from nb_agents.tools.policy import AgentTools, Ask
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
+from nb_agents.tools.task_plan import TaskPlan
 
 if TYPE_CHECKING:
     import httpx2
@@ -145,7 +147,7 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
 
     async def open_tools(agent: AgentSpec) -> None:
         space = spec.paths.live_workspaces / agent.id
-        others = children.tools(agent.id, agent.backend)
+        others = [*children.tools(agent.id, agent.backend), *_own_tools(team, space)]
         tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
@@ -171,6 +173,14 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
         spec.timeout_s,
         tools,
     )
+
+
+def _own_tools(team: TeamSpec, workspace: Path) -> list[Tool]:
+    """Give the tools over an agent's own files that the team's file asks for."""
+    wanted = team.orchestrator.coordination
+    if not wanted.enable_agent_task_planning:
+        return []
+    return TaskPlan(workspace, wanted.max_tasks_per_plan).tools()
 
 
 async def _executor(

@@ -24,6 +24,7 @@ from nb_agents.tools.functions import function_tool
 from nb_agents.tools.offer import Offer
 from nb_agents.tools.offered import OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
+from nb_agents.tools.task_plan import PLAN_ACTIONS
 from nb_agents.view import RunView
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ RESERVED_NAMES = frozenset(
     | {"run_command", "run_python", "call_agent"}
     | {"data_get", "data_set", "data_delete", "data_list_keys", "data_list_namespaces"}
     | {"data_get_all", "data_get_many", "data_set_many", "data_delete_many", "data_clear"}
+    | {*PLAN_ACTIONS}
 )
 """Tools that agents have, or may have, besides functions."""
 
