@@ -22,6 +22,15 @@ of the tasks, each with how far it is."""
 _PLAN_FILES = """Your plan is the file tasks/plan.json of your workspace; you may keep notes beside
 it. Those of the others are below `peers/`, at the same place."""
 
+_MEMORY = """You forget all when your round ends, but for files. Note down what you or another agent
+will want to know later, and why: memory/short_term/NAME.md of your workspace for what is short and
+needed each time, as it is shown to all at the beginning of each round; memory/long_term/NAME.md for
+what is long and only needed now and then, as of it the description alone is shown. Each begins with
+---
+name: NAME
+description: in one line, what it holds
+---"""
+
 
 def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
     """Say how to use what an agent has.
@@ -34,3 +43,5 @@ def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
         yield _TASK_PLAN
         if wanted.task_planning_filesystem_mode:
             yield _PLAN_FILES
+    if wanted.enable_memory_filesystem_mode:
+        yield _MEMORY

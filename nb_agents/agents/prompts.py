@@ -6,20 +6,22 @@ Text and pure functions of seconds only; who is told which is decided in
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nb_agents.agents import voting
+from nb_agents.agents.framing import fenced
 from nb_agents.agents.guides import guides
+from nb_agents.agents.memory_note import memory_note
 from nb_agents.agents.voting import Rules
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.memories import read_memories
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.shell import kept_folder
@@ -46,11 +48,6 @@ __all__ = [
 
 Role = Literal["alone", "member", "voter", "presenter"]
 """Who an agent is: a team of one, one of a team, one that can only vote, the one that presents."""
-
-_FRAMES = re.compile(
-    r"<(/?(?:TASK|FOLLOW_UP|ANSWER|CURRENT_ANSWERS|CONVERSATION_HISTORY|FINAL PRESENTATION))",
-    re.IGNORECASE,
-)
 
 REMINDER = (
     "Finish your turn by calling exactly one of the tools {tools}. Plain text alone does not count."
@@ -243,7 +240,7 @@ def coordination_prompt(
     Returns:
         The message.
     """
-    asked = f"<TASK>\n{_fenced(task)}\n</TASK>\n\n"
+    asked = f"<TASK>\n{fenced(task)}\n</TASK>\n\n"
     if said:
         asked += f"{_added(said)}\n\n"
     return f"{_history(history)}{asked}{_answers(answers, own_label)}"
@@ -287,13 +284,13 @@ def follow_up(texts: Sequence[str]) -> str:
 
 
 def _added(texts: Sequence[str]) -> str:
-    return "\n".join(f"<FOLLOW_UP>\n{_fenced(text)}\n</FOLLOW_UP>" for text in texts)
+    return "\n".join(f"<FOLLOW_UP>\n{fenced(text)}\n</FOLLOW_UP>" for text in texts)
 
 
 def _history(history: Sequence[Message]) -> str:
     if not history:
         return ""
-    lines = "\n".join(f"{m.role.capitalize()}: {_fenced(m.content)}" for m in history)
+    lines = "\n".join(f"{m.role.capitalize()}: {fenced(m.content)}" for m in history)
     return f"<CONVERSATION_HISTORY>\n{lines}\n</CONVERSATION_HISTORY>\n\n"
 
 
@@ -305,18 +302,13 @@ def _answers(answers: Mapping[str, str], own_label: str) -> str:
 
 def _blocks(answers: Mapping[str, str], own_label: str) -> str:
     return "\n".join(
-        f'<ANSWER from="{name}">{_own(name, own_label)}\n{_fenced(text)}\n</ANSWER>'
+        f'<ANSWER from="{name}">{_own(name, own_label)}\n{fenced(text)}\n</ANSWER>'
         for name, text in answers.items()
     )
 
 
 def _own(name: str, own_label: str) -> str:
     return "\n(this one is yours)" if name == own_label else ""
-
-
-def _fenced(text: str) -> str:
-    """Keep a text from closing its own frame and speaking for the team or another agent."""
-    return _FRAMES.sub(r"<\\\1", text)
 
 
 @dataclass(frozen=True)
@@ -404,30 +396,53 @@ class Briefing:
     context: Sequence[Path]
     tools: Mapping[str, AgentTools] = field(default_factory=dict)
 
-    def opening(self, state: voting.Coordination, agent: str, note: str) -> list[ModelMessage]:
+    @property
+    def has_memories(self) -> bool:
+        """Whether agents keep memories, which `memories` reads."""
+        return self.spec.orchestrator.coordination.enable_memory_filesystem_mode
+
+    def memories(self, state: voting.Coordination, agent: str) -> str:
+        """Read what an agent is shown of the team's memories; not on the event loop.
+
+        Args:
+            state: Where the team stands.
+            agent: Whose round.
+        """
+        labels, spaces = voting.labels(state), self.paths.live_workspaces
+        kept = {label: read_memories(spaces / each) for label, each in labels.items()}
+        return memory_note(kept, next(label for label, each in labels.items() if each == agent))
+
+    def opening(
+        self, state: voting.Coordination, agent: str, note: str, memories: str = ""
+    ) -> list[ModelMessage]:
         """Make the messages that open a round.
 
         Args:
             state: Where the team stands.
             agent: Whose round.
             note: What it is told besides, or "".
+            memories: What it is shown of the team's memories, or "".
         """
         answers, own = _answers_for(state, agent)
         prompt = coordination_prompt(self.task, self.history, answers, own, state.said)
         role: Role = "member" if voting.may_answer(state, self.rules, agent) else "voter"
         if voting.is_alone(state):
             role = "alone"
-        return self._messages(agent, role, f"{prompt}\n\n{note}" if note else prompt)
+        return self._messages(agent, role, f"{prompt}\n\n{note}" if note else prompt, memories)
 
     def presentation(
-        self, state: voting.Coordination, agent: str, votes: Mapping[str, int]
+        self,
+        state: voting.Coordination,
+        agent: str,
+        votes: Mapping[str, int],
+        memories: str = "",
     ) -> list[ModelMessage]:
         """Make the messages that ask an agent to present; ``votes`` is by agent id."""
         answers, own = _answers_for(state, agent)
         labels = {a: label for label, a in voting.labels(state).items()}
         tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
         prompt = presentation_prompt(self.task, self.history, answers, own, tally, state.said)
-        return self._messages(agent, "presenter", prompt)
+        return self._messages(agent, "presenter", prompt, memories)
 
     def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
         """Give an agent its tools; while the team plans, only those that change nothing."""
@@ -454,7 +469,7 @@ class Briefing:
         names = {tool.name for tool in self.tools.get(agent, AgentTools()).others}
         return list(guides(names, self.spec.orchestrator.coordination))
 
-    def _messages(self, agent: str, role: Role, prompt: str) -> list[ModelMessage]:
+    def _messages(self, agent: str, role: Role, prompt: str, memories: str) -> list[ModelMessage]:
         from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 
         own = next(a.system_message for a in self.spec.agents if a.id == agent)
@@ -462,7 +477,8 @@ class Briefing:
         writable = [place.path for place in places]
         told = self._guides(agent, role)
         system = system_prompt(own, role, self.rules, self.context, writable, told)
-        return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(prompt)])]
+        user = [UserPromptPart(text) for text in (prompt, memories) if text]
+        return [ModelRequest(parts=[SystemPromptPart(system), *user])]
 
 
 def _answers_for(state: voting.Coordination, agent: str) -> tuple[dict[str, str], str]:

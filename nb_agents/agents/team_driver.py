@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
@@ -214,7 +215,7 @@ class Team:
             try:
                 boundary.checkpoint()
                 turn = self._make_turn(seat, boundary)
-                opening = self._briefing.opening(self._state, agent, seat.opening_note())
+                opening = await self._opening(seat, past)
                 self._record(await self._run_turn(turn, opening, seat, past), seat)
             except AgentStopped:
                 self._end(agent, "stopped")
@@ -295,6 +296,22 @@ class Team:
             is_presenting,
         )
 
+    async def _opening(self, seat: TeamContext, past: OpenRound | None) -> list[ModelMessage]:
+        if past is not None:
+            return []
+        memories = await self._memories(seat.agent)
+        # Others may have answered meanwhile.
+        seat.known = voting.seen(self._state)
+        return self._briefing.opening(self._state, seat.agent, seat.opening_note(), memories)
+
+    async def _memories(self, agent: str) -> str:
+        briefing = self._briefing
+        if not briefing.has_memories:
+            return ""
+        return await to_thread.run_sync(
+            briefing.memories, self._state, agent, abandon_on_cancel=True
+        )
+
     def _make_turn(self, seat: TeamContext, boundary: StopScope) -> AgentRound:
         agent = seat.agent
         toolbox = self._briefing.toolbox(self._state, agent, is_presenting=seat.is_presenting)
@@ -349,7 +366,8 @@ class Team:
         with boundary:
             try:
                 turn = self._make_turn(seat, boundary)
-                opening = self._briefing.presentation(self._state, winner, votes)
+                memories = await self._memories(winner)
+                opening = self._briefing.presentation(self._state, winner, votes, memories)
                 decision = await self._run_turn(turn, opening, seat, past)
             except AgentStopped:
                 self._end(winner, "stopped")

@@ -180,7 +180,7 @@ _FEATURES_OF_COORDINATION = """
     checklist_criteria_inline checklist_criteria_preset checkpoint_enabled checkpoint_guidance
     checkpoint_mode compression_target_ratio criteria_mode
     disable_final_only_round_capture_fallback drift_conflict_policy enable_changedoc
-    enable_evaluator_personas enable_execution_trace_analyzer enable_memory_filesystem_mode
+    enable_evaluator_personas enable_execution_trace_analyzer
     enable_novelty_on_iteration enable_quality_rethink_on_iteration enable_subagents
     evaluation_criteria_generator evolving_criteria evolving_criteria_max_evolutions
     evolving_criteria_min_high_score_count evolving_criteria_score_threshold

@@ -110,12 +110,15 @@ class CoordinationSpec(Spec):
         max_tasks_per_plan: How many tasks a plan may have.
         task_planning_filesystem_mode: Whether agents are told that plans are files, which they may
             keep notes beside, and read of the others; that they are holds in any case.
+        enable_memory_filesystem_mode: Whether agents keep memories as files of their workspaces,
+            and are shown those of the team.
     """
 
     enable_planning_mode: bool = False
     enable_agent_task_planning: bool = False
     max_tasks_per_plan: Count = 10
     task_planning_filesystem_mode: bool = False
+    enable_memory_filesystem_mode: bool = False
 
 
 class OrchestratorSpec(Spec):

@@ -186,6 +186,8 @@ def start(
     def make(paths: TurnPaths) -> TurnSpec:
         if read is not None:
             keep_recipe(paths, read, mask)
+        elif spec.orchestrator.coordination.enable_memory_filesystem_mode:
+            past.carry_memories(paths, [agent.id for agent in spec.agents])
         return TurnSpec(
             task=title(read) if read else task,
             team=spec,
