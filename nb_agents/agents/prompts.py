@@ -15,7 +15,7 @@ from nb_agents.agents import voting
 from nb_agents.agents.framing import fenced
 from nb_agents.agents.guides import guides
 from nb_agents.agents.memory_note import memory_note
-from nb_agents.agents.voting import Rules
+from nb_agents.agents.voting import Restart, Rules
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
 from nb_agents.process.writable import WritablePath
@@ -39,6 +39,7 @@ __all__ = [
     "duration",
     "follow_up",
     "is_late",
+    "judging_prompt",
     "news",
     "presentation_prompt",
     "round_is_over",
@@ -46,8 +47,9 @@ __all__ = [
     "time_note",
 ]
 
-Role = Literal["alone", "member", "voter", "presenter"]
-"""Who an agent is: a team of one, one of a team, one that can only vote, the one that presents."""
+Role = Literal["alone", "member", "voter", "presenter", "judge"]
+"""Who an agent is: a team of one, one of a team, one that can only vote, the one that presents, the
+one that judges what it presented."""
 
 REMINDER = (
     "Finish your turn by calling exactly one of the tools {tools}. Plain text alone does not count."
@@ -76,6 +78,7 @@ CUT_CALL = (
     "This call was cut off {by}; nothing of it was done. Make it smaller: write a large file in "
     "several calls."
 )
+NO_REASON = "Call it again, with a reason and with instructions for the next attempt."
 EMPTY = "The answer was empty. Call new_answer with the full text of your answer."
 
 NO_TOOLS = "Error: the time of this round is over. Finish with {tools}."
@@ -130,6 +133,22 @@ your own words, using what is good in the other answers. Write it as plain text,
 _SYNTHESIZE = """All agents of the team have answered. Put their answers together into one final
 answer for the person who asked: keep what is best in each, settle where they differ, and say
 everything once. Write it as plain text, or call `new_answer` once with it."""
+
+_JUDGE = """You have given the final answer. Before the person gets it, look at it as a stranger
+would: does it do all that the task asks, and is what it says so? Check files and claims with the
+tools that you have; nothing is changed now. Then end your turn in exactly one of two tool calls:
+- `submit(confirmed)`: it will do.
+- `restart_orchestration(reason, instructions)`: it will not, and the team works again from the
+beginning: what is missing or wrong, and what the next attempt is to do, in detail. That costs as
+much again; a gain in style is not worth it."""
+
+_AGAIN = """The team has worked on this task before, and found that its final answer will not do:
+{reason}
+This time:
+{instructions}
+<FINAL_ANSWER>
+{answer}
+</FINAL_ANSWER>"""
 
 _PLAN = """This is the planning phase: nothing is to be changed yet, and no tool changes anything.
 Your answer is a plan of what is to be done, step by step. The agent whose plan wins carries it out
@@ -190,7 +209,7 @@ def system_prompt(
     Returns:
         The prompt.
     """
-    is_planning = rules.plans_first and role in ("member", "voter")
+    is_planning = rules.plans_first and role != "presenter" and role != "alone"
     parts = [own, *_role(role, rules), _READING if is_planning else _FILES, *guides]
     if read_only := [path for path in context if path not in writable]:
         parts.append(f"{_READ_ONLY}\n{_listed(read_only)}")
@@ -209,6 +228,8 @@ def _role(role: Role, rules: Rules) -> list[str]:
             return [_SOLO]
         case "voter":
             return [_VOTER]
+        case "judge":
+            return [_JUDGE]
         case "presenter":
             return [_presenting(rules), _ACT if rules.plans_first else ""]
     team = [_TEAM_WITHOUT_VOTES] if rules.skips_voting else [_TEAM, _CRITERIA[rules.sensitivity]]
@@ -227,6 +248,7 @@ def coordination_prompt(
     answers: Mapping[str, str],
     own_label: str,
     said: Sequence[str] = (),
+    restarts: Sequence[Restart] = (),
 ) -> str:
     """Make the message that opens a round.
 
@@ -236,14 +258,44 @@ def coordination_prompt(
         answers: Latest answers by anonymous name.
         own_label: Which of those names is the reader's own.
         said: Texts that the person has added to the task, oldest first.
+        restarts: Why the team works again; the last is told.
 
     Returns:
         The message.
     """
+    return f"{_asked(task, history, said, restarts)}{_answers(answers, own_label)}"
+
+
+def judging_prompt(
+    task: str,
+    history: Sequence[Message],
+    answer: str,
+    said: Sequence[str] = (),
+    restarts: Sequence[Restart] = (),
+) -> str:
+    """Make the message that asks for a judgement of the final answer.
+
+    Args:
+        task: What was asked.
+        history: The conversation before this turn.
+        answer: The final answer.
+        said: Texts that the person has added to the task, oldest first.
+        restarts: Why the team works again; the last is told.
+    """
+    asked = _asked(task, history, said, restarts)
+    return f"{asked}<FINAL_ANSWER>\n{fenced(answer)}\n</FINAL_ANSWER>"
+
+
+def _asked(
+    task: str, history: Sequence[Message], said: Sequence[str], restarts: Sequence[Restart]
+) -> str:
     asked = f"<TASK>\n{fenced(task)}\n</TASK>\n\n"
     if said:
         asked += f"{_added(said)}\n\n"
-    return f"{_history(history)}{asked}{_answers(answers, own_label)}"
+    for why in restarts[-1:]:
+        texts = {key: fenced(text) for key, text in vars(why).items()}
+        asked += f"<PREVIOUS_ATTEMPT>\n{_AGAIN.format(**texts)}\n</PREVIOUS_ATTEMPT>\n\n"
+    return f"{_history(history)}{asked}"
 
 
 def presentation_prompt(
@@ -253,6 +305,7 @@ def presentation_prompt(
     own_label: str,
     votes: Mapping[str, int],
     said: Sequence[str] = (),
+    restarts: Sequence[Restart] = (),
 ) -> str:
     """Make the message that asks the winner to present.
 
@@ -263,13 +316,14 @@ def presentation_prompt(
         own_label: Which of those names is the reader's own.
         votes: By anonymous name; empty when there was no vote.
         said: Texts that the person has added to the task, oldest first.
+        restarts: Why the team works again; the last is told.
 
     Returns:
         The message.
     """
     tally = ", ".join(f"{name}: {count}" for name, count in votes.items())
     counted = f"Votes: {tally}. " if tally else ""
-    opening = coordination_prompt(task, history, answers, own_label, said)
+    opening = coordination_prompt(task, history, answers, own_label, said, restarts)
     return f"{opening}\n\n<FINAL PRESENTATION>\n{counted}You are {own_label}.\n"
 
 
@@ -424,7 +478,9 @@ class Briefing:
             memories: What it is shown of the team's memories, or "".
         """
         answers, own = _answers_for(state, agent)
-        prompt = coordination_prompt(self.task, self.history, answers, own, state.said)
+        prompt = coordination_prompt(
+            self.task, self.history, answers, own, state.said, state.restarts
+        )
         role: Role = "member" if voting.may_answer(state, self.rules, agent) else "voter"
         if voting.is_alone(state):
             role = "alone"
@@ -441,8 +497,15 @@ class Briefing:
         answers, own = _answers_for(state, agent)
         labels = {a: label for label, a in voting.labels(state).items()}
         tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
-        prompt = presentation_prompt(self.task, self.history, answers, own, tally, state.said)
+        prompt = presentation_prompt(
+            self.task, self.history, answers, own, tally, state.said, state.restarts
+        )
         return self._messages(agent, "presenter", prompt, memories)
+
+    def judging(self, state: voting.Coordination, agent: str) -> list[ModelMessage]:
+        """Make the messages that ask an agent to judge the final answer."""
+        prompt = judging_prompt(self.task, self.history, state.final, state.said, state.restarts)
+        return self._messages(agent, "judge", prompt, "")
 
     def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
         """Give an agent its tools; while the team plans, only those that change nothing."""

@@ -222,15 +222,22 @@ def _reopened(
     is_nobody_left = not (past.state.live or past.state.answers or again)
     stopped = set(order) if is_nobody_left else set(again)
     kept: list[ev.Event] = []
-    presenter = ""
-    for event in events:
+    presenter, begun = "", _last_attempt(events)
+    for number, event in enumerate(events):
         agent = getattr(event, "agent", "")
-        if again and isinstance(event, ev.PresentationStarted):
+        is_end = isinstance(event, ev.PresentationStarted | ev.FinalAnswerGiven)
+        if again and is_end and number >= begun:
             presenter = agent
         is_ending = event is past.failed.get(agent) or (agent in stopped and _puts_out(event))
         if not is_ending and not (presenter and agent == presenter):
             kept.append(event)
     return [*kept, *_closings(past.failed, _fold(order, kept).rounds)]
+
+
+def _last_attempt(events: Sequence[ev.Event]) -> int:
+    """Find where the last attempt of the team begins: what was judged before stays judged."""
+    restarts = (n for n, e in enumerate(events) if isinstance(e, ev.OrchestrationRestarted))
+    return max(restarts, default=0)
 
 
 def _puts_out(event: ev.Event) -> bool:
@@ -312,6 +319,8 @@ def _apply(past: Past, event: ev.Event) -> Past:
         ):
             rounds = {a: r for a, r in past.rounds.items() if a != agent}
             return replace(past, rounds=rounds)
+        case ev.FinalAnswerGiven() | ev.OrchestrationRestarted():
+            return replace(past, rounds={})
         case _:
             return past
 

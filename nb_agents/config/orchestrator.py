@@ -106,6 +106,8 @@ class CoordinationSpec(Spec):
     Attributes:
         enable_planning_mode: Whether agents only plan while they coordinate, without tools that
             change anything, and the presenter alone acts.
+        max_orchestration_restarts: How often the team may begin again when whoever gave the final
+            answer finds that it will not do.
         enable_agent_task_planning: Whether each agent keeps a plan of tasks, by tools.
         max_tasks_per_plan: How many tasks a plan may have.
         task_planning_filesystem_mode: Whether agents are told that plans are files, which they may
@@ -115,6 +117,7 @@ class CoordinationSpec(Spec):
     """
 
     enable_planning_mode: bool = False
+    max_orchestration_restarts: StrictInt = Field(default=0, ge=0)
     enable_agent_task_planning: bool = False
     max_tasks_per_plan: Count = 10
     task_planning_filesystem_mode: bool = False
@@ -141,6 +144,7 @@ class OrchestratorSpec(Spec):
             `skip_final_presentation`, else ``winner_present``.
         max_cost: US dollars after which the run is stopped gracefully; None has no limit.
         max_tokens: Tokens after which it is; None has no limit.
+        max_orchestration_restarts: The same as in `coordination`, for what stands above it.
         coordination: MassGen's section of that name.
     """
 
@@ -157,7 +161,13 @@ class OrchestratorSpec(Spec):
     final_answer_strategy: FinalAnswerStrategy | None = None
     max_cost: Dollars | None = None
     max_tokens: Count | None = None
+    max_orchestration_restarts: StrictInt = Field(default=0, ge=0)
     coordination: CoordinationSpec = CoordinationSpec()
+
+    @property
+    def max_restarts(self) -> int:
+        """How often the team may begin again."""
+        return self.coordination.max_orchestration_restarts or self.max_orchestration_restarts
 
     @property
     def writes_context_paths(self) -> bool:

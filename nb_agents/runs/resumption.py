@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from nb_agents.agents import voting
+from nb_agents.agents.decisions import DECISIONS
 from nb_agents.agents.replay import OpenRound, Past, readable, replay
 from nb_agents.agents.voting import Rules, rules_of
 from nb_agents.config.team import TeamSpec
@@ -227,7 +228,7 @@ def _left_to_run(past: OpenRound) -> list[str]:
     return [
         str(call.get("tool_name"))
         for number, call in enumerate(calls)
-        if number not in last.results and call.get("tool_name") not in ("new_answer", "vote")
+        if number not in last.results and call.get("tool_name") not in DECISIONS
     ]
 
 
