@@ -15,6 +15,7 @@ from nb_agents.agents import voting
 from nb_agents.agents.framing import fenced
 from nb_agents.agents.guides import guides
 from nb_agents.agents.memory_note import memory_note
+from nb_agents.agents.skills import Skill, skills_guide
 from nb_agents.agents.voting import Restart, Rules
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
@@ -440,6 +441,7 @@ class Briefing:
         history: The conversation before.
         context: Files and directories that may be read.
         tools: For each agent id, what it has besides the tools of its workspace.
+        skills: Those that agents are told of.
     """
 
     spec: TeamSpec
@@ -449,6 +451,7 @@ class Briefing:
     history: Sequence[Message]
     context: Sequence[Path]
     tools: Mapping[str, AgentTools] = field(default_factory=dict)
+    skills: Sequence[Skill] = ()
 
     @property
     def has_memories(self) -> bool:
@@ -527,10 +530,11 @@ class Briefing:
         return is_presenting or len(self.spec.agents) == 1
 
     def _guides(self, agent: str, role: Role) -> list[str]:
+        skills = [skills_guide(self.skills)]
         if self.rules.plans_first and role != "presenter":
-            return []
+            return skills
         names = {tool.name for tool in self.tools.get(agent, AgentTools()).others}
-        return list(guides(names, self.spec.orchestrator.coordination))
+        return [*guides(names, self.spec.orchestrator.coordination), *skills]
 
     def _messages(self, agent: str, role: Role, prompt: str, memories: str) -> list[ModelMessage]:
         from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart

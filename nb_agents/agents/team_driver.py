@@ -36,6 +36,7 @@ from nb_agents.agents.replay import (
     load_round,
     telling_changes,
 )
+from nb_agents.agents.skills import Skill
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.voting import rules_of
 from nb_agents.cancel import AgentStopped, CancelToken
@@ -90,6 +91,7 @@ class Team:
         past: Where an earlier turn had come to, when this one resumes it.
         timeout_s: The orchestrator timeout, seconds: agents are told what is left of it.
         tools: For each agent id, what it has besides the tools of its workspace.
+        skills: Those that agents are told of.
     """
 
     def __init__(
@@ -106,12 +108,13 @@ class Team:
         past: Past | None = None,
         timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
         tools: Mapping[str, AgentTools] | None = None,
+        skills: Sequence[Skill] = (),
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._backends = backends
         self._rules = rules_of(spec, timeout_s)
         self._briefing = Briefing(
-            spec, self._rules, paths, task, history, list(context), tools or {}
+            spec, self._rules, paths, task, history, list(context), tools or {}, skills
         )
         self._began = current_policy().hold.clock()
         self._token = token

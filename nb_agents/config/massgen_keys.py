@@ -183,19 +183,18 @@ _FEATURES_OF_COORDINATION = """
     enable_quality_rethink_on_iteration enable_subagents evaluation_criteria_generator
     evolving_criteria evolving_criteria_max_evolutions evolving_criteria_min_high_score_count
     evolving_criteria_score_threshold evolving_criteria_timeout fast_iteration_mode improvements
-    learning_capture_mode load_previous_session_skills massgen_skills max_broadcasts_per_agent
+    learning_capture_mode load_previous_session_skills max_broadcasts_per_agent
     max_internal_fix_loops max_verifications_per_round novelty_injection
     orchestrator_managed_round_evaluator persona_generator plan_depth plan_target_chunks
     plan_target_steps plan_thoroughness planning_mode_instruction pre_collab_voting_threshold
     prompt_improver response_depth resume_from_log round_evaluator_before_checklist
     round_evaluator_refine round_evaluator_skip_synthesis round_evaluator_transformation_pressure
-    skills_directory skip_redundant_scaffolding standalone_checkpoint standalone_checkpoint_enabled
+    skip_redundant_scaffolding standalone_checkpoint standalone_checkpoint_enabled
     standalone_checkpoint_include_workspace_context standalone_checkpoint_mode
     standalone_checkpoint_single standalone_checkpoint_team_config subagent_default_timeout
     subagent_host_launch_prefix subagent_max_concurrent subagent_max_timeout subagent_min_timeout
     subagent_orchestrator subagent_round_timeouts subagent_runtime_fallback_mode
-    subagent_runtime_mode subagent_types task_decomposer use_skills use_two_tier_workspace
-    web_review
+    subagent_runtime_mode subagent_types task_decomposer use_two_tier_workspace web_review
 """
 
 

@@ -5,9 +5,11 @@ Source: MassGen 0.1.97, `agent_config.py` (defaults), `config_validator.py` (val
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, StrictInt, ValidationInfo, field_validator, model_validator
 
 from nb_agents.config.faults import foreign_keys
 from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts
@@ -114,6 +116,10 @@ class CoordinationSpec(Spec):
             keep notes beside, and read of the others; that they are holds in any case.
         enable_memory_filesystem_mode: Whether agents keep memories as files of their workspaces,
             and are shown those of the team.
+        use_skills: Whether agents are told of the skills below `skills_directory`.
+        skills_directory: Where those are: looked for beside the team's file, then in the working
+            directory.
+        massgen_skills: Names of skills that come with MassGen; there are none of them here.
     """
 
     enable_planning_mode: bool = False
@@ -122,6 +128,22 @@ class CoordinationSpec(Spec):
     max_tasks_per_plan: Count = 10
     task_planning_filesystem_mode: bool = False
     enable_memory_filesystem_mode: bool = False
+    use_skills: bool = False
+    skills_directory: str = ".agent/skills"
+    massgen_skills: Texts = ()
+
+    @field_validator("skills_directory")
+    @classmethod
+    def _beside_the_file(cls, value: str, info: ValidationInfo) -> str:
+        # Absolute, because a journal keeps the spec without the place of the team's file.
+        folder: Path | None = (info.context or {}).get("folder")
+        return str(folder / value) if folder and os.path.isdir(folder / value) else value
+
+    @property
+    def skills_path(self) -> Path | None:
+        """Where the skills are that agents are told of, absolute; None where there are none."""
+        path = Path(self.skills_directory).expanduser()
+        return path.resolve() if self.use_skills and path.is_dir() else None
 
 
 class OrchestratorSpec(Spec):

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from nb_agents.config.backends import why_unsupported
 from nb_agents.config.faults import foreign_keys
 from nb_agents.config.mcp_servers import McpServerSpec
-from nb_agents.config.orchestrator import OrchestratorSpec
+from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
 
@@ -26,6 +26,7 @@ __all__ = [
     "ignored",
     "left_out",
     "read_only",
+    "skills",
     "tool_notices",
     "unknown",
     "unsupported",
@@ -166,6 +167,21 @@ def read_only(orchestrator: OrchestratorSpec) -> Iterator[str]:
             "`orchestrator.coordination.write_mode` wants it. Write `legacy` to let the presenter "
             "change them."
         )
+
+
+def skills(coordination: CoordinationSpec) -> Iterator[str]:
+    """Say which skills agents do not get, where the file wants them."""
+    if not coordination.use_skills:
+        return
+    if coordination.skills_path is None:
+        where = coordination.skills_directory
+        yield (
+            f"There are no skills: {where!r} is no directory. Install some there, or name another "
+            "by `skills_directory`."
+        )
+    if coordination.massgen_skills:
+        named = ", ".join(coordination.massgen_skills)
+        yield f"Not here, as they come with MassGen: the skills {named}"
 
 
 def tool_notices(keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool) -> Iterator[str]:

@@ -216,7 +216,8 @@ class TeamSpec(Spec):
         """What a person should know of its keys, in lines; a start and a check both say it."""
         told = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
         lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
-        return (*lines, *report.read_only(self.orchestrator))
+        wanted = self.orchestrator
+        return (*lines, *report.read_only(wanted), *report.skills(wanted.coordination))
 
     @property
     def refusals(self) -> tuple[ConfigError, ...]:
@@ -238,6 +239,16 @@ class TeamSpec(Spec):
         """
         given = enumerate(self.orchestrator.context_paths)
         return tuple(self._existing(c.path, number) for number, c in given)
+
+    @property
+    def readable_paths(self) -> tuple[Path, ...]:
+        """What all agents may read: the context paths, and the skills.
+
+        Raises:
+            ConfigError: A context path does not exist.
+        """
+        skills = self.orchestrator.coordination.skills_path
+        return (*self.context_paths, *([skills] if skills else []))
 
     @property
     def writable_paths(self) -> tuple[WritableSpec, ...]:

@@ -12,6 +12,7 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
+from nb_agents.agents.skills import find_skills
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
@@ -159,6 +160,8 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
     def backends() -> dict[str, Backend]:
         return {a.id: make(a) for a in team.agents}
 
+    skills = team.orchestrator.coordination.skills_path
+
     return Team(
         team,
         await to_thread.run_sync(backends),
@@ -172,6 +175,7 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
         spec.resumed.past if spec.resumed else None,
         spec.timeout_s,
         tools,
+        await to_thread.run_sync(find_skills, skills) if skills else (),
     )
 
 

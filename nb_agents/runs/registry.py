@@ -164,7 +164,7 @@ def start(
         )
         return attach(begun.path, begun.where, options, tools, begun.restart)
     functions = checked_functions(tools)
-    read, given, readable = None, dict[str, Any](), spec.context_paths
+    read, given, readable = None, dict[str, Any](), spec.readable_paths
     if recipe is not None:
         from nb_agents.runs.recipes import (
             given_values,

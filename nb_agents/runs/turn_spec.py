@@ -172,7 +172,7 @@ def writable_places(spec: TeamSpec, sessions: Path) -> tuple[WritablePath, ...]:
         ConfigError: One does not exist.
     """
     given = spec.writable_paths
-    read_only = {*spec.context_paths} - {each.path for each in given}
+    read_only = {*spec.readable_paths} - {each.path for each in given}
     made = []
     for path, protected in given:
         folder = path if path.is_dir() else path.parent  # of a file, those beside it may be meant
