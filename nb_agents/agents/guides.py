@@ -31,6 +31,14 @@ name: NAME
 description: in one line, what it holds
 ---"""
 
+_SUBAGENTS = """Parts of the work that do not need one another can be done by sub-agents, at most
+{most} at once: spawn_subagents gives each a task, which must hold all that it has to know, and you
+get what it writes last. Small things you do yourself, as each costs as much as you do."""
+
+_BACKGROUND = """With `background: true` you go on meanwhile: list_subagents says how they stand,
+wait_for_subagents gives their results, cancel_subagent ends one. Wait for those that you need
+before you submit."""
+
 
 def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
     """Say how to use what an agent has.
@@ -43,5 +51,9 @@ def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
         yield _TASK_PLAN
         if wanted.task_planning_filesystem_mode:
             yield _PLAN_FILES
+    if "spawn_subagents" in tools:
+        yield _SUBAGENTS.format(most=wanted.subagent_max_concurrent)
+        if wanted.background_subagents.enabled:
+            yield _BACKGROUND
     if wanted.enable_memory_filesystem_mode:
         yield _MEMORY

@@ -16,6 +16,7 @@ from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts
 
 __all__ = [
     "ApprovalSpec",
+    "BackgroundSpec",
     "CancelSpec",
     "ContextPath",
     "CoordinationSpec",
@@ -102,6 +103,16 @@ class ContextPath(Spec):
         return {"path": value} if isinstance(value, str) else value
 
 
+class BackgroundSpec(Spec):
+    """MassGen's section ``orchestrator.coordination.background_subagents``.
+
+    Attributes:
+        enabled: Whether agents may go on with their work while their sub-agents work.
+    """
+
+    enabled: bool = True
+
+
 class CoordinationSpec(Spec):
     """MassGen's section ``orchestrator.coordination``.
 
@@ -120,6 +131,11 @@ class CoordinationSpec(Spec):
         skills_directory: Where those are: looked for beside the team's file, then in the working
             directory.
         massgen_skills: Names of skills that come with MassGen; there are none of them here.
+        enable_subagents: Whether agents may spawn others of their own kind for parts of the work.
+        background_subagents: Whether in the background.
+        subagent_max_concurrent: How many of an agent's may work at once.
+        subagent_default_timeout: Seconds that one gets, within the next two.
+        subagent_min_timeout, subagent_max_timeout: The fewest and the most seconds.
     """
 
     enable_planning_mode: bool = False
@@ -131,6 +147,18 @@ class CoordinationSpec(Spec):
     use_skills: bool = False
     skills_directory: str = ".agent/skills"
     massgen_skills: Texts = ()
+    enable_subagents: bool = False
+    background_subagents: BackgroundSpec = BackgroundSpec()
+    subagent_max_concurrent: Count = 3
+    subagent_default_timeout: Seconds = 300.0
+    subagent_min_timeout: Seconds = 60.0
+    subagent_max_timeout: Seconds = 600.0
+
+    @property
+    def subagent_timeout_s(self) -> float:
+        """Seconds that a sub-agent gets."""
+        least = max(self.subagent_default_timeout, self.subagent_min_timeout)
+        return min(least, self.subagent_max_timeout)
 
     @field_validator("skills_directory")
     @classmethod

@@ -39,6 +39,7 @@ from nb_agents.config.mcp_servers import McpEnvSecurity, McpSecurity, McpServerS
 from nb_agents.config.orchestrator import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ApprovalSpec,
+    BackgroundSpec,
     CancelSpec,
     ContextPath,
     CoordinationSpec,
@@ -403,6 +404,7 @@ SECTIONS: Sections = {
     ("orchestrator",): OrchestratorSpec,
     ("orchestrator", "context_paths", "*"): ContextPath,
     ("orchestrator", "coordination"): CoordinationSpec,
+    ("orchestrator", "coordination", "background_subagents"): BackgroundSpec,
     ("timeout_settings",): TimeoutSpec,
     ("retry",): RetrySpec,
     ("cancel",): CancelSpec,

@@ -334,6 +334,8 @@ class AgentCalled(BaseEvent):
         model: Its model's name.
         workspace: Name of its workspace.
         input: What it is asked.
+        spawned: Id by which its caller asks for it later; "" when the caller waits for it. Of one
+            that takes the place of a cut one, the id of that.
     """
 
     agent: str
@@ -342,6 +344,7 @@ class AgentCalled(BaseEvent):
     model: str
     workspace: str
     input: str
+    spawned: str = ""
     kind: Literal["agent_called"] = "agent_called"
 
 

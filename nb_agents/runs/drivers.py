@@ -17,10 +17,11 @@ from nb_agents.agents.team_driver import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secrets import secrets_of_environment
-from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.team import AgentSpec, CoordinationSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
+from nb_agents.runs.spawning import Spawner
 from nb_agents.runs.subagents import Home, SubAgents
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.base import Tool
@@ -146,9 +147,14 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
     spec, team = job.spec, job.spec.team
     tools: dict[str, AgentTools] = {}
 
+    wanted = team.orchestrator.coordination
+    spawned = spec.resumed.past.spawned if spec.resumed else {}
+
     async def open_tools(agent: AgentSpec) -> None:
         space = spec.paths.live_workspaces / agent.id
-        others = [*children.tools(agent.id, agent.backend), *_own_tools(team, space)]
+        others = [*children.tools(agent.id, agent.backend), *_own_tools(wanted, space)]
+        if wanted.enable_subagents:
+            others += Spawner(agent.id, children, wanted, spawned).tools()
         tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
@@ -160,7 +166,7 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
     def backends() -> dict[str, Backend]:
         return {a.id: make(a) for a in team.agents}
 
-    skills = team.orchestrator.coordination.skills_path
+    skills = wanted.skills_path
 
     return Team(
         team,
@@ -179,9 +185,8 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
     )
 
 
-def _own_tools(team: TeamSpec, workspace: Path) -> list[Tool]:
+def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
     """Give the tools over an agent's own files that the team's file asks for."""
-    wanted = team.orchestrator.coordination
     if not wanted.enable_agent_task_planning:
         return []
     return TaskPlan(workspace, wanted.max_tasks_per_plan).tools()

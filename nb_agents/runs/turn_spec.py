@@ -48,6 +48,7 @@ RESERVED_NAMES = frozenset(
     | {"data_get", "data_set", "data_delete", "data_list_keys", "data_list_namespaces"}
     | {"data_get_all", "data_get_many", "data_set_many", "data_delete_many", "data_clear"}
     | {*PLAN_ACTIONS}
+    | {"spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent"}
 )
 """Tools that agents have, or may have, besides functions."""
 
