@@ -9,6 +9,7 @@ import pytest
 import nb_agents
 from nb_agents import TeamSpec
 from nb_agents import events as ev
+from nb_agents.runs import resume
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
@@ -135,6 +136,8 @@ def test_a_stop_while_the_answer_is_judged_keeps_it_and_a_resume_judges_it(
     assert run.status == "cancelled"
     assert partial(run) == "John"
     asked = len(a.requests)
+    preview = resume.preview(run.path.parent.name, session_root=tmp_path)
+    assert preview.asked_again == (("a",) if now else ())
     again = run.resume(config=None)
     again.wait(60, raise_on_stop=False)
     assert again.result == "John"

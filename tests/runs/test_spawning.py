@@ -13,6 +13,7 @@ from nb_agents.agents.replay import replay
 from nb_agents.config.orchestrator import CoordinationSpec
 from nb_agents.errors import ConfigError
 from nb_agents.models.providers import check_team
+from nb_agents.runs import resume
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
@@ -213,6 +214,9 @@ def test_a_stop_reaches_those_in_the_background_and_a_resume_pays_none_twice(
     held.open()
     finish(run)
     assert run.view.agents["ada/songs#1"].outcome in ("stopped", "killed")
+    preview = resume.preview(run.path.parent.name, session_root=tmp_path)
+    assert preview.spawned_again == ("ada/songs#1",)
+    assert "ada/songs#1, when it is waited for" in str(preview)
     again = run.resume()
     again.wait(60, raise_on_stop=False)
     assert again.result == "done"
