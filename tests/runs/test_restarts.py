@@ -9,6 +9,7 @@ import pytest
 import nb_agents
 from nb_agents import TeamSpec
 from nb_agents import events as ev
+from nb_agents.agents.replay import replay
 from nb_agents.runs import resume
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
@@ -141,7 +142,7 @@ def test_a_stop_while_the_answer_is_judged_keeps_it_and_a_resume_judges_it(
     again = run.resume(config=None)
     again.wait(60, raise_on_stop=False)
     assert again.result == "John"
-    assert not [e for e in events(again, ev.PresentationStarted, ev.AnswerGiven)]
+    assert not events(again, ev.PresentationStarted, ev.AnswerGiven, ev.FinalAnswerGiven)
     assert len(a.requests) > asked
 
 
@@ -182,6 +183,26 @@ def test_a_killed_run_goes_on_in_its_attempt_and_pays_nothing_twice(
     assert finish(run).result == "John and Paul"
     assert run.view.attempt == 2
     assert server.count() == len(replies)
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_the_round_of_an_answer_that_is_given_is_not_gone_on_with(is_refused: bool) -> None:
+    told: list[ev.Event] = [
+        ev.AnswerGiven(agent="a", answer="A's"),
+        ev.PresentationStarted(agent="a"),
+        ev.RoundStarted(agent="a", number=2),
+        ev.ModelFinished(agent="a", call=2, response={}, usage=ev.Usage()),
+        ev.FinalAnswerGiven(agent="a", answer="John"),
+    ]
+    if is_refused:
+        told += [
+            ev.RoundStarted(agent="a", number=3),
+            ev.OrchestrationRestarted(agent="a", attempt=2, **WHY),
+        ]
+    past = replay(["a", "b"], told)
+    assert past.rounds == {}
+    assert past.state.final == ("" if is_refused else "John")
+    assert [why.answer for why in past.state.restarts] == ["John"] * is_refused
 
 
 def test_what_is_spent_counts_over_all_attempts(tmp_path: Path) -> None:
