@@ -42,16 +42,10 @@ class Dask:
         self._workers = self._start([*before, *dask, "worker", *file, *plain, *many, *here])
         self.client = Client(scheduler_file=str(self._file), timeout=WAIT_S)
         self.client.wait_for_workers(workers, timeout=WAIT_S)
-        if places is not None:
-            wait_until(self._have_places, WAIT_S)
         self.address = self.client.scheduler.address
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=self._folder, stderr=subprocess.DEVNULL)
-
-    def _have_places(self) -> bool:
-        known = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        return all("nb_agents" in each["resources"] for each in known)
 
     @property
     def pids(self) -> dict[str, int]:

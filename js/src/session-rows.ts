@@ -172,7 +172,12 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
   const open = pressable("", "", () => shown && actions.open(shown.id), task);
   const state = make("span");
   const facts = make("small");
-  const stop = pressable("Stop", "", () => shown && actions.stop(shown.id, now));
+  const stop = pressable("Stop", "", async () => {
+    if (!shown) return;
+    await actions.stop(shown.id, now);
+    now = true;
+    setText(stop, "Stop now");
+  });
   const resume = pressable("Resume", "Go on with it: nothing that finished runs again", () => shown && actions.resume(shown.id));
   const el = list.appendChild(make("li", "", open, state, facts, stop, resume));
   return {
@@ -180,13 +185,14 @@ function addTurn(list: HTMLElement, actions: Actions): TurnRow {
     draw(turn, live, isLast) {
       shown = turn;
       const run = live.get(turn.id);
-      now = run?.state === "stopping";
+      // The rows of a sweep are not among the live runs, which tell of the whole: a stop is known by its press.
+      now = run ? run.state === "stopping" : now && turn.is_live;
       setText(task, `${turn.turn}. ${turn.task}`);
       setAttr(open, "title", `Open this turn beside the notebook: ${turn.task}`);
       drawState(state, turn, live);
       setText(facts, [dollars(run?.cost ?? turn.cost), ago(turn.updated_at)].filter(Boolean).join(" · "));
       setText(stop, now ? "Stop now" : "Stop");
-      setHidden(stop, !run);
+      setHidden(stop, !run && !turn.is_live);
       setHidden(resume, !isLast || !!run || turn.state === "complete" || turn.is_live);
     },
   };

@@ -186,6 +186,24 @@ test("a sweep's row is opened and exported, and stays what its sweep knows", asy
   expect(widget.node.querySelector("img")).toBeNull();
 });
 
+test("one row of a sweep is stopped, then at once, and the others go on", async () => {
+  const { rows, actions, buttons, press } = await show([sweep()], [sweep().sweep as Run]);
+  const live = { id: "sweep/one", session: "one", turns: [turn("sweep/one/turn_1", { state: "running", is_live: true })] };
+  actions.rows.mockResolvedValue([live, rowOf("two")]);
+  await unfold(rows()[0]);
+  for (const row of rows().slice(1)) row.open = true;
+  const stops = (): string[] => buttons().filter((label) => label.startsWith("Stop"));
+  expect(stops()).toEqual(["Stop", "Stop"]); // the sweep's own, and that of the row at work
+  const pressRow = (): void => [...(rows()[1] as HTMLElement).querySelectorAll<HTMLElement>("button")].find((b) => b.textContent.startsWith("Stop"))?.click();
+  pressRow();
+  await vi.waitFor(() => expect(stops()).toEqual(["Stop", "Stop now"]));
+  press("Stop now");
+  expect(actions.stop.mock.calls).toEqual([
+    ["sweep/one/turn_1", false],
+    ["sweep/one/turn_1", true],
+  ]);
+});
+
 test("a live sweep shows how it stands, and is stopped as a whole, then at once", async () => {
   const live = [sweep().sweep as Run];
   const { rows, actions, buttons, press, runs } = await show([sweep()], live);

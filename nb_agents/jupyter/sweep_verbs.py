@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,17 @@ from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
 from nb_agents.options import RunOptions
+from nb_agents.runs import registry
 from nb_agents.tools.functions import find_functions
 
-__all__ = ["SWEEP_HEADS", "dead_sweeps", "sweep_options", "sweep_rows", "work_over"]
+__all__ = [
+    "SWEEP_HEADS",
+    "dead_sweeps",
+    "sweep_options",
+    "sweep_rows",
+    "work_elsewhere",
+    "work_over",
+]
 
 _OPTIONS = (
     argument("--over", metavar="ROWS", help="a task for each row: CSV, JSONL, Parquet or variable"),
@@ -120,6 +129,34 @@ def dead_sweeps(root: Path) -> list[str]:
                 f"Sweep {path.name}: its kernel died with {done} of {about.get('rows')} rows done. "
                 "The same cell goes on with the others and asks for nothing twice."
             )
+    return said
+
+
+def work_elsewhere(root: Path) -> list[str]:
+    """Tell of the runs of other processes; of a sweep at work as a whole.
+
+    Args:
+        root: The session root, below which a sweep is known by its name alone.
+    """
+    from nb_agents.sweeps.manifest import is_live_sweep, read_results, sweep_of
+
+    elsewhere = [run for run in registry.runs() if run.where]
+    sweeps = {run.id: sweep_of(run.path) for run in elsewhere}
+    live = {path for path in sweeps.values() if path and is_live_sweep(path)}
+    said = list[str]()
+    for path in sorted(live):
+        name = path.name if path.parent == root.resolve() else str(path)
+        ended = Counter(result.status for result in read_results(path).values())
+        said.append(
+            f"Sweep {name} goes on elsewhere, with {ended['completed']} rows done: "
+            f"`%agents sweeps` shows it, `%agents stop {name}` stops it."
+        )
+    said += [
+        f"Run {run.id} goes on in {run.where}: `%agents show {run.id}` shows it, "
+        f"`%agents stop {run.id}` stops it."
+        for run in elsewhere
+        if sweeps[run.id] not in live
+    ]
     return said
 
 

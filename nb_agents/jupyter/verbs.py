@@ -19,7 +19,7 @@ from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
 from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, check_recipe
-from nb_agents.jupyter.sweep_verbs import SWEEP_HEADS, dead_sweeps, sweep_rows
+from nb_agents.jupyter.sweep_verbs import SWEEP_HEADS, dead_sweeps, sweep_rows, work_elsewhere
 from nb_agents.jupyter.waiting import question, stay
 from nb_agents.models.providers import report_on
 from nb_agents.options import RunOptions
@@ -181,12 +181,7 @@ def tell_of_dead_turns() -> None:
             if _never_ended(last) and not last.is_live():
                 said.append(_died(load_turn(last)))
     said += dead_sweeps(session_root())
-    said += [
-        f"Run {run.id} goes on in {run.where}: `%agents show {run.id}` shows it, "
-        f"`%agents stop {run.id}` stops it."
-        for run in registry.runs()
-        if run.where
-    ]
+    said += work_elsewhere(session_root())
     for sentence in said:
         _say(sentence)
 

@@ -102,6 +102,7 @@ class _Job:
 
     ticket: Path
     topic: str
+    has_place: bool
     call: bytes = field(repr=False)
 
 
@@ -191,11 +192,10 @@ class _Desk:
 
     def _wait(self, waiting: _Waiting, call: bytes) -> Mapping[str, str]:
         """Submit a run, and again as long as no worker has begun it and another could."""
-        self._look(waiting.root)
         alone_s = taken_s = 0.0
         while taken_s < TELL_S:
+            workers = self._look(waiting.root)
             with self._choosing:
-                workers = self._workers()
                 most = self._with_most_places(workers)
                 could_move = waiting.is_in_time and most not in (None, waiting.worker)
                 if waiting.future is None or could_move:
@@ -216,7 +216,7 @@ class _Desk:
         waiting.worker = worker
         waiting.future = self.client.submit(
             _work,
-            _Job(waiting.ticket, self._topic, call),
+            _Job(waiting.ticket, self._topic, has_places, call),
             key=f"{waiting.key}-{uuid4().hex[:8]}",
             pure=False,
             retries=0,
@@ -236,8 +236,8 @@ class _Desk:
         """
         taken = {worker: {*keys} for worker, keys in self.client.processing().items()}
         for waiting in tuple(self._waiting.values()):  # other threads add theirs
-            if waiting.worker is not None:
-                taken.setdefault(waiting.worker, set()).add(waiting.future.key)
+            if waiting.worker is not None and (future := waiting.future) is not None:
+                taken.setdefault(waiting.worker, set()).add(future.key)
         free = {
             worker: each["resources"].get(RESOURCE, 0)
             - sum(key.startswith(_KEY) for key in map(str, taken.get(worker, ())))
@@ -257,8 +257,8 @@ class _Desk:
         if (waiting := self._waiting.get(told["key"])) is not None:
             waiting.take(told)
 
-    def _look(self, root: Path) -> None:
-        """Look whether each worker sees a session root."""
+    def _look(self, root: Path) -> _Workers:
+        """Tell of the workers, each of which sees a session root."""
         workers = self._workers()
         if new := [each for each in workers if (root, each) not in self._seen]:
             ticket = _new_ticket(root)
@@ -267,6 +267,8 @@ class _Desk:
             finally:
                 ticket.unlink()
             for worker, answer in seen.items():
+                if isinstance(answer, OSError):  # it has gone
+                    continue
                 if isinstance(answer, Exception):
                     raise UserError(
                         f"Worker {worker} can't load nb_agents ({answer}). Install there what is "
@@ -277,13 +279,17 @@ class _Desk:
                         f"Worker {worker} does not see the session root {str(root)!r}. Give one "
                         "that all machines see: --session-root DIR."
                     )
-            self._seen.update((root, each) for each in new)
+                self._seen.add((root, worker))
+        return workers
 
     def _workers(self) -> _Workers:
         """Tell of the workers; a cluster that grows with its work may have none yet."""
         if self.client.status != "running":
             raise ConnectionError(f"its client is {self.client.status}")
-        found: _Workers = self.client.scheduler_info(n_workers=-1).get("workers", {})
+        # Not `Client.scheduler_info`: what that gives is replaced now and then, without workers.
+        scheduler: Any = self.client.scheduler
+        told = self.client.sync(scheduler.identity, n_workers=-1, callback_timeout=CONNECT_S)
+        found: _Workers = told["workers"]
         return found
 
 
@@ -405,8 +411,10 @@ def _end_of_task(waiting: _Waiting, future: Any) -> None:
         return
     if future.status == "finished":
         told = future.result()
+        if not told:
+            waiting.future = None  # it is submitted again, now that its worker's places are known
         # Where a task was moved, both may come to begin the run: the other one has.
-        if not told.get("unseen") or waiting.is_in_time:
+        elif not told.get("unseen") or waiting.is_in_time:
             waiting.take(told)
     elif future.status == "error":
         waiting.take({"error": "The run was lost before it began: its worker died."})
@@ -450,11 +458,19 @@ def _sees(ticket: Path) -> bool:
 
 
 def _work(job: _Job) -> Mapping[str, str]:
-    """Begin a run and stay until it is over; its end is in its files."""
+    """Begin a run and stay until it is over; its end is in its files.
+
+    Returns:
+        What became of it; nothing when it was submitted before its worker had told of its places,
+        of which none is held for it.
+    """
     worker = get_worker()
+    has_places = RESOURCE in worker.state.total_resources
+    if has_places and not job.has_place:
+        return {}
     refused = f"Worker {worker.address}:"
     told = {"key": job.ticket.name, "worker": worker.address, "host": socket.gethostname()}
-    if RESOURCE in worker.state.total_resources:
+    if has_places:
         secede()  # its places say how many turns it takes, and not its threads
     try:
         job.ticket.unlink()

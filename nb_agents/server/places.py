@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 from nb_agents.errors import SessionUnreadableError, UserError
 from nb_agents.runs.live_turns import LiveTurn, live_turns
-from nb_agents.server.sweeps import is_live_sweep, sweep_of
 from nb_agents.session.layout import TurnPaths, session_root, turns_of
-from nb_agents.sweeps.manifest import is_sweep
+from nb_agents.sweeps.manifest import is_live_sweep, is_sweep, sweep_of
 
 __all__ = ["DEFAULT_ROOT", "Live", "Places", "UnknownNameError", "shown_path"]
 
@@ -141,7 +140,7 @@ class Places:
     def live(self) -> Live:
         """Find what processes of this user work on now, wherever it is."""
         turns = [turn for turn in live_turns() if _is_turn(turn.paths.path)]
-        found = [(sweep_of(turn.paths), turn) for turn in turns]
+        found = [(sweep_of(turn.paths.path), turn) for turn in turns]
         # What was seen here once is found here later, too: as when it is over.
         self._seen |= {(sweep or _real(turn.paths.path.parent)).parent for sweep, turn in found}
         self._sweeps |= {sweep for sweep, _ in found if sweep}

@@ -12,23 +12,11 @@ from typing import Any, NamedTuple
 
 from nb_agents.jupyter import text
 from nb_agents.receipt import total_cost
-from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import ABOUT, ROWS, is_sweep, read_results
+from nb_agents.sweeps.manifest import ABOUT, ROWS, is_live_sweep, read_results
 from nb_agents.view import RunView
 
-__all__ = ["is_live_sweep", "sweep_of", "told_sweep"]
-
-
-def is_live_sweep(path: Path) -> bool:
-    """Whether a process works on a sweep: it holds the lock that a turn's writer holds, too."""
-    return TurnPaths(path).is_live(0)
-
-
-def sweep_of(turn: TurnPaths) -> Path | None:
-    """Return the sweep that a turn works on a row of; None without one."""
-    path = Path(os.path.realpath(turn.path.parents[1]))
-    return path if is_sweep(path) else None
+__all__ = ["told_sweep"]
 
 
 def told_sweep(name: str, path: Path, live: Sequence[RunView] = ()) -> dict[str, Any]:

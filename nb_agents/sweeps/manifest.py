@@ -39,10 +39,12 @@ __all__ = [
     "ROWS",
     "Result",
     "has_died",
+    "is_live_sweep",
     "is_sweep",
     "owner_lock",
     "read_results",
     "stop_sweep",
+    "sweep_of",
     "sweeps_below",
     "sweeps_in",
 ]
@@ -209,6 +211,21 @@ def is_sweep(path: Path) -> bool:
     return os.path.isfile(path / ABOUT)  # unlike Path's, it raises for no name, however long
 
 
+def sweep_of(turn: Path) -> Path | None:
+    """Return the sweep that a turn works on a row of; None without one.
+
+    Args:
+        turn: The turn's directory.
+    """
+    path = Path(os.path.realpath(turn.parents[1]))
+    return path if is_sweep(path) else None
+
+
+def is_live_sweep(path: Path) -> bool:
+    """Whether a directory is a sweep's and a process works on it."""
+    return is_sweep(path) and is_held(owner_lock(path))
+
+
 def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> bool:
     """Stop a sweep, whichever process works on it.
 
@@ -227,7 +244,7 @@ def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> b
     if any(group.name == path.name for group in groups()):
         stop(path.name, now, source, reason)
         return True
-    if not is_sweep(path) or not is_held(owner_lock(path)):
+    if not is_live_sweep(path):
         return False
     level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
     send(TurnPaths(path), StopRequest(level, source, reason))

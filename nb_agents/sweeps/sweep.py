@@ -454,6 +454,8 @@ class Sweep:
             with watched(asked, lambda: self._inbox.put(self._take_commands)):
                 while not self._is_finished():
                     self._begin_due()
+                    if self._stop is not None and self._beginning:
+                        self._spec.withdraw()  # again: a row's thread may only now have come there
                     if time.monotonic() - shown_at >= SHOW_S:
                         self._publish()
                         shown_at = time.monotonic()

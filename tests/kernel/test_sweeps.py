@@ -84,6 +84,21 @@ def test_a_new_kernel_tells_of_a_sweep_whose_kernel_died(
     assert "Sweep" not in told
 
 
+def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
+    sweeping: Notebook, open_notebook: Callable[..., Notebook]
+) -> None:
+    sweeping.server.hold(after=3)
+    assert sweeping.kernel.run(cell(sweeping)).status == "ok"
+    sweeping.server.wait_open(2)
+    other = open_notebook(load=False)
+    told = other.text(other.kernel.run("%load_ext nb_agents"))
+    assert "Sweep all goes on elsewhere, with 0 rows done" in told and "Run " not in told
+    assert "no further row" in other.text(other.kernel.run("%agents stop all"))
+    sweeping.server.release()
+    assert sweeping.kernel.run("sweep.wait().status").value == "'cancelled'"
+    assert len(sweeping.server.requests) == 2
+
+
 @pytest.mark.parametrize(
     "options, says",
     [

@@ -203,7 +203,7 @@ def test_who_gives_up_waiting_for_a_place_has_begun_nothing(
         thread = threading.Thread(target=second)
         thread.start()
         wait_until(lambda: len(os.listdir(root / ".tickets")) == 1, WAIT_S)
-        # Its ticket is there a moment before it can be withdrawn.
+        # Its ticket is there a moment before it can be withdrawn: a sweep asks again, too.
         wait_until(lambda: cluster_module.withdraw(root) or not thread.is_alive(), WAIT_S)
         assert "stopped before a worker took it" in refused[0]
         first.stop(True)
@@ -405,6 +405,52 @@ def test_a_cluster_that_grows_with_its_work_gets_its_first_worker_for_a_run(
         with Client(grows) as client:
             assert not client.scheduler_info()["workers"]
             assert begin(client).wait(WAIT_S) == "So."
+
+
+def test_a_worker_that_comes_late_takes_no_more_than_it_has_places_for(
+    begin: Begin, server: ModelServer, root: Path
+) -> None:
+    server.script("m", lambda request: Reply("So."))
+    server.hold(after=1)
+    runs: list[Run] = []
+    with (
+        LocalCluster(
+            n_workers=0,
+            threads_per_worker=1,
+            resources={"nb_agents": 2},
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        threads = [
+            threading.Thread(target=lambda: runs.append(begin(client)), daemon=True)
+            for _ in range(5)
+        ]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(_tasks(client, bool)) == 5, WAIT_S)
+        assert not client.scheduler_info()["workers"]
+        cluster.scale(1)
+        # Those that came before its places were known have come again, for a place.
+        wait_until(lambda: len(_tasks(client, _wants_place)) == 5, WAIT_S)
+        wait_until(lambda: len(server.requests) == 2, WAIT_S)
+        assert len(os.listdir(root / ".tickets")) == 3
+        server.release()
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert [run.wait(WAIT_S) for run in runs] == ["So."] * 5
+
+
+def _wants_place(task: Any) -> bool:
+    return bool(task.resource_restrictions)
+
+
+def _tasks(client: Client, are_meant: Callable[[Any], object]) -> list[str]:
+    def names(dask_scheduler: Any) -> list[str]:
+        return [str(task.key) for task in dask_scheduler.tasks.values() if are_meant(task)]
+
+    found: list[str] = client.run_on_scheduler(names)
+    return [name for name in found if name.startswith("nb_agents-")]
 
 
 def test_only_who_has_its_keys_reaches_the_workers_of_local(

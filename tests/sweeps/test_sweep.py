@@ -20,10 +20,12 @@ from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionBusyError, SessionUnreadableError, TaskError, UserError
 from nb_agents.runs import registry
+from nb_agents.runs.run import Run
 from nb_agents.session.layout import sessions_in
 from nb_agents.sweeps import mapping
 from nb_agents.sweeps.manifest import Result, has_died, read_results, sweeps_in
-from nb_agents.sweeps.sweep import Sweep, Totals, over_budget
+from nb_agents.sweeps.source import Row
+from nb_agents.sweeps.sweep import Sweep, SweepSpec, Totals, over_budget
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.model_server import ModelServer, Reply, Request, wait_until
 from tests.team_kit import ROOT, WAIT_S
@@ -321,6 +323,30 @@ def test_a_score_function_that_exits_ends_only_itself(options: RunOptions) -> No
     )
     assert sweep.wait(WAIT_S).completed == 2
     assert {"SystemExit" in record["error"] for record in sweep.table()} == {True}
+
+
+def test_a_stop_reaches_a_row_whose_thread_comes_to_wait_only_after_it(tmp_path: Path) -> None:
+    begins, asked, comes, withdrawn = Event(), Event(), Event(), Event()
+
+    def begin(row: Row) -> Run:
+        begins.set()
+        comes.wait(WAIT_S)
+        withdrawn.clear()  # what was withdrawn before did not reach this one
+        assert withdrawn.wait(WAIT_S)
+        raise UserError("It was withdrawn.")
+
+    def withdraw() -> None:
+        asked.set()
+        withdrawn.set()
+
+    row = Row("one", {})
+    sweep = Sweep(SweepSpec(tmp_path / "sweep", {}, (row,), begin, limit=1, withdraw=withdraw))
+    assert begins.wait(WAIT_S)
+    sweep.stop(True)
+    assert asked.wait(WAIT_S)
+    comes.set()
+    assert sweep.wait(WAIT_S).status == "cancelled"
+    assert statuses(sweep) == {"waiting": 1}
 
 
 def test_rows_that_were_to_be_tried_again_are_not_over_when_a_stop_comes_first(
