@@ -227,6 +227,22 @@ def test_a_stop_reaches_those_in_the_background_and_a_resume_pays_none_twice(
     assert [e.spawned for e in events(again, ev.AgentCalled)] == ["ada/songs#1"]
 
 
+def test_those_that_nobody_waited_for_end_with_the_run(tmp_path: Path) -> None:
+    own, held = Gate(), Gate()
+    play = Play(
+        [Turn(calls=(spawn(SONGS, background=True),)), Answer("done", gate=own)],
+        songs=[Turn(text="so far ", gate=held)],
+    )
+    run = start(tmp_path, play)
+    held.wait_reached()
+    own.open()
+    finish(run)
+    assert (run.status, run.result) == ("completed", "done")
+    left = run.view.agents["ada/songs#1"]
+    assert (left.outcome, left.partial) == ("killed", "so far ")
+    assert play.model.open_streams == 0
+
+
 def test_a_killed_call_goes_on_with_those_that_had_finished(
     tmp_path: Path, server: ModelServer
 ) -> None:
