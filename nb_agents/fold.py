@@ -60,6 +60,8 @@ def _joined(words: Iterable[Any]) -> Iterable[ev.TextStreamed]:
         yield replace(texts[-1], text="".join(part.text for part in texts), seq=seq, at=at)
 
 
+MAX_NOTICE_CHARS = 300
+
 _GROWS: dict[ev.Channel, str] = {
     "text": "partial",
     "answer": "partial",
@@ -135,6 +137,7 @@ def _go_on_from(past: RunView, fresh: RunView, again: Collection[str]) -> RunVie
         agents=MappingProxyType(agents),
         phase=past.phase,
         winner=past.winner,
+        attempt=past.attempt,
         said=past.said,
         steps=MappingProxyType({k: s for k, s in past.steps.items() if _stays(s)}),
         approvals=tuple(a for a in past.approvals if a.approved),
@@ -374,6 +377,34 @@ def _presentation_started(view: RunView, e: ev.PresentationStarted) -> RunView:
     return replace(view, phase="presenting", winner=e.agent)
 
 
+def _final_answer_given(view: RunView, e: ev.FinalAnswerGiven) -> RunView:
+    mine = view.agents[e.agent]
+    answers = mine.answers if e.answer in mine.answers else (*mine.answers, e.answer)
+    drafts = _drafts(mine, e.answer)
+    view = _with_agent(view, e.agent, answers=answers, phase="answered", **drafts)
+    return replace(view, phase="presenting", winner=e.agent)
+
+
+def _orchestration_restarted(view: RunView, e: ev.OrchestrationRestarted) -> RunView:
+    why = " ".join(e.reason.split())
+    told = f"Attempt {e.attempt}: {e.agent} found that the final answer will not do ({why})"
+    agents = {k: _back_at_work(a) for k, a in view.agents.items()}
+    return replace(
+        view,
+        agents=MappingProxyType(agents),
+        phase="coordinating",
+        winner="",
+        attempt=e.attempt,
+        notices=(*view.notices, told[:MAX_NOTICE_CHARS]),
+    )
+
+
+def _back_at_work(agent: AgentView) -> AgentView:
+    if agent.outcome or agent.error:
+        return agent
+    return replace(agent, vote=None, phase="waiting", **_drafts(agent))
+
+
 def _recipe_loaded(view: RunView, e: ev.RecipeLoaded) -> RunView:
     return _changed(view, outlines=grown(view.outlines, e.step, e.outline))
 
@@ -506,6 +537,8 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "agent_ended": _agent_ended,
     "agent_called": _agent_called,
     "presentation_started": _presentation_started,
+    "final_answer_given": _final_answer_given,
+    "orchestration_restarted": _orchestration_restarted,
     "recipe_loaded": _recipe_loaded,
     "step_started": _step_started,
     "output_streamed": _step_event,

@@ -16,7 +16,7 @@ __all__ = ["COLUMNS", "Entry", "EntryKind", "Stretch", "Timeline", "TimelineFold
 
 EntryKind = Literal[
     "model", "tool", "step", "answer", "vote", "restart", "rejected", "timeout", "failed",
-    "presents", "stop", "said", "resumed",
+    "presents", "again", "stop", "said", "resumed",
 ]  # fmt: skip
 """The first three are spans, the others marks."""
 
@@ -270,6 +270,14 @@ class TimelineFold:
         self._presenter = e.agent
         self._mark("presents", e.agent)
 
+    def _final_answer_given(self, e: ev.FinalAnswerGiven) -> None:
+        self._presenter = e.agent
+
+    def _orchestration_restarted(self, e: ev.OrchestrationRestarted) -> None:
+        self._presenter = ""
+        self._seen.clear()
+        self._mark("again", e.agent, str(e.attempt), text=e.reason)
+
     def _step_started(self, e: ev.StepStarted) -> None:
         if e.unit == "agent":
             # Its model and tool calls are told under its address.
@@ -314,6 +322,8 @@ _TAKE: dict[str, Callable[[TimelineFold, Any], None]] = {
     "agent_called": TimelineFold._agent_called,
     "agent_failed": TimelineFold._agent_failed,
     "presentation_started": TimelineFold._presentation_started,
+    "final_answer_given": TimelineFold._final_answer_given,
+    "orchestration_restarted": TimelineFold._orchestration_restarted,
     "step_started": TimelineFold._step_started,
     "step_failed": TimelineFold._step_failed,
     "step_finished": TimelineFold._step_finished,

@@ -203,6 +203,8 @@ class RunView:
         tools: All tool calls, in order.
         stop: The stop, or None.
         winner: The presenter, or "".
+        attempt: How often the team has begun, from 1: it begins again where it finds that its final
+            answer will not do.
         answer: The final answer of a completed turn.
         started_at, ended_at: Unix seconds; ended_at is None while it goes on.
         timeout_s: The orchestrator timeout, seconds.
@@ -235,6 +237,7 @@ class RunView:
     tools: tuple[ToolView, ...] = ()
     stop: StopView | None = None
     winner: str = ""
+    attempt: int = 1
     answer: str = ""
     started_at: float = 0.0
     ended_at: float | None = None

@@ -204,7 +204,7 @@ class AgentRound:
         add, wake = draft.add, current_policy().wake
         self._offer = offer = self._seat.offer()
         others = [] if offer.must_decide else self._toolbox.definitions
-        tools = [*others, *decision_tools(offer)]
+        tools = [*(t for t in others if t.name not in offer.decisions), *decision_tools(offer)]
         try:
             async with self._backend.stream(messages, tools) as stream:
                 async for event in stream:
@@ -270,7 +270,7 @@ class AgentRound:
         calls = [
             (number, call)
             for number, call in enumerate(exchange.response.tool_calls)
-            if call.tool_name not in ("new_answer", "vote") and number not in results
+            if call.tool_name not in self._offer.decisions and number not in results
         ]
         if cut is not None and cut.call >= 0 and cut.call not in results:
             number, call = calls.pop()

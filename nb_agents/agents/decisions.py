@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Abstained",
     "Answered",
+    "DECISIONS",
     "Decision",
     "Offer",
     "Reading",
+    "Refused",
     "RoundContext",
     "Stale",
+    "Submitted",
     "TeamContext",
     "Verdict",
     "Voted",
@@ -69,7 +72,25 @@ class Stale:
     target: str
 
 
-Decision = Answered | Voted | Stale | Abstained
+@dataclass(frozen=True)
+class Submitted:
+    """The final answer will do."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The final answer will not do, and the team is to begin again."""
+
+    reason: str
+    instructions: str
+
+
+Decision = Answered | Voted | Stale | Abstained | Submitted | Refused
+
+_OF_JUDGES = ("submit", "restart_orchestration")
+_OF_OTHERS = ("new_answer", "vote")
+DECISIONS = frozenset({*_OF_JUDGES, *_OF_OTHERS})
+"""All tools that may end a turn."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +103,7 @@ class Offer:
         text_counts: Whether plain text is an answer (presenting, or a team of one).
         text_stands_for: What plain text stands for once it was refused twice, as there are models
             that never call a tool: an answer, or, of an agent whose answer stands, no vote.
+        judges: Whether it judges the final answer, and can do nothing else.
         must_decide: Whether its time is over, so that no other tool is left.
     """
 
@@ -89,11 +111,19 @@ class Offer:
     voters: tuple[str, ...] = ()
     text_counts: bool = False
     text_stands_for: Literal["", "answer", "no vote"] = ""
+    judges: bool = False
     must_decide: bool = False
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """The names of tools that are no tools now, but end the turn."""
+        return _OF_JUDGES if self.judges else _OF_OTHERS
 
     @property
     def names(self) -> str:
         """The tools that end a turn, in words."""
+        if self.judges:
+            return " or ".join(_OF_JUDGES)
         return " or ".join(["new_answer"] * self.answers + ["vote"] * bool(self.voters))
 
 
@@ -160,6 +190,8 @@ def read_response(
     Returns:
         The decision, or why there is none.
     """
+    if offer.judges:
+        return _read_judgement(response, offer)
     answers = [c for c in response.tool_calls if c.tool_name == "new_answer"]
     votes = [c for c in response.tool_calls if c.tool_name == "vote"]
     if answers and votes:
@@ -174,6 +206,21 @@ def read_response(
     if offer.text_counts and text.strip():
         return _judged(join(kept, text).strip(), seat)
     return _read_plain(text, offer)
+
+
+def _read_judgement(response: ModelResponse, offer: Offer) -> Reading:
+    calls = [c for c in response.tool_calls if c.tool_name in _OF_JUDGES]
+    if not calls:
+        return Reading(None) if response.tool_calls else _read_plain(response.text or "", offer)
+    if calls[-1].tool_name == "submit":
+        return Reading(Submitted())
+    args = read_arguments(calls[-1].args)
+    if args is None:
+        return Reading(None, prompts.UNREADABLE, _UNREADABLE)
+    reason, instructions = (str(args.get(key) or "") for key in ("reason", "instructions"))
+    if not (reason.strip() and instructions.strip()):
+        return Reading(None, prompts.NO_REASON, "it gave no reason or no instructions")
+    return Reading(Refused(reason, instructions))
 
 
 def _read_plain(text: str, offer: Offer) -> Reading:
@@ -225,6 +272,18 @@ def decision_tools(offer: Offer) -> list[ToolDefinition]:
     from pydantic_ai.tools import ToolDefinition
 
     text = {"type": "string"}
+    if offer.judges:
+        submit = ToolDefinition(
+            name="submit",
+            description="Say that the final answer does all that the task asks.",
+            parameters_json_schema=_schema({"confirmed": {"type": "boolean", "enum": [True]}}),
+        )
+        restart = ToolDefinition(
+            name="restart_orchestration",
+            description="Let the team work again, because the final answer will not do.",
+            parameters_json_schema=_schema({"reason": text, "instructions": text}),
+        )
+        return [submit, restart]
     answer = ToolDefinition(
         name="new_answer",
         description="Submit your complete answer to the task.",
@@ -261,7 +320,8 @@ class TeamContext:
         emit: Takes what happens.
         known: For each agent with answers, how many of them this one has seen.
         news: How often it was shown new answers in this round.
-        is_presenting: Whether it presents.
+        is_presenting: Whether it presents, or judges what it presented.
+        is_judging: Whether it does the latter.
     """
 
     agent: str
@@ -272,12 +332,16 @@ class TeamContext:
     known: dict[str, int]
     news: int = 0
     is_presenting: bool = False
+    is_judging: bool = False
     _wraps_up: bool = False
 
     def offer(self) -> Offer:
         """Say what it may do with its next request."""
         late = prompts.round_is_over(self.elapsed())
         state = self.state()
+        if self.is_judging:
+            # The text of a model that calls no tool lets the answer stand.
+            return Offer(answers=False, text_stands_for="no vote", judges=True, must_decide=late)
         if not self._can_vote():
             counts = self.is_presenting or self._is_alone()
             return Offer(

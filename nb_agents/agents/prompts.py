@@ -6,19 +6,23 @@ Text and pure functions of seconds only; who is told which is decided in
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nb_agents.agents import voting
-from nb_agents.agents.voting import Rules
+from nb_agents.agents.framing import fenced
+from nb_agents.agents.guides import guides
+from nb_agents.agents.memory_note import memory_note
+from nb_agents.agents.skills import Skill, skills_guide
+from nb_agents.agents.voting import Restart, Rules
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.memories import read_memories
 from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.shell import kept_folder
@@ -36,6 +40,7 @@ __all__ = [
     "duration",
     "follow_up",
     "is_late",
+    "judging_prompt",
     "news",
     "presentation_prompt",
     "round_is_over",
@@ -43,13 +48,9 @@ __all__ = [
     "time_note",
 ]
 
-Role = Literal["alone", "member", "voter", "presenter"]
-"""Who an agent is: a team of one, one of a team, one that can only vote, the one that presents."""
-
-_FRAMES = re.compile(
-    r"<(/?(?:TASK|FOLLOW_UP|ANSWER|CURRENT_ANSWERS|CONVERSATION_HISTORY|FINAL PRESENTATION))",
-    re.IGNORECASE,
-)
+Role = Literal["alone", "member", "voter", "presenter", "judge"]
+"""Who an agent is: a team of one, one of a team, one that can only vote, the one that presents, the
+one that judges what it presented."""
 
 REMINDER = (
     "Finish your turn by calling exactly one of the tools {tools}. Plain text alone does not count."
@@ -78,6 +79,7 @@ CUT_CALL = (
     "This call was cut off {by}; nothing of it was done. Make it smaller: write a large file in "
     "several calls."
 )
+NO_REASON = "Call it again, with a reason and with instructions for the next attempt."
 EMPTY = "The answer was empty. Call new_answer with the full text of your answer."
 
 NO_TOOLS = "Error: the time of this round is over. Finish with {tools}."
@@ -133,6 +135,22 @@ _SYNTHESIZE = """All agents of the team have answered. Put their answers togethe
 answer for the person who asked: keep what is best in each, settle where they differ, and say
 everything once. Write it as plain text, or call `new_answer` once with it."""
 
+_JUDGE = """You have given the final answer. Before the person gets it, look at it as a stranger
+would: does it do all that the task asks, and is what it says so? Check files and claims with the
+tools that you have; nothing is changed now. Then end your turn in exactly one of two tool calls:
+- `submit(confirmed)`: it will do.
+- `restart_orchestration(reason, instructions)`: it will not, and the team works again from the
+beginning: what is missing or wrong, and what the next attempt is to do, in detail. That costs as
+much again; a gain in style is not worth it."""
+
+_AGAIN = """The team has worked on this task before, and found that its final answer will not do:
+{reason}
+This time:
+{instructions}
+<FINAL_ANSWER>
+{answer}
+</FINAL_ANSWER>"""
+
 _PLAN = """This is the planning phase: nothing is to be changed yet, and no tool changes anything.
 Your answer is a plan of what is to be done, step by step. The agent whose plan wins carries it out
 afterwards."""
@@ -172,7 +190,12 @@ HARMLESS = frozenset({"list_files", "read_file"})
 
 
 def system_prompt(
-    own: str, role: Role, rules: Rules, context: Sequence[Path], writable: Sequence[Path] = ()
+    own: str,
+    role: Role,
+    rules: Rules,
+    context: Sequence[Path],
+    writable: Sequence[Path] = (),
+    guides: Sequence[str] = (),
 ) -> str:
     """Make an agent's system prompt.
 
@@ -182,12 +205,13 @@ def system_prompt(
         rules: How the team works.
         context: Files and directories that may be read.
         writable: Those of them that may be written now.
+        guides: How to use its other tools.
 
     Returns:
         The prompt.
     """
-    is_planning = rules.plans_first and role in ("member", "voter")
-    parts = [own, *_role(role, rules), _READING if is_planning else _FILES]
+    is_planning = rules.plans_first and role != "presenter" and role != "alone"
+    parts = [own, *_role(role, rules), _READING if is_planning else _FILES, *guides]
     if read_only := [path for path in context if path not in writable]:
         parts.append(f"{_READ_ONLY}\n{_listed(read_only)}")
     if writable:
@@ -205,6 +229,8 @@ def _role(role: Role, rules: Rules) -> list[str]:
             return [_SOLO]
         case "voter":
             return [_VOTER]
+        case "judge":
+            return [_JUDGE]
         case "presenter":
             return [_presenting(rules), _ACT if rules.plans_first else ""]
     team = [_TEAM_WITHOUT_VOTES] if rules.skips_voting else [_TEAM, _CRITERIA[rules.sensitivity]]
@@ -223,6 +249,7 @@ def coordination_prompt(
     answers: Mapping[str, str],
     own_label: str,
     said: Sequence[str] = (),
+    restarts: Sequence[Restart] = (),
 ) -> str:
     """Make the message that opens a round.
 
@@ -232,14 +259,44 @@ def coordination_prompt(
         answers: Latest answers by anonymous name.
         own_label: Which of those names is the reader's own.
         said: Texts that the person has added to the task, oldest first.
+        restarts: Why the team works again; the last is told.
 
     Returns:
         The message.
     """
-    asked = f"<TASK>\n{_fenced(task)}\n</TASK>\n\n"
+    return f"{_asked(task, history, said, restarts)}{_answers(answers, own_label)}"
+
+
+def judging_prompt(
+    task: str,
+    history: Sequence[Message],
+    answer: str,
+    said: Sequence[str] = (),
+    restarts: Sequence[Restart] = (),
+) -> str:
+    """Make the message that asks for a judgement of the final answer.
+
+    Args:
+        task: What was asked.
+        history: The conversation before this turn.
+        answer: The final answer.
+        said: Texts that the person has added to the task, oldest first.
+        restarts: Why the team works again; the last is told.
+    """
+    asked = _asked(task, history, said, restarts)
+    return f"{asked}<FINAL_ANSWER>\n{fenced(answer)}\n</FINAL_ANSWER>"
+
+
+def _asked(
+    task: str, history: Sequence[Message], said: Sequence[str], restarts: Sequence[Restart]
+) -> str:
+    asked = f"<TASK>\n{fenced(task)}\n</TASK>\n\n"
     if said:
         asked += f"{_added(said)}\n\n"
-    return f"{_history(history)}{asked}{_answers(answers, own_label)}"
+    for why in restarts[-1:]:
+        texts = {key: fenced(text) for key, text in vars(why).items()}
+        asked += f"<PREVIOUS_ATTEMPT>\n{_AGAIN.format(**texts)}\n</PREVIOUS_ATTEMPT>\n\n"
+    return f"{_history(history)}{asked}"
 
 
 def presentation_prompt(
@@ -249,6 +306,7 @@ def presentation_prompt(
     own_label: str,
     votes: Mapping[str, int],
     said: Sequence[str] = (),
+    restarts: Sequence[Restart] = (),
 ) -> str:
     """Make the message that asks the winner to present.
 
@@ -259,13 +317,14 @@ def presentation_prompt(
         own_label: Which of those names is the reader's own.
         votes: By anonymous name; empty when there was no vote.
         said: Texts that the person has added to the task, oldest first.
+        restarts: Why the team works again; the last is told.
 
     Returns:
         The message.
     """
     tally = ", ".join(f"{name}: {count}" for name, count in votes.items())
     counted = f"Votes: {tally}. " if tally else ""
-    opening = coordination_prompt(task, history, answers, own_label, said)
+    opening = coordination_prompt(task, history, answers, own_label, said, restarts)
     return f"{opening}\n\n<FINAL PRESENTATION>\n{counted}You are {own_label}.\n"
 
 
@@ -280,13 +339,13 @@ def follow_up(texts: Sequence[str]) -> str:
 
 
 def _added(texts: Sequence[str]) -> str:
-    return "\n".join(f"<FOLLOW_UP>\n{_fenced(text)}\n</FOLLOW_UP>" for text in texts)
+    return "\n".join(f"<FOLLOW_UP>\n{fenced(text)}\n</FOLLOW_UP>" for text in texts)
 
 
 def _history(history: Sequence[Message]) -> str:
     if not history:
         return ""
-    lines = "\n".join(f"{m.role.capitalize()}: {_fenced(m.content)}" for m in history)
+    lines = "\n".join(f"{m.role.capitalize()}: {fenced(m.content)}" for m in history)
     return f"<CONVERSATION_HISTORY>\n{lines}\n</CONVERSATION_HISTORY>\n\n"
 
 
@@ -298,18 +357,13 @@ def _answers(answers: Mapping[str, str], own_label: str) -> str:
 
 def _blocks(answers: Mapping[str, str], own_label: str) -> str:
     return "\n".join(
-        f'<ANSWER from="{name}">{_own(name, own_label)}\n{_fenced(text)}\n</ANSWER>'
+        f'<ANSWER from="{name}">{_own(name, own_label)}\n{fenced(text)}\n</ANSWER>'
         for name, text in answers.items()
     )
 
 
 def _own(name: str, own_label: str) -> str:
     return "\n(this one is yours)" if name == own_label else ""
-
-
-def _fenced(text: str) -> str:
-    """Keep a text from closing its own frame and speaking for the team or another agent."""
-    return _FRAMES.sub(r"<\\\1", text)
 
 
 @dataclass(frozen=True)
@@ -387,6 +441,7 @@ class Briefing:
         history: The conversation before.
         context: Files and directories that may be read.
         tools: For each agent id, what it has besides the tools of its workspace.
+        skills: Those that agents are told of.
     """
 
     spec: TeamSpec
@@ -396,31 +451,64 @@ class Briefing:
     history: Sequence[Message]
     context: Sequence[Path]
     tools: Mapping[str, AgentTools] = field(default_factory=dict)
+    skills: Sequence[Skill] = ()
 
-    def opening(self, state: voting.Coordination, agent: str, note: str) -> list[ModelMessage]:
+    @property
+    def has_memories(self) -> bool:
+        """Whether agents keep memories, which `memories` reads."""
+        return self.spec.orchestrator.coordination.enable_memory_filesystem_mode
+
+    def memories(self, state: voting.Coordination, agent: str) -> str:
+        """Read what an agent is shown of the team's memories; not on the event loop.
+
+        Args:
+            state: Where the team stands.
+            agent: Whose round.
+        """
+        labels, spaces = voting.labels(state), self.paths.live_workspaces
+        kept = {label: read_memories(spaces / each) for label, each in labels.items()}
+        return memory_note(kept, next(label for label, each in labels.items() if each == agent))
+
+    def opening(
+        self, state: voting.Coordination, agent: str, note: str, memories: str = ""
+    ) -> list[ModelMessage]:
         """Make the messages that open a round.
 
         Args:
             state: Where the team stands.
             agent: Whose round.
             note: What it is told besides, or "".
+            memories: What it is shown of the team's memories, or "".
         """
         answers, own = _answers_for(state, agent)
-        prompt = coordination_prompt(self.task, self.history, answers, own, state.said)
+        prompt = coordination_prompt(
+            self.task, self.history, answers, own, state.said, state.restarts
+        )
         role: Role = "member" if voting.may_answer(state, self.rules, agent) else "voter"
         if voting.is_alone(state):
             role = "alone"
-        return self._messages(agent, role, f"{prompt}\n\n{note}" if note else prompt)
+        return self._messages(agent, role, f"{prompt}\n\n{note}" if note else prompt, memories)
 
     def presentation(
-        self, state: voting.Coordination, agent: str, votes: Mapping[str, int]
+        self,
+        state: voting.Coordination,
+        agent: str,
+        votes: Mapping[str, int],
+        memories: str = "",
     ) -> list[ModelMessage]:
         """Make the messages that ask an agent to present; ``votes`` is by agent id."""
         answers, own = _answers_for(state, agent)
         labels = {a: label for label, a in voting.labels(state).items()}
         tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
-        prompt = presentation_prompt(self.task, self.history, answers, own, tally, state.said)
-        return self._messages(agent, "presenter", prompt)
+        prompt = presentation_prompt(
+            self.task, self.history, answers, own, tally, state.said, state.restarts
+        )
+        return self._messages(agent, "presenter", prompt, memories)
+
+    def judging(self, state: voting.Coordination, agent: str) -> list[ModelMessage]:
+        """Make the messages that ask an agent to judge the final answer."""
+        prompt = judging_prompt(self.task, self.history, state.final, state.said, state.restarts)
+        return self._messages(agent, "judge", prompt, "")
 
     def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
         """Give an agent its tools; while the team plans, only those that change nothing."""
@@ -441,14 +529,23 @@ class Briefing:
     def _may_write(self, is_presenting: bool) -> bool:
         return is_presenting or len(self.spec.agents) == 1
 
-    def _messages(self, agent: str, role: Role, prompt: str) -> list[ModelMessage]:
+    def _guides(self, agent: str, role: Role) -> list[str]:
+        skills = [skills_guide(self.skills)]
+        if self.rules.plans_first and role != "presenter":
+            return skills
+        names = {tool.name for tool in self.tools.get(agent, AgentTools()).others}
+        return [*guides(names, self.spec.orchestrator.coordination), *skills]
+
+    def _messages(self, agent: str, role: Role, prompt: str, memories: str) -> list[ModelMessage]:
         from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 
         own = next(a.system_message for a in self.spec.agents if a.id == agent)
         places = self.writable(agent) if self._may_write(role == "presenter") else ()
         writable = [place.path for place in places]
-        system = system_prompt(own, role, self.rules, self.context, writable)
-        return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(prompt)])]
+        told = self._guides(agent, role)
+        system = system_prompt(own, role, self.rules, self.context, writable, told)
+        user = [UserPromptPart(text) for text in (prompt, memories) if text]
+        return [ModelRequest(parts=[SystemPromptPart(system), *user])]
 
 
 def _answers_for(state: voting.Coordination, agent: str) -> tuple[dict[str, str], str]:

@@ -40,6 +40,7 @@ __all__ = [
     "Exchange",
     "OpenRound",
     "Past",
+    "PastChild",
     "dump_messages",
     "load_messages",
     "load_round",
@@ -140,6 +141,25 @@ class OpenRound:
 
 
 @dataclass(frozen=True)
+class PastChild:
+    """An agent that another one had spawned.
+
+    Attributes:
+        caller: Who did.
+        name: The name that it was called by.
+        input: What it was asked.
+        text: What it wrote last; None as long as it has not finished.
+        error: Why it failed, or "".
+    """
+
+    caller: str
+    name: str
+    input: str
+    text: str | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class Past:
     """Where a turn was when it ended.
 
@@ -150,6 +170,7 @@ class Past:
         round_numbers, calls: For each agent, how many rounds and requests it had begun.
         unread: Agents whose open round holds what is no message, in a damaged journal: they begin
             a new one.
+        spawned: By the ids that their callers know, the agents that were spawned.
     """
 
     state: voting.Coordination
@@ -158,6 +179,7 @@ class Past:
     round_numbers: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    spawned: Mapping[str, PastChild] = field(default_factory=dict)
 
 
 def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[str] = ()) -> Past:
@@ -178,8 +200,10 @@ def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[s
     called: set[str] = set()
     told: list[ev.Event] = []
     failed: dict[str, ev.Event] = {}
+    spawned = _Spawned()
     for event in events:
         agent = getattr(event, "agent", "")
+        spawned.take(event)
         if isinstance(event, ev.AgentCalled):
             called.add(agent)
         if isinstance(event, ev.TurnStarted):
@@ -193,7 +217,47 @@ def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[s
     past = _fold(order, _reopened(order, told, again))
     # Rounds and requests are counted on, also where what they came to is dropped.
     numbers, calls = whole.round_numbers, whole.calls
-    return replace(past, failed=failed | whole.failed, round_numbers=numbers, calls=calls)
+    return replace(
+        past,
+        failed=failed | whole.failed,
+        round_numbers=numbers,
+        calls=calls,
+        spawned=spawned.known,
+    )
+
+
+class _Spawned:
+    """Collects the agents that others had spawned."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, PastChild] = {}
+        self._ids: dict[str, str] = {}
+        self._said: dict[str, Any] = {}
+
+    def take(self, event: ev.Event) -> None:
+        if isinstance(event, ev.AgentCalled) and event.spawned:
+            self._ids[event.agent] = event.spawned
+            self.known[event.spawned] = PastChild(event.caller, event.name, event.input)
+        spawned = self._ids.get(getattr(event, "agent", ""), "")
+        if not spawned:
+            return
+        child = self.known[spawned]
+        match event:
+            case ev.ModelFinished(response=response):
+                self._said[spawned] = response
+            case ev.AgentEnded(outcome="finished"):
+                self.known[spawned] = replace(child, text=_text_of(self._said.get(spawned)))
+            case ev.AgentFailed(error=error):
+                self.known[spawned] = replace(child, error=error)
+
+
+def _text_of(response: Any) -> str | None:
+    """Return what a stored response says; None for one that is no message."""
+    try:
+        (message,) = load_messages([response])
+    except ValueError:
+        return None
+    return getattr(message, "text", None)
 
 
 def readable(past: Past) -> Past:
@@ -222,15 +286,22 @@ def _reopened(
     is_nobody_left = not (past.state.live or past.state.answers or again)
     stopped = set(order) if is_nobody_left else set(again)
     kept: list[ev.Event] = []
-    presenter = ""
-    for event in events:
+    presenter, begun = "", _last_attempt(events)
+    for number, event in enumerate(events):
         agent = getattr(event, "agent", "")
-        if again and isinstance(event, ev.PresentationStarted):
+        is_end = isinstance(event, ev.PresentationStarted | ev.FinalAnswerGiven)
+        if again and is_end and number >= begun:
             presenter = agent
         is_ending = event is past.failed.get(agent) or (agent in stopped and _puts_out(event))
         if not is_ending and not (presenter and agent == presenter):
             kept.append(event)
     return [*kept, *_closings(past.failed, _fold(order, kept).rounds)]
+
+
+def _last_attempt(events: Sequence[ev.Event]) -> int:
+    """Find where the last attempt of the team begins: what was judged before stays judged."""
+    restarts = (n for n, e in enumerate(events) if isinstance(e, ev.OrchestrationRestarted))
+    return max(restarts, default=0)
 
 
 def _puts_out(event: ev.Event) -> bool:
@@ -312,6 +383,8 @@ def _apply(past: Past, event: ev.Event) -> Past:
         ):
             rounds = {a: r for a, r in past.rounds.items() if a != agent}
             return replace(past, rounds=rounds)
+        case ev.FinalAnswerGiven() | ev.OrchestrationRestarted():
+            return replace(past, rounds={})
         case _:
             return past
 

@@ -13,11 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
 from nb_agents.agents.agent_round import AgentRound
-from nb_agents.agents.decisions import Abstained, Answered, Decision, Stale, TeamContext, Voted
+from nb_agents.agents.decisions import (
+    Abstained,
+    Answered,
+    Decision,
+    Refused,
+    Stale,
+    TeamContext,
+    Voted,
+)
 from nb_agents.agents.prompts import Briefing, Elapsed
 from nb_agents.agents.replay import (
     OpenRound,
@@ -27,6 +36,7 @@ from nb_agents.agents.replay import (
     load_round,
     telling_changes,
 )
+from nb_agents.agents.skills import Skill
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.voting import rules_of
 from nb_agents.cancel import AgentStopped, CancelToken
@@ -81,6 +91,7 @@ class Team:
         past: Where an earlier turn had come to, when this one resumes it.
         timeout_s: The orchestrator timeout, seconds: agents are told what is left of it.
         tools: For each agent id, what it has besides the tools of its workspace.
+        skills: Those that agents are told of.
     """
 
     def __init__(
@@ -97,12 +108,13 @@ class Team:
         past: Past | None = None,
         timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
         tools: Mapping[str, AgentTools] | None = None,
+        skills: Sequence[Skill] = (),
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._backends = backends
         self._rules = rules_of(spec, timeout_s)
         self._briefing = Briefing(
-            spec, self._rules, paths, task, history, list(context), tools or {}
+            spec, self._rules, paths, task, history, list(context), tools or {}, skills
         )
         self._began = current_policy().hold.clock()
         self._token = token
@@ -148,7 +160,30 @@ class Team:
         alone = self._agents[0] if len(self._agents) == 1 else ""
         places = self._briefing.writable(alone) if alone else ()
         async with telling_changes(alone, places, self._emit):
-            return await self._work_through()
+            while True:
+                result = await self._work_through()
+                if not await self._begins_again(result):
+                    return result
+
+    async def _begins_again(self, result: Result) -> bool:
+        """Let the final answer be judged, where that may have a consequence."""
+        state, winner = self._state, result.winner
+        if len(state.restarts) >= self._rules.max_restarts or winner not in state.live:
+            return False
+        if not state.final:
+            self._emit(ev.FinalAnswerGiven(agent=winner, answer=result.answer))
+        decision = await self._judge(winner)
+        if not isinstance(decision, Refused):
+            return False
+        self._emit(
+            ev.OrchestrationRestarted(
+                agent=winner,
+                reason=decision.reason,
+                instructions=decision.instructions,
+                attempt=len(state.restarts) + 2,
+            )
+        )
+        return True
 
     async def _work_through(self) -> Result:
         step = await self._coordinate()
@@ -160,6 +195,8 @@ class Team:
                 places = self._briefing.writable(winner) if len(self._agents) > 1 else ()
                 async with telling_changes(winner, places, self._emit):
                     return await self._present(winner)
+            case voting.Judge(winner=winner):
+                return Result(winner, self._state.final)
             case voting.Finish(winner=winner) if not self._was_cut_short:
                 return Result(winner, self._state.answers[winner][-1])
             case voting.NoAnswer() if not self._token.is_stopping:
@@ -214,7 +251,7 @@ class Team:
             try:
                 boundary.checkpoint()
                 turn = self._make_turn(seat, boundary)
-                opening = self._briefing.opening(self._state, agent, seat.opening_note())
+                opening = await self._opening(seat, past)
                 self._record(await self._run_turn(turn, opening, seat, past), seat)
             except AgentStopped:
                 self._end(agent, "stopped")
@@ -271,6 +308,7 @@ class Team:
         boundary: StopScope,
         *,
         is_presenting: bool = False,
+        is_judging: bool = False,
     ) -> TeamContext:
         number = past.number if past else self._rounds[agent] + 1
         limit_s = None if is_presenting else self._rules.round_limit_s(number)
@@ -293,11 +331,29 @@ class Team:
             dict(past.seen) if past else voting.seen(self._state),
             past.news if past else 0,
             is_presenting,
+            is_judging,
+        )
+
+    async def _opening(self, seat: TeamContext, past: OpenRound | None) -> list[ModelMessage]:
+        if past is not None:
+            return []
+        memories = await self._memories(seat.agent)
+        # Others may have answered meanwhile.
+        seat.known = voting.seen(self._state)
+        return self._briefing.opening(self._state, seat.agent, seat.opening_note(), memories)
+
+    async def _memories(self, agent: str) -> str:
+        briefing = self._briefing
+        if not briefing.has_memories:
+            return ""
+        return await to_thread.run_sync(
+            briefing.memories, self._state, agent, abandon_on_cancel=True
         )
 
     def _make_turn(self, seat: TeamContext, boundary: StopScope) -> AgentRound:
         agent = seat.agent
-        toolbox = self._briefing.toolbox(self._state, agent, is_presenting=seat.is_presenting)
+        acts = seat.is_presenting and not seat.is_judging
+        toolbox = self._briefing.toolbox(self._state, agent, is_presenting=acts)
         return AgentRound(
             agent,
             self._backends[agent],
@@ -349,7 +405,8 @@ class Team:
         with boundary:
             try:
                 turn = self._make_turn(seat, boundary)
-                opening = self._briefing.presentation(self._state, winner, votes)
+                memories = await self._memories(winner)
+                opening = self._briefing.presentation(self._state, winner, votes, memories)
                 decision = await self._run_turn(turn, opening, seat, past)
             except AgentStopped:
                 self._end(winner, "stopped")
@@ -363,6 +420,30 @@ class Team:
             return Result(winner, decision.answer if isinstance(decision, Answered) else stored)
         self._end(winner, "killed")
         return self._after_cut(winner, stored)
+
+    async def _judge(self, winner: str) -> Decision | None:
+        """Let the presenter judge its answer: what it decides; None lets the answer stand."""
+        self._token.checkpoint()
+        past = self._open_rounds.pop(winner, None)
+        boundary = StopScope(self._tokens[winner])
+        seat = self._take_seat(winner, past, boundary, is_presenting=True, is_judging=True)
+        with boundary:
+            try:
+                opening = self._briefing.judging(self._state, winner)
+                return await self._run_turn(self._make_turn(seat, boundary), opening, seat, past)
+            except AgentStopped:
+                self._end(winner, "stopped")
+                self._token.checkpoint()
+                return None
+            except Exception as exc:
+                why = self._why(winner, exc)
+                self._emit(
+                    ev.Noticed(text=f"{winner} could not judge its answer ({why}); it stands.")
+                )
+                return None
+        self._end(winner, "killed")
+        self._token.checkpoint()
+        return None
 
     def _after_cut(self, winner: str, stored: str) -> Result:
         """The presenter was stopped: with the run, or alone, and then its answer stands."""

@@ -8,6 +8,9 @@ say what is allowed; events alone make the state, so that it folds without them.
 Every model turn ends in an answer or a vote. An answer clears all votes and sends the others to
 look again; the run ends when all live agents have voted or rest; ties go to registration order.
 
+Where restarts are allowed, whoever gave the final answer judges it; a restart begins with no
+answers and no votes, and what limits answers counts anew. Who is out stays out.
+
 A follow-up text of the person clears the votes too, and more: whoever has not heard it works
 again, and what limits answers counts anew, because they were limits for what was asked before.
 
@@ -28,8 +31,10 @@ __all__ = [
     "Coordinate",
     "Coordination",
     "Finish",
+    "Judge",
     "NoAnswer",
     "Present",
+    "Restart",
     "Rules",
     "Step",
     "apply",
@@ -86,6 +91,7 @@ class Rules:
         skips_voting: Whether the team is done when all have answered.
         final: Where the final answer comes from.
         plans_first: Whether only the presenter may change anything.
+        max_restarts: How often the team may begin again when its final answer will not do.
         turn_limit_s: Seconds for the whole turn.
         first_round_s, later_round_s: Seconds for an agent's first and each later round, or None.
         round_grace_s: Seconds from a round's limit to its end.
@@ -100,6 +106,7 @@ class Rules:
     skips_voting: bool = False
     final: FinalAnswerStrategy = "winner_present"
     plans_first: bool = False
+    max_restarts: int = 0
     turn_limit_s: float = 1800.0
     first_round_s: float | None = None
     later_round_s: float | None = None
@@ -141,6 +148,7 @@ def rules_of(spec: TeamSpec, turn_limit_s: float) -> Rules:
         skips_voting=team.skip_voting or final == "synthesize",
         final=final,
         plans_first=team.coordination.enable_planning_mode and len(spec.agents) > 1,
+        max_restarts=team.max_restarts,
         turn_limit_s=turn_limit_s,
         first_round_s=times.initial_round_timeout_seconds,
         later_round_s=times.subsequent_round_timeout_seconds,
@@ -160,6 +168,21 @@ def similarity(one: str, other: str) -> float:
 
 
 @dataclass(frozen=True)
+class Restart:
+    """Why the team works again.
+
+    Attributes:
+        reason: What is wrong with the answer that it gave.
+        instructions: What it is to do now.
+        answer: That answer.
+    """
+
+    reason: str
+    instructions: str
+    answer: str
+
+
+@dataclass(frozen=True)
 class Coordination:
     """Where the team stands.
 
@@ -174,6 +197,8 @@ class Coordination:
         heard: For each agent, how many of them it has been told.
         replies: For each agent, how many answers it gave after it had heard all that is said.
         presenter: The agent that presents, or "".
+        final: The final answer while its presenter judges it, or "".
+        restarts: Why the team has begun again, each time; the last counts.
     """
 
     order: tuple[str, ...]
@@ -185,6 +210,8 @@ class Coordination:
     heard: Mapping[str, int] = field(default_factory=dict)
     replies: Mapping[str, int] = field(default_factory=dict)
     presenter: str = ""
+    final: str = ""
+    restarts: tuple[Restart, ...] = ()
 
     @property
     def live(self) -> tuple[str, ...]:
@@ -218,11 +245,18 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class Judge:
+    """The final answer is there: this agent is to judge it."""
+
+    winner: str
+
+
+@dataclass(frozen=True)
 class NoAnswer:
     """No agent is left and none has answered."""
 
 
-Step = Coordinate | Present | Finish | NoAnswer
+Step = Coordinate | Present | Finish | Judge | NoAnswer
 
 
 def begin(order: Sequence[str]) -> Coordination:
@@ -255,6 +289,10 @@ def apply(state: Coordination, event: ev.Event) -> Coordination:
             return replace(state, heard={**state.heard, agent: heard})
         case ev.PresentationStarted(agent=agent) if agent in state.answers:
             return replace(state, presenter=agent)
+        case ev.FinalAnswerGiven(agent=agent, answer=answer) if agent in state.answers:
+            return replace(state, presenter=agent, final=answer)
+        case ev.OrchestrationRestarted(reason=reason, instructions=instructions):
+            return _restarted(state, Restart(reason, instructions, state.final))
         case ev.RoundTimedOut(agent=agent) | ev.Abstained(agent=agent) if agent in state.answers:
             if state.unheard(agent):
                 return state
@@ -275,6 +313,16 @@ def _with_answer(state: Coordination, agent: str, answer: str) -> Coordination:
     return replace(state, answers=answers, replies=replies, votes={})
 
 
+def _restarted(state: Coordination, why: Restart) -> Coordination:
+    return replace(
+        begin(state.order),
+        out=state.out,
+        said=state.said,
+        heard=state.heard,
+        restarts=(*state.restarts, why),
+    )
+
+
 def _with_text(state: Coordination, text: str) -> Coordination:
     state = replace(state, said=(*state.said, text))
     if state.presenter:
@@ -285,6 +333,8 @@ def _with_text(state: Coordination, text: str) -> Coordination:
 
 def next_step(state: Coordination, rules: Rules) -> Step:
     """Say what is to be done now."""
+    if state.final:
+        return Judge(state.presenter)
     if not state.live:
         return Finish(_winner(state)) if state.answers else NoAnswer()
     agents = _at_work(state, rules)

@@ -164,36 +164,31 @@ _FEATURES_OF_ORCHESTRATORS = """
     checklist_require_gap_report coordination_mode debug_final_answer
     defer_peer_updates_until_restart disable_injection docker dspy enable_multimodal_tools
     enable_nlip gap_report_mode image_generation_backend image_generation_model interactive_mode
-    max_checklist_calls_per_round max_midstream_injections_per_round max_orchestration_restarts
-    multimodal_config nlip nlip_config presenter_agent session_storage skills_directory
-    skip_coordination_rounds snapshot_storage type video_generation_backend
-    video_generation_model voting_threshold
+    max_checklist_calls_per_round max_midstream_injections_per_round multimodal_config nlip
+    nlip_config presenter_agent session_storage skills_directory skip_coordination_rounds
+    snapshot_storage type video_generation_backend video_generation_model voting_threshold
 """
 _FEATURES_OF_COORDINATION = """
-    auto_trace_analysis background_subagents bootstrap_max_per_agent_per_round bootstrap_max_total
-    broadcast broadcast_sensitivity broadcast_timeout broadcast_wait_by_default
-    checklist_criteria_inline checklist_criteria_preset checkpoint_enabled checkpoint_guidance
-    checkpoint_mode compression_target_ratio criteria_mode
-    disable_final_only_round_capture_fallback drift_conflict_policy enable_agent_task_planning
-    enable_changedoc enable_evaluator_personas enable_execution_trace_analyzer
-    enable_memory_filesystem_mode enable_novelty_on_iteration enable_quality_rethink_on_iteration
-    enable_subagents evaluation_criteria_generator evolving_criteria
-    evolving_criteria_max_evolutions evolving_criteria_min_high_score_count
-    evolving_criteria_score_threshold evolving_criteria_timeout fast_iteration_mode improvements
-    learning_capture_mode load_previous_session_skills massgen_skills max_broadcasts_per_agent
-    max_internal_fix_loops max_orchestration_restarts max_tasks_per_plan
+    auto_trace_analysis bootstrap_max_per_agent_per_round bootstrap_max_total broadcast
+    broadcast_sensitivity broadcast_timeout broadcast_wait_by_default checklist_criteria_inline
+    checklist_criteria_preset checkpoint_enabled checkpoint_guidance checkpoint_mode
+    compression_target_ratio criteria_mode disable_final_only_round_capture_fallback
+    drift_conflict_policy enable_changedoc enable_evaluator_personas
+    enable_execution_trace_analyzer enable_novelty_on_iteration enable_quality_rethink_on_iteration
+    evaluation_criteria_generator evolving_criteria evolving_criteria_max_evolutions
+    evolving_criteria_min_high_score_count evolving_criteria_score_threshold
+    evolving_criteria_timeout fast_iteration_mode improvements learning_capture_mode
+    load_previous_session_skills max_broadcasts_per_agent max_internal_fix_loops
     max_verifications_per_round novelty_injection orchestrator_managed_round_evaluator
     persona_generator plan_depth plan_target_chunks plan_target_steps plan_thoroughness
     planning_mode_instruction pre_collab_voting_threshold prompt_improver response_depth
     resume_from_log round_evaluator_before_checklist round_evaluator_refine
-    round_evaluator_skip_synthesis round_evaluator_transformation_pressure skills_directory
+    round_evaluator_skip_synthesis round_evaluator_transformation_pressure
     skip_redundant_scaffolding standalone_checkpoint standalone_checkpoint_enabled
     standalone_checkpoint_include_workspace_context standalone_checkpoint_mode
-    standalone_checkpoint_single standalone_checkpoint_team_config subagent_default_timeout
-    subagent_host_launch_prefix subagent_max_concurrent subagent_max_timeout subagent_min_timeout
-    subagent_orchestrator subagent_round_timeouts subagent_runtime_fallback_mode
-    subagent_runtime_mode subagent_types task_decomposer task_planning_filesystem_mode use_skills
-    use_two_tier_workspace web_review
+    standalone_checkpoint_single standalone_checkpoint_team_config subagent_host_launch_prefix
+    subagent_orchestrator subagent_runtime_fallback_mode subagent_runtime_mode subagent_types
+    task_decomposer use_two_tier_workspace web_review
 """
 
 
@@ -289,7 +284,15 @@ SECTIONS: Mapping[Path, Section] = {
         withheld={
             "write_mode": Restriction("writing below context paths", _other_than("auto", "legacy")),
         },
-        refused={"checkpoint_gated_patterns": Restriction(_TOOLS, remedy="Write `tool_policy`.")},
+        refused={
+            "checkpoint_gated_patterns": Restriction(_TOOLS, remedy="Write `tool_policy`."),
+            "subagent_round_timeouts": Restriction(
+                "how long sub-agents work", remedy="Write `subagent_default_timeout`."
+            ),
+        },
+    ),
+    ("orchestrator", "coordination", "background_subagents"): Section(
+        harmless=_words("injection_strategy")
     ),
     ("timeout_settings",): Section(is_strict=True),
     ("retry",): Section(),
@@ -321,10 +324,14 @@ ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
     ("orchestrator",): _words(
         "answer_novelty_requirement defer_voting_until_all_answered fairness_enabled",
         "fairness_lead_cap_answers max_cost max_new_answers_global max_new_answers_per_agent",
-        "max_tokens",
+        "max_orchestration_restarts max_tokens",
     ),
     ("orchestrator", "context_paths", "*"): _words("permission protected_paths"),
-    ("orchestrator", "coordination"): _words("enable_planning_mode"),
+    ("orchestrator", "coordination"): _words(
+        "enable_planning_mode max_orchestration_restarts max_tasks_per_plan",
+        "subagent_default_timeout subagent_max_concurrent subagent_max_timeout",
+    ),
+    ("orchestrator", "coordination", "background_subagents"): _words("enabled"),
     ("timeout_settings",): _words(
         "initial_round_timeout_seconds on_timeout orchestrator_timeout_seconds",
         "round_timeout_grace_seconds subsequent_round_timeout_seconds",

@@ -5,15 +5,18 @@ Source: MassGen 0.1.97, `agent_config.py` (defaults), `config_validator.py` (val
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, StrictInt, ValidationInfo, field_validator, model_validator
 
 from nb_agents.config.faults import foreign_keys
 from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts
 
 __all__ = [
     "ApprovalSpec",
+    "BackgroundSpec",
     "CancelSpec",
     "ContextPath",
     "CoordinationSpec",
@@ -100,15 +103,75 @@ class ContextPath(Spec):
         return {"path": value} if isinstance(value, str) else value
 
 
+class BackgroundSpec(Spec):
+    """MassGen's section ``orchestrator.coordination.background_subagents``.
+
+    Attributes:
+        enabled: Whether agents may go on with their work while their sub-agents work.
+    """
+
+    enabled: bool = True
+
+
 class CoordinationSpec(Spec):
     """MassGen's section ``orchestrator.coordination``.
 
     Attributes:
         enable_planning_mode: Whether agents only plan while they coordinate, without tools that
             change anything, and the presenter alone acts.
+        max_orchestration_restarts: How often the team may begin again when whoever gave the final
+            answer finds that it will not do.
+        enable_agent_task_planning: Whether each agent keeps a plan of tasks, by tools.
+        max_tasks_per_plan: How many tasks a plan may have.
+        task_planning_filesystem_mode: Whether agents are told that plans are files, which they may
+            keep notes beside, and read of the others; that they are holds in any case.
+        enable_memory_filesystem_mode: Whether agents keep memories as files of their workspaces,
+            and are shown those of the team.
+        use_skills: Whether agents are told of the skills below `skills_directory`.
+        skills_directory: Where those are: looked for beside the team's file, then in the working
+            directory.
+        massgen_skills: Names of skills that come with MassGen; there are none of them here.
+        enable_subagents: Whether agents may spawn others of their own kind for parts of the work.
+        background_subagents: Whether in the background.
+        subagent_max_concurrent: How many of an agent's may work at once.
+        subagent_default_timeout: Seconds that one gets, within the next two.
+        subagent_min_timeout, subagent_max_timeout: The fewest and the most seconds.
     """
 
     enable_planning_mode: bool = False
+    max_orchestration_restarts: StrictInt = Field(default=0, ge=0)
+    enable_agent_task_planning: bool = False
+    max_tasks_per_plan: Count = 10
+    task_planning_filesystem_mode: bool = False
+    enable_memory_filesystem_mode: bool = False
+    use_skills: bool = False
+    skills_directory: str = ".agent/skills"
+    massgen_skills: Texts = ()
+    enable_subagents: bool = False
+    background_subagents: BackgroundSpec = BackgroundSpec()
+    subagent_max_concurrent: Count = 3
+    subagent_default_timeout: Seconds = 300.0
+    subagent_min_timeout: Seconds = 60.0
+    subagent_max_timeout: Seconds = 600.0
+
+    @property
+    def subagent_timeout_s(self) -> float:
+        """Seconds that a sub-agent gets."""
+        least = max(self.subagent_default_timeout, self.subagent_min_timeout)
+        return min(least, self.subagent_max_timeout)
+
+    @field_validator("skills_directory")
+    @classmethod
+    def _beside_the_file(cls, value: str, info: ValidationInfo) -> str:
+        # Absolute, because a journal keeps the spec without the place of the team's file.
+        folder: Path | None = (info.context or {}).get("folder")
+        return str(folder / value) if folder and os.path.isdir(folder / value) else value
+
+    @property
+    def skills_path(self) -> Path | None:
+        """Where the skills are that agents are told of, absolute; None where there are none."""
+        path = Path(self.skills_directory).expanduser()
+        return path.resolve() if self.use_skills and path.is_dir() else None
 
 
 class OrchestratorSpec(Spec):
@@ -131,6 +194,7 @@ class OrchestratorSpec(Spec):
             `skip_final_presentation`, else ``winner_present``.
         max_cost: US dollars after which the run is stopped gracefully; None has no limit.
         max_tokens: Tokens after which it is; None has no limit.
+        max_orchestration_restarts: The same as in `coordination`, for what stands above it.
         coordination: MassGen's section of that name.
     """
 
@@ -147,7 +211,13 @@ class OrchestratorSpec(Spec):
     final_answer_strategy: FinalAnswerStrategy | None = None
     max_cost: Dollars | None = None
     max_tokens: Count | None = None
+    max_orchestration_restarts: StrictInt = Field(default=0, ge=0)
     coordination: CoordinationSpec = CoordinationSpec()
+
+    @property
+    def max_restarts(self) -> int:
+        """How often the team may begin again."""
+        return self.coordination.max_orchestration_restarts or self.max_orchestration_restarts
 
     @property
     def writes_context_paths(self) -> bool:

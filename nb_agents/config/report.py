@@ -17,7 +17,7 @@ from nb_agents.config.massgen_keys import Restriction, Sort
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
 from nb_agents.config.native_tools import Missing
-from nb_agents.config.orchestrator import OrchestratorSpec
+from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
 from nb_agents.config.uploads import media_type
@@ -31,6 +31,7 @@ __all__ = [
     "left_out",
     "not_sent",
     "read_only",
+    "skills",
     "tool_notices",
     "unknown",
     "unsendable",
@@ -273,6 +274,21 @@ def read_only(orchestrator: OrchestratorSpec) -> Iterator[str]:
             "`orchestrator.coordination.write_mode` wants it. Write `legacy` to let the presenter "
             "change them."
         )
+
+
+def skills(coordination: CoordinationSpec) -> Iterator[str]:
+    """Say which skills agents do not get, where the file wants them."""
+    if not coordination.use_skills:
+        return
+    if coordination.skills_path is None:
+        where = coordination.skills_directory
+        yield (
+            f"There are no skills: {where!r} is no directory. Install some there, or name another "
+            "by `skills_directory`."
+        )
+    if coordination.massgen_skills:
+        named = ", ".join(coordination.massgen_skills)
+        yield f"Not here, as they come with MassGen: the skills {named}"
 
 
 def tool_notices(keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool) -> Iterator[str]:

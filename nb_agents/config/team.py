@@ -40,6 +40,7 @@ from nb_agents.config.model_keys import Reasoning, SafetySetting, TextOptions, T
 from nb_agents.config.orchestrator import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     ApprovalSpec,
+    BackgroundSpec,
     CancelSpec,
     ContextPath,
     CoordinationSpec,
@@ -252,7 +253,8 @@ class TeamSpec(Spec):
         lines += report.not_given(self._backends)
         lines += report.not_uploaded(self._backends)
         lines += report.uncounted(self._backends, self.orchestrator.max_cost)
-        return (*lines, *report.read_only(self.orchestrator))
+        wanted = self.orchestrator
+        return (*lines, *report.read_only(wanted), *report.skills(wanted.coordination))
 
     @property
     def refusals(self) -> tuple[ConfigError, ...]:
@@ -295,6 +297,16 @@ class TeamSpec(Spec):
             except ConfigError as exc:
                 faults.append(exc)
         return tuple(faults)
+
+    @property
+    def readable_paths(self) -> tuple[Path, ...]:
+        """What all agents may read: the context paths, and the skills.
+
+        Raises:
+            ConfigError: A context path does not exist.
+        """
+        skills = self.orchestrator.coordination.skills_path
+        return (*self.context_paths, *([skills] if skills else []))
 
     @property
     def writable_paths(self) -> tuple[WritableSpec, ...]:
@@ -467,6 +479,7 @@ SECTIONS: Sections = {
     ("orchestrator",): OrchestratorSpec,
     ("orchestrator", "context_paths", "*"): ContextPath,
     ("orchestrator", "coordination"): CoordinationSpec,
+    ("orchestrator", "coordination", "background_subagents"): BackgroundSpec,
     ("timeout_settings",): TimeoutSpec,
     ("retry",): RetrySpec,
     ("cancel",): CancelSpec,

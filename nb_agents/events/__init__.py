@@ -23,10 +23,12 @@ from nb_agents.events.agent_events import (
     AnswerGiven,
     Channel,
     ContextChanged,
+    FinalAnswerGiven,
     ModelCut,
     ModelFailed,
     ModelFinished,
     ModelStarted,
+    OrchestrationRestarted,
     Outcome,
     PresentationStarted,
     ReplyCut,
@@ -95,12 +97,14 @@ __all__ = [
     "Event",
     "FileInfo",
     "FilesListed",
+    "FinalAnswerGiven",
     "ModelCut",
     "ModelFailed",
     "ModelFinished",
     "ModelStarted",
     "Noticed",
     "OfferTools",
+    "OrchestrationRestarted",
     "Outcome",
     "OutputStreamed",
     "Pause",
@@ -156,6 +160,8 @@ Event = (
     | AgentEnded
     | AgentCalled
     | PresentationStarted
+    | FinalAnswerGiven
+    | OrchestrationRestarted
     | ContextChanged
     | RecipeLoaded
     | StepStarted

@@ -15,10 +15,12 @@ __all__ = [
     "AnswerGiven",
     "Channel",
     "ContextChanged",
+    "FinalAnswerGiven",
     "ModelCut",
     "ModelFailed",
     "ModelFinished",
     "ModelStarted",
+    "OrchestrationRestarted",
     "Outcome",
     "PresentationStarted",
     "ReplyCut",
@@ -332,6 +334,8 @@ class AgentCalled(BaseEvent):
         model: Its model's name.
         workspace: Name of its workspace.
         input: What it is asked.
+        spawned: Id by which its caller asks for it later; "" when the caller waits for it. Of one
+            that takes the place of a cut one, the id of that.
     """
 
     agent: str
@@ -340,6 +344,7 @@ class AgentCalled(BaseEvent):
     model: str
     workspace: str
     input: str
+    spawned: str = ""
     kind: Literal["agent_called"] = "agent_called"
 
 
@@ -350,6 +355,33 @@ class PresentationStarted(BaseEvent):
     agent: str
     votes: dict[str, Count] = field(default_factory=dict)
     kind: Literal["presentation_started"] = "presentation_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalAnswerGiven(BaseEvent):
+    """The team's final answer is there, and the agent that gave it judges whether it will do."""
+
+    agent: str
+    answer: str
+    kind: Literal["final_answer_given"] = "final_answer_given"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrchestrationRestarted(BaseEvent):
+    """The final answer will not do: the team begins again, without answers or votes.
+
+    Attributes:
+        agent: Who says so.
+        reason: What is wrong with the answer.
+        instructions: What the next attempt is to do.
+        attempt: The number of that attempt; the first was 1.
+    """
+
+    agent: str
+    reason: str
+    instructions: str
+    attempt: Count
+    kind: Literal["orchestration_restarted"] = "orchestration_restarted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

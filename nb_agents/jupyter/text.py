@@ -96,7 +96,8 @@ def elapsed(view: RunView, now: float) -> tuple[str, float]:
 def progress(view: RunView) -> str:
     """How far it is: a team's round, the step of a recipe."""
     if not view.recipe:
-        return f"Round: {view.round}/∞"
+        attempt = f" · attempt {view.attempt}" if view.attempt > 1 else ""
+        return f"Round: {view.round}/∞{attempt}"
     steps = _outermost(view)
     if not steps:
         return view.current_step

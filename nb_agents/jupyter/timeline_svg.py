@@ -52,7 +52,9 @@ _STEPS = (
     *(60 * m for m in (1, 2, 5, 10, 15, 30)),
     *(3600 * h for h in (1, 2, 4, 8, 24, 72, 168)),
 )
-_MARKS = ("answer", "vote", "restart", "presents", "rejected", "timeout", "failed", "stop")
+_MARKS = (
+    "answer", "vote", "restart", "presents", "again", "rejected", "timeout", "failed", "stop",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +356,8 @@ def _said(entry: Entry, scale: Scale) -> str:
             what = "you said"
         case "presents":
             what = "presents"
+        case "again":
+            what = f"lets the team begin attempt {entry.name}"
         case "rejected":
             what = "neither an answer nor a vote"
         case "timeout":

@@ -12,18 +12,22 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
+from nb_agents.agents.skills import find_skills
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secrets import secrets_of_environment
-from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.config.team import AgentSpec, CoordinationSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
+from nb_agents.runs.spawning import Spawner
 from nb_agents.runs.subagents import Home, SubAgents
 from nb_agents.runs.turn_spec import TurnSpec
+from nb_agents.tools.base import Tool
 from nb_agents.tools.policy import AgentTools, Ask
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
+from nb_agents.tools.task_plan import TaskPlan
 
 if TYPE_CHECKING:
     import httpx2
@@ -144,9 +148,14 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
     spec, team = job.spec, job.spec.team
     tools: dict[str, AgentTools] = {}
 
+    wanted = team.orchestrator.coordination
+    spawned = spec.resumed.past.spawned if spec.resumed else {}
+
     async def open_tools(agent: AgentSpec) -> None:
         space = spec.paths.live_workspaces / agent.id
-        others = children.tools(agent.id, agent.backend)
+        others = [*children.tools(agent.id, agent.backend), *_own_tools(wanted, space)]
+        if wanted.enable_subagents:
+            others += Spawner(agent.id, children, wanted, spawned).tools()
         tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
@@ -157,6 +166,8 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
 
     def backends() -> dict[str, Backend]:
         return {a.id: make(a) for a in team.agents}
+
+    skills = wanted.skills_path
 
     return Team(
         team,
@@ -171,7 +182,15 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
         spec.resumed.past if spec.resumed else None,
         spec.timeout_s,
         tools,
+        await to_thread.run_sync(find_skills, skills) if skills else (),
     )
+
+
+def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
+    """Give the tools over an agent's own files that the team's file asks for."""
+    if not wanted.enable_agent_task_planning:
+        return []
+    return TaskPlan(workspace, wanted.max_tasks_per_plan).tools()
 
 
 async def _executor(

@@ -165,7 +165,7 @@ def start(
         )
         return attach(begun.path, begun.where, options, tools, begun.restart)
     functions = checked_functions(tools)
-    read, given, readable = None, dict[str, Any](), spec.context_paths
+    read, given, readable = None, dict[str, Any](), spec.readable_paths
     if recipe is not None:
         from nb_agents.runs.recipes import (
             given_values,
@@ -188,6 +188,8 @@ def start(
     def make(paths: TurnPaths) -> TurnSpec:
         if read is not None:
             keep_recipe(paths, read, mask)
+        elif spec.orchestrator.coordination.enable_memory_filesystem_mode:
+            past.carry_memories(paths, [agent.id for agent in spec.agents])
         return TurnSpec(
             task=title(read) if read else task,
             team=spec,

@@ -174,7 +174,7 @@ def resume(
             team=spec,
             paths=paths,
             history=before.messages,
-            context=(*spec.context_paths, *before.context_paths),
+            context=(*spec.readable_paths, *before.context_paths),
             writable=() if going else writable_places(spec, paths.root),
             project=going and project_place(going.recipe, spec, going.progress.context, paths.root),
             timeout_s=timeout_s,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from nb_agents.agents import voting
+from nb_agents.agents.decisions import DECISIONS
 from nb_agents.agents.replay import OpenRound, Past, readable, replay
 from nb_agents.agents.voting import Rules, rules_of
 from nb_agents.config.team import TeamSpec
@@ -50,6 +51,7 @@ class Preview:
             when no price is known.
         recipe: What a recipe's turn does again; None for a team's.
         unread: Agents that begin a new round, because the journal of theirs is damaged.
+        spawned_again: Sub-agents that were cut, and begin anew once they are waited for.
     """
 
     turn: int
@@ -62,6 +64,7 @@ class Preview:
     cost: float | None
     recipe: Again | None = None
     unread: tuple[str, ...] = ()
+    spawned_again: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Say it in a sentence or two."""
@@ -89,6 +92,7 @@ class Preview:
         yield from (f"the round of {agent} (it failed)" for agent in self.begun_again)
         yield from (f"the round of {agent} (its journal is damaged)" for agent in self.unread)
         yield from (f"the tool call {call}" for call in self.tools_again)
+        yield from (f"{each}, when it is waited for" for each in self.spawned_again)
         if (recipe := self.recipe) is not None:
             yield from (f"the step {step} (it failed)" for step in recipe.failed)
             for step in recipe.cut:
@@ -158,6 +162,7 @@ def what_resumes(
         cost=_cost_of(sent, finished),
         recipe=recipe,
         unread=lost,
+        spawned_again=tuple(k for k, s in past.spawned.items() if s.text is None and not s.error),
     )
     return Resumption(past, going, told)
 
@@ -214,7 +219,7 @@ def _to_ask(past: Past, rules: Rules) -> tuple[str, ...]:
     match voting.next_step(past.state, rules):
         case voting.Coordinate():
             return voting.awaited(past.state, rules)
-        case voting.Present(winner=winner):
+        case voting.Present(winner=winner) | voting.Judge(winner=winner):
             return (winner,)
         case _:
             return ()
@@ -229,7 +234,7 @@ def _left_to_run(past: OpenRound) -> list[str]:
     return [
         str(call.get("tool_name"))
         for number, call in enumerate(calls)
-        if number not in last.results and call.get("tool_name") not in ("new_answer", "vote")
+        if number not in last.results and call.get("tool_name") not in DECISIONS
     ]
 
 

@@ -36,7 +36,7 @@ from nb_agents.runs.loop import submit
 from nb_agents.tools.base import Tool, ToolError, current_call
 from nb_agents.tools.policy import AgentTools
 
-__all__ = ["Home", "MAX_CHILDREN", "MAX_DEPTH", "SubAgents", "call"]
+__all__ = ["Child", "Home", "MAX_CHILDREN", "MAX_DEPTH", "SubAgents", "call"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -81,7 +81,7 @@ class Home:
 
 
 @dataclass
-class _Child:
+class Child:
     """One at work.
 
     Attributes:
@@ -91,6 +91,7 @@ class _Child:
         token: Its own.
         turn: Its work, once it has begun.
         has_asked: Whether it has made a model request.
+        limit_s: Seconds that it has; None has no limit.
     """
 
     id: str
@@ -99,6 +100,7 @@ class _Child:
     token: CancelToken
     turn: AgentRound | None = None
     has_asked: bool = False
+    limit_s: float | None = None
 
 
 class SubAgents:
@@ -115,7 +117,7 @@ class SubAgents:
         self._backends: dict[str, Backend] = {}
         self._making = anyio.Lock()
         self._count = 0
-        self._at_work: dict[str, _Child] = {}
+        self._at_work: dict[str, Child] = {}
         self._changed = anyio.Event()
         self._is_over = False
 
@@ -211,31 +213,65 @@ class SubAgents:
         await _leave_with(above)
         self._count += 1
         with self.bound():
-            child = await self._make(name, caller, names, above)
-            self._home.emit(
-                ev.AgentCalled(
-                    agent=child.id,
-                    caller=caller,
-                    name=name,
-                    model=child.spec.backend.model or child.spec.backend.type,
-                    workspace=child.workspace.name,
-                    input=asked,
-                )
-            )
-            text, refusal = await self._work(child, asked)
+            child = await self._make(self._known[name], name, caller, names, above)
+            self._tell(child, caller, name, asked)
+            text, refusal = await self.work(child, asked)
         if refusal:
             await _leave_with(above)
             raise ToolError(refusal)
         return text
 
+    async def begin(
+        self,
+        name: str,
+        label: str,
+        asked: str,
+        caller: str,
+        *,
+        limit_s: float | None = None,
+        spawned: str | None = None,
+    ) -> Child:
+        """Make an agent of a member's kind, which `work` then lets work.
+
+        Args:
+            name: The member's name in the team.
+            label: What the new one is called.
+            asked: The input.
+            caller: Id of the agent that wants it.
+            limit_s: Seconds that it gets; None has no limit.
+            spawned: The id that its caller knows it by; by default its own.
+
+        Raises:
+            ToolError: It can't be made.
+            AgentStopped: The caller was stopped.
+        """
+        above = current_token() or CancelToken()
+        self._check_count(asked)
+        await _leave_with(above)
+        self._count += 1
+        child = await self._make(self._known[name], label, caller, (name,), above)
+        child.limit_s = limit_s
+        self._tell(child, caller, label, asked, child.id if spawned is None else spawned)
+        return child
+
+    def _tell(self, child: Child, caller: str, name: str, asked: str, spawned: str = "") -> None:
+        self._home.emit(
+            ev.AgentCalled(
+                agent=child.id,
+                caller=caller,
+                name=name,
+                model=child.spec.backend.model or child.spec.backend.type,
+                workspace=child.workspace.name,
+                input=asked,
+                spawned=spawned,
+            )
+        )
+
     def _check(self, name: str, asked: str, names: Sequence[str]) -> None:
-        if self._is_over:
-            raise ToolError("the run is over, so no agent can be called.")
+        self._check_count(asked)
         if name not in self._known:
             known = ", ".join(self._known)
             raise ToolError(f"there is no agent {name!r} to call. There are: {known}.")
-        if not asked.strip():
-            raise ToolError("the input is empty. Write all that the other agent has to know.")
         if name in names:
             chain = " → ".join([*names, name])
             raise ToolError(f"{name} can't be called: it waits for this very call ({chain}).")
@@ -244,6 +280,12 @@ class SubAgents:
                 f"agents may call one another {MAX_DEPTH} deep, and this would be deeper. "
                 "Do the work yourself."
             )
+
+    def _check_count(self, asked: str) -> None:
+        if self._is_over:
+            raise ToolError("the run is over, so no agent can be called.")
+        if not asked.strip():
+            raise ToolError("the input is empty. Write all that the other agent has to know.")
         if self._count >= MAX_CHILDREN:
             raise ToolError(
                 f"{MAX_CHILDREN} agents have been called in this run, which is the most. "
@@ -251,13 +293,18 @@ class SubAgents:
             )
 
     async def _make(
-        self, name: str, caller: str, names: tuple[str, ...], above: CancelToken
-    ) -> _Child:
+        self,
+        spec: AgentSpec,
+        name: str,
+        caller: str,
+        names: tuple[str, ...],
+        above: CancelToken,
+    ) -> Child:
         child_id, workspace = await to_thread.run_sync(self._place, name, caller)
         # After a stop that came meanwhile the caller may have ended: nothing may begin under it.
         await _leave_with(above)
         # A stop that comes from now on is passed down.
-        child = _Child(child_id, self._known[name], workspace, above.child(child_id))
+        child = Child(child_id, spec, workspace, above.child(child_id))
         self._names[child_id] = (*names, name)
         self._home.admit(child_id, child.token)
         return child
@@ -279,12 +326,20 @@ class SubAgents:
             return child_id, path
         raise ToolError(f"{name} was called too often.")
 
-    async def _work(self, child: _Child, asked: str) -> tuple[str, str]:
-        """Let a child work: its text, or why there is none."""
+    async def work(self, child: Child, asked: str) -> tuple[str, str]:
+        """Let a child work, in whatever task.
+
+        Args:
+            child: It; it works once.
+            asked: The input.
+
+        Returns:
+            Its text, and why there is none.
+        """
         self._at_work[child.id] = child
         text, error, outcome = "", "", "killed"
         try:
-            with StopScope(child.token) as boundary:
+            with StopScope(child.token) as boundary, boundary.limit(child.limit_s) as clock:
                 try:
                     boundary.checkpoint()
                     text = await self._answer(child, asked, boundary)
@@ -293,6 +348,8 @@ class SubAgents:
                     outcome = "stopped"
                 except Exception as exc:
                     outcome, error = "failed", _why(child, exc)
+            if clock.cancelled_caught:
+                outcome, error = "failed", f"its {child.limit_s:g} s were over."
         finally:
             self._end(child, outcome, error)
         if outcome == "finished":
@@ -300,7 +357,7 @@ class SubAgents:
         name = child.spec.id
         return "", f"{name} failed: {error}" if error else f"a person stopped {name} at its work."
 
-    def _end(self, child: _Child, outcome: Any, error: str) -> None:
+    def _end(self, child: Child, outcome: Any, error: str) -> None:
         if error:
             self._emit(ev.AgentFailed(agent=child.id, error=error))
         else:
@@ -310,7 +367,7 @@ class SubAgents:
         del self._at_work[child.id]
         self._changed.set()
 
-    async def _answer(self, child: _Child, asked: str, boundary: StopScope) -> str:
+    async def _answer(self, child: Child, asked: str, boundary: StopScope) -> str:
         from nb_agents.recipes.agents import StepContext, toolbox  # works as a recipe's step does
 
         spec, home = child.spec, self._home
@@ -412,7 +469,7 @@ def _opening(own: str, asked: str, workspace: Path) -> list[Any]:
     return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(asked)])]
 
 
-def _why(child: _Child, exc: Exception) -> str:
+def _why(child: Child, exc: Exception) -> str:
     if not isinstance(exc, UserError | ModelCallError | OSError):
         logger.error("agent %s crashed", child.id, exc_info=exc)
     return str(exc) or type(exc).__name__

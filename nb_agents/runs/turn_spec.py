@@ -24,6 +24,7 @@ from nb_agents.tools.functions import function_tool
 from nb_agents.tools.offer import Offer
 from nb_agents.tools.offered import OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
+from nb_agents.tools.task_plan import PLAN_ACTIONS
 from nb_agents.view import RunView
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ RESERVED_NAMES = frozenset(
     | {"run_command", "run_python", "call_agent"}
     | {"data_get", "data_set", "data_delete", "data_list_keys", "data_list_namespaces"}
     | {"data_get_all", "data_get_many", "data_set_many", "data_delete_many", "data_clear"}
+    | {*PLAN_ACTIONS}
+    | {"spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent"}
 )
 """Tools that agents have, or may have, besides functions."""
 
@@ -173,7 +176,7 @@ def writable_places(spec: TeamSpec, sessions: Path) -> tuple[WritablePath, ...]:
         ConfigError: One does not exist.
     """
     given = spec.writable_paths
-    read_only = {*spec.context_paths} - {each.path for each in given}
+    read_only = {*spec.readable_paths} - {each.path for each in given}
     made = []
     for path, protected in given:
         folder = path if path.is_dir() else path.parent  # of a file, those beside it may be meant

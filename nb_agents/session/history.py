@@ -20,6 +20,7 @@ from nb_agents.session.conversation import Message, messages_of, restored_lines
 from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths, settle_dead, turns_of
+from nb_agents.session.memories import carry_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view import RunView
 
@@ -134,6 +135,20 @@ class Session:
             else:
                 paths += _workspaces(turn)
         return tuple(paths)
+
+    def carry_memories(self, paths: TurnPaths, agents: Iterable[str]) -> None:
+        """Let a new turn's agents begin with what they remember of the last one.
+
+        Args:
+            paths: The new turn.
+            agents: Their ids.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        for turn in self.told[-1:]:
+            for agent in agents:
+                carry_memories(turn.paths.workspaces / agent, paths.live_workspaces / agent)
 
     def restored(self) -> tuple[str, ...]:
         """The lines that a person is shown when a session goes on, as the document words them."""

@@ -29,6 +29,7 @@ from nb_agents.errors import UserError
 from nb_agents.process.writable import WriteAccess
 from nb_agents.tools.base import Tool, ToolError, current_call, hide_arguments, summarize
 from nb_agents.tools.command_guard import read_commands
+from nb_agents.tools.task_plan import PLAN_ACTIONS, PLAN_FILE
 
 __all__ = ["AgentTools", "Answer", "ApprovalConfig", "Ask", "Decision", "Policy", "Tally", "judge"]
 
@@ -177,6 +178,9 @@ def judge(permissions: PermissionSpec, tool: str, args: dict[str, Any], workspac
     if action := _FILE_TOOLS.get(tool):
         acts = [Act(action, name) for name in _names(_text(args, "path") or ".", workspace)]
         return permissions.decide([acts]) or ("allow" if tool in _UNASKED else "ask")
+    if action := PLAN_ACTIONS.get(tool):
+        acts = [Act(action, name) for name in _names(PLAN_FILE, workspace)]
+        return permissions.decide([acts]) or "allow"
     return permissions.decide([_acts(tool, args)]) or "ask"
 
 

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
-from nb_agents.agents.voting import Coordinate, Coordination, Finish, NoAnswer, Present, Rules
+from nb_agents.agents.voting import (
+    Coordinate,
+    Coordination,
+    Finish,
+    Judge,
+    NoAnswer,
+    Present,
+    Rules,
+)
 
 
 def answer(agent: str, text: str = "x") -> ev.Event:
@@ -48,6 +56,14 @@ def state(order: str, *events: ev.Event) -> Coordination:
     return result
 
 
+def final(agent: str) -> ev.Event:
+    return ev.FinalAnswerGiven(agent=agent, answer="f")
+
+
+def again(agent: str) -> ev.Event:
+    return ev.OrchestrationRestarted(agent=agent, reason="r", instructions="i", attempt=2)
+
+
 NOBODY = "Nobody of that name has an answer. Vote for one of:"
 
 # Agents are registered as z, a, m, so that registration order is not the alphabet's.
@@ -55,6 +71,18 @@ STEPS: dict[str, tuple[list[ev.Event], voting.Step]] = {
     "everybody starts": ([], Coordinate(("z", "a", "m"))),
     "an answer leaves all at work, its author too": ([answer("z")], Coordinate(("z", "a", "m"))),
     "a voter waits": ([answer("z"), vote("a", "z", z=1)], Coordinate(("z", "m"))),
+    "the final answer is judged by who gave it": (
+        [answer("z"), answer("a"), final("a")],
+        Judge("a"),
+    ),
+    "a restart begins with nobody's answer": (
+        [answer("z"), vote("a", "z", z=1), final("z"), again("z")],
+        Coordinate(("z", "a", "m")),
+    ),
+    "who is out stays out after a restart": (
+        [answer("z"), fail("m"), final("z"), again("z")],
+        Coordinate(("z", "a")),
+    ),
     "an answer clears all votes": (
         [answer("z"), vote("a", "z", z=1), answer("m")],
         Coordinate(("z", "a", "m")),

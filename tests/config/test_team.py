@@ -74,7 +74,6 @@ def test_keys_that_mean_nothing_here_are_listed_once(tmp_path: Path) -> None:
     assert sorted(from_text(tmp_path, MASSGEN).ignored) == [
         "agents.backend.cwd",
         "agents.backend.enable_image_generation",
-        "orchestrator.coordination.max_orchestration_restarts",
         "orchestrator.snapshot_storage",
         "ui",
     ]

@@ -1,0 +1,59 @@
+"""What agents are told of the features that a team's file switches on, in their system prompts.
+
+A guide is told where its tools are: not while a team only plans, nor to an agent that has none of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from nb_agents.config.orchestrator import CoordinationSpec
+
+__all__ = ["guides"]
+
+_TASK_PLAN = """Work of more than one step goes by a plan of tasks. Make it with create_task_plan
+before you begin: each task with what it depends on, and with what will show that it is done. Set a
+task to in_progress when you begin it, to completed when it is done, and to verified once you have
+checked it, several at once where that makes sense; add what turns out to be needed. Leave none
+pending or in_progress when you submit: do it, or delete it and say why. Your answer ends in a list
+of the tasks, each with how far it is."""
+
+_PLAN_FILES = """Your plan is the file tasks/plan.json of your workspace; you may keep notes beside
+it. Those of the others are below `peers/`, at the same place."""
+
+_MEMORY = """You forget all when your round ends, but for files. Note down what you or another agent
+will want to know later, and why: memory/short_term/NAME.md of your workspace for what is short and
+needed each time, as it is shown to all at the beginning of each round; memory/long_term/NAME.md for
+what is long and only needed now and then, as of it the description alone is shown. Each begins with
+---
+name: NAME
+description: in one line, what it holds
+---"""
+
+_SUBAGENTS = """Parts of the work that do not need one another can be done by sub-agents, at most
+{most} at once: spawn_subagents gives each a task, which must hold all that it has to know, and you
+get what it writes last. Small things you do yourself, as each costs as much as you do."""
+
+_BACKGROUND = """With `background: true` you go on meanwhile: list_subagents says how they stand,
+wait_for_subagents gives their results, cancel_subagent ends one. Wait for those that you need
+before you submit."""
+
+
+def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
+    """Say how to use what an agent has.
+
+    Args:
+        tools: The names of its tools.
+        wanted: What the team's file switches on.
+    """
+    if "create_task_plan" in tools:
+        yield _TASK_PLAN
+        if wanted.task_planning_filesystem_mode:
+            yield _PLAN_FILES
+    if "spawn_subagents" in tools:
+        yield _SUBAGENTS.format(most=wanted.subagent_max_concurrent)
+        if wanted.background_subagents.enabled:
+            yield _BACKGROUND
+    if wanted.enable_memory_filesystem_mode:
+        yield _MEMORY

@@ -1,0 +1,246 @@
+"""Sub-agents that an agent spawns: fresh ones of its own kind, for parts of its work, side by side.
+
+They work while the agent waits, or in the background while it goes on. They are children as those
+of `nb_agents.runs.subagents`: a row, a workspace and costs of their own, and they stop with the
+agent that spawned them. After a resume, what one has finished is there; one that was cut begins
+anew when it is waited for, under the id that its caller knows.
+
+Source: MassGen 0.1.97, `mcp_tools/subagent` (names of the tools and their arguments), and its
+section ``orchestrator.coordination`` (limits).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from nb_agents.agents.replay import PastChild
+from nb_agents.cancel import CancellationStatus, checkpoint
+from nb_agents.config.orchestrator import CoordinationSpec
+from nb_agents.runs.subagents import Child, SubAgents
+from nb_agents.tools.base import Tool, ToolError, current_call
+
+__all__ = ["SPAWNING_TOOLS", "Spawner"]
+
+SPAWNING_TOOLS = ("spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent")
+MAX_INPUT_CHARS = 50_000
+_LABEL = re.compile(r"[^\w.-]+")
+
+
+class SubTask(BaseModel):
+    """A part of the work.
+
+    Attributes:
+        task: What is to be done, with all that one must know who knows nothing else.
+        subagent_id: What the sub-agent is called; left out, it gets a name.
+    """
+
+    task: str = Field(max_length=MAX_INPUT_CHARS)
+    subagent_id: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name as a part of a directory's."""
+        return _LABEL.sub("_", self.subagent_id)[:40].strip("._") or "sub"
+
+
+@dataclass
+class _Spawned:
+    """One that was spawned.
+
+    Attributes:
+        id: By which the agent knows it.
+        label: What it is called.
+        task: What it is asked.
+        text: What it wrote last, once it has finished.
+        error: Why it has not, or "".
+        child: It, while it works.
+        work: Its task, which ends in (text, error).
+    """
+
+    id: str
+    label: str
+    task: str
+    text: str | None = None
+    error: str = ""
+    child: Child | None = None
+    work: asyncio.Task[tuple[str, str]] | None = field(default=None, repr=False)
+
+    @property
+    def status(self) -> str:
+        if self.text is not None:
+            return "completed"
+        if self.error:
+            return "error"
+        return "running" if self.work else "cut"
+
+    def told(self) -> dict[str, Any]:
+        known = {"subagent_id": self.id, "status": self.status}
+        if self.text is not None:
+            known["answer"] = self.text
+        return known | ({"error": self.error} if self.error else {})
+
+
+class Spawner:
+    """Spawns the sub-agents of one agent.
+
+    Args:
+        agent: The agent's id.
+        children: Who lets them work.
+        wanted: Their limits.
+        past: Of an earlier turn that this one resumes: by id, what was spawned in it.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        children: SubAgents,
+        wanted: CoordinationSpec,
+        past: Mapping[str, PastChild],
+    ) -> None:
+        self._agent = agent
+        self._children = children
+        self._wanted = wanted
+        self._known = {
+            spawned: _Spawned(spawned, each.name, each.input, each.text, each.error)
+            for spawned, each in past.items()
+            if each.caller == agent
+        }
+
+    def tools(self) -> list[Tool]:
+        """The tools for it."""
+        return [Tool(getattr(self, name)) for name in SPAWNING_TOOLS]
+
+    async def spawn_subagents(self, tasks: list[SubTask], background: bool = False) -> str:
+        """Let sub-agents work on parts of your work, side by side; none knows what you know.
+
+        Args:
+            tasks: Parts that do not need each other's results.
+            background: Whether you go on meanwhile; else you wait for all results.
+        """
+        if background and not self._wanted.background_subagents.enabled:
+            raise ToolError("sub-agents may not work in the background here: leave that out.")
+        known = self._known_already(tasks) if current_call().is_repeated else {}
+        self._check_room(len(tasks) - len(known))
+        made = [known.get(n) or await self._begin(task) for n, task in enumerate(tasks)]
+        if background:
+            await self._begin_again(made)
+        else:
+            await self._wait(made)
+        return _told(made)
+
+    async def list_subagents(self) -> str:
+        """List the sub-agents that you have spawned, and how they stand."""
+        return _told(self._known.values())
+
+    async def wait_for_subagents(self, subagent_ids: list[str] | None = None) -> str:
+        """Wait for sub-agents, and get their results. One that was cut begins anew.
+
+        Args:
+            subagent_ids: Which ones; by default all that have not ended.
+        """
+        wanted = [self._found(each) for each in subagent_ids or ()]
+        wanted = wanted or [s for s in self._known.values() if s.status in ("running", "cut")]
+        await self._wait(wanted)
+        return _told(wanted)
+
+    async def cancel_subagent(self, subagent_id: str) -> str:
+        """End a sub-agent that is at work.
+
+        Args:
+            subagent_id: Which one.
+        """
+        spawned = self._found(subagent_id)
+        if spawned.child is not None and spawned.status == "running":
+            why = "cancelled by its caller"
+            spawned.child.token.request(CancellationStatus.IMMEDIATE, "parent", why)
+            await self._wait([spawned])
+            spawned.error = "you cancelled it"
+        return _told([spawned])
+
+    async def _begin(self, task: SubTask) -> _Spawned:
+        spawned = _Spawned("", task.label, task.task)
+        await self._let_work(spawned)
+        return spawned
+
+    async def _let_work(self, spawned: _Spawned) -> None:
+        child = await self._children.begin(
+            self._agent,
+            spawned.label,
+            spawned.task,
+            self._agent,
+            limit_s=self._wanted.subagent_timeout_s,
+            spawned=spawned.id or None,
+        )
+        spawned.id, spawned.child = spawned.id or child.id, child
+        self._known[spawned.id] = spawned
+        # A task of its own: it outlives the call, and ends with the run at the latest.
+        work = self._children.work(child, spawned.task)
+        spawned.work = asyncio.get_running_loop().create_task(work, name=f"agent {child.id}")
+
+    async def _wait(self, wanted: Sequence[_Spawned]) -> None:
+        await self._begin_again(wanted)
+        for each in wanted:
+            if each.work is not None and each.text is None and not each.error:
+                await asyncio.wait([each.work])
+        # Who waits is stopped with those it waits for.
+        checkpoint()
+        for each in self._known.values():
+            _settle(each)
+
+    async def _begin_again(self, wanted: Sequence[_Spawned]) -> None:
+        for each in wanted:
+            if each.status == "cut":
+                self._check_room(1)
+                await self._let_work(each)
+
+    def _known_already(self, tasks: Sequence[SubTask]) -> dict[int, _Spawned]:
+        """Find those of a call that was cut which had begun by then."""
+        rest = list(self._known.values())
+        found = {}
+        for number, task in enumerate(tasks):
+            for each in rest:
+                if (each.task, each.label) == (task.task, task.label):
+                    found[number] = each
+                    rest.remove(each)
+                    break
+        return found
+
+    def _check_room(self, more: int) -> None:
+        most = self._wanted.subagent_max_concurrent
+        for each in self._known.values():
+            _settle(each)
+        running = sum(each.status == "running" for each in self._known.values())
+        if running + more > most:
+            raise ToolError(
+                f"{most} sub-agents may work at once, {running} do, and these would be {more} "
+                "more: spawn fewer, or wait for others."
+            )
+
+    def _found(self, subagent_id: str) -> _Spawned:
+        for spawned in self._known.values():
+            _settle(spawned)
+        if subagent_id not in self._known:
+            known = ", ".join(self._known) or "none"
+            raise ToolError(f"you have no sub-agent {subagent_id!r}; there are: {known}")
+        return self._known[subagent_id]
+
+
+def _settle(spawned: _Spawned) -> None:
+    """Take over how one has ended."""
+    if spawned.work is None or not spawned.work.done() or spawned.error:
+        return
+    text, error = spawned.work.result()
+    spawned.text, spawned.error = (None, error) if error else (text, "")
+
+
+def _told(spawned: Any) -> str:
+    for each in spawned:
+        _settle(each)
+    return json.dumps({"subagents": [each.told() for each in spawned]}, ensure_ascii=False)

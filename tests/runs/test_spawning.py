@@ -1,0 +1,299 @@
+"""Sub-agents that an agent spawns: side by side, within limits, stopped and resumed with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import TeamSpec
+from nb_agents import events as ev
+from nb_agents.agents.replay import replay
+from nb_agents.config.orchestrator import CoordinationSpec
+from nb_agents.errors import ConfigError
+from nb_agents.models.providers import check_team
+from nb_agents.runs import resume
+from nb_agents.runs.run import Run
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
+from tests.runs.team_files import killed_at, options, write_team
+from tests.team_kit import events, finish, prompt
+
+FILE = """\
+agents:
+  - id: "agent_a"
+    backend:
+      type: "chatcompletion"
+      model: "m"
+      base_url: SERVER
+      api_key: "k"
+orchestrator:
+  coordination:
+    enable_subagents: true
+    subagent_default_timeout: 300
+    subagent_max_concurrent: 3
+    subagent_orchestrator:
+      enabled: true
+      agents:
+        - backend: {type: "openai", model: "gpt-5-mini"}
+    background_subagents:
+      enabled: true
+      injection_strategy: "tool_result"
+"""
+BIO = {"task": "Write the biography.", "subagent_id": "bio"}
+SONGS = {"task": "List the songs.", "subagent_id": "songs"}
+
+
+def spawn(*tasks: dict[str, str], background: bool = False) -> Call:
+    return Call("spawn_subagents", {"tasks": list(tasks), "background": background})
+
+
+class Play:
+    """One model for an agent and its sub-agents, told apart by what they are asked."""
+
+    def __init__(self, own: list[Turn], **theirs: list[Turn]) -> None:
+        self._turns = {"": own, **theirs}
+        self.asked: list[str] = []
+        self.model = ScriptedModel(self._next)
+
+    def _next(self, messages: list[Any]) -> Turn:
+        asked = str(messages[0].parts[-1].content)
+        who = next((w for w in self._turns if w and w in asked), "")
+        self.asked.append(who)
+        turns = self._turns[who]
+        return turns.pop(0) if len(turns) > 1 else turns[0]
+
+
+def start(root: Path, play: Play, **coordination: Any) -> Run:
+    team = {
+        "agent": {"id": "ada", "backend": {"type": "python", "instance": play.model}},
+        "orchestrator": {"coordination": {"enable_subagents": True, **coordination}},
+    }
+    return nb_agents.start("the task", TeamSpec.model_validate(team), options=options(root))
+
+
+def results(run: Run) -> list[Any]:
+    return [
+        json.loads(e.result)["subagents"] if e.outcome == "ok" else e.result
+        for e in events(run, ev.ToolFinished)
+        if e.agent == "ada" and e.tool != "list_files"
+    ]
+
+
+def test_an_agent_gets_what_its_sub_agents_wrote_each_with_a_row_of_its_own(tmp_path: Path) -> None:
+    play = Play(
+        [Turn(calls=(spawn(BIO, SONGS),)), Answer("both")],
+        biography=[Turn(text="Born 1941.")],
+        songs=[Turn(text="Many.")],
+    )
+    run = finish(start(tmp_path, play))
+    assert run.result == "both"
+    assert results(run) == [
+        [
+            {"subagent_id": "ada/bio#1", "status": "completed", "answer": "Born 1941."},
+            {"subagent_id": "ada/songs#1", "status": "completed", "answer": "Many."},
+        ]
+    ]
+    assert list(run.view.agents) == ["ada", "ada/bio#1", "ada/songs#1"]
+    assert "spawn_subagents" in prompt(play.model, 0) and "at most\n3 at once" in prompt(
+        play.model, 0
+    )
+    assert "spawn_subagents" not in prompt(play.model, 1)  # a sub-agent spawns none
+
+
+def test_in_the_background_it_goes_on_and_waits_lists_and_cancels(tmp_path: Path) -> None:
+    gate, never = Gate(), Gate()
+    play = Play(
+        [
+            Turn(calls=(spawn(BIO, SONGS, background=True), Call("list_subagents"))),
+            Turn(text="meanwhile", gate=gate, calls=(Call("list_files"),)),
+            Turn(
+                calls=(
+                    Call("cancel_subagent", {"subagent_id": "ada/songs#1"}),
+                    Call("wait_for_subagents"),
+                    Call("wait_for_subagents", {"subagent_ids": ["ada/bio#1", "x"]}),
+                    Call("list_subagents"),
+                )
+            ),
+            Answer("done"),
+        ],
+        biography=[Turn(text="Born 1941.")],
+        songs=[Turn(text="so far ", gate=never)],
+    )
+    run = start(tmp_path, play)
+    gate.wait_reached()
+    never.wait_reached()
+    wait_until(lambda: run.view.agents["ada/bio#1"].outcome == "finished")
+    gate.open()
+    finish(run)
+    spawned, listed, _, cancelled, waited, wrong, last = [
+        e.result for e in events(run, ev.ToolFinished) if e.agent == "ada"
+    ]
+    assert [s["status"] for s in json.loads(spawned)["subagents"]] == ["running", "running"]
+    assert len(json.loads(listed)["subagents"]) == 2
+    assert json.loads(cancelled)["subagents"][0]["error"] == "you cancelled it"
+    assert json.loads(waited)["subagents"] == []
+    assert "no sub-agent 'x'; there are: ada/bio#1, ada/songs#1" in wrong
+    assert [s["status"] for s in json.loads(last)["subagents"]] == ["completed", "error"]
+    assert run.view.agents["ada/songs#1"].outcome == "killed"
+
+
+def test_no_more_work_at_once_than_the_file_allows(tmp_path: Path) -> None:
+    play = Play(
+        [Turn(calls=(spawn(BIO, SONGS),)), Turn(calls=(spawn(BIO, background=True),)), Answer("x")],
+        biography=[Turn(text="Born 1941.")],
+    )
+    run = finish(
+        start(tmp_path, play, subagent_max_concurrent=1, background_subagents={"enabled": False})
+    )
+    too_many, background = results(run)
+    assert "1 sub-agents may work at once, 0 do, and these would be 2 more" in too_many
+    assert "may not work in the background" in background
+    assert "background" not in prompt(play.model, 0)
+
+
+@pytest.mark.parametrize(
+    "given, seconds",
+    [
+        ({}, 300),
+        ({"subagent_default_timeout": 5}, 60),
+        ({"subagent_default_timeout": 2000}, 600),
+        ({"subagent_default_timeout": 5, "subagent_min_timeout": 1}, 5),
+        ({"subagent_max_timeout": 30}, 30),
+    ],
+)
+def test_a_sub_agents_time_stays_within_its_bounds(given: dict[str, Any], seconds: int) -> None:
+    assert CoordinationSpec.model_validate(given).subagent_timeout_s == seconds
+
+
+def test_a_sub_agent_whose_time_is_over_is_cut_and_its_caller_told(tmp_path: Path) -> None:
+    play = Play(
+        [Turn(calls=(spawn(BIO),)), Answer("without")],
+        biography=[Turn(text="so far ", hang=True)],
+    )
+    run = finish(start(tmp_path, play, subagent_min_timeout=0.1, subagent_default_timeout=0.2))
+    assert run.result == "without"
+    ((told,),) = results(run)
+    assert told["status"] == "error" and "0.2 s were over" in told["error"]
+
+
+def test_limits_that_are_not_kept_here_stop_the_start() -> None:
+    team = TeamSpec.model_validate(
+        {
+            "agent": {"backend": {"type": "demo"}},
+            "orchestrator": {"coordination": {"subagent_round_timeouts": {"initial": 5}}},
+        }
+    )
+    with pytest.raises(ConfigError, match="subagent_round_timeouts` restricts how long sub-agents"):
+        check_team(team)
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_stop_reaches_those_in_the_background_and_a_resume_pays_none_twice(
+    tmp_path: Path, now: bool
+) -> None:
+    own, held = Gate(), Gate()
+    play = Play(
+        [
+            Turn(calls=(spawn(BIO, SONGS, background=True),)),
+            Turn(text="meanwhile ", gate=own, calls=(Call("list_files"),)),
+            Turn(calls=(Call("wait_for_subagents", {"subagent_ids": ["ada/bio#1"]}),)),
+            Turn(calls=(Call("wait_for_subagents"),)),
+            Answer("done"),
+        ],
+        biography=[Turn(text="Born 1941.")],
+        songs=[Turn(text="so far ", gate=held, calls=(Call("list_files"),)), Turn(text="Many.")],
+    )
+    run = start(tmp_path, play)
+    own.wait_reached()
+    held.wait_reached()
+    wait_until(lambda: run.view.agents["ada/bio#1"].outcome == "finished")
+    run.stop(now=now)
+    own.open()
+    held.open()
+    finish(run)
+    assert run.view.agents["ada/songs#1"].outcome in ("stopped", "killed")
+    preview = resume.preview(run.path.parent.name, session_root=tmp_path)
+    assert preview.spawned_again == ("ada/songs#1",)
+    assert "ada/songs#1, when it is waited for" in str(preview)
+    again = run.resume()
+    again.wait(60, raise_on_stop=False)
+    assert again.result == "done"
+    waits = [r for r in results(again) if isinstance(r, list)]
+    assert waits[0] == [{"subagent_id": "ada/bio#1", "status": "completed", "answer": "Born 1941."}]
+    assert waits[1][0]["subagent_id"] == "ada/songs#1" and waits[1][0]["answer"] == "Many."
+    assert play.asked.count("biography") == 1
+    assert [e.spawned for e in events(again, ev.AgentCalled)] == ["ada/songs#1"]
+
+
+def test_those_that_nobody_waited_for_end_with_the_run(tmp_path: Path) -> None:
+    own, held = Gate(), Gate()
+    play = Play(
+        [Turn(calls=(spawn(SONGS, background=True),)), Answer("done", gate=own)],
+        songs=[Turn(text="so far ", gate=held)],
+    )
+    run = start(tmp_path, play)
+    held.wait_reached()
+    own.open()
+    finish(run)
+    assert (run.status, run.result) == ("completed", "done")
+    left = run.view.agents["ada/songs#1"]
+    assert (left.outcome, left.partial) == ("killed", "so far ")
+    assert play.model.open_streams == 0
+
+
+def test_a_killed_call_goes_on_with_those_that_had_finished(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    write_team(tmp_path, server, FILE)
+    asked: list[str] = []
+
+    def reply(request: Request) -> Reply:
+        for who in ("biography", "songs"):
+            if f"{who}." in str(request.messages[1]["content"]):
+                asked.append(who)
+                is_first = asked.count(who) == 1
+                hang = 1 if who == "songs" and is_first else None
+                return Reply(text=f"about {who}", hang_after=hang)
+        if any(m["role"] == "tool" for m in request.messages):
+            return Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
+        return Reply(tool_calls=(ToolCall("spawn_subagents", {"tasks": [BIO, SONGS]}),))
+
+    server.script("m", reply)
+
+    def is_there() -> bool:
+        journals = list((tmp_path / "s").glob("*/turn_1/events.jsonl"))
+        text = journals[0].read_text() if journals else ""
+        return '"agent_ended"' in text and asked.count("songs") == 1
+
+    run = killed_at(tmp_path, tmp_path / "s", is_there, server)
+    assert finish(run).result == "done"
+    (told,) = [json.loads(e.result) for e in events(run, ev.ToolFinished)]
+    assert [s["answer"] for s in told["subagents"]] == ["about biography", "about songs"]
+    assert sorted(asked) == ["biography", "songs", "songs"]
+    team = TeamSpec.from_file(tmp_path / "team.yaml")
+    assert team.ignored == (
+        "orchestrator.coordination.subagent_orchestrator",
+        "orchestrator.coordination.background_subagents.injection_strategy",
+    )
+
+
+def test_what_was_spawned_is_read_back_from_the_journal() -> None:
+    def called(agent: str, spawned: str) -> ev.Event:
+        return ev.AgentCalled(
+            agent=agent, caller="a", name="x", model="m", workspace="w", input="i", spawned=spawned
+        )
+
+    past = replay(
+        ["a"],
+        [
+            called("a/x#1", "a/x#1"),
+            ev.AgentEnded(agent="a/x#1", outcome="killed"),
+            called("a/x#2", "a/x#1"),
+            ev.AgentFailed(agent="a/x#2", error="broken"),
+            called("a/y#1", ""),
+        ],
+    )
+    (child,) = past.spawned.values()
+    assert list(past.spawned) == ["a/x#1"] and (child.text, child.error) == (None, "broken")
