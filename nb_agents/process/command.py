@@ -20,6 +20,7 @@ import marshal
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import (
     AsyncIterator,
@@ -34,10 +35,11 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from nb_agents.config.permissions import CommandLimits
 from nb_agents.process.fork_server import fork_server
@@ -240,6 +242,7 @@ async def _run_once(
     """Run a command; None when it never began."""
     began = time.monotonic()
     output, errors = _Kept(on_output), _Kept(on_output)
+    await checkpoint_if_cancelled()  # once it is ordered, it may begin before it hears of a stop
     with _started(order) as command:
         # The pumps go on while the command is being ended: it may have last words.
         pumping = CancelScope(shield=True)
@@ -398,15 +401,24 @@ def _refuse(order: _Order) -> None:
         raise OSError(number, os.strerror(number), str(order.cwd))
 
 
-def _words(order: _Order, theirs: ExitStack) -> FileIO:
-    """Write what the supervisor is to run into a file without a name, from its beginning."""
+def _words(order: _Order, theirs: ExitStack) -> IO[bytes]:
+    """Write what the supervisor is to run into a file, from its beginning.
+
+    It is in memory where that is to be had: variables that a command inherits may be secret.
+    """
     env = {os.fsencode(name): os.fsencode(value) for name, value in order.env.items()}
     argv = [os.fsencode(text) for text in order.argv]
-    file = theirs.enter_context(TemporaryFile(buffering=0))
+    file = theirs.enter_context(_unnamed_file())
     folder = os.fsencode(order.cwd.absolute())  # the fork server works elsewhere
     file.write(marshal.dumps((folder, env, order.limits, argv)))
     file.seek(0)
     return file
+
+
+def _unnamed_file() -> IO[bytes]:
+    if sys.platform == "linux":
+        return open(os.memfd_create("command"), "w+b", buffering=0)
+    return TemporaryFile(buffering=0)
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:

@@ -121,6 +121,17 @@ def _leave(server: ForkServer) -> None:
         _leaving[:] = [each for each in _leaving if not each.is_over]
 
 
+def _forget() -> None:
+    """In a forked process, whose commands need one of its own."""
+    global _lock, _server
+    _lock, _server = threading.Lock(), None
+    _leaving.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 @atexit.register
 def _end() -> None:
     for server in [*_leaving, *([_server] if _server else [])]:
