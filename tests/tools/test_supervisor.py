@@ -2,10 +2,13 @@
 
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import gettempdir
 
 import anyio
 import pytest
+from filelock import FileLock
 
 from nb_agents.config.permissions import CommandLimits
 from nb_agents.process.command import Finished, run_command
@@ -121,12 +124,17 @@ async def test_what_forked_processes_share_is_counted_once(run: Runner) -> None:
 
 
 @pytest.fixture
-def large(user: User) -> None:
-    """Give a file in the workspace that takes 300 MB of the disk."""
+def large(user: User) -> Iterator[None]:
+    """Give a file in the workspace that takes 300 MB of the disk; one test at a time does so.
+
+    How much fuller the disk becomes counts, by whomever.
+    """
     place = user.workspace / "large"
-    with open(place, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 300_000_000)
-    os.chown(place, user.number, -1)
+    with FileLock(Path(gettempdir()) / "nb-agents-large-file.lock"):
+        with open(place, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 300_000_000)
+        os.chown(place, user.number, -1)
+        yield
 
 
 @pytest.mark.usefixtures("large")
