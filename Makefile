@@ -25,7 +25,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format types js js-test readers py-test nb-test bench chromium clean
+.PHONY: help demo test lint format types js js-test readers py-test kernel-test browser-test nb-test \
+	bench chromium clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
@@ -67,9 +68,16 @@ py-test: .venv/.test $(PANEL) readers chromium
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --durations=15 --ignore=tests/kernel --ignore=tests/browser
-	$(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --durations=15 tests/browser tests/kernel
+	$(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --durations=15 --ignore=tests/kernel --ignore=tests/browser
+	$(MAKE) --jobs=2 --output-sync=target kernel-test browser-test
 endif
+
+kernel-test: .venv/.test $(PANEL)
+	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --durations=10 tests/kernel
+
+# File by file: each process has a JupyterLab, and each file a page, which take long to load.
+browser-test: .venv/.test $(PANEL) chromium
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --durations=10 tests/browser
 
 # tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps
 # apart the sessions of notebooks that run at once.

@@ -94,8 +94,10 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
     told = other.text(other.kernel.run("%load_ext nb_agents"))
     assert "Sweep all goes on elsewhere, with 0 rows done" in told and "Run " not in told
     assert "no further row" in other.text(other.kernel.run("%agents stop all"))
+    kernel = sweeping.kernel
+    kernel.wait_until(lambda: kernel.run("sweep.status").value == "'stopping'", 60, "the stop")
     sweeping.server.release()
-    assert sweeping.kernel.run("sweep.wait().status").value == "'cancelled'"
+    assert kernel.run("sweep.wait().status").value == "'cancelled'"
     assert len(sweeping.server.requests) == 2
 
 
