@@ -25,8 +25,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format types js js-test readers py-test kernel-test browser-test nb-test \
-	bench chromium clean
+.PHONY: help demo test lint format types js js-test readers py-test unit-test kernel-test \
+	browser-test nb-test bench chromium clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
@@ -43,7 +43,8 @@ endif
 # What needs one core goes two at a time; tests of Python take all there are by themselves.
 test:
 	$(MAKE) --jobs=2 lint types js-test readers
-	$(MAKE) py-test nb-test
+	$(MAKE) unit-test
+	$(MAKE) $(SIDE_BY_SIDE) nb-test
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -64,13 +65,19 @@ js-test: $(NODE_MODULES)
 
 # More at a time than there are cores, as all wait now and then; kernels and pages do so the most.
 # One part of them: make py-test ARGS="tests/kernel -k interrupt"
-py-test: .venv/.test $(PANEL) readers chromium
+py-test: .venv/.test $(PANEL)
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --durations=15 --ignore=tests/kernel --ignore=tests/browser
-	$(MAKE) --jobs=2 --output-sync=target kernel-test browser-test
+	$(MAKE) unit-test
+	$(MAKE) $(SIDE_BY_SIDE)
 endif
+
+# The longest comes first, so that what is left when it ends is short.
+SIDE_BY_SIDE := --jobs=2 --output-sync=target browser-test kernel-test
+
+unit-test: .venv/.test $(PANEL) readers
+	$(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --durations=15 --ignore=tests/kernel --ignore=tests/browser
 
 kernel-test: .venv/.test $(PANEL)
 	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --durations=10 tests/kernel
