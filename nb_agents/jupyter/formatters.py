@@ -20,9 +20,9 @@ from nb_agents.view import AgentView, RunView
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nb_agents.sweeps.sweep import SweepView
+    from nb_agents.sweeps.sweep_view import SweepView
 
-_SWEEPS = "nb_agents.sweeps.sweep"
+_SWEEPS = "nb_agents.sweeps"
 
 __all__ = ["register", "unregister"]
 
@@ -35,8 +35,8 @@ def register(ip: InteractiveShell) -> None:
     shown.ipython_display_formatter.for_type(Run, show_run)
     shown.mimebundle_formatter.for_type(Receipt, _receipt)
     shown.mimebundle_formatter.for_type(RunView, _view)
-    shown.ipython_display_formatter.for_type_by_name(_SWEEPS, "Sweep", show_sweep)
-    shown.mimebundle_formatter.for_type_by_name(_SWEEPS, "SweepView", _sweep)
+    shown.ipython_display_formatter.for_type_by_name(f"{_SWEEPS}.sweep", "Sweep", show_sweep)
+    shown.mimebundle_formatter.for_type_by_name(f"{_SWEEPS}.sweep_view", "SweepView", _sweep)
 
 
 def unregister(ip: InteractiveShell) -> None:
@@ -45,8 +45,8 @@ def unregister(ip: InteractiveShell) -> None:
     shown.ipython_display_formatter.type_printers.pop(Run, None)
     for kind in (Receipt, RunView):
         shown.mimebundle_formatter.type_printers.pop(kind, None)
-    shown.ipython_display_formatter.pop(f"{_SWEEPS}.Sweep", None)
-    shown.mimebundle_formatter.pop(f"{_SWEEPS}.SweepView", None)
+    shown.ipython_display_formatter.pop(f"{_SWEEPS}.sweep.Sweep", None)
+    shown.mimebundle_formatter.pop(f"{_SWEEPS}.sweep_view.SweepView", None)
 
 
 def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:

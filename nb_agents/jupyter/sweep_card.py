@@ -20,12 +20,13 @@ from nb_agents.jupyter.sweep_state import (
 )
 
 if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep import SweepView
+    from nb_agents.sweeps.sweep_view import SweepView
 
-__all__ = ["MAX_TABLE", "sweep_bundle"]
+__all__ = ["MAX_TABLE", "SWEEP_MIME", "sweep_bundle"]
 
+SWEEP_MIME = "application/vnd.nb-agents.sweep+json"
 MAX_TABLE = 20
-"""Rows in the card's table."""
+"""Rows in the card's table; as `FIRST_ROWS` of the manifest, which is not loaded for this."""
 MAX_ANSWER = 200
 """Characters of an answer in it."""
 
@@ -47,14 +48,30 @@ def sweep_bundle(
         view: The sweep.
         title: What it asks, or its name.
         path: Its directory, as shown to the person.
-        table: A record for each row, as `Sweep.table` gives them; none while it is live.
+        table: Records of the rows, as `Sweep.table` gives them, or of the first; none while live.
 
     Returns:
-        A mime bundle: text/html and text/plain.
+        A mime bundle: text/html, text/plain and `SWEEP_MIME`.
     """
     card = _card(view, title, path, table)
     html = card_template("sweep.html.j2").render(card=card, text=text)
-    return harmless({"text/html": html, "text/plain": _text(card)})
+    return harmless(
+        {"text/html": html, "text/plain": _text(card), SWEEP_MIME: _data(view, card, path)}
+    )
+
+
+def _data(view: SweepView, card: _Card, path: str) -> dict[str, Any]:
+    return {
+        "sweep": view.name,
+        "task": card.title,
+        "state": card.state,
+        "rows": view.total,
+        "done": view.completed,
+        "failed": view.failed,
+        "tokens": view.tokens,
+        "cost": view.cost,
+        "path": path,
+    }
 
 
 @dataclass(frozen=True)
@@ -103,7 +120,7 @@ def _card(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, A
         view.failed - len(failures[:MAX_FAILURES]),
         _RETRY if view.is_over and view.failed else "",
         lines,
-        len(table) - len(lines),
+        view.total - len(lines) if lines else 0,
         _go_on(view),
         [*filter(None, [view.name, text.seconds(view.elapsed_s), spent(view), path])],
     )

@@ -11,12 +11,12 @@ from nb_agents.jupyter.cards import card_bundle
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.panel import LiveOutputs, do_as_asked, shown_path
 from nb_agents.jupyter.sweep_card import sweep_bundle
-from nb_agents.jupyter.sweep_state import OpenedRow, sweep_state
+from nb_agents.jupyter.sweep_state import OpenedRow, sweep_state, sweep_title
 from nb_agents.runs.run import Run
-from nb_agents.session.views import read_json
 
 if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep import Sweep, SweepView
+    from nb_agents.sweeps.sweep import Sweep
+    from nb_agents.sweeps.sweep_view import SweepView
 
 __all__ = ["show_sweep"]
 
@@ -38,7 +38,7 @@ class _SweepPanel:
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
-        self._title, self._path = _title(sweep.path), shown_path(sweep.path)
+        self._title, self._path = sweep_title(sweep.path), shown_path(sweep.path)
         self._opened: _Opened | None = None
         self._outputs = LiveOutputs(self._state(sweep.view), self._do)
         self._written = _milestone(sweep.view)
@@ -119,11 +119,4 @@ def _milestone(view: SweepView) -> tuple[object, ...]:
 
 def _bundle(sweep: Sweep, view: SweepView) -> dict[str, Any]:
     table = sweep.table() if view.is_over else []
-    return sweep_bundle(view, _title(sweep.path), shown_path(sweep.path), table)
-
-
-def _title(path: Path) -> str:
-    """Say what a sweep asks: its task, or its recipe's file, else its name."""
-    about = read_json(path / "sweep.json")
-    task, recipe = str(about.get("task") or ""), str(about.get("recipe") or "")
-    return task or (Path(recipe).name if "/" in recipe else path.name)
+    return sweep_bundle(view, sweep_title(sweep.path), shown_path(sweep.path), table)

@@ -6,16 +6,18 @@ Only so much of it goes to the page as a person can look at: the other rows are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.jupyter import text
 from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.jupyter.rows import MAX_SAYS, doing, name_of, numbers, says
 from nb_agents.receipt import total_cost
+from nb_agents.session.views import read_json
 from nb_agents.view import AgentView, RunView
 
 if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep import LiveRow, SweepView
+    from nb_agents.sweeps.sweep_view import LiveRow, SweepView
 
 __all__ = [
     "MAX_FAILURES",
@@ -29,6 +31,7 @@ __all__ = [
     "standing",
     "sweep_chip",
     "sweep_state",
+    "sweep_title",
 ]
 
 MAX_LIVE = 60
@@ -103,6 +106,17 @@ def sweep_state(
         "footer": [view.name, path],
         "card": "",
     }
+
+
+def sweep_title(path: Path) -> str:
+    """Say what a sweep asks: its task, or its recipe's file, else its name.
+
+    Args:
+        path: Its directory.
+    """
+    about = read_json(path / "sweep.json")
+    task, recipe = str(about.get("task") or ""), str(about.get("recipe") or "")
+    return task or (Path(recipe).name if "/" in recipe else path.name)
 
 
 def standing(view: SweepView) -> str:

@@ -1,106 +1,311 @@
-"""Turns as they stand, read on in their journals by those who watch them.
+"""Turns and sweeps as they stand, read on in their files for those who watch them.
 
-Who asks first in each tenth of a second reads; all others see the same. So ten pages that watch a
-turn cost its disk and its fold once, and what nobody watches costs nothing.
+One of all who watch looks at what is followed, ten times a second and in one thread, and the others
+wait for what it finds. So ten pages that watch a turn cost its disk and its fold once, and what
+nobody watches costs nothing.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from abc import ABC, abstractmethod
 from asyncio import to_thread
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
+from nb_agents.disk.lock import is_held
 from nb_agents.events import TurnStarted
 from nb_agents.fold import fold
 from nb_agents.jupyter.cards import turn_bundle
 from nb_agents.jupyter.markdown import harmless
 from nb_agents.jupyter.panel_state import panel_state
+from nb_agents.jupyter.sweep_card import sweep_bundle
+from nb_agents.jupyter.sweep_state import sweep_state, sweep_title
 from nb_agents.server.places import shown_path
 from nb_agents.session.history import load_turn, past_events
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
+from nb_agents.sweeps.manifest import is_sweep, owner_lock
+from nb_agents.sweeps.sweep_reader import SweepReader
 from nb_agents.view import RunView
 
-__all__ = ["Feed", "Feeds", "card_of"]
+__all__ = ["Feed", "Feeds", "SweepFeed", "TurnFeed"]
+
+_Feed = TypeVar("_Feed", bound="Feed")
+
+PROBE_S = 0.5
+"""At least so long between two looks at a lock whose owner has not told its end."""
+SWEEP_S = 0.2
+"""At least so long between two looks at a sweep, as its own process has it."""
 
 
-class Feed:
-    """One turn that is followed.
+class Feed(ABC):
+    """What is followed.
 
     Args:
-        paths: The turn.
+        path: Its directory.
 
     Attributes:
-        view: The turn as it stood when it was read last.
-        is_live: Whether a process worked on it then; once it is not, nothing more will come.
+        path: As given.
+        is_live: Whether a process worked on it when it was read last; once none does, nothing more
+            will come.
     """
 
-    def __init__(self, paths: TurnPaths) -> None:
-        self.paths = paths
-        self.view = RunView()
+    poll_s = POLL_S
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.is_live = True
-        self._reader = JournalReader(paths.journal)
-        self._read_at = float("-inf")
-        # Separates those who watch: one of them reads.
-        self._reading = anyio.Lock()
-        self._state: tuple[int, int, dict[str, Any]] | None = None
+        self._read_at = self._probed_at = float("-inf")
+        self._state: tuple[tuple[object, int], dict[str, Any]] | None = None
 
-    async def read(self) -> None:
-        """Read what has come, unless that was done a moment ago."""
-        async with self._reading:
-            if self.is_live and time.monotonic() - self._read_at >= POLL_S:
-                await to_thread(self._read)
-                self._read_at = time.monotonic()
+    def is_due(self, now: float) -> bool:
+        """Whether it was not read a moment ago."""
+        return self.is_live and now - self._read_at >= self.poll_s
 
-    def _read(self) -> None:
-        # Asked first: whatever its writer wrote last is read after it has let go. Without a wait:
-        # who takes another one who looks for its writer is right a moment later.
-        is_live = self.paths.is_live(0)
-        with suppress(FileNotFoundError):  # it has just begun, or is another program's
-            self._read_on()
+    def read(self) -> bool:
+        """Read what has come, blocking; returns whether it stands differently."""
+        now = self._read_at = time.monotonic()
+        is_live = True
+        # Asked first: whatever its writer wrote last is read after it has let go.
+        if self._has_told_its_end or now - self._probed_at >= PROBE_S:
+            self._probed_at, is_live = now, self._is_owned()
+        has_news = self._read_on(is_live)
         self.is_live = is_live  # not before: others look at both
-
-    def _read_on(self) -> None:
-        while events := self._reader.read():
-            if isinstance(first := events[0], TurnStarted) and 0 < first.resumes < first.turn:
-                before = self.paths.path.with_name(f"turn_{first.resumes}")
-                self.view = fold(past_events(TurnPaths(before)))
-            self.view = fold(events, self.view)
+        return has_news or not is_live
 
     def state(self) -> dict[str, Any]:
         """Return what a panel shows of it now; the same object until that changes."""
         now = time.time()
-        # Between events only the clocks move, and these show seconds.
-        key = (self.view.seq, int(now))
-        if self._state is None or self._state[:2] != key:
-            view = replace(self.view, session=self.paths.session, turn=self.paths.number)
-            where = shown_path(self.paths.path)
-            self._state = (*key, harmless(panel_state(view, where, now)))
-        return self._state[2]
+        # Between news only the clocks move, and these show seconds.
+        key = (self._standing, int(now))
+        if self._state is None or self._state[0] != key:
+            self._state = (key, harmless(self._draw(now)))
+        return self._state[1]
+
+    @abstractmethod
+    def card(self) -> dict[str, Any]:
+        """Make the card of what is over, blocking.
+
+        Raises:
+            FileNotFoundError: It was deleted or renamed.
+        """
+
+    @property
+    @abstractmethod
+    def _has_told_its_end(self) -> bool: ...
+
+    @property
+    @abstractmethod
+    def _standing(self) -> object:
+        """Differs whenever another state is to be drawn."""
+
+    @abstractmethod
+    def _is_owned(self) -> bool: ...
+
+    @abstractmethod
+    def _read_on(self, is_live: bool) -> bool: ...
+
+    @abstractmethod
+    def _draw(self, now: float) -> dict[str, Any]: ...
+
+
+class TurnFeed(Feed):
+    """One turn that is followed.
+
+    Attributes:
+        view: The turn as it stood when it was read last.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.view = RunView()
+        self._paths = TurnPaths(path)
+        self._reader = JournalReader(self._paths.journal)
+
+    def card(self) -> dict[str, Any]:
+        """Make the card of the turn."""
+        self.path.stat()
+        return turn_bundle(load_turn(self._paths), shown_path(self.path))
+
+    @property
+    def _has_told_its_end(self) -> bool:
+        return bool(self.view.ending)
+
+    @property
+    def _standing(self) -> int:
+        return self.view.seq
+
+    def _is_owned(self) -> bool:
+        # Without a wait: who takes another one who looks for its writer is right a moment later.
+        return self._paths.is_live(0)
+
+    def _read_on(self, is_live: bool) -> bool:
+        before = self.view
+        with suppress(OSError):  # it has just begun, or is another program's
+            while events := self._reader.read():
+                if isinstance(first := events[0], TurnStarted) and 0 < first.resumes < first.turn:
+                    past = self.path.with_name(f"turn_{first.resumes}")
+                    self.view = fold(past_events(TurnPaths(past)))
+                self.view = fold(events, self.view)
+        return self.view is not before
+
+    def _draw(self, now: float) -> dict[str, Any]:
+        view = replace(self.view, session=self._paths.session, turn=self._paths.number)
+        return panel_state(view, shown_path(self.path), now)
+
+
+class SweepFeed(Feed):
+    """One sweep that is followed, and with it its rows at work.
+
+    Args:
+        path: Its directory.
+        feeds: Where its rows are followed, by others, too.
+
+    Attributes:
+        view: The sweep as it stood when it was read last.
+    """
+
+    poll_s = SWEEP_S
+
+    def __init__(self, path: Path, feeds: Feeds) -> None:
+        super().__init__(path)
+        self._feeds, self._reader = feeds, SweepReader(path)
+        self._rows: dict[str, TurnFeed] = {}
+        self._seen: tuple[object, ...] = ()
+        self._changes = 0
+        self.view = self._reader.view({}, True, 0.0)
+
+    @property
+    def changed_at(self) -> float | None:
+        """When a row ended or began last, in Unix seconds; None before the first."""
+        return self._reader.changed_at
+
+    def card(self) -> dict[str, Any]:
+        """Make the card of the sweep."""
+        self.path.stat()
+        table = self._reader.table()
+        return sweep_bundle(self.view, sweep_title(self.path), shown_path(self.path), table)
+
+    @property
+    def _has_told_its_end(self) -> bool:
+        return self._reader.is_over
+
+    @property
+    def _standing(self) -> int:
+        return self._changes
+
+    def _is_owned(self) -> bool:
+        return is_held(owner_lock(self.path), 0)
+
+    def _read_on(self, is_live: bool) -> bool:
+        has_news = self._reader.read()
+        self._read_rows()
+        # One that has ended is told of in a moment, by the sweep's own process.
+        live = {name: row.view for name, row in self._rows.items() if row.is_live}
+        seen = (is_live, *((name, view.seq) for name, view in live.items()))
+        has_news = has_news or seen != self._seen
+        self._seen, self._changes = seen, self._changes + has_news
+        self.view = self._reader.view(live, is_live, time.time())
+        return has_news
+
+    def _read_rows(self) -> None:
+        now, turns = time.monotonic(), self._reader.turns
+        self._rows = {
+            name: row
+            if (row := self._rows.get(name)) and row.path == turn.path
+            else self._feeds.turn(turn.path)
+            for name, turn in turns.items()
+        }
+        for row in self._rows.values():
+            if row.is_due(now):
+                row.read()
+
+    def _draw(self, now: float) -> dict[str, Any]:
+        return sweep_state(self.view, sweep_title(self.path), shown_path(self.path), now)
 
 
 class Feeds:
-    """The turns that are followed by anybody."""
+    """What is followed by anybody."""
 
     def __init__(self) -> None:
         self._feeds: dict[Path, Feed] = {}
+        # Separates the loop from the thread in which a sweep asks for the feeds of its rows.
+        self._making = threading.Lock()
+        # Separates those who watch: one of them reads.
+        self._reading = anyio.Lock()
+        self._followed: Counter[Feed] = Counter()
+        self._changes = 0
+        self._looking: anyio.Event | None = None
 
-    def of(self, paths: TurnPaths) -> Feed:
+    def of(self, path: Path) -> Feed:
+        """Return the feed of a turn or a sweep."""
+        return self.sweep(path) if is_sweep(path) else self.turn(path)
+
+    def turn(self, path: Path) -> TurnFeed:
         """Return the feed of a turn; one whose turn is over may have been resumed meanwhile."""
-        self._feeds = {path: feed for path, feed in self._feeds.items() if feed.is_live}
-        return self._feeds.setdefault(paths.path, Feed(paths))
+        return self._get(path, TurnFeed, lambda: TurnFeed(path))
+
+    def sweep(self, path: Path) -> SweepFeed:
+        """Return the feed of a sweep; one that is over may be worked on again."""
+        return self._get(path, SweepFeed, lambda: SweepFeed(path, self))
+
+    def _get(self, path: Path, kind: type[_Feed], make: Callable[[], _Feed]) -> _Feed:
+        with self._making:
+            self._feeds = {path: feed for path, feed in self._feeds.items() if feed.is_live}
+            feed = self._feeds.get(path)
+            if not isinstance(feed, kind):
+                feed = self._feeds[path] = make()
+            return feed
+
+    async def read(self, feeds: Iterable[Feed]) -> int:
+        """Read what has come, unless that was done a moment ago; returns what `news` waits with."""
+        async with self._reading:
+            now = time.monotonic()
+            if due := [feed for feed in feeds if feed.is_due(now)]:
+                self._changes += await to_thread(_read_all, due)
+            return self._changes
+
+    @contextmanager
+    def follow(self, feeds: Iterable[Feed]) -> Iterator[None]:
+        """Have these looked at within the block, as long as somebody waits for news."""
+        followed = list(feeds)
+        self._followed.update(followed)
+        try:
+            yield
+        finally:
+            self._followed.subtract(followed)
+            self._followed = +self._followed
+
+    async def news(self, seen: int) -> int:
+        """Wait until something stands differently of what anybody follows, or only its clocks do.
+
+        Args:
+            seen: What this, or `read`, returned last.
+        """
+        if self._changes == seen:
+            await (self._looking.wait() if self._looking else self._look())
+        return self._changes
+
+    async def _look(self) -> None:
+        """Look for all who wait."""
+        looking = self._looking = anyio.Event()
+        before = self._changes, int(time.time())
+        try:
+            while (self._changes, int(time.time())) == before:
+                await anyio.sleep(POLL_S)
+                await self.read(self._followed)
+        finally:
+            self._looking = None
+            looking.set()
 
 
-def card_of(paths: TurnPaths) -> dict[str, Any]:
-    """Make the card of a turn that is over.
-
-    Raises:
-        FileNotFoundError: It was deleted or renamed.
-    """
-    paths.path.stat()
-    return turn_bundle(load_turn(paths), shown_path(paths.path))
+def _read_all(feeds: Sequence[Feed]) -> int:
+    return sum([feed.read() for feed in feeds])

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import time
 from asyncio import to_thread  # anyio's threads would outlive a server that is told to end
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar, cast
 
-import anyio
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from pydantic import BaseModel, ValidationError
@@ -28,24 +27,25 @@ from nb_agents.cancel import StopResult
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.events import EVENT
 from nb_agents.jupyter import text
+from nb_agents.jupyter.sweep_state import standing
 from nb_agents.options import RunOptions
 from nb_agents.receipt import receipt, total_cost
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
-from nb_agents.server.feeds import Feed, Feeds, card_of
+from nb_agents.server.feeds import Feed, Feeds, SweepFeed, TurnFeed
 from nb_agents.server.going_on import continue_session, resume_turn
 from nb_agents.server.openapi import BODIES, Continue, Rename, Start, document
 from nb_agents.server.places import DEFAULT_ROOT, Places, UnknownNameError
-from nb_agents.server.sweeps import told_sweep
+from nb_agents.server.sweeps import sweep_on_disk, told_sweep
 from nb_agents.session.history import load_turn
-from nb_agents.session.journal import POLL_S, JournalReader
+from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.manage import export_session, rename_session
 from nb_agents.session.removal import delete_session
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import is_sweep, stop_sweep, sweeps_below
+from nb_agents.sweeps.manifest import hold_sweep, is_sweep, stop_sweep, sweeps_below
 from nb_agents.view import RunView
 
 __all__ = ["routes"]
@@ -53,7 +53,7 @@ __all__ = ["routes"]
 MAX_BODY = 200_000
 """Bytes of a request: the longest text that a run hears, each character escaped."""
 MAX_WATCHED = 200
-"""Turns in one stream."""
+"""Turns and sweeps in one stream."""
 MAX_FOLDERS = 100
 """Folders whose sessions are listed at once."""
 MAX_ROWS = 100
@@ -184,8 +184,15 @@ class Runs(_Handler):
     @_allowed("read")
     async def get(self) -> None:
         live = await to_thread(self.places.live)
-        sweeps = [await self._sweep(path, rows) for path, rows in live.sweeps.items()]
-        self.reply([*sweeps, *[await self._told(turn) for turn in live.turns]])
+        turns = [(turn, self.feeds.turn(turn.paths.path)) for turn in live.turns]
+        sweeps = [(path, self.feeds.sweep(path), rows) for path, rows in live.sweeps.items()]
+        await self.feeds.read([*(feed for _, feed in turns), *(feed for _, feed, _ in sweeps)])
+        self.reply(
+            [
+                *(self._of_sweep(path, feed, rows) for path, feed, rows in sweeps),
+                *(self._of_turn(turn, feed) for turn, feed in turns),
+            ]
+        )
 
     @_allowed("execute")
     async def post(self) -> None:
@@ -203,21 +210,13 @@ class Runs(_Handler):
             options=RunOptions(detach=True, session_root=folder / DEFAULT_ROOT),
         )
 
-    async def _told(self, turn: LiveTurn) -> dict[str, Any]:
-        feed = await self._read(turn)
-        told = _told(self.places.name(turn.paths.path), feed.view, feed.is_live)
+    def _of_turn(self, turn: LiveTurn, feed: TurnFeed) -> dict[str, Any]:
+        told = _told(self.places.name(feed.path), feed.view, feed.is_live)
         return {**told, "run": turn.run, "where": turn.where}
 
-    async def _sweep(self, path: Path, rows: Sequence[LiveTurn]) -> dict[str, Any]:
-        feeds = [await self._read(row) for row in rows]
-        live = [feed.view for feed in feeds if feed.is_live]
-        told = await to_thread(told_sweep, self.places.name(path), path, live)
+    def _of_sweep(self, path: Path, feed: SweepFeed, rows: Sequence[LiveTurn]) -> dict[str, Any]:
+        told = told_sweep(self.places.name(path), path, feed.view, feed.changed_at)
         return {**told, "where": rows[0].where if rows else ""}
-
-    async def _read(self, turn: LiveTurn) -> Feed:
-        feed = self.feeds.of(turn.paths)
-        await feed.read()
-        return feed
 
 
 class OneRun(_Handler):
@@ -226,7 +225,8 @@ class OneRun(_Handler):
     @_allowed("read")
     async def get(self, name: str, number: str | None = None) -> None:
         if number is None and is_sweep(path := await to_thread(self.places.run, name)):
-            self.reply(await to_thread(told_sweep, self.places.name(path), path))
+            known = await to_thread(sweep_on_disk, path)
+            self.reply(told_sweep(self.places.name(path), path, *known))
             return
         paths = await to_thread(self.turn, name, number)
         turn = await to_thread(load_turn, paths)
@@ -274,13 +274,21 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
 
 
 def _ask_sweep(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any]]:
-    if action != "stop" or body.agent:
-        whole = f"{path.name} is a sweep: it can be stopped as a whole, and its rows are runs."
-        return 409, {"status": told_sweep("", path)["status"], "message": whole}
-    if not stop_sweep(path, body.immediate, body.source, body.reason):
-        over = f"{path.name} is over."
-        return 409, {"status": told_sweep("", path)["status"], "message": over}
-    return 202, asdict(StopResult(True, "asked"))
+    if action == "stop" and not body.agent:
+        is_told, reply = stop_sweep(path, body.immediate, body.source, body.reason), _ASKED
+    elif action in ("pause", "resume"):
+        is_told, reply = hold_sweep(path, action == "pause"), {"status": "asked"}
+    else:
+        why = "it can be stopped, paused and resumed as a whole, and its rows are runs."
+        return 409, _refused(path, f"{path.name} is a sweep: {why}")
+    return (202, reply) if is_told else (409, _refused(path, f"{path.name} is over."))
+
+
+def _refused(sweep: Path, why: str) -> dict[str, Any]:
+    return {"status": standing(sweep_on_disk(sweep).view), "message": why}
+
+
+_ASKED = asdict(StopResult(True, "asked"))
 
 
 _COMMANDS: dict[str, Callable[[Run, Any], object]] = {
@@ -312,7 +320,8 @@ class Sessions(_Handler):
 
     def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
         roots, name = self.places.session_roots(*folders), self.places.name
-        sweeps = [told_sweep(name(path), path) for root in roots for path in sweeps_below(root)]
+        found = [path for root in roots for path in sweeps_below(root)]
+        sweeps = [told_sweep(name(path), path, *sweep_on_disk(path)) for path in found]
         found = [path for root in roots for path in sessions_in(root).by_use[:MAX_LISTED]]
         listed = [
             {"id": told["id"], "session": told["session"], "turns": [], "sweep": told}
@@ -447,7 +456,7 @@ class _Stream(_Handler):
         self._is_gone = True
         super().on_connection_close()
 
-    async def stream(self, messages: AsyncIterator[str]) -> None:
+    async def stream(self, messages: AsyncGenerator[str]) -> None:
         """Send what comes until there is no more, or nobody listens.
 
         Args:
@@ -459,14 +468,15 @@ class _Stream(_Handler):
         spoke_at = time.monotonic()
         try:
             await self.flush()
-            async for message in messages:
-                if self._is_gone:
-                    return
-                if not message and time.monotonic() - spoke_at < KEEP_ALIVE_S:
-                    continue
-                self.write(message or ": still here\n\n")
-                await self.flush()
-                spoke_at = time.monotonic()
+            async with aclosing(messages):
+                async for message in messages:
+                    if self._is_gone:
+                        return
+                    if not message and time.monotonic() - spoke_at < KEEP_ALIVE_S:
+                        continue
+                    self.write(message or ": still here\n\n")
+                    await self.flush()
+                    spoke_at = time.monotonic()
             self.finish(set_content_type="text/event-stream")
         except StreamClosedError:
             pass
@@ -486,82 +496,87 @@ class Events(_Stream):
             raise web.HTTPError(400, "Last-Event-ID is no number.") from None
         await self.stream(self._messages(paths, after))
 
-    async def _messages(self, paths: TurnPaths, after: int) -> AsyncIterator[str]:
-        feed, reader, seen = self.feeds.of(paths), JournalReader(paths.journal), -1
-        while True:
-            # One look for all who listen says whether there is anything to read.
-            await feed.read()
-            is_live = feed.is_live
-            with suppress(FileNotFoundError):  # somebody has deleted it meanwhile
-                while feed.view.seq > seen and (events := await to_thread(reader.read)):
-                    for event in events:
-                        seen = max(seen, event.seq)
-                        if event.seq > after:
-                            data = EVENT.dump_python(event, mode="json")
-                            yield _message(event.kind, data, event.seq)
-            if not is_live:
-                return
-            yield ""
-            await anyio.sleep(POLL_S)
+    async def _messages(self, paths: TurnPaths, after: int) -> AsyncGenerator[str]:
+        feed, reader, last = self.feeds.turn(paths.path), JournalReader(paths.journal), -1
+        with self.feeds.follow([feed]):
+            seen = await self.feeds.read([feed])
+            while True:
+                # One look for all who listen says whether there is anything to read.
+                is_live = feed.is_live
+                with suppress(FileNotFoundError):  # somebody has deleted it meanwhile
+                    while feed.view.seq > last and (events := await to_thread(reader.read)):
+                        for event in events:
+                            last = max(last, event.seq)
+                            if event.seq > after:
+                                data = EVENT.dump_python(event, mode="json")
+                                yield _message(event.kind, data, event.seq)
+                if not is_live:
+                    return
+                yield ""
+                seen = await self.feeds.news(seen)
 
 
 class Views(_Stream):
-    """Turns as they are to be drawn: each as a panel while it is live, and at its end its card.
+    """Turns and sweeps as they are to be drawn: as a panel while live, and at the end as a card.
 
-    One stream for all turns on a page: a browser keeps few connections to one server open, and
+    One stream for all of them on a page: a browser keeps few connections to one server open, and
     JupyterLab needs them.
     """
 
     @_allowed("read")
     async def get(self, name: str = "", number: str | None = None) -> None:
-        if name:
-            paths = await to_thread(self.turn, name, number)
-            await self.stream(self._messages({self.places.name(paths.path): paths}))
+        if number is not None:
+            path = (await to_thread(self.turn, name, number)).path
+        elif name:
+            path = await to_thread(self.places.run, name)
+        else:
+            await self._get_many()
             return
+        await self.stream(self._messages({self.places.name(path): path}))
+
+    async def _get_many(self) -> None:
         names = dict.fromkeys(self.get_query_arguments("id"))
         if len(names) > MAX_WATCHED:
-            raise web.HTTPError(400, f"At most {MAX_WATCHED} turns are shown in one stream.")
+            many = f"At most {MAX_WATCHED} turns and sweeps are shown in one stream."
+            raise web.HTTPError(400, many)
         known, unknown = await to_thread(self._found, names)
         await self.stream(self._messages(known, unknown))
 
-    def _found(self, names: dict[str, None]) -> tuple[dict[str, TurnPaths], list[str]]:
+    def _found(self, names: Iterable[str]) -> tuple[dict[str, Path], list[str]]:
         known, unknown = {}, []
         for name in names:
             try:
-                known[name] = self.places.turn(name)
+                known[name] = self.places.run(name)
             except UnknownNameError:
                 unknown.append(name)
         return known, unknown
 
     async def _messages(
-        self, turns: dict[str, TurnPaths], unknown: Sequence[str] = ()
-    ) -> AsyncIterator[str]:
+        self, paths: dict[str, Path], unknown: Sequence[str] = ()
+    ) -> AsyncGenerator[str]:
         for name in unknown:
             yield _message("unknown", {"id": name})
-        feeds = {name: self.feeds.of(paths) for name, paths in turns.items()}
+        feeds = {name: self.feeds.of(path) for name, path in paths.items()}
         shown: dict[str, Any] = {}
-        while feeds:
-            for name, feed in list(feeds.items()):
-                async for message in self._news(name, feed, shown):
-                    yield message
-                if not feed.is_live:
-                    del feeds[name]
-            yield ""
-            if feeds:
-                await anyio.sleep(POLL_S)
+        with self.feeds.follow(feeds.values()):
+            seen = await self.feeds.read(feeds.values())
+            while feeds:
+                for name, feed in list(feeds.items()):
+                    if not feed.is_live:
+                        del feeds[name]
+                        yield await self._card(name, feed)
+                    elif shown.get(name) is not (state := feed.state()):
+                        shown[name] = state
+                        yield _message("state", {"id": name, "state": state})
+                yield ""
+                if feeds:
+                    seen = await self.feeds.news(seen)
 
-    async def _news(self, name: str, feed: Feed, shown: dict[str, Any]) -> AsyncIterator[str]:
-        await feed.read()
-        if not feed.is_live:
-            try:
-                card = await to_thread(card_of, feed.paths)
-            except FileNotFoundError:  # somebody has deleted it meanwhile
-                yield _message("unknown", {"id": name})
-                return
-            yield _message("card", {"id": name, "bundle": card})
-        elif shown.get(name) is not (state := feed.state()):
-            shown[name] = state
-            yield _message("state", {"id": name, "state": state})
+    async def _card(self, name: str, feed: Feed) -> str:
+        try:
+            return _message("card", {"id": name, "bundle": await to_thread(feed.card)})
+        except FileNotFoundError:  # somebody has deleted it meanwhile
+            return _message("unknown", {"id": name})
 
 
 def _message(kind: str, data: Any, number: int | None = None) -> str:

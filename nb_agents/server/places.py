@@ -173,9 +173,13 @@ class Places:
 
 
 def shown_path(path: Path) -> str:
-    """Name a turn's directory as a cell of the notebook beside its session does."""
-    below = PurePosixPath(*path.parts[-4:])
-    return str(below) if below.is_relative_to(DEFAULT_ROOT) else str(path)
+    """Name a turn's or a sweep's directory as a cell of the notebook beside it does."""
+    # A sweep is in the root of sessions, a turn one floor below it, a turn of a row two.
+    for floors in (3, 4, 5):
+        below = PurePosixPath(*path.parts[-floors:])
+        if below.is_relative_to(DEFAULT_ROOT):
+            return str(below)
+    return str(path)
 
 
 def _chosen_root() -> Path | None:

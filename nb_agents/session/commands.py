@@ -25,7 +25,7 @@ from nb_agents.events import Command, CommandAnswered, Continue, Decide, OfferTo
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths
 
-__all__ = ["are_waiting", "ask", "send", "take_commands"]
+__all__ = ["are_waiting", "ask", "send", "take_commands", "withdraw_older"]
 
 MAX_BYTES = 200_000
 """Of a command: a follow-up text has at most 20,000 characters."""
@@ -130,6 +130,18 @@ def take_commands(turn: TurnPaths) -> list[tuple[str, Command]]:
             command: Command = _KINDS[said["kind"]].validate_python(said["data"])
             taken.append((path.stem, command))
     return taken
+
+
+def withdraw_older(turn: TurnPaths, before_ns: int) -> None:
+    """Remove what was asked of a process that is gone, and that nobody has withdrawn.
+
+    Args:
+        turn: Where it was asked.
+        before_ns: When, at the latest, in Unix nanoseconds.
+    """
+    for path in _waiting(turn.commands):
+        if path.name < f"{before_ns:020d}":
+            path.unlink(missing_ok=True)
 
 
 def _waiting(folder: Path) -> list[Path]:

@@ -28,7 +28,15 @@ from nb_agents.errors import UserError
 from nb_agents.events import EVENT, SCHEMA_VERSION, Event
 from nb_agents.session.layout import TurnPaths
 
-__all__ = ["Journal", "JournalReader", "POLL_S", "Recovered", "follow", "read_journal"]
+__all__ = [
+    "Journal",
+    "JournalReader",
+    "LineReader",
+    "POLL_S",
+    "Recovered",
+    "follow",
+    "read_journal",
+]
 
 MAX_BYTES = 1 << 29
 """Of a journal that is read: half of one would be taken for a turn that died there."""
@@ -242,8 +250,8 @@ async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
         is_live = await to_thread(paths.is_live)
 
 
-class JournalReader:
-    """Reads on in a journal, whole lines at a time.
+class LineReader:
+    """Reads on in a file that others write, whole lines at a time.
 
     Args:
         path: The file.
@@ -261,8 +269,8 @@ class JournalReader:
         except OSError:
             return False
 
-    def read(self) -> list[Event]:
-        """Read what has come since the last time; a line that can't be read is left out."""
+    def read_lines(self) -> list[bytes]:
+        """Read what has come since the last time, up to about a megabyte."""
         with open(self._path, "rb") as file:
             file.seek(self._at)
             data = file.read(_READ_BYTES)
@@ -270,8 +278,16 @@ class JournalReader:
                 data += more
         data = data[: data.rfind(b"\n") + 1]
         self._at += len(data)
+        return data.split(b"\n")[:-1]
+
+
+class JournalReader(LineReader):
+    """Reads on in a journal."""
+
+    def read(self) -> list[Event]:
+        """Read what has come since the last time; a line that can't be read is left out."""
         events = []
-        for line in data.split(b"\n")[:-1]:
+        for line in self.read_lines():
             try:
                 events.append(EVENT.validate_json(line))
             except ValidationError:

@@ -2,7 +2,8 @@
 
     <root>/<sweep>/
       sweep.json      what it is: source, task, team
-      rows.jsonl      a line for each row that ended; the last of a row counts
+      rows.jsonl      a line for each row that ended (the last of a row counts), and for what else
+                      who looks on can't know: rows that began, and how the whole stands
       owner.lock      held by the process that works on it
       commands/       what other processes ask of that one
       <row>/turn_1/   a session for each row
@@ -15,33 +16,52 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter, ValidationError
+from pydantic import (
+    Discriminator,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+)
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import SessionBusyError, SessionUnreadableError, StorageError
+from nb_agents.events import Command
+from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.runs.registry import groups, stop
-from nb_agents.session.commands import send
+from nb_agents.session.commands import send, withdraw_older
 from nb_agents.session.layout import TurnPaths, make_root, turns_of
 from nb_agents.session.views import read_json
 
 __all__ = [
     "ABOUT",
+    "FIRST_ROWS",
     "Manifest",
+    "Note",
     "Outcome",
     "ROWS",
     "Result",
+    "RowBegan",
+    "SweepBegan",
+    "SweepChanged",
+    "SweepStatus",
     "has_died",
+    "hold_sweep",
     "is_live_sweep",
     "is_sweep",
     "owner_lock",
+    "read_notes",
     "read_results",
     "stop_sweep",
     "sweep_of",
@@ -50,6 +70,10 @@ __all__ = [
 ]
 
 Outcome = Literal["completed", "failed", "cancelled"]
+SweepStatus = Literal["running", "paused", "stopping", "completed", "cancelled"]
+
+FIRST_ROWS = 20
+"""Rows of the source whose names are noted: those that a card shows."""
 
 ABOUT = "sweep.json"
 ROWS = "rows.jsonl"
@@ -81,7 +105,68 @@ class Result:
     score: float | None = None
 
 
-_LINE: TypeAdapter[Result] = TypeAdapter(Result)
+@dataclass(frozen=True, slots=True)
+class RowBegan:
+    """A turn began to work on a row.
+
+    Attributes:
+        row: Its name.
+        turn: The turn's number.
+    """
+
+    row: str
+    turn: PositiveInt
+    kind: Literal["row_began"] = "row_began"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepBegan:
+    """A process began to work on the sweep.
+
+    Attributes:
+        at: Unix seconds.
+        rows: How many it has.
+        first: The names of the first of them, as their source has them.
+        others: Rows that ended earlier and are none of them: the source was another one then.
+        retry_failed: Whether rows that failed before are tried again.
+    """
+
+    at: FiniteFloat
+    rows: NonNegativeInt
+    first: tuple[str, ...]
+    others: tuple[str, ...]
+    retry_failed: bool
+    kind: Literal["sweep_began"] = "sweep_began"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepChanged:
+    """The sweep as a whole stands differently.
+
+    Attributes:
+        at: Unix seconds.
+        status: How it stands from now on.
+        reason: Why it stops, or stopped.
+    """
+
+    at: FiniteFloat
+    status: SweepStatus
+    reason: str = ""
+    kind: Literal["sweep_changed"] = "sweep_changed"
+
+
+Note = Result | RowBegan | SweepBegan | SweepChanged
+"""A line of ``rows.jsonl``."""
+
+_LINE: TypeAdapter[Note] = TypeAdapter(
+    Annotated[
+        Annotated[Result, Tag("")]
+        | Annotated[RowBegan, Tag("row_began")]
+        | Annotated[SweepBegan, Tag("sweep_began")]
+        | Annotated[SweepChanged, Tag("sweep_changed")],
+        Discriminator(lambda line: line.get("kind", "") if isinstance(line, dict) else ""),
+    ]
+)
 
 
 class Manifest:
@@ -106,7 +191,9 @@ class Manifest:
         try:
             make_root(path.parent)
             path.mkdir(exist_ok=True)
+            asked_before = time.time_ns()
             self._lock.acquire(timeout=PROBE_S * 2)
+            withdraw_older(TurnPaths(path), asked_before)  # meant for a process that is gone
             (path / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
             self._file = (path / ROWS).open("a+", encoding="utf-8", newline="\n")
             self.results = read_results(path)
@@ -117,14 +204,15 @@ class Manifest:
             self._lock.release()
             raise StorageError(str(path), exc.strerror or str(exc)) from None
 
-    def add(self, result: Result) -> None:
-        """Note how a row ended.
+    def add(self, note: Note) -> None:
+        """Note how a row ended, or what else became of the sweep.
 
         Raises:
             OSError: The disk refused; the row's session has it all the same.
         """
-        self.results[result.row] = result
-        self._file.write(json.dumps(asdict(result)) + "\n")
+        if isinstance(note, Result):
+            self.results[note.row] = note
+        self._file.write(json.dumps(asdict(note)) + "\n")
         self._file.flush()
 
     def score(self, row: str, score: float) -> None:
@@ -158,13 +246,16 @@ def read_results(path: Path) -> dict[str, Result]:
     Args:
         path: The sweep's directory.
     """
-    results: dict[str, Result] = {}
     with suppress(OSError), (path / ROWS).open("rb") as file:
-        for line in file:
-            with suppress(ValidationError):
-                result = _LINE.validate_json(line)
-                results[result.row] = result
-    return results
+        return {note.row: note for note in read_notes(file) if isinstance(note, Result)}
+    return {}
+
+
+def read_notes(lines: Iterable[bytes]) -> Iterator[Note]:
+    """Read lines of ``rows.jsonl``; those that are none are left out."""
+    for line in lines:
+        with suppress(ValidationError):
+            yield _LINE.validate_json(line)
 
 
 def sweeps_below(root: Path) -> list[Path]:
@@ -244,8 +335,28 @@ def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> b
     if any(group.name == path.name for group in groups()):
         stop(path.name, now, source, reason)
         return True
+    level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
+    return _tell(path, StopRequest(level, source, reason))
+
+
+def hold_sweep(path: Path, is_paused: bool) -> bool:
+    """Pause a sweep, or let it go on, whichever process works on it.
+
+    Args:
+        path: Its directory.
+        is_paused: Whether it is to hold still.
+
+    Returns:
+        Whether a process works on it.
+
+    Raises:
+        StorageError: The command can't be written.
+    """
+    return _tell(path, Pause() if is_paused else Continue())
+
+
+def _tell(path: Path, command: Command) -> bool:
     if not is_live_sweep(path):
         return False
-    level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-    send(TurnPaths(path), StopRequest(level, source, reason))
+    send(TurnPaths(path), command)
     return True

@@ -11,19 +11,17 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from inspect import isawaitable
-from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from statistics import fmean, stdev
 from threading import Thread
-from typing import Any, Literal
+from typing import Any
 
 from nb_agents.cancel import (
     AgentStopped,
@@ -44,24 +42,32 @@ from nb_agents.session.commands import are_waiting, take_commands
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.sweeps.judge import Judge, Judgement
-from nb_agents.sweeps.manifest import Manifest, Outcome, Result
+from nb_agents.sweeps.manifest import (
+    FIRST_ROWS,
+    Manifest,
+    Note,
+    Outcome,
+    Result,
+    RowBegan,
+    SweepBegan,
+    SweepChanged,
+    SweepStatus,
+)
 from nb_agents.sweeps.source import Row
+from nb_agents.sweeps.sweep_view import (
+    LiveRow,
+    SweepView,
+    Totals,
+    row_record,
+    sum_of,
+    tokens_of,
+)
 from nb_agents.view import RunView
 
-__all__ = [
-    "LiveRow",
-    "Score",
-    "Sweep",
-    "SweepSpec",
-    "SweepStatus",
-    "SweepView",
-    "Totals",
-    "over_budget",
-]
+__all__ = ["Score", "Sweep", "SweepSpec", "over_budget"]
 
 logger = logging.getLogger("nb_agents")
 
-SweepStatus = Literal["running", "paused", "stopping", "completed", "cancelled"]
 Score = Callable[[str, Any], Any]
 
 SHOW_S = 0.2
@@ -69,115 +75,6 @@ SHOW_S = 0.2
 
 MAX_DEATHS = 3
 """Workers that may die while they have a row: it may be what ends them."""
-
-MAX_FAILURES = 50
-"""Failed rows that a view lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveRow:
-    """A row that is worked on.
-
-    Attributes:
-        name: The row's.
-        run: Its run's id.
-        view: Its turn as it stands.
-    """
-
-    name: str
-    run: str
-    view: RunView
-
-
-@dataclass(frozen=True, slots=True)
-class SweepView:
-    """A sweep as it stands.
-
-    Attributes:
-        name: Its name.
-        status: How it stands; "completed" once each row has ended, be it failed.
-        total: All rows.
-        completed, failed: Rows that ended so.
-        tokens: Used so far.
-        cost: US dollars so far, or None when a model's price is unknown.
-        elapsed_s: Seconds since this process began on it.
-        left_s: Seconds to go, as far as can be told; None before the first row has ended.
-        live: The rows that are worked on.
-        failures: Some rows that failed.
-        scores: Scores so far.
-        reason: Why it stops, or stopped.
-        to_go: Rows that have not been begun by this process.
-    """
-
-    name: str
-    status: SweepStatus
-    total: int
-    completed: int
-    failed: int
-    tokens: int
-    cost: float | None
-    elapsed_s: float
-    left_s: float | None
-    live: tuple[LiveRow, ...]
-    failures: tuple[Result, ...]
-    scores: tuple[float, ...]
-    reason: str = ""
-    to_go: int = 0
-
-    @property
-    def waiting(self) -> int:
-        """Rows that wait for a person."""
-        return sum(bool(row.view.gates) for row in self.live)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is worked on any more."""
-        return self.status in ("completed", "cancelled")
-
-    @property
-    def score(self) -> tuple[float, float] | None:
-        """Mean and standard deviation of the scores; None without any."""
-        if not self.scores:
-            return None
-        return fmean(self.scores), stdev(self.scores) if len(self.scores) > 1 else 0.0
-
-
-@dataclass
-class Totals:
-    """What the rows that ended come to; kept up, so that a view costs the same for any number.
-
-    Attributes:
-        completed: Rows.
-        tokens: Used by all rows that ended, however.
-        cost: US dollars of those whose price is known.
-        unpriced: How many have a price that is not known.
-        failures: Rows that failed, by name.
-        scores: Scores, by row.
-    """
-
-    completed: int = 0
-    tokens: int = 0
-    cost: float = 0.0
-    unpriced: int = 0
-    failures: dict[str, Result] = field(default_factory=dict)
-    scores: dict[str, float] = field(default_factory=dict)
-
-    def put(self, result: Result, before: Result | None) -> None:
-        """Count a row, in the place of what it was counted as before."""
-        if before is not None:
-            self._count(before, -1)
-        self._count(result, 1)
-        self.failures.pop(result.row, None)
-        if result.status == "failed":
-            self.failures[result.row] = result
-        if result.score is not None:
-            self.scores[result.row] = result.score
-
-    def _count(self, result: Result, sign: int) -> None:
-        self.completed += sign * (result.status == "completed")
-        self.tokens += sign * result.tokens
-        self.cost += sign * (result.cost or 0.0)
-        self.unpriced += sign * (result.cost is None)
 
 
 def over_budget(totals: Totals, max_cost: float | None) -> str:
@@ -268,10 +165,18 @@ class Sweep:
         self._scorers = ThreadPoolExecutor(spec.limit, "nb_agents score") if has_scores else None
         self._scoring = 0
         self._judging: dict[str, Run] = {}
+        self._note(self._beginning_of(spec.retry_failed))
         self._score_those_without()
         self.view = self._look()
         self._leave = join(self)
         Thread(target=self._work, name=f"nb_agents sweep {self.name}", daemon=True).start()
+
+    def _beginning_of(self, retry_failed: bool) -> SweepBegan:
+        names = [row.name for row in self.rows]
+        others = self._manifest.results.keys() - self._by_name.keys()
+        return SweepBegan(
+            time.time(), len(names), tuple(names[:FIRST_ROWS]), tuple(sorted(others)), retry_failed
+        )
 
     def __repr__(self) -> str:
         view = self.view
@@ -329,23 +234,8 @@ class Sweep:
 
     def _record(self, row: Row, is_running: bool) -> dict[str, Any]:
         result = self._manifest.results.get(row.name)
-        told: dict[str, Any] = {"answer": None}
-        if result is not None:
-            is_recipe = isinstance(result.answer, dict)
-            told = dict(result.answer) if is_recipe else {"answer": result.answer}
         state = "running" if is_running else result.status if result else "waiting"
-        return {
-            **row.values,
-            "row": row.name,
-            "status": state,
-            **told,
-            "error": result.error if result else "",
-            "tokens": result.tokens if result else 0,
-            "cost": result.cost if result else 0.0,
-            "seconds": result.seconds if result else None,
-            "score": result.score if result else None,
-            "session": str(self.path / row.name),
-        }
+        return {**row.values, **row_record(row.name, state, result, self.path / row.name)}
 
     # Waiting --------------------------------------------------------------------------------
 
@@ -466,6 +356,7 @@ class Sweep:
                 # A score function that hangs must not hold up a stop.
                 self._scorers.shutdown(wait=False, cancel_futures=True)
             self._elapsed_s = time.monotonic() - self._began
+            self._note_status()
             self._leave()
             self._manifest.close()
             self._publish()
@@ -517,6 +408,7 @@ class Sweep:
         self._beginning.remove(row.name)
         if isinstance(begun, Run):
             self._running[row.name] = begun
+            self._note(RowBegan(row.name, begun.turn))
             begun.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row)))
             if self._stop is not None:
                 self._stop_run(begun, self._stop)
@@ -541,7 +433,7 @@ class Sweep:
             self._end(replace(result, status="failed", error=why))
 
     def _end(self, result: Result) -> None:
-        self._note(result)
+        self._put(result)
         self._ended += result.status != "cancelled"
         self._score(result)
         self._keep_budget()
@@ -550,12 +442,15 @@ class Sweep:
         if reason := over_budget(self._totals, self._spec.max_cost):
             self._take_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
 
-    def _note(self, result: Result) -> None:
+    def _put(self, result: Result) -> None:
         self._totals.put(result, self._manifest.results.get(result.row))
+        self._note(result)
+
+    def _note(self, note: Note) -> None:
         try:
-            self._manifest.add(result)
+            self._manifest.add(note)
         except OSError as exc:
-            logger.warning("sweep %s: row %s is not noted: %s", self.name, result.row, exc)
+            logger.warning("sweep %s: it is not noted that %r: %s", self.name, note, exc)
 
     def _score_those_without(self) -> None:
         """Score what was answered before there was a score function, or before that worked."""
@@ -600,7 +495,7 @@ class Sweep:
         if judged is None:  # it was stopped, and is asked when the sweep goes on
             self._scoring -= 1
             return
-        cost = _sum([result.cost, judged.cost])
+        cost = sum_of([result.cost, judged.cost])
         spent = replace(result, tokens=result.tokens + judged.tokens, cost=cost)
         self._take_score(spent, judged.score, judged.error)
         self._keep_budget()
@@ -619,12 +514,13 @@ class Sweep:
 
     def _take_score(self, result: Result, score: float | None, why: str) -> None:
         self._scoring -= 1
-        self._note(replace(result, score=score, error=why))
+        self._put(replace(result, score=score, error=why))
 
     def _take_stop(self, request: StopRequest) -> None:
         if self._stop is not None and request.level <= self._stop.level:
             return
         self._stop, self._asked = request, max(request.level, self._asked)
+        self._note_status()
         self._spec.withdraw()
         for run in (*self._running.values(), *self._judging.values()):
             self._stop_run(run, request)
@@ -641,8 +537,13 @@ class Sweep:
         if self._is_paused is is_paused or self._stop is not None:
             return
         self._is_paused = is_paused
+        self._note_status()
         for run in self._running.values():
             _hold(run, is_paused)
+
+    def _note_status(self) -> None:
+        reason = self._stop.reason if self._stop else ""
+        self._note(SweepChanged(time.time(), self._status(), reason))
 
     def _publish(self) -> None:
         self.view = self._look()
@@ -653,34 +554,18 @@ class Sweep:
                 logger.exception("a subscriber of sweep %s failed", self.name)
 
     def _look(self) -> SweepView:
-        totals = self._totals
         elapsed_s = self._elapsed_s or time.monotonic() - self._began
         live = tuple(LiveRow(name, run.id, run.view) for name, run in self._running.items())
-        tokens, cost = self._spent(live)
-        left = len(self._waiting) + len(live)
-        return SweepView(
-            self.name,
-            self._status(),
-            len(self.rows),
-            totals.completed,
-            len(totals.failures),
-            tokens,
-            cost,
-            elapsed_s,
-            elapsed_s / self._ended * left if self._ended else None,
+        return self._totals.view(
             live,
-            tuple(islice(totals.failures.values(), MAX_FAILURES)),
-            tuple(totals.scores.values()),
-            self._stop.reason if self._stop else "",
-            len(self._waiting),
+            name=self.name,
+            status=self._status(),
+            total=len(self.rows),
+            elapsed_s=elapsed_s,
+            ended=self._ended,
+            to_go=len(self._waiting),
+            reason=self._stop.reason if self._stop else "",
         )
-
-    def _spent(self, live: Sequence[LiveRow]) -> tuple[int, float | None]:
-        """Sum the tokens and costs of all rows; what a resumed one used before is in the totals."""
-        totals = self._totals
-        tokens = totals.tokens + sum(_tokens(row.view) for row in live)
-        costs = [None if totals.unpriced else totals.cost, *(total_cost(row.view) for row in live)]
-        return tokens, _sum(costs)
 
     def _status(self) -> SweepStatus:
         if self._elapsed_s is not None:
@@ -723,8 +608,8 @@ def _result(name: str, view: RunView, path: Path) -> Result:
         status,
         result_of(view),
         error,
-        sum(map(_tokens, views)),
-        _sum(list(map(total_cost, views))),
+        sum(map(tokens_of, views)),
+        sum_of(list(map(total_cost, views))),
         round((view.ended_at or view.started_at) - view.started_at, 3),
     )
 
@@ -745,11 +630,3 @@ def _earlier(path: Path) -> list[RunView]:
             if turn.path != path:
                 views.append(load_turn(turn).view)
     return views
-
-
-def _tokens(view: RunView) -> int:
-    return sum(agent.tokens for agent in view.agents.values())
-
-
-def _sum(costs: Sequence[float | None]) -> float | None:
-    return None if None in costs else sum(cost or 0.0 for cost in costs)

@@ -23,7 +23,8 @@ from nb_agents.jupyter.sweep_card import MAX_TABLE, sweep_bundle
 from nb_agents.jupyter.sweep_state import MAX_FAILURES, MAX_LIVE, OpenedRow, sweep_state
 from nb_agents.runs import registry
 from nb_agents.sweeps.manifest import Result
-from nb_agents.sweeps.sweep import LiveRow, Sweep, SweepView
+from nb_agents.sweeps.sweep import Sweep
+from nb_agents.sweeps.sweep_view import LiveRow, SweepView
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.view import RunView
 from tests.jupyter.recipe_views import asked, began, recipe, wrote
@@ -199,8 +200,8 @@ def test_a_stopped_card_says_how_to_go_on_and_a_complete_one_has_nothing_to_add(
 
 def test_a_card_has_failures_first_and_then_the_first_rows() -> None:
     table = [record(f"row-{i}", "completed", answer=f"so {i}") for i in range(30)]
-    ended = {"status": "completed", "completed": 28, "failed": 2, "failures": failures(2)}
-    made = card([record("bad-0", "failed", error="no key"), *table], **ended)
+    ended = {"status": "completed", "completed": 29, "failed": 2, "failures": failures(2)}
+    made = card([record("bad-0", "failed", error="no key"), *table], total=31, **ended)
     text = made["text/plain"]
     assert text.index("FAILED bad-0: no key") < text.index("row-0: done · so 0")
     assert made["text/html"].count("no key") == 2  # of each failure once, and not in the table

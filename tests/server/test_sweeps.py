@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 
 import nb_agents
+from nb_agents.events.turn_events import Pause
 from nb_agents.options import RunOptions
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.server import places as places_module
 from nb_agents.server.places import Places
 from nb_agents.server.sweeps import told_sweep
+from nb_agents.session.commands import send
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from nb_agents.view import RunView
-from tests.jupyter.test_sweep_panel import CUT, WAITING
+from tests.jupyter.test_sweep_panel import WAITING, live, view
+from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
 from tests.team_kit import WAIT_S
-
-ROWS = [{"q": number} for number in range(6)]
 
 
 @pytest.fixture
@@ -41,10 +42,10 @@ def held(jupyter: JupyterServer, gate: Gate) -> Iterator[Sweep]:
     sweep.wait(WAIT_S)
 
 
-def begin(jupyter: JupyterServer, model: ScriptedModel) -> Sweep:
+def begin(jupyter: JupyterServer, model: ScriptedModel, rows: int = 6) -> Sweep:
     options = RunOptions(session_root=jupyter.sessions)
-    team = scripted_team(ada=model)
-    return nb_agents.map(ROWS, "{{q}}?", team, limit=2, name="asked", options=options)
+    team, source = scripted_team(ada=model), [{"q": number} for number in range(rows)]
+    return nb_agents.map(source, "{{q}}?", team, limit=2, name="asked", options=options)
 
 
 def ended(jupyter: JupyterServer) -> Sweep:
@@ -72,35 +73,47 @@ def test_a_stop_of_a_sweep_stops_all_of_it(jupyter: JupyterServer, held: Sweep) 
     path = f"runs/{jupyter.name(held.path)}"
     assert jupyter.post(f"{path}/stop", {"reason": "seen enough"}).json()["changed"] is True
     assert jupyter.post(f"{path}/stop", {"immediate": True}).status_code == 202
-    view = held.wait(WAIT_S)
-    assert (view.status, view.to_go) == ("cancelled", 4)
+    stopped = held.wait(WAIT_S)
+    assert (stopped.status, stopped.to_go) == ("cancelled", 4)
     assert jupyter.post(f"{path}/stop").status_code == 409
     assert jupyter.get(path)["state"] == "stopped"
+
+
+def test_a_sweep_is_paused_and_goes_on(jupyter: JupyterServer, held: Sweep, gate: Gate) -> None:
+    path = f"runs/{jupyter.name(held.path)}"
+    assert jupyter.post(f"{path}/pause").status_code == 202
+    wait_until(lambda: held.status == "paused")
+    assert jupyter.post(f"{path}/resume").status_code == 202
+    wait_until(lambda: held.status == "running")
+    gate.open()
+    held.wait(WAIT_S)
+    for action in ("pause", "resume"):
+        answer = jupyter.post(f"{path}/{action}")
+        assert (answer.status_code, answer.json()["status"]) == (409, "complete")
 
 
 def test_what_is_asked_of_a_row_alone_is_refused_to_its_sweep(
     jupyter: JupyterServer, held: Sweep
 ) -> None:
     path = f"runs/{jupyter.name(held.path)}"
-    for action, body in {"pause": {}, "say": {"text": "x"}, "stop": {"agent": "ada"}}.items():
+    for action, body in {"say": {"text": "x"}, "stop": {"agent": "ada"}}.items():
         answer = jupyter.post(f"{path}/{action}", body)
         assert (answer.status_code, "is a sweep" in answer.json()["message"]) == (409, True)
     assert held.status == "running"
 
 
+def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
+    jupyter: JupyterServer,
+) -> None:
+    send(TurnPaths(ended(jupyter).path), Pause())
+    sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.")), rows=7)
+    assert sweep.wait(WAIT_S).completed == 7
+
+
 def test_a_sweep_waits_for_a_person_while_a_row_does(tmp_path: Path) -> None:
-    sweep, _ = sweep_with_row(tmp_path)
-    with sweep.lock():
-        told = told_sweep("asked", sweep.path, [RunView(), WAITING])
+    told = told_sweep("asked", tmp_path, view(live=live(RunView(), WAITING)))
     assert (told["status"], told["state"]) == ("awaiting", "running")
     assert "1 waits for you" in told["says"]
-
-
-def test_a_sweep_is_stopping_once_all_of_its_rows_are(tmp_path: Path) -> None:
-    sweep, _ = sweep_with_row(tmp_path)
-    with sweep.lock():
-        states = [told_sweep("", sweep.path, rows)["state"] for rows in ([CUT], [CUT, WAITING])]
-    assert states == ["stopping", "running"]
 
 
 def test_a_sweep_is_one_entry_among_the_sessions_and_its_rows_are_below_it(
@@ -152,8 +165,8 @@ def sweep_with_row(tmp_path: Path) -> tuple[TurnPaths, TurnPaths]:
 
 
 def set_live(monkeypatch: pytest.MonkeyPatch, *turns: TurnPaths) -> None:
-    live = tuple(LiveTurn(str(turn.path), "r1", 1, "", "") for turn in turns)
-    monkeypatch.setattr(places_module, "live_turns", lambda: live)
+    found = tuple(LiveTurn(str(turn.path), "r1", 1, "", "") for turn in turns)
+    monkeypatch.setattr(places_module, "live_turns", lambda: found)
 
 
 def test_a_sweep_between_two_rows_is_still_live(
@@ -174,5 +187,5 @@ def test_a_row_that_is_resumed_when_its_sweep_is_over_is_a_run_of_its_own(
 ) -> None:
     _, row = sweep_with_row(tmp_path)
     set_live(monkeypatch, row)
-    live: Any = Places(tmp_path).live()
-    assert ([turn.paths for turn in live.turns], live.sweeps) == ([row], {})
+    found: Any = Places(tmp_path).live()
+    assert ([turn.paths for turn in found.turns], found.sweeps) == ([row], {})

@@ -25,7 +25,8 @@ from nb_agents.session.layout import sessions_in
 from nb_agents.sweeps import mapping
 from nb_agents.sweeps.manifest import Result, has_died, read_results, sweeps_in
 from nb_agents.sweeps.source import Row
-from nb_agents.sweeps.sweep import Sweep, SweepSpec, Totals, over_budget
+from nb_agents.sweeps.sweep import Sweep, SweepSpec, over_budget
+from nb_agents.sweeps.sweep_view import Totals
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.model_server import ModelServer, Reply, Request, wait_until
 from tests.team_kit import ROOT, WAIT_S
