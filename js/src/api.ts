@@ -91,14 +91,14 @@ export class Api {
     return (await this.ask(`sessions/${address(id)}/export`)).blob();
   }
 
-  /** Open the stream of these turns. */
+  /** Open the stream of these turns and sweeps. */
   view(ids: readonly string[], signal: AbortSignal): Promise<Response> {
     const query = new URLSearchParams(ids.map((id) => ["id", id]));
     return this.request(`view?${query}`, { signal });
   }
 
   /**
-   * Ask something of a turn; resolves to why it was refused, or to "". A stop that comes after the
+   * Ask something of a turn or a sweep; resolves to why it was refused, or to "". A stop that comes after the
    * end (409) has what it asked for.
    */
   async post(id: string, action: string, body: object): Promise<string> {
@@ -134,7 +134,7 @@ export class Api {
   }
 }
 
-/** Write the name of a turn or session as a part of an address. */
+/** Write the name of a turn, sweep or session as a part of an address. */
 function address(id: string): string {
   const names = id.split("/");
   // The browser takes `..` out of an address, which would then be another one.
@@ -143,12 +143,12 @@ function address(id: string): string {
 }
 
 /**
- * Name a turn by its directory from the server's root on; a whole path stays as it is.
+ * Name a turn or a sweep by its directory from the server's root on; a whole path stays as it is.
  *
- * @param path As the turn's bundle tells it: from the notebook's folder on, or whole.
+ * @param path As its bundle tells it: from the notebook's folder on, or whole.
  * @param notebook The notebook's path.
  */
-export function turnId(path: string, notebook: string): string {
+export function serverId(path: string, notebook: string): string {
   const slashed = path.replaceAll("\\", "/");
   if (/^(\/|[A-Za-z]:\/)/.test(slashed)) return slashed;
   const folder = notebook.split("/").slice(0, -1);

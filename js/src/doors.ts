@@ -25,13 +25,14 @@ export interface Target {
   readonly kernel: Kernel | undefined;
 }
 
-/** Make the doors of a turn; `tell` gets why something could not be done, or "". */
-export function makeDoors(target: () => Target, api: Pick<Api, "post">, tell: (problem: string) => void): Doors {
+/** Gets why something could not be done, or "". */
+export type Tell = (problem: string) => void;
+
+/** Make the doors of a turn. */
+export function makeDoors(target: () => Target, api: Pick<Api, "post">, tell: Tell): Doors {
   const stop = async (more: object, body: object): Promise<void> => {
     const { turn, run, kernel } = target();
-    const status = (await ask(kernel, STOP_REQUEST, { run, ...more }, STOP_REPLY_MS))?.run_status;
-    const isElsewhere = status === undefined || status === "unknown";
-    tell(isElsewhere ? await api.post(turn, "stop", { ...body, source: "widget" }) : "");
+    tell(await stopAnywhere(kernel, { run, ...more }, () => api.post(turn, "stop", { ...body, source: "widget" })));
   };
   const once = async (request: string, content: object, action: string, body: object): Promise<void> => {
     const { turn, run, kernel } = target();
@@ -46,6 +47,27 @@ export function makeDoors(target: () => Target, api: Pick<Api, "post">, tell: (p
     decide: (gate, approved, text) =>
       void once(DECIDE_REQUEST, { gate, approved, text }, approved ? "approve" : "deny", { gate, message: text }),
   };
+}
+
+/** Make the door that stops all of a sweep; its kernel knows it by its directory's own name. */
+export function makeSweepStop(
+  target: () => { readonly sweep: string; readonly kernel: Kernel | undefined },
+  api: Pick<Api, "post">,
+  tell: Tell,
+): (now: boolean) => void {
+  const stop = async (now: boolean): Promise<void> => {
+    const { sweep, kernel } = target();
+    const name = sweep.split("/").at(-1);
+    const post = (): Promise<string> => api.post(sweep, "stop", { immediate: now, source: "widget" });
+    tell(await stopAnywhere(kernel, { sweep: name, now }, post));
+  };
+  return (now) => void stop(now);
+}
+
+/** Ask the kernel for a stop, and the server when that knows nothing of it; resolves to why it could not be done. */
+async function stopAnywhere(kernel: Kernel | undefined, content: object, post: () => Promise<string>): Promise<string> {
+  const status = (await ask(kernel, STOP_REQUEST, content, STOP_REPLY_MS))?.run_status;
+  return status === undefined || status === "unknown" ? post() : "";
 }
 
 /** Ask a kernel; nothing when there is none, or none that replies in time. */

@@ -18,7 +18,7 @@ export interface Needs {
   /** Whether this tab is the one that tells of it. */
   readonly claim: Claim;
   /** Whether a person sees how it stands. */
-  isSeen(run: Run): boolean;
+  isSeen(id: string): boolean;
   /** Read how something stands that is over. */
   run(id: string): Promise<Run | undefined>;
   open(run: Run): void;
@@ -26,7 +26,7 @@ export interface Needs {
 
 /** Tell what has changed; who sees it already, in whichever tab, is not told. */
 export async function tell(change: Change, needs: Needs): Promise<void> {
-  const unseen = async (run: Run): Promise<boolean> => (await needs.claim(run.id)) && !needs.isSeen(run);
+  const unseen = async (run: Run): Promise<boolean> => (await needs.claim(run.id)) && !needs.isSeen(run.id);
   const waiting = change.waiting.map(async (run) => {
     if (await unseen(run)) notify(needs, run, "Waits for you", "warning");
   });

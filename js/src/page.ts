@@ -18,11 +18,11 @@ import { makeClaims } from "./claims";
 import { TEAM_ICON } from "./icon";
 import type { LiveRuns } from "./live-runs";
 import { tell } from "./notices";
-import { TURN_MIME } from "./renderer";
 import type { Actions } from "./session-rows";
 import { Sessions } from "./sessions";
 import { makeStatusItem } from "./status-bar";
 import { makeStopButton, stopAll } from "./stop-all";
+import { TURN_MIME } from "./watch";
 
 const CATEGORY = "Agents";
 /** How long a refusal is shown; without a time it would be in the list of notifications alone. */
@@ -37,7 +37,7 @@ export interface Page {
   readonly runs: LiveRuns;
   readonly rendermime: IRenderMimeRegistry;
   /** Whether a person sees how a turn or a sweep stands. */
-  isSeen(run: Run): boolean;
+  isSeen(id: string): boolean;
   /** What an application may be without. */
   readonly notebooks: INotebookTracker | null;
   readonly palette: ICommandPalette | null;

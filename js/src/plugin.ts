@@ -5,12 +5,12 @@ import { ICommandPalette, IToolbarWidgetRegistry } from "@jupyterlab/apputils";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import { IStatusBar } from "@jupyterlab/statusbar";
-import { Api, type Run } from "./api";
+import { Api } from "./api";
 import type { Kernel } from "./kernel";
 import { LiveRuns } from "./live-runs";
 import { addPlaces } from "./page";
-import { TURN_MIME, TurnRenderer } from "./renderer";
-import { Watcher } from "./watch";
+import { RunRenderer } from "./renderer";
+import { SWEEP_MIME, TURN_MIME, Watcher } from "./watch";
 
 /** Before the widgets' -10, which would show "model not found" once their kernel is gone. */
 const RANK = -20;
@@ -36,7 +36,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       void runs.refresh(); // a cell has shown a run, which may have just begun
       return api.view(ids, signal);
     });
-    const shown = new Set<TurnRenderer>();
+    const shown = new Set<RunRenderer>();
     const surroundings = {
       rendermime,
       api,
@@ -48,23 +48,15 @@ const plugin: JupyterFrontEndPlugin<void> = {
     rendermime.addFactory(
       {
         safe: true,
-        mimeTypes: [TURN_MIME],
-        createRenderer: (options) => new TurnRenderer(surroundings, options),
+        mimeTypes: [TURN_MIME, SWEEP_MIME],
+        createRenderer: (options) => new RunRenderer(surroundings, options),
       },
       RANK,
     );
-    const isSeen = (run: Run): boolean =>
-      run.rows ? isSweepSeen(run.id) : [...shown].some((renderer) => renderer.isSeen(run.id));
+    const isSeen = (id: string): boolean => [...shown].some((renderer) => renderer.isSeen(id));
     addPlaces({ app, api, runs, rendermime, isSeen, notebooks, palette, statusBar, toolbars });
   },
 };
-
-/** Whether panel or card of a sweep is in sight: its widget draws it, and no renderer of ours. */
-function isSweepSeen(sweep: string): boolean {
-  const name = sweep.split("/").at(-1);
-  const all = [...document.querySelectorAll<HTMLElement>("[data-sweep]")];
-  return !document.hidden && all.some((el) => el.dataset["sweep"] === name && el.checkVisibility());
-}
 
 /** The kernel of a notebook; JupyterLab's own types ask for more than a message of ours has. */
 function kernelOf(panel: NotebookPanel | undefined): Kernel | undefined {

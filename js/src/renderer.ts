@@ -1,28 +1,29 @@
 /**
- * Draws a turn where a cell has shown it: its panel while it is live, its card when it is over.
+ * Draws a turn or a sweep where a cell has shown it: its panel while it is live, its card when it is over.
  *
- * It draws from the journal, through the server: so a reload, a dead kernel, a second tab and
+ * It draws from the disk, through the server: so a reload, a dead kernel, a second tab and
  * another day make no difference. Without the server's extension it shows the bundle's own HTML.
  */
 
 import { type IRenderMimeRegistry, MimeModel } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Panel, type Widget } from "@lumino/widgets";
-import { type Api, turnId } from "./api";
+import { type Api, serverId } from "./api";
 import { type Target, makeDoors } from "./doors";
 import type { Kernel } from "./kernel";
-import { type Doors, type LivePanel, makeLivePanel } from "./live";
+import { makeLivePanel } from "./live";
+import { makeServerSweep } from "./server-sweep";
 import { type PanelState, isFinal } from "./state";
-import type { Bundle, News, Watcher } from "./watch";
-
-export const TURN_MIME = "application/vnd.nb-agents.turn+json";
+import { type SweepState, isSweep } from "./sweep-state";
+import { type Bundle, type News, type Watcher, pathOf, statusOf } from "./watch";
 
 /** The server answers sooner, as a rule: what the bundle says would only flash up. */
 const STATIC_AFTER_MS = 400;
 
-interface TurnData {
-  readonly path?: string;
-  readonly state?: PanelState["status"];
+/** Of a turn or of a sweep: a renderer shows one of them. */
+interface Drawn {
+  readonly el: HTMLElement;
+  draw(state: PanelState | SweepState): void;
 }
 
 /** What a renderer needs of the application. */
@@ -33,19 +34,20 @@ export interface Surroundings {
   /** A path without its drive. */
   localPath(path: string): string;
   /** All renderers that are there. */
-  readonly shown: Set<TurnRenderer>;
+  readonly shown: Set<RunRenderer>;
   /** The kernel of the notebook that an output is in. */
   kernelOf(output: Node): Kernel | undefined;
 }
 
-export class TurnRenderer extends Panel implements IRenderMime.IRenderer {
+export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private model: IRenderMime.IMimeModel | null = null;
-  private turn = "";
+  /** What is shown, as the server calls it. */
+  private shownId = "";
   /** Whether what is drawn is the end, as the server tells it. */
   private isSettled = false;
-  private panel: LivePanel | null = null;
+  private panel: Drawn | null = null;
   private card: Widget | null = null;
-  private state: PanelState | null = null;
+  private state: PanelState | SweepState | null = null;
   private problem = "";
   private life = new AbortController();
   private readonly status = document.createElement("span");
@@ -55,30 +57,29 @@ export class TurnRenderer extends Panel implements IRenderMime.IRenderer {
     private readonly how: IRenderMime.IRendererOptions,
   ) {
     super();
-    this.addClass("nba-turn");
+    this.addClass("nba-output");
     // The end is told to who can't see it, when the panel gives way to the card.
-    this.status.className = "nba-turn-status";
+    this.status.className = "nba-output-status";
     this.status.setAttribute("role", "status");
     this.node.append(this.status);
     app.shown.add(this);
   }
 
-  /** Whether it shows this turn in a notebook that a person sees, be it scrolled out of sight. */
-  isSeen(turn: string): boolean {
+  /** Whether it shows this turn or sweep in a notebook that a person sees, be it scrolled out of sight. */
+  isSeen(id: string): boolean {
     for (let widget: Widget | null = this; widget; widget = widget.parent) if (widget.isHidden) return false;
-    return this.turn === turn && !document.hidden;
+    return this.shownId === id && !document.hidden;
   }
 
-  /** Called at each change of the output; a refreshed bundle of the turn that is shown changes nothing. */
+  /** Called at each change of the output; a refreshed bundle of what is shown changes nothing. */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     this.model = model;
-    const data = dataOf(model.data);
-    const turn = turnId(data.path ?? "", this.app.localPath(this.notebook()));
-    if (turn === this.turn && (this.isSettled || !isOver(data))) return;
-    this.restart(turn);
-    if (isOver(data)) await this.drawCard(model.data, model.trusted);
+    const shownId = serverId(pathOf(model.data), this.app.localPath(this.notebook()));
+    if (shownId === this.shownId && (this.isSettled || !isOver(model.data))) return;
+    this.restart(shownId);
+    if (isOver(model.data)) await this.drawCard(model.data, model.trusted);
     // A notebook that is not trusted shows little of what it holds; what the server makes is ours.
-    if (!isOver(data) || !model.trusted) this.follow(model);
+    if (!isOver(model.data) || !model.trusted) this.follow(model);
   }
 
   override dispose(): void {
@@ -92,8 +93,8 @@ export class TurnRenderer extends Panel implements IRenderMime.IRenderer {
     return (this.how.resolver as { readonly path?: string } | null)?.path ?? "";
   }
 
-  private restart(turn: string): void {
-    this.turn = turn;
+  private restart(shownId: string): void {
+    this.shownId = shownId;
     this.isSettled = false;
     this.life.abort();
     this.life = new AbortController();
@@ -101,7 +102,7 @@ export class TurnRenderer extends Panel implements IRenderMime.IRenderer {
 
   private follow(model: IRenderMime.IMimeModel): void {
     const life = this.life.signal;
-    const end = this.app.watcher.watch(this.turn, (news) => {
+    const end = this.app.watcher.watch(this.shownId, (news) => {
       if (!life.aborted) void this.take(news);
     });
     const timer = setTimeout(() => {
@@ -128,10 +129,10 @@ export class TurnRenderer extends Panel implements IRenderMime.IRenderer {
     }
   }
 
-  private drawPanel(state: PanelState): void {
+  private drawPanel(state: PanelState | SweepState): void {
     this.state = state;
     if (!this.panel) {
-      this.panel = makeLivePanel(this.life.signal, this.doors());
+      this.panel = isSweep(state) ? this.makeSweep() : this.makeRun();
       this.card?.dispose();
       this.card = null;
       this.node.append(this.panel.el);
@@ -154,7 +155,7 @@ export class TurnRenderer extends Panel implements IRenderMime.IRenderer {
     this.card?.dispose();
     this.card = renderer;
     this.addWidget(renderer);
-    if (this.state) this.status.textContent = dataOf(bundle).state ?? "";
+    if (this.state) this.status.textContent = statusOf(bundle) ?? "";
     if (hadFocus) {
       renderer.node.tabIndex = -1;
       renderer.node.focus({ preventScroll: true });
@@ -166,28 +167,36 @@ export class TurnRenderer extends Panel implements IRenderMime.IRenderer {
    * gets no more updates of that output from the kernel.
    */
   private keep(bundle: Bundle): void {
-    if (!this.model || isOver(dataOf(this.model.data))) return;
+    if (!this.model || isOver(this.model.data)) return;
     this.model.setData({ data: bundle as IRenderMime.IMimeModel["data"], metadata: this.model.metadata });
   }
 
-  private doors(): Doors {
+  private makeRun(): Drawn {
     const target = (): Target => ({
-      turn: this.turn,
-      run: `${this.state?.session}/${this.state?.turn}`,
+      turn: this.shownId,
+      run: this.state && !isSweep(this.state) ? `${this.state.session}/${this.state.turn}` : "",
       kernel: this.app.kernelOf(this.node),
     });
-    return makeDoors(target, this.app.api, (problem) => {
-      this.problem = problem;
-      if (this.panel && this.state) this.drawPanel(this.state);
+    return makeLivePanel(this.life.signal, makeDoors(target, this.app.api, (problem) => this.tell(problem)));
+  }
+
+  private makeSweep(): Drawn {
+    return makeServerSweep(this.life.signal, {
+      id: this.shownId,
+      api: this.app.api,
+      watcher: this.app.watcher,
+      kernel: () => this.app.kernelOf(this.node),
+      tell: (problem) => this.tell(problem),
     });
+  }
+
+  private tell(problem: string): void {
+    this.problem = problem;
+    if (this.panel && this.state) this.drawPanel(this.state);
   }
 }
 
-function dataOf(bundle: Bundle): TurnData {
-  const data = bundle[TURN_MIME];
-  return typeof data === "object" && data !== null ? data : {};
-}
-
-function isOver({ state }: TurnData): boolean {
-  return state !== undefined && isFinal(state);
+function isOver(bundle: Bundle): boolean {
+  const status = statusOf(bundle);
+  return status !== undefined && isFinal(status);
 }

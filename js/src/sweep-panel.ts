@@ -67,7 +67,6 @@ export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel
     const shown = state;
     keepFocus(el, () => {
       setAttr(el, "aria-label", `Sweep: ${shown.task}`);
-      setAttr(el, "data-sweep", shown.sweep);
       header.draw(shown, stop.pending(shown), TONES[shown.status]);
       meter.draw(shown);
       for (const part of [counts, failures, opened]) part.draw(shown);

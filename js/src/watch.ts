@@ -1,29 +1,54 @@
 /**
- * Follows turns through the server extension: one stream for all turns on the page, because a
+ * Follows turns and sweeps through the server extension: one stream for all on the page, because a
  * browser keeps six connections to a server open, over all its tabs, and JupyterLab needs them. A
  * page that nobody sees holds none.
  */
 
-import { type PanelState, readState } from "./state";
+import { type PanelState, type Status, readState } from "./state";
+import { type SweepState, isSweep } from "./sweep-state";
+
+export const TURN_MIME = "application/vnd.nb-agents.turn+json";
+export const SWEEP_MIME = "application/vnd.nb-agents.sweep+json";
 
 /** A mime bundle. */
 export type Bundle = Readonly<Record<string, unknown>>;
 
+/** What a bundle says of its turn or sweep. */
+interface Told {
+  readonly path?: string;
+  readonly state?: Status;
+}
+
+function toldIn(bundle: Bundle): Told {
+  const told = bundle[TURN_MIME] ?? bundle[SWEEP_MIME];
+  return typeof told === "object" && told !== null ? told : {};
+}
+
+/** Where a bundle says that its turn or sweep is. */
+export function pathOf(bundle: Bundle): string {
+  return toldIn(bundle).path ?? "";
+}
+
+/** How it stood when the bundle was made. */
+export function statusOf(bundle: Bundle): Status | undefined {
+  return toldIn(bundle).state;
+}
+
 export type News =
-  | { readonly kind: "state"; readonly state: PanelState }
-  /** The turn is over. */
+  | { readonly kind: "state"; readonly state: PanelState | SweepState }
+  /** It is over. */
   | { readonly kind: "card"; readonly bundle: Bundle }
-  /** The server knows no such turn. */
+  /** The server knows no such turn or sweep. */
   | { readonly kind: "unknown" }
   /** There is no server extension. */
   | { readonly kind: "absent" };
 
 export type Listener = (news: News) => void;
 
-/** Opens the stream of these turns. */
+/** Opens the stream of these turns and sweeps. */
 export type Open = (ids: readonly string[], signal: AbortSignal) => Promise<Response>;
 
-/** Many cells are drawn at once: their turns are asked for together. */
+/** Many cells are drawn at once: what they show is asked for together. */
 const GATHER_MS = 20;
 const RETRY_MS = [500, 1000, 2000, 5000];
 
@@ -37,7 +62,7 @@ export class Watcher {
     document.addEventListener("visibilitychange", () => this.plan(0));
   }
 
-  /** Call back with a turn's state now, at each change, and with its card at the end. */
+  /** Call back with the state of a turn or a sweep now, at each change, and with its card at the end. */
   watch(id: string, listener: Listener): () => void {
     const known = this.listeners.get(id) ?? new Set();
     this.listeners.set(id, known.add(listener));
@@ -76,7 +101,7 @@ export class Watcher {
   private take(event: string, data: string): void {
     this.failures = 0;
     const { id, state, bundle } = JSON.parse(data) as { id: string; state?: unknown; bundle?: Bundle };
-    if (event === "state") this.tell(id, { kind: "state", state: readState(state) });
+    if (event === "state") this.tell(id, { kind: "state", state: isSweep(state) ? state : readState(state) });
     else if (event === "card") this.tellLast(id, { kind: "card", bundle: bundle ?? {} });
     else if (event === "unknown") this.tellLast(id, { kind: "unknown" });
   }

@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { Api, turnId } from "../src/api";
+import { Api, serverId } from "../src/api";
 
 const makeRequest = vi.hoisted(() => vi.fn());
 vi.mock("@jupyterlab/services", () => ({ ServerConnection: { makeRequest } }));
@@ -12,7 +12,7 @@ test.each([
   ["/data/sessions/s/turn_1", "a/report.ipynb", "/data/sessions/s/turn_1"],
   ["C:\\data\\s\\turn_1", "a/report.ipynb", "C:/data/s/turn_1"],
 ])("a turn at %s shown in %s is %s to the server", (path, notebook, id) => {
-  expect(turnId(path, notebook)).toBe(id);
+  expect(serverId(path, notebook)).toBe(id);
 });
 
 test("a name of a turn leads to no other address", async () => {

@@ -2,7 +2,7 @@ import { vi } from "vitest";
 import type { Run } from "../src/api";
 import panel from "../src/panel";
 import type { AgentRow, PanelState } from "../src/state";
-import type { SweepState } from "../src/sweep-state";
+import type { SweepRow, SweepState } from "../src/sweep-state";
 
 export function agent(id: string, more: Partial<AgentRow> = {}): AgentRow {
   return { id, model: "m", chip: "writing", tone: "run", says: "words", writing: true, numbers: "1 tok", ...more };
@@ -128,3 +128,38 @@ export function visibleText(el: HTMLElement): string {
     .map((node) => (node instanceof HTMLElement ? visibleText(node) : (node.textContent ?? "")))
     .join(" ");
 }
+
+export const sweepRow = (id: string, more: Partial<SweepRow> = {}): SweepRow => ({
+  ...agent(id, { stop: { now: false }, current: false }),
+  run: `run-${id}`,
+  ...more,
+});
+
+export const SWEEP: SweepState = {
+  sweep: "ask",
+  task: "Answer: {{q}}",
+  status: "running",
+  chip: "running",
+  round: "3 of 12 rows",
+  fraction: 0.25,
+  bar: "Rows done",
+  in_flight: "score 0.5 ± 0.1 (2)",
+  elapsed: "34 s · about 2 min 0 s to go",
+  cost: "8214 tok · $0.041",
+  counts: [
+    { text: "1 failed", tone: "err" },
+    { text: "2 at work", tone: "run" },
+    { text: "2 done", tone: "ok" },
+    { text: "7 to go", tone: "" },
+  ],
+  failures: [{ row: "bad-1", why: "The key is refused." }],
+  more_failures: "",
+  rows: [sweepRow("sky"), sweepRow("moon")],
+  more_rows: "",
+  open: null,
+  button: { label: "Stop", now: false, title: "All is kept" },
+  hold: "pause",
+  notices: [],
+  footer: ["ask", "here/ask"],
+  card: "",
+};

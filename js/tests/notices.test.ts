@@ -13,7 +13,7 @@ function needs(seen: string[] = [], state: "complete" | "failed" | "stopped" = "
     notify,
     open,
     claim: vi.fn((_id: string) => Promise.resolve(true)),
-    isSeen: ({ id }: Run) => seen.includes(id),
+    isSeen: (id: string) => seen.includes(id),
     run: vi.fn((id: string) => Promise.resolve(liveRun(id, { state, task: EVIL }))),
   };
 }

@@ -1,41 +1,7 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { SweepRow, SweepState } from "../src/sweep-state";
-import { MockKernel, RUNNING, STOPPED, agent, show, visibleText } from "./mock";
+import type { SweepState } from "../src/sweep-state";
+import { MockKernel, RUNNING, STOPPED, SWEEP, show, sweepRow as row, visibleText } from "./mock";
 
-const row = (id: string, more: Partial<SweepRow> = {}): SweepRow => ({
-  ...agent(id, { stop: { now: false }, current: false }),
-  run: `run-${id}`,
-  ...more,
-});
-
-const SWEEP: SweepState = {
-  sweep: "ask",
-  task: "Answer: {{q}}",
-  status: "running",
-  chip: "running",
-  round: "3 of 12 rows",
-  fraction: 0.25,
-  bar: "Rows done",
-  in_flight: "score 0.5 ± 0.1 (2)",
-  elapsed: "34 s · about 2 min 0 s to go",
-  cost: "8214 tok · $0.041",
-  counts: [
-    { text: "1 failed", tone: "err" },
-    { text: "2 at work", tone: "run" },
-    { text: "2 done", tone: "ok" },
-    { text: "7 to go", tone: "" },
-  ],
-  failures: [{ row: "bad-1", why: "The key is refused." }],
-  more_failures: "",
-  rows: [row("sky"), row("moon")],
-  more_rows: "",
-  open: null,
-  button: { label: "Stop", now: false, title: "All is kept" },
-  hold: "pause",
-  notices: [],
-  footer: ["ask", "here/ask"],
-  card: "",
-};
 const STOPPING: SweepState = {
   ...SWEEP,
   status: "stopping",

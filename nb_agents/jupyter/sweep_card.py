@@ -91,7 +91,6 @@ class _Line:
 class _Card:
     """What is on the card, in words."""
 
-    name: str
     title: str
     state: str
     summary: str
@@ -110,7 +109,6 @@ def _card(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, A
     failures = [(text.clip(f.row, 60), text.clip(f.error, MAX_WHY)) for f in view.failures]
     lines = [_line(record) for record in table[:MAX_TABLE]]
     return _Card(
-        view.name,
         text.clip(title, 200),
         standing(view),
         _summary(view),

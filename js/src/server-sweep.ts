@@ -1,0 +1,98 @@
+/**
+ * The panel of a sweep that is followed through the server. A row that is opened is followed as any
+ * turn is. What is asked of a row goes to the server alone: a kernel may know rows of two sweeps by
+ * one name.
+ */
+
+import type { Api } from "./api";
+import { type Tell, makeDoors, makeSweepStop } from "./doors";
+import type { Kernel } from "./kernel";
+import type { Doors } from "./live";
+import { type PanelState, type Status, readState } from "./state";
+import { type SweepPanel, makeSweepPanel } from "./sweep-panel";
+import type { SweepState } from "./sweep-state";
+import { type News, type Watcher, statusOf } from "./watch";
+
+export interface ServerSweep {
+  /** The sweep as the server calls it. */
+  readonly id: string;
+  readonly api: Pick<Api, "post">;
+  readonly watcher: Pick<Watcher, "watch">;
+  kernel(): Kernel | undefined;
+  /** Gets why something could not be done, or "". */
+  readonly tell: Tell;
+}
+
+/** A row that is drawn whole. */
+interface Opened {
+  readonly row: string;
+  /** Its turn as the server calls it. */
+  readonly turn: string;
+  state: PanelState | null;
+  /** Ends its stream. */
+  end(): void;
+}
+
+export function makeServerSweep(life: AbortSignal, { id, api, watcher, kernel, tell }: ServerSweep): SweepPanel {
+  let state: SweepState | null = null;
+  let opened: Opened | null = null;
+  const doorsOf = (turn: string): Doors => makeDoors(() => ({ turn, run: "", kernel: undefined }), api, tell);
+  const redraw = (): void => {
+    if (state && !life.aborted) panel.draw(withOpened(state, opened));
+  };
+  const close = (): void => {
+    opened?.end();
+    opened = null;
+  };
+  const open = (row: string): void => {
+    close();
+    const run = state?.rows.find((each) => each.id === row)?.run;
+    if (run) {
+      const turn = turnOf(id, run);
+      const taken: Opened = { row, turn, state: null, end: watcher.watch(turn, (news) => take(taken, news)) };
+      opened = taken;
+    }
+    redraw();
+  };
+  const take = (row: Opened, news: News): void => {
+    if (opened !== row) return;
+    if (news.kind === "state") row.state = readState(news.state);
+    else if (news.kind === "card") row.state = ended(row, news.bundle);
+    else close();
+    redraw();
+  };
+  const panel = makeSweepPanel(life, {
+    stop: makeSweepStop(() => ({ sweep: id, kernel: kernel() }), api, tell),
+    hold: (pause) => void api.post(id, pause ? "pause" : "resume", {}).then(tell),
+    open,
+    stopRow: (run, now) => doorsOf(turnOf(id, run)).stop(now),
+    of: () => doorsOf(opened?.turn ?? ""),
+  });
+  life.addEventListener("abort", close);
+  return {
+    el: panel.el,
+    draw(next) {
+      state = next;
+      redraw();
+    },
+  };
+}
+
+function withOpened(state: SweepState, opened: Opened | null): SweepState {
+  return {
+    ...state,
+    rows: state.rows.map((row) => ({ ...row, current: row.id === opened?.row })),
+    open: opened?.state ? { row: opened.row, state: opened.state } : null,
+  };
+}
+
+/** The row's last state, with its card. */
+function ended({ turn, state }: Opened, bundle: Readonly<Record<string, unknown>>): PanelState {
+  const status: Status = statusOf(bundle) ?? "stopped";
+  return { ...(state ?? readState({ run: turn })), status, chip: status, card: String(bundle["text/html"] ?? "") };
+}
+
+/** Name the turn of a row, which its sweep calls "row/2". */
+function turnOf(sweep: string, run: string): string {
+  return `${sweep}/${run.replace(/\/(?=[0-9]+$)/, "/turn_")}`;
+}

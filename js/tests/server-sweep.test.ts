@@ -1,0 +1,140 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { makeServerSweep } from "../src/server-sweep";
+import type { SweepState } from "../src/sweep-state";
+import { type Listener, type News, TURN_MIME } from "../src/watch";
+import { MockKernel, RUNNING, SWEEP, sweepRow, visibleText } from "./mock";
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  document.body.replaceChildren();
+});
+afterEach(() => vi.useRealTimers());
+
+const LIVE: SweepState = { ...SWEEP, rows: [sweepRow("sky", { run: "sky/1" }), sweepRow("moon", { run: "moon/2" })] };
+
+/** A panel whose kernel replies so, or not at all. */
+function shown(reply?: object) {
+  const kernel = new MockKernel();
+  const done = reply ? Promise.resolve({ content: reply }) : new Promise(() => {});
+  kernel.sendControlMessage.mockReturnValue({ done });
+  const post = vi.fn().mockResolvedValue("");
+  const tell = vi.fn();
+  const watched = new Map<string, Listener>();
+  const watch = (id: string, listener: Listener) => {
+    watched.set(id, listener);
+    return () => void watched.delete(id);
+  };
+  const life = new AbortController();
+  const panel = makeServerSweep(life.signal, { id: "a/asked", api: { post }, watcher: { watch }, kernel: () => kernel, tell });
+  document.body.append(panel.el);
+  panel.draw(LIVE);
+  const all = (selector: string): HTMLElement[] => [...panel.el.querySelectorAll<HTMLElement>(selector)];
+  const q = (selector: string): HTMLElement => {
+    const [found] = all(selector);
+    if (!found) throw new Error(`There is no ${selector}.`);
+    return found;
+  };
+  const news = (id: string, told: News): void => watched.get(id)?.(told);
+  return { panel, kernel, post, tell, watched, life, all, q, news };
+}
+
+const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(400);
+
+test("a stop of all goes to the kernel alone when that works on the sweep", async () => {
+  const { q, kernel, post } = shown({ run_status: "stopping" });
+  q("header button").click();
+  await settle();
+  expect(kernel.sendControlMessage.mock.calls[0]?.[0].content).toEqual({ sweep: "asked", now: false });
+  expect(post).not.toHaveBeenCalled();
+});
+
+test.each([[undefined], [{ run_status: "unknown" }]])("a stop that the kernel can't do goes to the server", async (reply) => {
+  const { q, post, tell } = shown(reply);
+  post.mockResolvedValue("It is over.");
+  q("header button").click();
+  await settle();
+  expect(post).toHaveBeenCalledWith("a/asked", "stop", { immediate: false, source: "widget" });
+  expect(tell).toHaveBeenCalledWith("It is over.");
+});
+
+test("a row is stopped by its turn, and never by a name that another sweep's row may have", async () => {
+  const { all, kernel, post } = shown({ run_status: "stopping" });
+  all(".rows button.one")[1]?.click();
+  await settle();
+  expect(kernel.sendControlMessage).not.toHaveBeenCalled();
+  expect(post).toHaveBeenCalledWith("a/asked/moon/turn_2", "stop", { immediate: false, source: "widget" });
+});
+
+test("all rows are held, and let go on, through the server", async () => {
+  const { panel, q, post, tell } = shown();
+  post.mockResolvedValue("It is over.");
+  q(".tally button").click();
+  panel.draw({ ...LIVE, hold: "continue" });
+  q(".tally button").click();
+  await settle();
+  expect(post.mock.calls).toEqual([
+    ["a/asked", "pause", {}],
+    ["a/asked", "resume", {}],
+  ]);
+  expect(tell).toHaveBeenCalledWith("It is over.");
+});
+
+test("a row that is opened is followed as its turn is, and closed by its name", () => {
+  const { all, q, news, watched } = shown();
+  all(".rows button.open")[0]?.click();
+  expect([...watched.keys()]).toEqual(["a/asked/sky/turn_1"]);
+  news("a/asked/sky/turn_1", { kind: "state", state: { ...RUNNING, task: "Why is the sky blue?" } });
+  expect(q(".opened .task").textContent).toBe("Why is the sky blue?");
+  expect(all(".rows button.open")[0]?.getAttribute("aria-expanded")).toBe("true");
+  all(".rows button.open")[0]?.click();
+  expect(watched.size).toBe(0);
+  expect(all(".opened .nba")).toEqual([]);
+});
+
+test("another row that is opened takes the place of the first", () => {
+  const { all, q, news, watched } = shown();
+  for (const button of all(".rows button.open")) button.click();
+  expect([...watched.keys()]).toEqual(["a/asked/moon/turn_2"]);
+  news("a/asked/moon/turn_2", { kind: "state", state: { ...RUNNING, task: "How far?" } });
+  expect(q(".opened .task").textContent).toBe("How far?");
+});
+
+test("what is asked of an open row goes to its turn", async () => {
+  const { all, q, news, post } = shown({ run_status: "stopping", refusal: "" });
+  all(".rows button.open")[0]?.click();
+  news("a/asked/sky/turn_1", { kind: "state", state: RUNNING });
+  (q(".opened .say input") as HTMLInputElement).value = "Be short";
+  q(".opened .say button").click();
+  q(".opened header button").click();
+  await settle();
+  expect(post.mock.calls).toEqual([
+    ["a/asked/sky/turn_1", "say", { text: "Be short" }],
+    ["a/asked/sky/turn_1", "stop", { immediate: false, source: "widget" }],
+  ]);
+});
+
+test("a row that ends while it is open leaves its card, also when it ended before it was seen", () => {
+  for (const isSeen of [true, false]) {
+    const { all, q, news } = shown();
+    all(".rows button.open")[0]?.click();
+    if (isSeen) news("a/asked/sky/turn_1", { kind: "state", state: RUNNING });
+    news("a/asked/sky/turn_1", { kind: "card", bundle: { "text/html": "<b>card</b>", [TURN_MIME]: { state: "stopped" } } });
+    expect(q(".opened .card").innerHTML).toBe("<b>card</b>");
+    expect(q(".opened header .chip").textContent).toBe("stopped");
+    expect(visibleText(q(".opened"))).not.toContain(RUNNING.task);
+  }
+});
+
+test("a row that is not there any more is closed", () => {
+  const { all, news } = shown();
+  all(".rows button.open")[0]?.click();
+  news("a/asked/sky/turn_1", { kind: "unknown" });
+  expect(all(".opened .nba")).toEqual([]);
+});
+
+test("at the end of the panel nothing is followed any more", () => {
+  const { all, life, watched } = shown();
+  all(".rows button.open")[0]?.click();
+  life.abort();
+  expect(watched.size).toBe(0);
+});
