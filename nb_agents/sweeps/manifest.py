@@ -164,7 +164,7 @@ _LINE: TypeAdapter[Note] = TypeAdapter(
         | Annotated[RowBegan, Tag("row_began")]
         | Annotated[SweepBegan, Tag("sweep_began")]
         | Annotated[SweepChanged, Tag("sweep_changed")],
-        Discriminator(lambda line: line.get("kind", "") if isinstance(line, dict) else ""),
+        Discriminator(lambda line: str(line.get("kind", "")) if isinstance(line, dict) else ""),
     ]
 )
 

@@ -150,7 +150,7 @@ class SweepReader:
         # The files are anybody's to write, and a name or a link may lead elsewhere.
         with suppress(ValueError):  # it has characters that no name has
             inside = Path(os.path.realpath(self._path), *turn.parts[-2:])
-            if Path(os.path.realpath(turn)) == inside:
+            if Path(os.path.realpath(turn)) == inside and os.path.isdir(turn):
                 self.turns[began.row] = TurnPaths(turn)
 
     def _end(self, result: Result) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,8 @@ import pytest
 
 import nb_agents
 from nb_agents.events.turn_events import Pause
+from nb_agents.jupyter.cards import TURN_MIME
+from nb_agents.jupyter.sweep_card import SWEEP_MIME, sweep_bundle
 from nb_agents.options import RunOptions
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.server import places as places_module
@@ -23,7 +29,7 @@ from nb_agents.view import RunView
 from tests.jupyter.test_sweep_panel import WAITING, live, view
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
-from tests.team_kit import WAIT_S
+from tests.team_kit import ROOT, WAIT_S
 
 
 @pytest.fixture
@@ -189,3 +195,136 @@ def test_a_row_that_is_resumed_when_its_sweep_is_over_is_a_run_of_its_own(
     set_live(monkeypatch, row)
     found: Any = Places(tmp_path).live()
     assert ([turn.paths for turn in found.turns], found.sweeps) == ([row], {})
+
+
+# What a page without a kernel sees
+
+
+Messages = Iterator[tuple[str, Any, str]]
+
+
+def state_where(messages: Messages, is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Read on until a state is so."""
+    seen: dict[str, Any] = {}
+    for kind, data, _ in messages:
+        assert kind == "state", data
+        seen = data["state"]
+        if is_so(seen):
+            return seen
+    raise AssertionError(f"The stream ended with {seen}")
+
+
+def card(messages: Messages) -> dict[str, Any]:
+    """Read on until the card, which is the last message."""
+    *_, (kind, data, _) = messages
+    assert kind == "card"
+    bundle: dict[str, Any] = data["bundle"]
+    return bundle
+
+
+def test_a_page_sees_a_sweep_live_and_then_its_card(
+    jupyter: JupyterServer,
+    held: Sweep,
+    gate: Gate,
+) -> None:
+    name = jupyter.name(held.path)
+    with jupyter.stream(f"runs/{name}/view") as messages:
+        state = state_where(messages, lambda state: len(state["rows"]) == 2)
+        assert (state["sweep"], state["task"], state["round"]) == ("asked", "{{q}}?", "0 of 6 rows")
+        assert {row["run"] for row in state["rows"]} == {f"{row}/1" for row in held.runs}
+        state_where(messages, lambda state: "I think" in state["rows"][0]["says"])
+        gate.open()
+        bundle = card(messages)
+    held.wait(WAIT_S)
+    told = bundle[SWEEP_MIME]
+    assert (told["state"], told["done"], told["path"]) == ("complete", 6, f"{name}")
+    of_kernel = sweep_bundle(held.view, "{{q}}?", name, held.table())
+    assert words(bundle) == words(of_kernel)
+
+
+def words(bundle: dict[str, Any]) -> list[str]:
+    """A card's lines, but for the last, which has the time."""
+    lines: list[str] = bundle["text/plain"].splitlines()
+    return lines[:-1]
+
+
+def test_a_pause_and_a_stop_are_seen_though_no_row_is_told_of_them(
+    jupyter: JupyterServer,
+    held: Sweep,
+) -> None:
+    name = jupyter.name(held.path)
+    with jupyter.stream("view", params={"id": name}) as messages:
+        assert state_where(messages, lambda state: state["rows"])["hold"] == "pause"
+        jupyter.post(f"runs/{name}/pause")
+        paused = state_where(messages, lambda state: state["chip"] == "paused")
+        assert paused["hold"] == "continue"
+        jupyter.post(f"runs/{name}/resume")
+        state_where(messages, lambda state: state["chip"] == "running")
+        jupyter.post(f"runs/{name}/stop", {"reason": "seen enough"})
+        stopping = state_where(messages, lambda state: state["status"] == "stopping")
+        assert stopping["button"]["label"] == "Stop now"
+        jupyter.post(f"runs/{name}/stop", {"immediate": True})
+        bundle = card(messages)
+    assert bundle[SWEEP_MIME]["state"] == "stopped"
+    assert "Run the cell again: it goes on with the 6 missing rows" in bundle["text/plain"]
+
+
+def test_one_row_is_followed_and_stopped_and_the_others_go_on(
+    jupyter: JupyterServer,
+    held: Sweep,
+) -> None:
+    name = jupyter.name(held.path)
+    row = next(iter(held.runs))
+    turn = f"{name}/{row}/turn_1"
+    with jupyter.stream("view", params={"id": [turn, name, "nobody"]}) as messages:
+        seen = {data["id"]: kind for kind, data, _ in (next(messages) for _ in range(3))}
+        assert seen == {"nobody": "unknown", turn: "state", name: "state"}
+        jupyter.post(f"runs/{turn}/stop", {"immediate": True})
+        for kind, data, _ in messages:
+            if kind == "card":
+                assert (data["id"], data["bundle"][TURN_MIME]["state"]) == (turn, "stopped")
+                break
+        for _, data, _ in messages:
+            rows = {each["id"] for each in data["state"]["rows"]}
+            if data["id"] == name and row not in rows and len(rows) == 2:
+                break  # the next one has begun
+    assert held.status == "running"
+
+
+def test_a_sweep_that_is_over_is_its_card_at_once(jupyter: JupyterServer) -> None:
+    name = jupyter.name(ended(jupyter).path)
+    with jupyter.stream(f"runs/{name}/view") as messages:
+        assert card(messages)[SWEEP_MIME]["state"] == "complete"
+
+
+SCRIPT = """
+import sys, nb_agents
+backend = {"type": "demo", "words_per_second": 2}
+team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "ada", "backend": backend}]})
+options = nb_agents.RunOptions(session_root=sys.argv[1])
+rows = [{"q": number} for number in range(3)]
+nb_agents.map(rows, "{{q}}?", team, name="asked", limit=2, options=options).wait()
+"""
+
+
+def test_a_sweep_whose_process_is_killed_is_over_and_another_process_goes_on_with_it(
+    jupyter: JupyterServer,
+) -> None:
+    path = jupyter.sessions / "asked"
+    argv = [sys.executable, "-c", SCRIPT, str(jupyter.sessions)]
+    with subprocess.Popen(argv, cwd=ROOT) as process:
+        wait_until(lambda: jupyter.get("runs"))
+        with jupyter.stream(f"runs/{jupyter.name(path)}/view") as messages:
+            state_where(messages, lambda state: len(state["rows"]) == 2)
+            os.kill(process.pid, signal.SIGKILL)
+            bundle = card(messages)
+    assert bundle[SWEEP_MIME]["state"] == "stopped"
+    assert "the process that worked on it died" in bundle["text/plain"]
+    sweep = begin(jupyter, ScriptedModel(Answer("x", gate=(held := Gate()), text="so ")), rows=3)
+    held.wait_reached(1)
+    with jupyter.stream(f"runs/{jupyter.name(path)}/view") as messages:
+        state = state_where(messages, lambda state: state["rows"])
+        assert state["status"] == "running"
+        sweep.stop(now=True)
+        held.open()
+        assert card(messages)[SWEEP_MIME]["state"] == "stopped"

@@ -1,0 +1,173 @@
+"""Who looks on reads of a sweep's files what the process that works on it knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents.jupyter.sweep_card import MAX_TABLE
+from nb_agents.runs import registry
+from nb_agents.sweeps.manifest import FIRST_ROWS, ROWS, is_live_sweep
+from nb_agents.sweeps.sweep import Sweep
+from nb_agents.sweeps.sweep_reader import DIED, SweepReader
+from nb_agents.sweeps.sweep_view import SweepView
+from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
+from tests.model_server import wait_until
+from tests.team_kit import WAIT_S
+
+TASK = "Answer: {{q}}"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Iterator[RunOptions]:
+    yield RunOptions(session_root=tmp_path)
+    for group in registry.groups():
+        group.stop(True, reason="the test is over", source="parent")
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def begin(options: RunOptions, gate: Gate | None = None, rows: int = 4, **more: Any) -> Sweep:
+    """A sweep whose rows are held after two words, if there is a gate."""
+    answer = Answer("So.") if gate is None else replace(Answer("So."), text="two words ", gate=gate)
+    source = more.pop("source", [{"q": f"what is {number}?"} for number in range(rows)])
+    model = more.pop("model", None) or ScriptedModel(answer)
+    how = {"limit": 2, "name": "asked", "options": options, **more}
+    return nb_agents.map(source, TASK, scripted_team(a=model), **how)
+
+
+def read(path: Path, reader: SweepReader | None = None) -> SweepView:
+    """A sweep as its files have it, with the clocks at zero."""
+    reader = reader or SweepReader(path)
+    reader.read()
+    return timeless(reader.view({}, is_live_sweep(path), 0.0))
+
+
+def timeless(view: SweepView) -> SweepView:
+    """Leave out what moves by itself, and in which order rows failed."""
+    failures = tuple(sorted(view.failures, key=lambda failure: failure.row))
+    still = replace(view, live=(), elapsed_s=0.0, left_s=None, tokens=0, cost=0.0)
+    return replace(still, failures=failures)
+
+
+def test_a_live_sweep_is_read_as_its_process_has_it(options: RunOptions, gate: Gate) -> None:
+    sweep = begin(options, gate)
+    gate.wait_reached(2)
+    reader = SweepReader(sweep.path)
+
+    def is_as_shown() -> bool:
+        return read(sweep.path, reader) == timeless(sweep.view)
+
+    wait_until(is_as_shown)
+    assert {name: str(turn.path) for name, turn in reader.turns.items()} == {
+        name: str(run.path) for name, run in sweep.runs.items()
+    }
+    sweep.pause()
+    wait_until(lambda: sweep.status == "paused" and is_as_shown())
+    sweep.resume()
+    wait_until(lambda: sweep.status == "running" and is_as_shown())
+    sweep.stop(reason="seen enough")
+    wait_until(lambda: sweep.status == "stopping" and is_as_shown())
+    assert read(sweep.path, reader).reason == "seen enough"
+    gate.open()
+    ended = sweep.wait(WAIT_S)
+    assert read(sweep.path, reader) == timeless(ended)
+    assert (ended.status, reader.turns, reader.is_over) == ("cancelled", {}, True)
+
+
+def test_a_sweep_that_is_gone_on_with_is_read_as_its_process_has_it(options: RunOptions) -> None:
+    flaky = ScriptedModel(Turn(error=ValueError("no key")))
+    reader = SweepReader(Path(str(options.session_root), "asked"))
+    first = begin(options, model=flaky, rows=3).wait(WAIT_S)
+    assert read(reader_path(options), reader) == timeless(first)
+    assert first.failed == 3
+    for more in ({"rows": 5}, {"rows": 5, "retry_failed": True}):
+        view = begin(options, score=lambda task, answer: 0.5, **more).wait(WAIT_S)
+        assert read(reader_path(options), reader) == timeless(view)
+        assert read(reader_path(options)) == timeless(view)
+    assert (view.completed, len(view.scores)) == (5, 5)
+
+
+def reader_path(options: RunOptions) -> Path:
+    return Path(str(options.session_root), "asked")
+
+
+def test_rows_of_another_source_are_none_of_the_sweep(options: RunOptions) -> None:
+    begin(options).wait(WAIT_S)
+    view = begin(options, source=[{"q": "and now?"}]).wait(WAIT_S)
+    assert read(reader_path(options)) == timeless(view)
+    assert (view.total, view.completed) == (1, 1)
+
+
+def test_the_records_of_the_first_rows_are_those_of_its_process(options: RunOptions) -> None:
+    sweep = begin(options, rows=MAX_TABLE + 5, limit=8)
+    sweep.wait(WAIT_S)
+    reader = SweepReader(sweep.path)
+    reader.read()
+    known = [{k: v for k, v in record.items() if k != "q"} for record in sweep.table()]
+    assert reader.table() == known[:MAX_TABLE]
+    assert MAX_TABLE == FIRST_ROWS
+
+
+def test_a_sweep_whose_process_died_is_over_and_says_so(options: RunOptions) -> None:
+    sweep = begin(options)
+    sweep.wait(WAIT_S)
+    rows = sweep.path / ROWS
+    begun = [line for line in rows.read_text().splitlines() if "sweep_changed" not in line]
+    rows.write_text("\n".join(begun[:4]) + "\n")  # as a kill leaves it
+    view = read(sweep.path)
+    assert (view.status, view.reason, view.is_over) == ("cancelled", DIED, True)
+
+
+def test_what_an_earlier_version_left_is_read(options: RunOptions) -> None:
+    sweep = begin(options)
+    sweep.wait(WAIT_S)
+    rows = sweep.path / ROWS
+    rows.write_text("".join(x + "\n" for x in rows.read_text().splitlines() if "kind" not in x))
+    reader = SweepReader(sweep.path)
+    view = read(sweep.path, reader)
+    assert (view.status, view.total, view.completed) == ("completed", 4, 4)
+    assert len(reader.table()) == 4
+
+
+@pytest.mark.parametrize(
+    "row", ["../elsewhere", "link", ".", "..", "", "a/b", "\0", "x" * 300, "/etc"]
+)
+def test_a_line_that_leads_out_of_the_sweep_is_not_followed(tmp_path: Path, row: str) -> None:
+    (tmp_path / "elsewhere" / "turn_1").mkdir(parents=True)
+    (tmp_path / "asked").mkdir()
+    (tmp_path / "asked" / "link").symlink_to(tmp_path / "elsewhere")
+    line = json.dumps({"kind": "row_began", "row": row, "turn": 1})
+    (tmp_path / "asked" / ROWS).write_text(line + "\n")
+    reader = SweepReader(tmp_path / "asked")
+    assert reader.read()
+    assert reader.turns == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "7",
+        '{"kind": "else"}',
+        '{"kind": [1]}',
+        '{"kind": "row_began", "row": "a", "turn": -1}',
+        '{"kind": "sweep_changed", "at": Infinity, "status": "running"}',
+        '{"kind": "sweep_began", "at": 1, "rows": -1, "first": [], "others": []}',
+        '{"kind": "sweep_changed", "at": 1, "status": "mine"}',
+    ],
+)
+def test_a_line_that_is_none_costs_nothing_else(tmp_path: Path, line: str) -> None:
+    end = {"row": "b", "status": "completed"}
+    (tmp_path / ROWS).write_text(f"{line}\n{json.dumps(end)}\n")
+    assert read(tmp_path).completed == 1
