@@ -99,9 +99,13 @@ class SweepReader:
         names = self._began.first or tuple(self._results)[:FIRST_ROWS]
         found = ((name, self._results.get(name)) for name in names)
         return [
-            row_record(name, each.status if each else "waiting", each, self._path / name)
+            row_record(name, self._status_of(name, each), each, self._path / name)
             for name, each in found
         ]
+
+    def _status_of(self, row: str, result: Result | None) -> str:
+        # One that was at work when its process died has begun.
+        return "cancelled" if row in self.turns else result.status if result else "waiting"
 
     @property
     def _total(self) -> int:
@@ -115,7 +119,7 @@ class SweepReader:
             return self._last.status, self._last.at if self.is_over else now, self._last.reason
         ended = self._totals.completed + len(self._totals.failures)
         is_complete = ended >= self._total
-        until = self.changed_at or self._began.at
+        until = max([self.changed_at or 0.0, *map(_written_at, self.turns.values())])
         return ("completed", until, "") if is_complete else ("cancelled", until, DIED)
 
     # What a line changes ----------------------------------------------------------------------
@@ -163,6 +167,14 @@ class SweepReader:
         self._not_to_go.add(row)
         if result.status != "cancelled":
             self._ended.add(row)
+
+
+def _written_at(turn: TurnPaths) -> float:
+    """Return when a turn's last event was written, in Unix seconds."""
+    try:
+        return turn.journal.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _run_of(turn: TurnPaths) -> str:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
+from nb_agents.jupyter.sweep_card import SWEEP_MIME
 from tests.browser.story import Story, agent, server_team
 from tests.browser.test_look import moving, overflows, shoot
 from tests.model_server import ModelServer, Reply, Request
+from tests.team_kit import ROOT
 
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 SAYS = "I look at the question from three sides, and at what was said of it before. " * 20
 CELL = """import nb_agents
 questions = [{"q": q} for q in (
@@ -34,6 +43,11 @@ def wait_card(story: Story, i: int, chip: str) -> Locator:
     return card
 
 
+def rows_of(panel: Locator) -> Locator:
+    """The rows at work on a sweep's panel."""
+    return panel.get_by_role("region", name="Rows at work").first.locator("tbody tr")
+
+
 def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
@@ -45,7 +59,7 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     story.team(server_team(server, ada="m"))
     i = story.run(CELL)
     panel = story.page.outputs(i).locator(".nba.sweep")
-    rows = panel.get_by_role("region", name="Rows at work").first.locator("tbody tr")
+    rows = rows_of(panel)
     expect(rows).to_have_count(3)
     expect(rows.locator(".caret:visible")).to_have_count(3)
     assert moving(panel) == {"opacity"}
@@ -107,6 +121,93 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
     expect(page.locator(".Toastify__toast")).to_have_count(0)
 
 
+@contextmanager
+def working_elsewhere(story: Story) -> Iterator[None]:
+    """Have another process make the cell's call, and wait at the end until it has ended."""
+    code = f"{CELL}.wait()"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=story.folder, env=ENV) as process:
+        try:
+            yield
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def test_a_sweep_whose_kernel_was_killed_is_shown_live_while_another_process_goes_on_with_it(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    server.script("m", answer)
+    server.hold(8)
+    story.page.page.set_viewport_size({"width": 1280, "height": 1500})
+    story.open("import os; print(os.getpid())")
+    story.page.run_cell(1)
+    story.team(server_team(server, ada="m"))
+    i = story.run(CELL)
+    panel = story.page.outputs(i).locator(".nba.sweep")
+    expect(rows_of(panel)).to_have_count(3)
+    story.page.save()
+    os.kill(int(story.page.output_text(1)), signal.SIGKILL)
+    story.page.shutdown_kernel()
+    expect(wait_card(story, i, "■ stopped")).to_contain_text("the process that worked on it died")
+    shoot(story, artifacts, "sweep-killed", i)
+
+    story.page.page.goto("about:blank")
+    with working_elsewhere(story):
+        server.wait_open(3)
+        story.page.open_notebook(story.page.notebook, kernel=False)
+        rows = rows_of(panel)
+        expect(rows).to_have_count(3)
+        expect(rows.locator(".caret:visible")).to_have_count(3)
+        rows.filter(has_text="monad").locator("button.open").click()
+        opened = panel.locator(".opened .nba")
+        expect(opened.locator(".says")).to_contain_text("I look at the question")
+        opened.get_by_placeholder("Say something").fill("Be short")
+        opened.get_by_role("button", name="Send").click()
+        expect(opened.locator(".said")).to_contain_text("Be short")
+        shoot(story, artifacts, "sweep-no-kernel", i)
+        opened.get_by_role("button", name="Stop", exact=True).click()
+        expect(opened.locator("header .chip")).to_contain_text("Stopping…")
+        opened.get_by_role("button", name="Stop now").click()
+        expect(opened).to_contain_text("stopped")
+        expect(rows).to_have_count(3)  # the next one has begun
+        expect(rows.filter(has_text="monad")).to_have_count(0)
+        panel.get_by_role("button", name="Pause").click()
+        expect(panel.locator("header .chip").first).to_have_text("paused")
+        panel.get_by_role("button", name="Continue").click()
+        expect(panel.locator("header .chip").first).to_have_text("running")
+        server.release()
+    card = wait_card(story, i, "■ stopped")
+    expect(card).to_contain_text("Run the cell again: it goes on with the missing row")
+    shoot(story, artifacts, "sweep-ended-elsewhere", i)
+    story.page.save()
+    [output] = story.page.saved().cells[i].outputs
+    assert (output.data[SWEEP_MIME]["state"], output.data[SWEEP_MIME]["done"]) == ("stopped", 5)
+    assert "the missing row" in output.data["text/html"]
+
+
+def test_a_sweep_goes_on_in_a_page_that_was_reloaded_and_its_end_is_saved_with_the_notebook(
+    story: Story, server: ModelServer
+) -> None:
+    server.script("m", answer)
+    server.hold(8)
+    story.open()
+    story.team(server_team(server, ada="m"))
+    i = story.run(CELL)
+    panel = story.page.outputs(i).locator(".nba.sweep")
+    expect(rows_of(panel)).to_have_count(3)
+    story.page.save()
+    story.page.reload()
+    expect(rows_of(panel).locator(".caret:visible")).to_have_count(3)
+    panel.locator("header button").click()
+    expect(panel.locator("header .chip")).to_contain_text("Stopping…")
+    panel.locator("header button").click()
+    wait_card(story, i, "■ stopped")
+    story.page.save()
+    [output] = story.page.saved().cells[i].outputs
+    assert output.data[SWEEP_MIME]["state"] == "stopped"
+    assert "6 missing rows" in output.data["text/html"]
+
+
 def test_a_sweep_on_a_cluster_is_watched_and_stopped_like_any_other(
     story: Story, server: ModelServer, artifacts: Path
 ) -> None:
@@ -120,7 +221,7 @@ def test_a_sweep_on_a_cluster_is_watched_and_stopped_like_any_other(
         "Answer: {{q}}"
     )
     panel = story.page.outputs(i).locator(".nba.sweep")
-    rows = panel.get_by_role("region", name="Rows at work").first.locator("tbody tr")
+    rows = rows_of(panel)
     expect(rows).to_have_count(3, timeout=60_000)  # a worker begins cold
     rows.filter(has_text="Why?").locator("button.open").click()
     opened = panel.locator(".opened .nba")

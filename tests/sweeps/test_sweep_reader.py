@@ -119,14 +119,22 @@ def test_the_records_of_the_first_rows_are_those_of_its_process(options: RunOpti
     assert MAX_TABLE == FIRST_ROWS
 
 
-def test_a_sweep_whose_process_died_is_over_and_says_so(options: RunOptions) -> None:
+def test_a_sweep_whose_process_died_is_over_and_says_what_was_at_work(
+    options: RunOptions,
+) -> None:
     sweep = begin(options)
     sweep.wait(WAIT_S)
     rows = sweep.path / ROWS
-    begun = [line for line in rows.read_text().splitlines() if "sweep_changed" not in line]
-    rows.write_text("\n".join(begun[:4]) + "\n")  # as a kill leaves it
-    view = read(sweep.path)
+    first = sweep.rows[0].name
+    lines = [line for line in rows.read_text().splitlines() if "sweep_changed" not in line]
+    left = [line for line in lines if f'"{first}", "status"' not in line]
+    rows.write_text("\n".join(left) + "\n")  # as a kill leaves it
+    reader = SweepReader(sweep.path)
+    view = read(sweep.path, reader)
     assert (view.status, view.reason, view.is_over) == ("cancelled", DIED, True)
+    statuses = [record["status"] for record in reader.table()]
+    assert statuses == ["cancelled", "completed", "completed", "completed"]
+    assert reader.view({}, False, 0.0).elapsed_s > 0
 
 
 def test_what_an_earlier_version_left_is_read(options: RunOptions) -> None:
