@@ -85,7 +85,7 @@ class Feed(ABC):
         """Return what a panel shows of it now; the same object until that changes."""
         now = time.time()
         # Between news only the clocks move, and these show seconds.
-        key = (self._standing, int(now))
+        key = (self.standing, int(now))
         if self._state is None or self._state[0] != key:
             self._state = (key, harmless(self._draw(now)))
         return self._state[1]
@@ -104,8 +104,8 @@ class Feed(ABC):
 
     @property
     @abstractmethod
-    def _standing(self) -> object:
-        """Differs whenever another state is to be drawn."""
+    def standing(self) -> object:
+        """Differs whenever something has come."""
 
     @abstractmethod
     def _is_owned(self) -> bool: ...
@@ -140,7 +140,8 @@ class TurnFeed(Feed):
         return bool(self.view.ending)
 
     @property
-    def _standing(self) -> int:
+    def standing(self) -> int:
+        """The last event's number."""
         return self.view.seq
 
     def _is_owned(self) -> bool:
@@ -199,7 +200,8 @@ class SweepFeed(Feed):
         return self._reader.is_over
 
     @property
-    def _standing(self) -> int:
+    def standing(self) -> int:
+        """How often the sweep or a row of it has changed."""
         return self._changes
 
     def _is_owned(self) -> bool:

@@ -15,11 +15,12 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 from tornado import web
 from tornado.iostream import StreamClosedError
 
@@ -45,7 +46,8 @@ from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.manage import export_session, rename_session
 from nb_agents.session.removal import delete_session
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import hold_sweep, is_sweep, stop_sweep, sweeps_below
+from nb_agents.sweeps.manifest import Result, hold_sweep, is_sweep, stop_sweep, sweeps_below
+from nb_agents.sweeps.sweep_reader import NoteReader
 from nb_agents.view import RunView
 
 __all__ = ["routes"]
@@ -483,37 +485,70 @@ class _Stream(_Handler):
 
 
 class Events(_Stream):
-    """The events of a turn: those so far, or after ``Last-Event-ID``, and then each that comes."""
+    """What happens in a turn, or the notes of a sweep, as each comes.
+
+    First those so far, or those after ``Last-Event-ID``.
+    """
 
     @_allowed("read")
     async def get(self, name: str) -> None:
-        paths = await to_thread(self.turn, name)
-        if not paths.journal.is_file():  # another program's turn
-            raise UnknownNameError(name)
+        path = await to_thread(self.places.run, name)
+        if not is_sweep(path) and not TurnPaths(path).journal.is_file():
+            raise UnknownNameError(name)  # another program's turn
         try:
             after = int(self.request.headers.get("Last-Event-ID", "0"))
         except ValueError:
             raise web.HTTPError(400, "Last-Event-ID is no number.") from None
-        await self.stream(self._messages(paths, after))
+        read = _notes_of(path) if is_sweep(path) else _events_of(path)
+        await self.stream(self._messages(self.feeds.of(path), read, after))
 
-    async def _messages(self, paths: TurnPaths, after: int) -> AsyncGenerator[str]:
-        feed, reader, last = self.feeds.turn(paths.path), JournalReader(paths.journal), -1
+    async def _messages(
+        self, feed: Feed, read: Callable[[], list[_Happened]], after: int
+    ) -> AsyncGenerator[str]:
+        known: object = None
         with self.feeds.follow([feed]):
             seen = await self.feeds.read([feed])
             while True:
                 # One look for all who listen says whether there is anything to read.
-                is_live = feed.is_live
+                is_live, standing = feed.is_live, feed.standing
                 with suppress(FileNotFoundError):  # somebody has deleted it meanwhile
-                    while feed.view.seq > last and (events := await to_thread(reader.read)):
-                        for event in events:
-                            last = max(last, event.seq)
-                            if event.seq > after:
-                                data = EVENT.dump_python(event, mode="json")
-                                yield _message(event.kind, data, event.seq)
+                    while standing != known and (happened := await to_thread(read)):
+                        for kind, data, number in happened:
+                            if number > after:
+                                yield _message(kind, data, number)
+                known = standing
                 if not is_live:
                     return
                 yield ""
                 seen = await self.feeds.news(seen)
+
+
+class _Happened(NamedTuple):
+    """What is sent of it, numbered from 1."""
+
+    kind: str
+    data: Any
+    number: int
+
+
+def _events_of(turn: Path) -> Callable[[], list[_Happened]]:
+    reader = JournalReader(TurnPaths(turn).journal)
+    return lambda: [
+        _Happened(event.kind, EVENT.dump_python(event, mode="json"), event.seq)
+        for event in reader.read()
+    ]
+
+
+def _notes_of(sweep: Path) -> Callable[[], list[_Happened]]:
+    reader = NoteReader(sweep)
+    return lambda: [
+        _Happened(
+            "row_ended" if isinstance(note, Result) else note.kind,
+            to_jsonable_python(note, inf_nan_mode="null"),
+            number,
+        )
+        for number, note in reader.read()
+    ]
 
 
 class Views(_Stream):

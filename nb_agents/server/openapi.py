@@ -101,16 +101,17 @@ _SAYS = {
     "deny": "Deny it.",
     "answer": "Answer the question for a text that has waited longest.",
     "say": "Add a text to the task while its agents work.",
-    "pause": "Let it hold still at its next boundary.",
-    "resume": "Let a paused one go on. An incomplete one that is over goes on in the next turn, "
+    "pause": "Let a turn, or all of a sweep, hold still at its next boundary.",
+    "resume": "Let a paused one go on. An incomplete turn that is over goes on in the next turn, "
     "whose `id` is replied, in a process of its own.",
 }
 _ID = {
     "name": "id",
     "in": "path",
     "required": True,
-    "description": "The turn's directory from the server's root on, with its slashes; or the whole "
-    "path of one elsewhere; or the session's id and `turn_1` in a session root.",
+    "description": "The directory of the turn or the sweep from the server's root on, with its "
+    "slashes; or the whole path of one elsewhere; or in a session root the session's id and "
+    "`turn_1`, or the sweep's name.",
     "schema": {"type": "string"},
 }
 _SESSION = {**_ID, "description": "The session's directory, as a turn's."}
@@ -131,9 +132,15 @@ def document(base_url: str) -> dict[str, Any]:
             "post": _post("Start a run that outlives this server.", Start),
         },
         "/runs/{id}": {"get": _get("A turn or a sweep, live or over.", _ID)},
-        "/runs/{id}/events": {"get": _get(f"Its events, after `Last-Event-ID`. {stream}", _ID)},
+        "/runs/{id}/events": {
+            "get": _get(
+                "The events of a turn, or of a sweep how its rows began and ended, after "
+                f"`Last-Event-ID`. {stream}",
+                _ID,
+            )
+        },
         "/runs/{id}/view": {"get": _get(f"How it is drawn: panel, then card. {stream}", _ID)},
-        "/view": {"get": _get(f"The same of all turns that `id` names. {stream}", _QUERY_IDS)},
+        "/view": {"get": _get(f"The same of all that `id` names. {stream}", _QUERY_IDS)},
         "/sessions": {
             "get": _get(
                 "The sweeps on disk, and of each root the thousand sessions that were used last.",

@@ -28,9 +28,38 @@ from nb_agents.sweeps.manifest import (
 from nb_agents.sweeps.sweep_view import LiveRow, SweepView, Totals, row_record
 from nb_agents.view import RunView
 
-__all__ = ["SweepReader"]
+__all__ = ["NoteReader", "SweepReader"]
 
 DIED = "the process that worked on it died"
+
+
+class NoteReader(LineReader):
+    """Reads on in what a sweep notes.
+
+    Args:
+        path: The sweep's directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path / ROWS)
+        self._count = 0
+
+    def read(self) -> list[tuple[int, Note]]:
+        """Read what has come since the last time; lines that can't be read are left out.
+
+        Returns:
+            Each note with the number of its line, from 1.
+
+        Raises:
+            OSError: There is no such file, or it can't be read.
+        """
+        if not stat.S_ISREG(os.lstat(self._path).st_mode):  # a link may lead to a device
+            return []
+        found = []
+        for line in self.read_lines():
+            self._count += 1
+            found += [(self._count, note) for note in read_notes([line])]
+        return found
 
 
 class SweepReader:
@@ -49,7 +78,7 @@ class SweepReader:
         self.about = read_json(path / ABOUT)
         self.turns: dict[str, TurnPaths] = {}
         self.changed_at: float | None = None
-        self._path, self._lines = path, LineReader(path / ROWS)
+        self._path, self._notes = path, NoteReader(path)
         self._began = SweepBegan(0.0, 0, (), (), False)
         self._last = SweepChanged(0.0, "running")
         self._results: dict[str, Result] = {}
@@ -66,12 +95,10 @@ class SweepReader:
         """Read what has come since the last time; returns whether anything has."""
         has_news = False
         with suppress(OSError):
-            known = os.lstat(self._path / ROWS)
-            # A link may lead to a device.
-            while stat.S_ISREG(known.st_mode) and (lines := self._lines.read_lines()):
-                for note in read_notes(lines):
+            while notes := self._notes.read():
+                for _, note in notes:
                     self._take(note)
-                has_news, self.changed_at = True, known.st_mtime
+                has_news, self.changed_at = True, os.stat(self._path / ROWS).st_mtime
         return has_news
 
     def view(self, live: Mapping[str, RunView], is_live: bool, now: float) -> SweepView:

@@ -24,7 +24,7 @@ class Counted(Feed):
         return {}
 
     _has_told_its_end = False
-    _standing = 0
+    standing = 0
 
     def _is_owned(self) -> bool:
         return True

@@ -291,6 +291,22 @@ def test_one_row_is_followed_and_stopped_and_the_others_go_on(
     assert held.status == "running"
 
 
+def test_a_program_is_told_how_the_rows_begin_and_end(
+    jupyter: JupyterServer, held: Sweep, gate: Gate
+) -> None:
+    path = f"runs/{jupyter.name(held.path)}/events"
+    with jupyter.stream(path) as messages:
+        kinds = [kind for kind, _, _ in (next(messages) for _ in range(3))]
+        assert kinds == ["sweep_began", "row_began", "row_began"]
+        gate.open()
+        told = list(messages)
+    assert sum(kind == "row_ended" for kind, _, _ in told) == 6
+    kind, data, number = told[-1]
+    assert (kind, data["status"]) == ("sweep_changed", "completed")
+    with jupyter.stream(path, headers={"Last-Event-ID": str(int(number) - 1)}) as messages:
+        assert list(messages) == told[-1:]
+
+
 def test_a_sweep_that_is_over_is_its_card_at_once(jupyter: JupyterServer) -> None:
     name = jupyter.name(ended(jupyter).path)
     with jupyter.stream(f"runs/{name}/view") as messages:
