@@ -21,7 +21,7 @@ from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.server import places as places_module
 from nb_agents.server.places import Places
 from nb_agents.server.sweeps import told_sweep
-from nb_agents.session.commands import send
+from nb_agents.session.commands import are_waiting, send
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
@@ -109,11 +109,15 @@ def test_what_is_asked_of_a_row_alone_is_refused_to_its_sweep(
 
 
 def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
-    jupyter: JupyterServer,
+    jupyter: JupyterServer, gate: Gate
 ) -> None:
-    send(TurnPaths(ended(jupyter).path), Pause())
-    sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.")), rows=7)
-    assert sweep.wait(WAIT_S).completed == 7
+    paths = TurnPaths(ended(jupyter).path)
+    send(paths, Pause())
+    sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.", gate=gate)), rows=8)
+    gate.wait_reached(2)
+    wait_until(lambda: not are_waiting(paths))
+    gate.open()
+    assert sweep.wait(WAIT_S).completed == 8
 
 
 def test_a_sweep_waits_for_a_person_while_a_row_does(tmp_path: Path) -> None:
