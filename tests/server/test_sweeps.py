@@ -113,11 +113,11 @@ def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
 ) -> None:
     paths = TurnPaths(ended(jupyter).path)
     send(paths, Pause())
-    sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.", gate=gate)), rows=8)
+    sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.", gate=gate)), rows=10)
     gate.wait_reached(2)
     wait_until(lambda: not are_waiting(paths))
     gate.open()
-    assert sweep.wait(WAIT_S).completed == 8
+    assert sweep.wait(WAIT_S).completed == 10
 
 
 def test_a_sweep_waits_for_a_person_while_a_row_does(tmp_path: Path) -> None:
