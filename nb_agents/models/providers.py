@@ -49,7 +49,13 @@ __all__ = [
 _BASE = (
     "pydantic_ai.direct",
     "pydantic_ai.models.function",
+    "genai_prices.data",  # which each model asks for when it is made
     "nb_agents.models.response_limits",
+)
+_OPENAI = (
+    "pydantic_ai.models.openai",
+    "pydantic_ai.providers.openai",
+    "openai.resources.chat.chat",  # which the client asks for at its first request
 )
 _loading = threading.Lock()
 
@@ -66,11 +72,11 @@ class Provider:
 
     Attributes:
         build: Makes the model from (spec, base_url, key, client).
-        module: What `build` imports, by name.
+        modules: What `build` and a first request import, by name.
     """
 
     build: Callable[[BackendSpec, str | None, str | None, httpx2.AsyncClient], Model]
-    module: str = "pydantic_ai.models.openai"
+    modules: tuple[str, ...] = _OPENAI
 
 
 class FoundKey(NamedTuple):
@@ -221,18 +227,18 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
 
 
 def load(kinds: Iterable[str] = ()) -> None:
-    """Import what runs of these backend types need; quick when it was done before.
+    """Make ready what runs of these backend types need; quick when it was done before.
 
     Args:
         kinds: Backend types; what every run needs is imported in any case.
     """
     # Separates threads that start runs; see the top of this file.
     with _loading, _no_collection():
-        for name in _BASE:
+        remote = [PROVIDERS[kind] for kind in kinds if kind in PROVIDERS]
+        for name in (*_BASE, *(name for provider in remote for name in provider.modules)):
             importlib.import_module(name)
-        for kind in kinds:
-            if kind in PROVIDERS:
-                importlib.import_module(PROVIDERS[kind].module)
+        if remote:
+            _tls()
 
 
 @contextmanager
@@ -354,8 +360,8 @@ def _gemini(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
 
 
 _SDKS = {
-    "claude": Provider(_claude, "pydantic_ai.models.anthropic"),
-    "gemini": Provider(_gemini, "pydantic_ai.models.google"),
+    "claude": Provider(_claude, ("pydantic_ai.models.anthropic",)),
+    "gemini": Provider(_gemini, ("pydantic_ai.models.google",)),
     "openrouter": Provider(_openrouter),
     "azure_openai": Provider(_azure),
 }
