@@ -14,11 +14,7 @@ KERNELS = 3
 WARM = 10
 WARM_S = 0.15
 FIRST_S = 0.3
-_IS_IMPORTED = (
-    "hasattr(__import__('sys').modules.get('openai.resources.chat.chat'), 'AsyncChat')"
-)
-    "hasattr(__import__('sys').modules.get('pydantic_ai.models.openai'), 'OpenAIChatModel')"
-)
+_IS_IMPORTED = "hasattr(__import__('sys').modules.get('openai.resources.chat.chat'), 'AsyncChat')"
 
 
 def main(server: BenchServer) -> None:
