@@ -25,7 +25,7 @@ from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.attachments import read_uploads
 from nb_agents.models.backend import Backend, PydanticBackend
-from nb_agents.models.openai_chunks import read_by_pydantic
+from nb_agents.models.openai_client import lighten
 from nb_agents.models.settings import settings_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ class FoundKey(NamedTuple):
 
 
 def http_client() -> httpx2.AsyncClient:
-    """Make the one HTTP client of a run, with explicit limits and timeouts; the run closes it."""
+    """Make the one HTTP client of a run, with explicit limits and timeouts; the run closes it.
+
+    Quick where `load` was called before.
+    """
     import httpx2
 
     from nb_agents.models.response_limits import limit
@@ -234,11 +237,10 @@ def load(kinds: Iterable[str] = ()) -> None:
     """
     # Separates threads that start runs; see the top of this file.
     with _loading, _no_collection():
-        remote = [PROVIDERS[kind] for kind in kinds if kind in PROVIDERS]
-        for name in (*_BASE, *(name for provider in remote for name in provider.modules)):
+        providers = [PROVIDERS[kind] for kind in kinds if kind in PROVIDERS]
+        for name in (*_BASE, *(name for each in providers for name in each.modules)):
             importlib.import_module(name)
-        if remote:
-            _tls()
+        _tls()
 
 
 @contextmanager
@@ -294,7 +296,7 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
     if spec.wire_format == "openai responses":
         return OpenAIResponsesModel(spec.model, provider=provider)
-    read_by_pydantic(provider.client)
+    lighten(provider.client)
     is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)
     return OpenAIChatModel(spec.model, provider=provider, profile=partial(_profile, is_openai))
 
@@ -328,7 +330,7 @@ def _azure(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> 
         api_key=key or "",
         http_client=client,
     )
-    read_by_pydantic(provider.client)
+    lighten(provider.client)
     return OpenAIChatModel(spec.model, provider=provider)
 
 
@@ -339,7 +341,7 @@ def _openrouter(spec: BackendSpec, url: str | None, key: str | None, client: Any
     if spec.base_url:
         return _openai(spec, url, key, client)
     provider = OpenRouterProvider(api_key=key or "", http_client=client)
-    read_by_pydantic(provider.client)
+    lighten(provider.client)
     return OpenRouterModel(spec.model, provider=provider)
 
 

@@ -25,12 +25,13 @@ from nb_agents.models.providers import check_team, load
 from nb_agents.options import RunOptions
 from nb_agents.runs.detach import begin_detached, is_detached
 from nb_agents.runs.live_runs import (
+    begun_runs,
     config_path,
     launch,
     live_runs,
-    local_runs,
     owner,
     owner_of,
+    remember,
     timeout_of,
     wait_until_saved,
 )
@@ -163,7 +164,7 @@ def start(
             recipe=recipe,
             context=context,
         )
-        return attach(begun.path, begun.where, options, tools, begun.restart)
+        return remember(attach(begun.path, begun.where, options, tools, begun.restart))
     functions = checked_functions(tools)
     read, given, readable = None, dict[str, Any](), spec.readable_paths
     if recipe is not None:
@@ -213,18 +214,18 @@ def start(
 
 
 def runs() -> tuple[Run, ...]:
-    """All runs of this process, oldest first, and the live ones of other processes behind them.
+    """All runs that this process began, oldest first, and behind them the live ones of others.
 
-    Those have `Run.where`.
+    Who lives elsewhere has `Run.where`.
     """
-    here = {run.path: run for run in local_runs()}
-    live = {turn.paths.path: turn for turn in live_turns()}
-    for gone in _elsewhere.keys() - live.keys():
+    begun = {run.path: run for run in begun_runs()}
+    others = {turn.paths.path: turn for turn in live_turns() if turn.paths.path not in begun}
+    for gone in _elsewhere.keys() - others.keys():
         del _elsewhere[gone]
-    for path, turn in live.items():
-        if path not in here and path not in _elsewhere:
+    for path, turn in others.items():
+        if path not in _elsewhere:
             _elsewhere[path] = attach(path, turn.where)
-    return (*here.values(), *_elsewhere.values())
+    return (*begun.values(), *_elsewhere.values())
 
 
 def groups() -> tuple[Group, ...]:
@@ -255,7 +256,7 @@ def find_run(name: str = "") -> Run:
 
     Args:
         name: Its id, its session's id, or "session/turn"; "" means the latest live one here, else
-            the only one that lives elsewhere, else the latest.
+            the only one that lives elsewhere, else the latest that this process began and is over.
 
     Returns:
         The run.
@@ -263,15 +264,14 @@ def find_run(name: str = "") -> Run:
     Raises:
         UnknownRunError: There is none.
     """
-    here = local_runs()
-    if not name and (live := [run for run in here if not run.is_over]):
+    if not name and (live := live_runs()):
         return live[-1]
     known = runs()
-    elsewhere = [run for run in known if run.where]
+    elsewhere = [run for run in known if run.where and not run.is_over]
     if not name and len(elsewhere) == 1:
         return elsewhere[0]
-    if not name and here:
-        return here[-1]
+    if not name and (over := [run for run in begun_runs() if run.is_over]):
+        return over[-1]
     if not name and elsewhere:
         raise UserError(f"Several runs are live: {', '.join(r.id for r in elsewhere)}. Name one.")
     for run in reversed(known):

@@ -25,6 +25,7 @@ from nb_agents.runs.live_runs import (
     launch,
     owner,
     owner_of,
+    remember,
     timeout_of,
     wait_until_saved,
 )
@@ -146,7 +147,7 @@ def resume(
             recipe=recipe,
             context=context,
         )
-        return attach(begun.path, begun.where, options, tools, begun.restart)
+        return remember(attach(begun.path, begun.where, options, tools, begun.restart))
     load({agent.backend.type for agent in spec.everyone})
     functions = checked_functions(tools)
     given = _given(context, events)
