@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
@@ -132,11 +133,13 @@ class Sweep:
     Attributes:
         rows: As given.
         path: The sweep's directory.
+        began_at: When this process began on it, in Unix seconds.
         done: Resolved when nothing is worked on any more.
     """
 
     def __init__(self, spec: SweepSpec) -> None:
         self.rows, self.path = spec.rows, spec.path
+        self.began_at = time.time()
         self.done = Future[None]()
         self._spec, self._manifest = spec, Manifest(spec.path, spec.about)
         self._totals = Totals()
@@ -175,7 +178,11 @@ class Sweep:
         names = [row.name for row in self.rows]
         others = self._manifest.results.keys() - self._by_name.keys()
         return SweepBegan(
-            time.time(), len(names), tuple(names[:FIRST_ROWS]), tuple(sorted(others)), retry_failed
+            self.began_at,
+            len(names),
+            tuple(names[:FIRST_ROWS]),
+            tuple(sorted(others)),
+            retry_failed,
         )
 
     def __repr__(self) -> str:
@@ -199,6 +206,10 @@ class Sweep:
     def is_over(self) -> bool:
         """Whether nothing is worked on any more and everything is written."""
         return self.done.done()
+
+    def holds(self, run: Run) -> bool:
+        """Whether a run works, or worked, on a row of it or judges one."""
+        return Path(os.path.realpath(run.path)).is_relative_to(os.path.realpath(self.path))
 
     @property
     def runs(self) -> Mapping[str, Run]:
@@ -563,7 +574,7 @@ class Sweep:
             total=len(self.rows),
             elapsed_s=elapsed_s,
             ended=self._ended,
-            to_go=len(self._waiting),
+            to_go=len(self._waiting) + len(self._beginning),
             reason=self._stop.reason if self._stop else "",
         )
 

@@ -51,7 +51,7 @@ class SweepView:
         failures: Some rows that failed.
         scores: Scores so far.
         reason: Why it stops, or stopped.
-        to_go: Rows that have not been begun by this process.
+        to_go: Rows that this process has not begun yet.
     """
 
     name: str
