@@ -211,7 +211,8 @@ class SweepFeed(Feed):
         has_news = self._reader.read()
         self._read_rows()
         # One that has ended is told of in a moment, by the sweep's own process.
-        live = {name: row.view for name, row in self._rows.items() if row.is_live}
+        rows = self._rows.items() if is_live else ()
+        live = {name: row.view for name, row in rows if row.is_live}
         seen = (is_live, *((name, view.seq) for name, view in live.items()))
         has_news = has_news or seen != self._seen
         self._seen, self._changes = seen, self._changes + has_news

@@ -340,6 +340,7 @@ def test_a_sweep_whose_process_is_killed_is_over_and_another_process_goes_on_wit
             bundle = card(messages)
     assert bundle[SWEEP_MIME]["state"] == "stopped"
     assert "the process that worked on it died" in bundle["text/plain"]
+    assert "2 stopped · 1 not begun" in bundle["text/plain"]
     sweep = begin(jupyter, ScriptedModel(Answer("x", gate=(held := Gate()), text="so ")), rows=3)
     held.wait_reached(1)
     with jupyter.stream(f"runs/{jupyter.name(path)}/view") as messages:
