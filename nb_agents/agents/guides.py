@@ -6,11 +6,12 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from nb_agents.config.orchestrator import CoordinationSpec
+from nb_agents.events import WorktreeBased
 
-__all__ = ["guides"]
+__all__ = ["guides", "worktrees_guide"]
 
 _TASK_PLAN = """Work of more than one step goes by a plan of tasks. Make it with create_task_plan
 before you begin: each task with what it depends on, and with what will show that it is done. Set a
@@ -38,6 +39,23 @@ get what it writes last. Small things you do yourself, as each costs as much as 
 _BACKGROUND = """With `background: true` you go on meanwhile: list_subagents says how they stand,
 wait_for_subagents gives their results, cancel_subagent ends one. Wait for those that you need
 before you submit."""
+
+
+_WORKTREES = """You have copies of files of the person who gave the task, as git worktrees in your
+workspace, to change as the task asks for:
+{copies}
+Change these copies, and not what they are copies of: who gives the final answer has its own merged
+back. Those of the others are below `peers/`, at the same place."""
+
+
+def worktrees_guide(worktrees: Sequence[WorktreeBased]) -> str:
+    """Say which copies of files an agent may change; "" where there are none.
+
+    Args:
+        worktrees: Its own.
+    """
+    copies = "\n".join(f"- `{each.place}`: of {each.path}" for each in worktrees)
+    return _WORKTREES.format(copies=copies) if copies else ""
 
 
 def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:

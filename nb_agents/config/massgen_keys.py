@@ -281,9 +281,6 @@ SECTIONS: Mapping[Path, Section] = {
     ("orchestrator", "context_paths", "*"): Section(is_strict=True),
     ("orchestrator", "coordination"): Section(
         harmless=_words(_FEATURES_OF_COORDINATION),
-        withheld={
-            "write_mode": Restriction("writing below context paths", _other_than("auto", "legacy")),
-        },
         refused={
             "checkpoint_gated_patterns": Restriction(_TOOLS, remedy="Write `tool_policy`."),
             "subagent_round_timeouts": Restriction(
@@ -329,7 +326,7 @@ ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
     ("orchestrator", "context_paths", "*"): _words("permission protected_paths"),
     ("orchestrator", "coordination"): _words(
         "enable_planning_mode max_orchestration_restarts max_tasks_per_plan",
-        "subagent_default_timeout subagent_max_concurrent subagent_max_timeout",
+        "subagent_default_timeout subagent_max_concurrent subagent_max_timeout write_mode",
     ),
     ("orchestrator", "coordination", "background_subagents"): _words("enabled"),
     ("timeout_settings",): _words(

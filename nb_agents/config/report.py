@@ -7,6 +7,7 @@ and ``%agents check`` both ask here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from shutil import which
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -30,7 +31,6 @@ __all__ = [
     "ignored",
     "left_out",
     "not_sent",
-    "read_only",
     "skills",
     "tool_notices",
     "unknown",
@@ -265,14 +265,14 @@ def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignK
                 yield ForeignKey(path, "refused", Restriction(what), each.value)
 
 
-def read_only(orchestrator: OrchestratorSpec) -> Iterator[str]:
-    """Say that context paths are only read, where the file lets them be written."""
-    is_asked = any(each.permission == "write" for each in orchestrator.context_paths)
-    if is_asked and not orchestrator.writes_context_paths:
+def uncopied_paths(orchestrator: OrchestratorSpec) -> Iterator[str]:
+    """Say which context paths are only read because there can be no copies; looks for git."""
+    if orchestrator.copies_context_paths and not which("git"):
+        paths = ", ".join(c.path for c in orchestrator.context_paths if c.permission == "write")
         yield (
-            "Context paths are only read: changes can't be kept apart for a review here, as "
-            "`orchestrator.coordination.write_mode` wants it. Write `legacy` to let the presenter "
-            "change them."
+            f"{paths} can only be read: git, which keeps changes apart as "
+            "`orchestrator.coordination.write_mode` wants it, is not installed. Install git, or "
+            "write `legacy` to let the presenter change them itself."
         )
 
 

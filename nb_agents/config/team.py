@@ -254,7 +254,7 @@ class TeamSpec(Spec):
         lines += report.not_uploaded(self._backends)
         lines += report.uncounted(self._backends, self.orchestrator.max_cost)
         wanted = self.orchestrator
-        return (*lines, *report.read_only(wanted), *report.skills(wanted.coordination))
+        return (*lines, *report.uncopied_paths(wanted), *report.skills(wanted.coordination))
 
     @property
     def refusals(self) -> tuple[ConfigError, ...]:
@@ -310,13 +310,11 @@ class TeamSpec(Spec):
 
     @property
     def writable_paths(self) -> tuple[WritableSpec, ...]:
-        """Those of the context paths that the agent may change which presents.
+        """The context paths that may be changed, themselves or by copies of them.
 
         Raises:
             ConfigError: One does not exist.
         """
-        if not self.orchestrator.writes_context_paths:
-            return ()
         return tuple(
             WritableSpec(path, tuple(Path(each) for each in given.protected_paths))
             for path, given in zip(self.context_paths, self.orchestrator.context_paths, strict=True)

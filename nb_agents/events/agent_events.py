@@ -35,6 +35,7 @@ __all__ = [
     "Usage",
     "VoteCast",
     "VoteIgnored",
+    "WorktreeBased",
 ]
 
 Channel = Literal["text", "thinking", "answer", "call"]
@@ -400,3 +401,21 @@ class ContextChanged(BaseEvent):
     deleted: tuple[str, ...] = ()
     count: Count
     kind: Literal["context_changed"] = "context_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorktreeBased(BaseEvent):
+    """A worktree of an agent holds a commit, and what it changes counts from there.
+
+    Attributes:
+        agent: Whose.
+        path: What it is a copy of, absolute.
+        place: Where it is in the agent's workspace.
+        base: The commit.
+    """
+
+    agent: str
+    path: str
+    place: str
+    base: str
+    kind: Literal["worktree_based"] = "worktree_based"

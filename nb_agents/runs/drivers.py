@@ -14,6 +14,7 @@ from anyio import to_thread
 from nb_agents import events as ev
 from nb_agents.agents.skills import find_skills
 from nb_agents.agents.team_driver import Result, Team
+from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secrets import secrets_of_environment
@@ -131,14 +132,16 @@ def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAge
 def tools_for(job: Job) -> RunTools:
     """Make the tools of a run; they start when it does."""
     spec = job.spec
+    wanted = spec.team.orchestrator
+    copies = [repository_of(spec.paths)] if wanted.copies_context_paths else []
     places = ToolPlaces(
         spec.paths.path.parent,
         spec.paths.tools,
-        spec.context,
+        [*spec.context, *copies],
         uninherited(spec.team),
         spec.mask,
-        spec.writable,
-        spec.team.orchestrator.protects_paths,
+        spec.writable if wanted.writes_context_paths else (),
+        wanted.protects_paths,
         spec.project,
     )
     return RunTools(places, spec.functions, job.note, job.ask, job.wake)
@@ -150,9 +153,16 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
 
     wanted = team.orchestrator.coordination
     spawned = spec.resumed.past.spawned if spec.resumed else {}
+    worktrees = Worktrees(
+        spec.writable if team.orchestrator.copies_context_paths else (),
+        spec.paths,
+        job.emit,
+        spec.resumed.view.worktrees if spec.resumed else (),
+    )
 
     async def open_tools(agent: AgentSpec) -> None:
         space = spec.paths.live_workspaces / agent.id
+        await worktrees.open(agent.id)
         others = [*children.tools(agent.id, agent.backend), *_own_tools(wanted, space)]
         if wanted.enable_subagents:
             others += Spawner(agent.id, children, wanted, spawned).tools()
@@ -183,6 +193,7 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
         spec.timeout_s,
         tools,
         await to_thread.run_sync(find_skills, skills) if skills else (),
+        worktrees,
     )
 
 

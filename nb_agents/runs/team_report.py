@@ -14,6 +14,7 @@ from typing import NamedTuple
 from nb_agents.config.team import AgentSpec, TeamSpec, Unsupported
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.providers import find_key, refusals
+from nb_agents.process.git import has_git
 from nb_agents.runs.drivers import uninherited
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import mask_for
@@ -116,6 +117,8 @@ def _context_paths(team: TeamSpec) -> list[str]:
     lines = [f"Context paths: {', '.join(paths)}"] if paths else []
     if given.writes_context_paths:
         lines.append(f"Written by the agent that presents: {', '.join(writable)}")
+    if given.copies_context_paths and has_git():
+        lines.append(f"Changed in copies, which are merged at the end: {', '.join(writable)}")
     return lines
 
 

@@ -184,7 +184,8 @@ def test_what_withholds_a_tool_does_so_after_a_resume_from_the_journal() -> None
     for each in (spec, TeamSpec.model_validate(stored)):
         keys_of = each.agents[0].backend
         assert len([*tool_notices(keys_of, is_confined=True, has_protected_paths=False)]) == 2
-        assert not each.writable_paths
+        assert each.orchestrator.copies_context_paths
+        assert not each.orchestrator.writes_context_paths
 
 
 # MassGen's own

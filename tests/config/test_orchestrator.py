@@ -44,6 +44,7 @@ COORDINATION_DEFAULTS = {
         "subagent_default_timeout": 300.0,
         "subagent_min_timeout": 60.0,
         "subagent_max_timeout": 600.0,
+        "write_mode": None,
     },
 }
 TIMEOUT_DEFAULTS = {
