@@ -17,7 +17,15 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
-from nb_agents.config.native_tools import NATIVE_KEYS, OFFERED, Missing, NativeTool, judged
+from nb_agents.config.native_tools import (
+    NATIVE_KEYS,
+    OFFERED,
+    Missing,
+    NativeTool,
+    has_search_library,
+    judged,
+    needs_ordinary_search,
+)
 from nb_agents.config.tools import ToolKeys
 from nb_agents.config.uploads import UploadSpec, is_taken
 
@@ -112,6 +120,12 @@ class BackendSpec(ToolKeys, ModelKeys):
         """Those that were asked for and are not given."""
         found = judged(self, self.type, self.model, self._offered)
         return tuple(each for each in found if isinstance(each, Missing))
+
+    @property
+    def searches_web(self) -> bool:
+        """Whether it searches the web by an ordinary tool, as its provider has none."""
+        asked = (self, self.type, self.model, self._offered)
+        return needs_ordinary_search(*asked) and has_search_library()
 
     @property
     def _offered(self) -> frozenset[NativeTool]:
