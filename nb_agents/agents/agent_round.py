@@ -25,6 +25,7 @@ from nb_agents.agents.decisions import (
     decision_tools,
     has_refused_answer,
 )
+from nb_agents.agents.images import with_images_kept
 from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
 from nb_agents.agents.replies import Replies
 from nb_agents.agents.stop_scope import StopScope, current_policy
@@ -225,6 +226,8 @@ class AgentRound:
             raise BrokenReplyError(f"The reply broke off ({end.reason}).")
         if not response.parts and end.kind == "whole":
             raise BrokenReplyError("The reply was empty.")
+        with anyio.CancelScope(shield=True):  # it is paid for
+            response = await with_images_kept(response, self._calls, self._toolbox.keep)
         self._emit(
             ev.ModelFinished(
                 agent=self._agent,

@@ -520,10 +520,11 @@ class Briefing:
         readable = [*self.context, kept_folder(self.paths.tools, agent)]
         given = self.tools.get(agent, AgentTools())
         given.access.is_open = self._may_write(is_presenting)
-        files = Workspace(spaces / agent, peers, readable, given.access.now).tools()
-        tools = given.with_files(files)
+        files = Workspace(spaces / agent, peers, readable, given.access.now)
+        tools = given.with_files(files.tools())
         only_plans = self.rules.plans_first and not is_presenting
-        return Toolbox(tool for tool in tools if not only_plans or tool.name in HARMLESS)
+        usable = (tool for tool in tools if not only_plans or tool.name in HARMLESS)
+        return Toolbox(usable, files.keep)
 
     def writable(self, agent: str) -> Sequence[WritablePath]:
         """Give the context paths that an agent may write once it presents, or when it is alone."""

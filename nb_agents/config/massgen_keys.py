@@ -127,7 +127,7 @@ _FEATURES_OF_BACKENDS = """
     cwd dangerously_skip_permissions debug_delay_after_n_tools debug_delay_seconds
     direct_mcp_servers disable_auto_update display_height display_width enable_audio_generation
     enable_code_based_tools enable_computer_use
-    enable_file_generation enable_image_generation enable_interrupt_resume enable_multimodal_tools
+    enable_file_generation enable_interrupt_resume enable_multimodal_tools
     enable_nlip enable_programmatic_flow enable_strict_tool_use enable_tool_search
     enable_video_generation enable_x_search env filesystem_session_id
     gemini_backoff_initial_delay gemini_backoff_jitter gemini_backoff_max_attempts
@@ -355,7 +355,7 @@ def sort_of(section: Path, key: str, fields: frozenset[str] = frozenset()) -> So
         fields: The fields of that section's spec.
 
     Example:
-        >>> sort_of(("agents", "*", "backend"), "enable_image_generation")
+        >>> sort_of(("agents", "*", "backend"), "enable_audio_generation")
         'harmless'
     """
     if key in fields:

@@ -31,21 +31,27 @@ __all__ = [
     "needs_ordinary_search",
 ]
 
-NativeTool = Literal["web_search", "code_execution"]
+NativeTool = Literal["web_search", "code_execution", "image_generation"]
 """As pydantic-ai names them."""
 
 NATIVE_KEYS: Mapping[str, NativeTool] = {
     "enable_web_search": "web_search",
     "enable_code_interpreter": "code_execution",
     "enable_code_execution": "code_execution",
+    "enable_image_generation": "image_generation",
 }
 
 OFFERED: Mapping[WireFormat, frozenset[NativeTool]] = {
-    "openai responses": frozenset({"web_search", "code_execution"}),
+    "openai responses": frozenset({"web_search", "code_execution", "image_generation"}),
     "anthropic": frozenset({"web_search", "code_execution"}),
+    # Gemini's models for images call no tools, and an agent answers by one.
     "google": frozenset({"web_search", "code_execution"}),
 }
-_DOES: Mapping[NativeTool, str] = {"web_search": "read_url", "code_execution": "command"}
+_DOES: Mapping[NativeTool, str] = {
+    "web_search": "read_url",
+    "code_execution": "command",
+    "image_generation": "write_file",
+}
 """The action, as permissions name it, that a provider's tool comes to."""
 
 _SEARCH_EXTRA = ". `pip install 'nb_agents[search]'` gives any model an ordinary one"

@@ -193,6 +193,8 @@ class ToolKeys(Spec):
             search, it by an ordinary tool.
         enable_code_interpreter, enable_code_execution: Whether its provider runs code for it; two
             names of one thing.
+        enable_image_generation: Whether its provider makes images for it: files of its workspace,
+            below ``images``.
     """
 
     mcp_servers: tuple[McpServerSpec, ...] = ()
@@ -214,6 +216,7 @@ class ToolKeys(Spec):
     enable_web_search: bool = False
     enable_code_interpreter: bool = False
     enable_code_execution: bool = False
+    enable_image_generation: bool = False
 
     @field_validator("mcp_servers", mode="before")
     @classmethod

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "BrokenReplyError", "Ending", "PydanticBackend", "ending_of", "usage_of"]
 
+_MAKE_IMAGES = frozenset({"image_generation", "code_execution"})
+"""Tools of providers whose replies may hold images."""
+
 _NORMAL = frozenset({"end_turn", "eos", "eos_token", "stop_sequence"})
 """Reasons that pydantic-ai has no word for, and that are a reply's own end all the same.
 
@@ -98,23 +101,24 @@ class PydanticBackend:
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
-        from nb_agents.models.response_limits import closing_on_error
+        from nb_agents.models.response_limits import closing_on_error, expecting_images
 
         # One that this model lacks is left out, instead of the request being refused.
         native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
         parameters = ModelRequestParameters(
             function_tools=list(tools), native_tools=native, allow_text_output=True
         )
-        async with (
-            closing_on_error(),
-            model_request_stream(
-                self._model,
-                with_uploads(messages, self._files),
-                model_request_parameters=parameters,
-                model_settings=self._settings,
-            ) as stream,
-        ):
-            yield stream
+        with expecting_images(not _MAKE_IMAGES.isdisjoint(self._native_tools)):
+            async with (
+                closing_on_error(),
+                model_request_stream(
+                    self._model,
+                    with_uploads(messages, self._files),
+                    model_request_parameters=parameters,
+                    model_settings=self._settings,
+                ) as stream,
+            ):
+                yield stream
 
 
 def usage_of(response: ModelResponse) -> Usage:

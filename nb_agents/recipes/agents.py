@@ -258,4 +258,4 @@ def toolbox(
         project: The workspace, when it is a person's own directory.
     """
     files = Workspace(workspace, {}, list(context), project=project)
-    return Toolbox(others.with_files(files.tools()))
+    return Toolbox(others.with_files(files.tools()), files.keep)

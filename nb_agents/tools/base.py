@@ -242,9 +242,19 @@ class Toolbox:
 
     Args:
         tools: Their names must differ.
+        keep: Writes a file that a model's provider made into the agent's workspace; it raises
+            ToolError.
+
+    Attributes:
+        keep: As given.
     """
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool] = (),
+        keep: Callable[[str, bytes], Awaitable[None]] | None = None,
+    ) -> None:
+        self.keep = keep
         self._tools = {tool.name: tool for tool in tools}
 
     @property

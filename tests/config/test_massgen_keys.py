@@ -155,10 +155,19 @@ def test_a_value_that_restricts_nothing_stops_nothing(
     assert not spec.refusals and not spec.ignored and not spec.notices
 
 
+def test_a_key_of_massgens_is_no_slip_of_one_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "team.yaml"
+    backend = {"type": "demo", "enable_video_generation": True, "disallowed_tools": ["x"]}
+    file.write_text(yaml.safe_dump({"agents": [{"id": "ada", "backend": backend}]}))
+    spec = TeamSpec.from_file(file)
+    assert spec.ignored == ("agents.backend.enable_video_generation",)
+    assert "Write `exclude_tools`" in str(spec.refusals[0])
+
+
 def test_what_nobody_knows_is_told_apart_from_what_is_harmless() -> None:
-    spec = team({"enable_image_generation": True, "colour": "red"}, ui={})
+    spec = team({"enable_audio_generation": True, "colour": "red"}, ui={})
     assert spec.notices == (
-        "Ignored here: ui, agents.backend.enable_image_generation",
+        "Ignored here: ui, agents.backend.enable_audio_generation",
         "Not known here, and not acted on: agents.backend.colour",
     )
     assert spec.notices == report_on(spec).lines[1:3]

@@ -19,7 +19,7 @@ from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.models.test_settings import ask, team_of
 from tests.team_kit import WAIT_S
 
-SEARCH, RUN = "web_search", "code_execution"
+SEARCH, RUN, DRAW = "web_search", "code_execution", "image_generation"
 SENT = {
     ("claude", SEARCH): ("name", "web_search"),
     ("claude", RUN): ("name", "code_execution"),
@@ -27,6 +27,7 @@ SENT = {
     ("gemini", RUN): ("codeExecution", {}),
     ("openai responses", SEARCH): ("type", "web_search"),
     ("openai responses", RUN): ("type", "code_interpreter"),
+    ("openai responses", DRAW): ("type", "image_generation"),
 }
 """What stands among a request's tools."""
 
@@ -38,8 +39,10 @@ def strict() -> Iterator[ModelServer]:
         yield server
 
 
-@pytest.mark.parametrize("key", NATIVE_KEYS)
-@pytest.mark.parametrize("kind", ["claude", "gemini", "openai responses"])
+@pytest.mark.parametrize(
+    "kind, key",
+    [(kind, key) for kind, tool in SENT for key, named in NATIVE_KEYS.items() if named == tool],
+)
 def test_a_providers_tool_is_asked_for_in_its_own_words(
     kind: str, key: str, strict: ModelServer
 ) -> None:
