@@ -43,7 +43,7 @@ class BackendSpec(ToolKeys, ModelKeys):
         api_key: Its key; by default the provider's environment variable.
         api_version: For azure_openai.
         api: Which of OpenAI's APIs is spoken, by type ``openai``; by default the one that its
-            tools need, where OpenAI itself is spoken to.
+            tools, or addresses among its files, need, where OpenAI itself is spoken to.
         upload_files: Files that its model is shown with the task.
         words_per_second: For type "demo": how fast it writes.
         instance: For type "python", from Python only: an object with the methods of
@@ -100,7 +100,8 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @property
     def _needs_responses(self) -> bool:
-        if self.type != "openai" or not any(getattr(self, key) for key in NATIVE_KEYS):
+        fetched = any(each.url and each.kind != "image" for each in self.upload_files)
+        if self.type != "openai" or not (fetched or any(getattr(self, k) for k in NATIVE_KEYS)):
             return False
         return self.base_url is None or BACKEND_TYPES["openai"].lives_at(self.base_url)
 

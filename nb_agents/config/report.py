@@ -21,7 +21,6 @@ from nb_agents.config.native_tools import Missing
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
-from nb_agents.config.uploads import media_type
 
 __all__ = [
     "CommandLine",
@@ -236,8 +235,9 @@ def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
     for agent, backend in backends:
         for upload in backend.upload_files:
             if upload not in backend.uploads:
-                kind = media_type(upload.path).partition("/")[0] or "a file"
-                yield f"Not sent to {agent}: {upload.path.name}; {backend.type} takes no {kind}"
+                how = " by its address" if upload.url else ""
+                what = f"{backend.type} takes no {upload.kind}{how}"
+                yield f"Not sent to {agent}: {upload.name}; {what}"
 
 
 def uncounted(backends: Iterable[tuple[str, BackendSpec]], max_cost: float | None) -> Iterator[str]:
