@@ -24,11 +24,9 @@ from nb_agents import events as ev
 from nb_agents.agents.replay import MAX_NAMED
 from nb_agents.process.git import GitFailed, Repository, has_git
 from nb_agents.process.writable import WritablePath
-from nb_agents.session.layout import TurnPaths
+from nb_agents.session.layout import WORKTREES, TurnPaths
 
 __all__ = ["Worktrees", "repository_of"]
-
-_FOLDER = "worktrees"
 
 
 def repository_of(paths: TurnPaths) -> Path:
@@ -81,7 +79,7 @@ class Worktrees:
                     await self._make(agent, name, place)
 
     async def _make(self, agent: str, name: str, place: WritablePath) -> None:
-        folder = f"{_FOLDER}/{name}"
+        folder = f"{WORKTREES}/{name}"
         try:
             base = await self._snapshot(name, place)
             branch = self._branch(agent, name)
@@ -120,13 +118,12 @@ class Worktrees:
         Args:
             agent: Whose answer is final.
         """
-        with CancelScope(shield=True):
-            for based in tuple(self.found.get(agent, ())):
-                name = Path(based.place).name
-                try:
-                    await self._merge(agent, name, self._places[name], based)
-                except (GitFailed, OSError) as why:
-                    self._tell_kept(agent, based, f"git could not compare them ({why})", "")
+        for based in tuple(self.found.get(agent, ())):
+            name = Path(based.place).name
+            try:
+                await self._merge(agent, name, self._places[name], based)
+            except (GitFailed, OSError) as why:
+                self._tell_kept(agent, based, f"git could not compare them ({why})", "")
 
     async def _merge(
         self, agent: str, name: str, place: WritablePath, based: ev.WorktreeBased
@@ -138,12 +135,15 @@ class Worktrees:
             return
         patch = self._paths.path / "changes" / f"{agent}-{name}.patch"
         letters = await git.write_patch(based.base, commit, patch)
-        if why := await git.apply(patch, place):
-            merge = await git.command_to_merge(patch, place)
-            self._tell_kept(agent, based, why, f" This merges what fits: {shlex.join(merge)}")
+        with CancelScope(shield=True):  # a stop comes before it or after it
+            why = await git.apply(patch, place)
+        if not why:
+            self._emit(_changed(agent, place, letters))
+            self._tell_base(agent, based.path, based.place, commit)
             return
-        self._emit(_changed(agent, place, letters))
-        self._tell_base(agent, based.path, based.place, commit)
+        merge = shlex.join(git.command_to_merge(patch, place))
+        remedy = f" This merges what fits, and puts the rest into .rej files: {merge}"
+        self._tell_kept(agent, based, why, remedy)
 
     def _tell_kept(self, agent: str, based: ev.WorktreeBased, why: str, remedy: str) -> None:
         folder = self._paths.workspaces / agent / based.place

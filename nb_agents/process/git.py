@@ -16,6 +16,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -115,7 +116,8 @@ class Repository:
         known = await self._listed(folder, base)
         names = await to_thread.run_sync(_present, folder, known, place)
         commit = await self._commit(folder, names, base, f"Changes to {place.path}")
-        await self._git("update-ref", f"refs/heads/{branch}", commit)
+        with suppress(GitFailed):  # it is for a person's eyes, and one who was killed may hold it
+            await self._git("update-ref", f"refs/heads/{branch}", commit)
         return commit
 
     async def write_patch(self, base: str, commit: str, file: Path) -> dict[str, str]:
@@ -160,21 +162,15 @@ class Repository:
                 return str(why)
         return ""
 
-    async def command_to_merge(self, patch: Path, place: WritablePath) -> list[str]:
+    def command_to_merge(self, patch: Path, place: WritablePath) -> list[str]:
         """Give the command by which a person merges of a patch what fits.
 
         Args:
             patch: The patch.
             place: Where the files are.
         """
-        root = _root(place)
-        try:
-            found = await _git(("rev-parse", "--show-toplevel", "--show-prefix"), root, {})
-        except GitFailed:
-            return ["git", "-C", str(root), "apply", "--reject", str(patch)]
-        top, below = found.splitlines()[:2]
-        inside = [f"--directory={below}"] if below else []
-        return ["git", "-C", top, "apply", "--3way", *inside, str(patch)]
+        here = ("-C", str(_root(place)), f"--git-dir={self.path}", "--work-tree=.")
+        return ["git", *here, "apply", "--reject", str(patch)]
 
     async def _make(self) -> None:
         if (self.path / "info" / "attributes").is_file():

@@ -1,6 +1,7 @@
 """Context paths that are changed by way of copies: git worktrees, merged at the end."""
 
 import os
+import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.team_report import report_on
 from nb_agents.session.removal import delete_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, events, finish, prompt
 from tests.tools.sandboxes import needs_sandbox
 
@@ -64,8 +66,9 @@ def team(
         {"id": name, "backend": {"type": "python", "instance": model, **backend}}
         for name, model in zip("ab", models, strict=False)
     ]
-    given = {"path": str(path), "permission": "write", **keys}
-    orchestrator = {"context_paths": [given], "coordination": {"write_mode": mode}}
+    paths = [path, *keys.pop("others", ())]
+    given = [{"path": str(each), "permission": "write", **keys} for each in paths]
+    orchestrator = {"context_paths": given, "coordination": {"write_mode": mode}}
     return TeamSpec.model_validate({"agents": agents, "orchestrator": orchestrator})
 
 
@@ -189,7 +192,11 @@ def test_what_the_person_changed_meanwhile_stays_and_a_conflict_loses_nothing(
     patch = it.path / "changes" / "a-site.patch"
     told = notices(it)
     assert f"What a changed of {site} is not merged, as patch failed: style.css:1" in told, told
-    assert f"git -C {site} apply --3way {patch}" in told
+    command = shlex.split(told[told.index("git -C") :].splitlines()[0])
+    assert subprocess.run(command, capture_output=True, timeout=20).returncode == 1
+    found = read(site)
+    assert (found["style.css"], found["index.html"]) == ("the person's\n", "new\n")
+    assert "+new" in found["style.css.rej"]
     assert read(it.path / "workspaces" / "a" / COPY)["style.css"] == "new\n"
     assert "+new" in patch.read_text()
 
@@ -211,6 +218,40 @@ def test_what_the_person_changed_elsewhere_meanwhile_is_no_conflict(
     found = read(site)
     assert found["style.css"] == "the person's\n"
     assert found["index.html"] == "".join(["mine\n", *lines[1:-1], "theirs\n"])
+
+
+def test_a_directory_within_a_git_tree_is_copied_alone(tmp_path: Path, site: Path) -> None:
+    before = read(site)
+    model = ScriptedModel(put("worktrees/keep/a.txt"), put("worktrees/keep/b.txt"), Answer("x"))
+    it = run(tmp_path, team([model], site / "keep"))
+    assert read(it.path / "workspaces" / "a" / "worktrees") == {
+        "keep/a.txt": "new\n",
+        "keep/b.txt": "new\n",
+    }
+    assert read(site) == before | {"keep/a.txt": "new\n", "keep/b.txt": "new\n"}
+
+
+def test_agents_read_the_copies_of_the_others(tmp_path: Path, site: Path) -> None:
+    look = Turn(calls=(Call("read_file", {"path": f"peers/agent1/{COPY}/index.html"}),))
+    gate = Gate()
+    first = ScriptedModel(put(f"{COPY}/index.html"), Answer("x"), Vote("agent1"), DONE)
+    other = ScriptedModel(Turn(calls=look.calls, gate=gate), Vote("agent1"))
+    it = start(tmp_path, team([first, other], site))
+    wait_until(lambda: it.view.agents["a"].answers, WAIT_S, "the answer", lambda: it.view)
+    gate.open()
+    finish(it)
+    assert [each.result for each in events(it, ev.ToolFinished) if each.tool == "read_file"] == [
+        "new\n"
+    ]
+
+
+def test_two_paths_of_one_name_have_two_copies(tmp_path: Path, site: Path) -> None:
+    (tmp_path / "other" / "site").mkdir(parents=True)
+    (tmp_path / "other" / "site" / "b.txt").write_text("old\n")
+    model = ScriptedModel(put(f"{COPY}/index.html"), put(f"{COPY}_2/b.txt"), Answer("done"))
+    run(tmp_path, team([model], site, others=[tmp_path / "other" / "site"]))
+    assert (site / "index.html").read_text() == "new\n"
+    assert (tmp_path / "other" / "site" / "b.txt").read_text() == "new\n"
 
 
 def test_a_stop_merges_nothing_and_a_resume_goes_on_in_the_same_copy(
