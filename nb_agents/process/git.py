@@ -177,7 +177,7 @@ class Repository:
             return
         await to_thread.run_sync(_remove, self.path)
         self.path.mkdir(parents=True)
-        await self._git("init", "--bare", "--quiet", "--template=", "--initial-branch=main")
+        await self._git("init", "--bare", "--quiet", "--template=")
         (self.path / "info").mkdir(exist_ok=True)
         (self.path / "info" / "exclude").write_text("".join(f"{n}\n" for n in NEVER_WRITTEN))
         (self.path / "info" / "attributes").write_text(_BYTE_BY_BYTE)

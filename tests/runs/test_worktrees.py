@@ -132,14 +132,15 @@ def test_a_directory_that_is_no_git_tree_is_copied_as_well(tmp_path: Path, mode:
     plain = tmp_path / "site"
     (plain / "sub").mkdir(parents=True)
     (plain / "sub" / "a.txt").write_bytes(b"caf\xe9\r\n")
-    (plain / "run.sh").write_text("true")
+    (plain / "run.sh").write_text("true\n")
+    (plain / ".gitattributes").write_text("* text eol=crlf working-tree-encoding=UTF-16\n")
     (plain / "run.sh").chmod(0o755)
     model = ScriptedModel(put(f"{COPY}/made/b.txt"), Answer("done"))
     it = run(tmp_path, team([model], plain, mode))
     assert (plain / "made" / "b.txt").read_text() == "new\n"
     copy = it.path / "workspaces" / "a" / COPY
     assert (copy / "sub" / "a.txt").read_bytes() == b"caf\xe9\r\n"
-    assert os.access(copy / "run.sh", os.X_OK)
+    assert (copy / "run.sh").read_bytes() == b"true\n" and os.access(copy / "run.sh", os.X_OK)
 
 
 def test_a_single_file_is_copied_alone(tmp_path: Path, site: Path) -> None:
