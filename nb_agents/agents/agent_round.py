@@ -226,8 +226,7 @@ class AgentRound:
             raise BrokenReplyError(f"The reply broke off ({end.reason}).")
         if not response.parts and end.kind == "whole":
             raise BrokenReplyError("The reply was empty.")
-        with anyio.CancelScope(shield=True):  # it is paid for
-            response = await with_images_kept(response, self._calls, self._toolbox.keep)
+        response = await with_images_kept(response, self._calls, self._toolbox.keep)
         self._emit(
             ev.ModelFinished(
                 agent=self._agent,

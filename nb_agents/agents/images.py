@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from anyio import CancelScope
+
 from nb_agents.tools.base import ToolError
 
 if TYPE_CHECKING:
@@ -40,11 +42,12 @@ async def with_images_kept(response: ModelResponse, call: int, keep: Keep | None
     parts: list[ModelResponsePart] = []
     number = 0
     for part in response.parts:
-        if isinstance(part, FilePart):
-            number += 1
-            parts.append(TextPart(await _kept(part, f"{call}_{number}", keep)))
-        else:
+        if not isinstance(part, FilePart):
             parts.append(part)
+            continue
+        number += 1
+        with CancelScope(shield=True):  # it is paid for
+            parts.append(TextPart(await _kept(part, f"{call}_{number}", keep)))
     return replace(response, parts=parts)
 
 

@@ -55,7 +55,7 @@ class Worktrees:
         past: Iterable[ev.WorktreeBased] = (),
     ) -> None:
         self.found: dict[str, list[ev.WorktreeBased]] = {}
-        self._places = dict(_named(places)) if has_git() else {}
+        self._places = dict(_named(places)) if places and has_git() else {}
         self._paths = paths
         self._emit = emit
         self._known = {(each.agent, each.path): each for each in past}

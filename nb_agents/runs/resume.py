@@ -25,6 +25,7 @@ from nb_agents.runs.live_runs import (
     launch,
     owner,
     owner_of,
+    remember,
     timeout_of,
     wait_until_saved,
 )
@@ -47,7 +48,7 @@ from nb_agents.session.layout import TurnPaths, find_task, go_on_in
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
 
-__all__ = ["Preview", "attach", "preview", "resume"]
+__all__ = ["Preview", "attach", "begin_elsewhere", "preview", "resume"]
 
 
 def preview(
@@ -135,7 +136,7 @@ def resume(
     if options.cluster is None:  # else the worker's keys are what counts
         check_team(spec)
     if is_detached(options, spec):
-        begun = begin_detached(
+        return begin_elsewhere(
             "resume",
             spec,
             options,
@@ -146,7 +147,6 @@ def resume(
             recipe=recipe,
             context=context,
         )
-        return attach(begun.path, begun.where, options, tools, begun.restart)
     load({agent.backend.type for agent in spec.everyone})
     functions = checked_functions(tools)
     given = _given(context, events)
@@ -192,6 +192,18 @@ def resume(
         )
 
     return launch(past_session.path, make, resume, task)
+
+
+def begin_elsewhere(
+    what: str,
+    team: TeamSpec,
+    options: RunOptions,
+    tools: Sequence[Callable[..., Any]],
+    **arguments: Any,
+) -> Run:
+    """Start or resume a run in another process, and give the handle; see `begin_detached`."""
+    begun = begin_detached(what, team, options, tools, **arguments)
+    return remember(attach(begun.path, begun.where, options, tools, begun.restart))
 
 
 def attach(
