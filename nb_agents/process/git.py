@@ -92,7 +92,8 @@ class Repository:
             GitFailed: Git refused.
         """
         await to_thread.run_sync(_remove, folder)
-        await self._git("worktree", "prune")
+        with suppress(GitFailed):  # there is none; or it is locked by one who was killed making it
+            await self._git("worktree", "remove", "--force", "--force", str(folder))
         await self._git("worktree", "add", "--quiet", "-B", branch, str(folder), commit)
 
     async def commit_worktree(

@@ -298,6 +298,42 @@ def test_what_is_merged_already_when_a_run_is_killed_is_not_merged_twice(
     assert read(site)["index.html"] == "new\n"
 
 
+def test_a_copy_that_was_half_made_when_a_run_was_killed_is_made_anew(
+    tmp_path: Path, site: Path
+) -> None:
+    gate = Gate()
+    it = start(tmp_path, team([ScriptedModel(Turn(text="never", gate=gate))], site))
+    gate.wait_reached(timeout_s=WAIT_S)
+    it.stop(now=True)
+    finish(it)
+    journal = it.path / "events.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(line for line in lines if '"worktree_based"' not in line))
+    (it.path / "workspaces" / "a" / COPY / "index.html").unlink()
+    [made] = (it.path.parent / "worktrees.git" / "worktrees").iterdir()
+    (made / "locked").write_text("initializing")
+    model = ScriptedModel(put(f"{COPY}/style.css"), Answer("done"))
+    resumed = resume(it, tmp_path, team([model], site))
+    assert resumed.receipt.context_changes == ((str(site / "style.css"), "changed"),), notices(
+        resumed
+    )
+
+
+def test_the_next_task_of_a_session_begins_with_what_there_is_then(
+    tmp_path: Path, site: Path
+) -> None:
+    first = run(tmp_path, team([ScriptedModel(put(f"{COPY}/index.html"), Answer("x"))], site))
+    (site / "style.css").write_text("the person's\n")
+    model = ScriptedModel(put(f"{COPY}/new.txt", "next\n"), Answer("done"))
+    options = RunOptions(session_root=tmp_path / "sessions")
+    it = finish(
+        nb_agents.start("more", team([model], site), first.session, continue_=True, options=options)
+    )
+    copy = read(it.path / "workspaces" / "a" / COPY)
+    assert (copy["index.html"], copy["style.css"]) == ("new\n", "the person's\n")
+    assert it.receipt.context_changes == ((str(site / "new.txt"), "changed"),)
+
+
 def test_protected_paths_can_be_tried_in_a_copy_and_are_not_merged(
     tmp_path: Path, site: Path
 ) -> None:
