@@ -71,6 +71,17 @@ def without(key: str, **backend: Any) -> str:
         ({"type": "openai", "api": "chat"}, "write `api: responses`"),
         ({"type": "openrouter", "base_url": "http://127.0.0.1:1/v1"}, "openrouter has none"),
         ({"type": "gemini", "model": "gemini-2.5-pro"}, "those from Gemini 3 on have"),
+    ],
+)
+def test_what_a_provider_does_not_have_is_told_and_not_given(
+    backend: dict[str, Any], why: str
+) -> None:
+    assert why in without("enable_code_interpreter", **backend)
+
+
+@pytest.mark.parametrize(
+    "backend, why",
+    [
         ({"exclude_tools": ["web_search"]}, "list of tools leaves it out"),
         ({"allowed_tools": ["read_file"]}, "list of tools leaves it out"),
         ({"tool_policy": [{"match": "*", "action": "ask"}]}, "`tool_policy` can't be kept"),
@@ -78,9 +89,7 @@ def without(key: str, **backend: Any) -> str:
         ({"permissions": {"rules": {"deny": ["read_url(*)"]}}}, "`permissions` can't be kept"),
     ],
 )
-def test_what_is_not_to_be_had_or_can_not_be_kept_to_is_told_and_not_given(
-    backend: dict[str, Any], why: str
-) -> None:
+def test_what_can_not_be_kept_to_is_told_and_not_given(backend: dict[str, Any], why: str) -> None:
     assert why in without("enable_web_search", **backend)
 
 
