@@ -21,6 +21,7 @@ from nb_agents.errors import (
     UserError,
 )
 from nb_agents.masking import safe_errors
+from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import check_team, load
 from nb_agents.options import RunOptions
 from nb_agents.runs.detach import begin_detached, is_detached
@@ -182,6 +183,7 @@ def start(
         notices += unread(read, given)
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
+    notices += check_fit(spec)
     past, left_out = _open_session(options, session, continue_)
     mask = mask_for(spec)
 

@@ -16,6 +16,8 @@ from pydantic_ai.tools import ToolDefinition
 from nb_agents import TeamSpec
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
+from nb_agents.errors import ConfigError
+from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import PROVIDERS, backend_for, http_client
 from nb_agents.runs.team_report import report_on
 from tests.model_server import ModelServer, Reply, Request, ToolCall
@@ -320,6 +322,57 @@ def test_each_key_is_sent_where_the_provider_looks_for_it_or_is_told_of(
     assert (verdict, told(team)) == ("Can start.", [] if place else [key])
     anyio.run(ask, team)
     assert not place or found(server.requests[-1], place) == wanted
+
+
+REAL = [
+    ("openai", "gpt-4o"),
+    ("openai", "gpt-5"),
+    ("openai", "gpt-5.1"),
+    ("openai responses", "o3"),
+    ("azure_openai", "o3-mini"),
+    ("claude", "claude-haiku-4-5"),
+    ("claude", "claude-opus-4-7"),
+    ("gemini", "gemini-2.0-flash"),
+    ("gemini", "gemini-3-pro-preview"),
+]
+"""Models that differ in what they take."""
+
+
+@pytest.mark.parametrize("effort", ["", "high"])
+@pytest.mark.parametrize(("kind", "model"), REAL)
+def test_what_a_real_model_does_not_take_is_told_and_not_sent(
+    kind: str, model: str, effort: str, servers: dict[str, ModelServer]
+) -> None:
+    """Each key alone, and beside an effort: what is told is what is not in the bytes."""
+    for key in MODEL_KEYS:
+        if key.startswith(("thinking", "max_")) or MODEL_KEYS[key].restricts:
+            continue
+        given = nested(key, SENT[key][0])
+        if effort and not {"reasoning", "effort"} & {*key.replace("_", ".").split(".")}:
+            given["reasoning_effort"] = effort
+        team = team_of(kind, servers[kind], **given, **{"model": model})
+        place, wanted = place_of(kind, key, team)
+        anyio.run(ask, team)
+        is_sent = bool(place) and found(servers[kind].requests[-1], place) == wanted
+        assert is_sent == (key not in told(team)), key
+
+
+def test_a_model_that_reasons_is_told_with_what_it_does_not_take(
+    servers: dict[str, ModelServer],
+) -> None:
+    team = team_of("openai", servers["openai"], model="gpt-5", temperature=0.2, top_p=0.5, seed=3)
+    line = "Not sent to gpt-5, which does not take it while it reasons: temperature, top_p"
+    assert line in report_on(team).lines
+
+
+def test_a_model_that_can_not_be_asked_as_the_file_says_does_not_start(
+    servers: dict[str, ModelServer],
+) -> None:
+    team = team_of("claude", servers["claude"], model="claude-opus-4-7", thinking=ENABLED)
+    told = report_on(team).verdict
+    assert "The model of agent 'ann' can't be asked as its backend says: 'claude-opus-4-7'" in told
+    with pytest.raises(ConfigError, match="claude-opus-4-7"):
+        check_fit(team)
 
 
 # Servers at their own addresses

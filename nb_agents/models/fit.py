@@ -1,0 +1,95 @@
+"""Whether agents' models take what their file says of them, by pydantic-ai's profiles of them.
+
+It builds the models, and so imports their SDKs: a start, which needs them anyway, asks here, and a
+check. Agents that can't start for other reasons are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.errors import ConfigError, MissingKeyError
+from nb_agents.models.providers import PROVIDERS, http_client, load, model_for
+from nb_agents.models.settings import settings_of, untaken
+
+__all__ = ["Fit", "check_fit", "fit_of"]
+
+
+class Fit(NamedTuple):
+    """How a team's models take what is said of them.
+
+    Attributes:
+        notices: Which keys are not sent to which model, a line each.
+        refusals: What pydantic-ai makes no request with.
+    """
+
+    notices: tuple[str, ...]
+    refusals: tuple[ConfigError, ...]
+
+
+def check_fit(team: TeamSpec) -> tuple[str, ...]:
+    """Refuse a team with a model that can't be asked as its file says.
+
+    Args:
+        team: The team.
+
+    Returns:
+        What a person should know besides.
+
+    Raises:
+        ConfigError: There is such a model.
+    """
+    fit = fit_of(team)
+    for refusal in fit.refusals:
+        raise refusal
+    return fit.notices
+
+
+def fit_of(team: TeamSpec) -> Fit:
+    """Hold a team's settings against its models.
+
+    Args:
+        team: The team.
+    """
+    told: dict[str, dict[str, None]] = {}
+    refusals = []
+    for agent in team.everyone:
+        if not _says_something(agent):
+            continue
+        load([agent.backend.type])
+        try:
+            gone, refusal = _judged(agent)
+        except MissingKeyError:  # a variable of its address, or of what is sent besides
+            continue
+        for each in agent.backend.assignments:
+            if (when := gone.get(each.setting)) is not None:
+                whom = f"Not sent to {agent.backend.model}, which does not take it{when}"
+                told.setdefault(whom, {})[each.key] = None
+        if refusal:
+            what = f"The model of agent {agent.id!r} can't be asked as its backend says: {refusal}"
+            refusals.append(team.fault(what, "agents", agent.id, "backend"))
+    return Fit(tuple(f"{whom}: {', '.join(keys)}" for whom, keys in told.items()), tuple(refusals))
+
+
+def _says_something(agent: AgentSpec) -> bool:
+    backend = agent.backend
+    is_model = backend.type in PROVIDERS and bool(backend.model)
+    return is_model and any(each.setting for each in backend.assignments)
+
+
+def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
+    """Give the settings that a model does not take, and why a request can't be made."""
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.models import ModelRequestParameters
+
+    model = model_for(agent, "any", http_client())
+    settings: Any = settings_of(agent.backend)
+    gone = untaken(model, settings)
+    taken: Any = {name: value for name, value in settings.items() if name not in gone}
+    try:
+        model.prepare_request(taken, ModelRequestParameters())
+    except UserError as exc:
+        return gone, str(exc)
+    return gone, ""
