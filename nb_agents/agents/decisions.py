@@ -268,28 +268,32 @@ def has_refused_answer(response: ModelResponse, complaint: str) -> bool:
 
 
 def decision_tools(offer: Offer) -> list[ToolDefinition]:
-    """Make the tools that end a turn."""
+    """Make the tools that end a turn; by their kind a backend knows them."""
     from pydantic_ai.tools import ToolDefinition
 
     text = {"type": "string"}
     if offer.judges:
         submit = ToolDefinition(
+            kind="output",
             name="submit",
             description="Say that the final answer does all that the task asks.",
             parameters_json_schema=_schema({"confirmed": {"type": "boolean", "enum": [True]}}),
         )
         restart = ToolDefinition(
+            kind="output",
             name="restart_orchestration",
             description="Let the team work again, because the final answer will not do.",
             parameters_json_schema=_schema({"reason": text, "instructions": text}),
         )
         return [submit, restart]
     answer = ToolDefinition(
+        kind="output",
         name="new_answer",
         description="Submit your complete answer to the task.",
         parameters_json_schema=_schema({"content": text}),
     )
     vote = ToolDefinition(
+        kind="output",
         name="vote",
         description="Vote for the best of the current answers.",
         parameters_json_schema=_schema(

@@ -236,7 +236,6 @@ SECTIONS: Mapping[Path, Section] = {
             "permission_policy": Restriction(_TOOLS, remedy="Write `tool_policy`."),
             "timeout": _TIME,
             "timeout_seconds": _TIME,
-            "tool_choice": Restriction(_TOOLS, _other_than("auto")),
             "tool_config": Restriction(_TOOLS),
             "tools": Restriction(_TOOLS, remedy="Write `allowed_tools`."),
             "vote_only": Restriction("what an agent may submit"),

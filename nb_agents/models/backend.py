@@ -111,10 +111,19 @@ class PydanticBackend:
                 self._model,
                 with_uploads(messages, self._files),
                 model_request_parameters=parameters,
-                model_settings=self._settings,
+                model_settings=self._settings_with(tools),
             ) as stream,
         ):
             yield stream
+
+    def _settings_with(self, tools: Sequence[ToolDefinition]) -> Any:
+        """Give the settings of a request with these tools.
+
+        A tool is called only by choice where none ends the turn: it must be able to end in words.
+        """
+        if any(tool.kind == "output" for tool in tools):
+            return self._settings
+        return {name: value for name, value in self._settings.items() if name != "tool_choice"}
 
 
 def usage_of(response: ModelResponse) -> Usage:

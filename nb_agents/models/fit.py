@@ -88,6 +88,9 @@ def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
     settings: Any = settings_of(agent.backend)
     gone = untaken(model, settings)
     taken: Any = {name: value for name, value in settings.items() if name not in gone}
+    can_be_forced = model.profile.get("supports_forced_tool_choice", True)
+    if settings.get("tool_choice") == "required" and not can_be_forced:
+        return gone, "it can't be made to call a tool; remove `tool_choice`."
     try:
         model.prepare_request(taken, ModelRequestParameters())
     except UserError as exc:

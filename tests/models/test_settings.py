@@ -160,6 +160,14 @@ SENT: dict[str, tuple[Any, Places]] = {
             **at("anthropic", "tool_choice.disable_parallel_tool_use", True),
         },
     ),
+    "tool_choice": (
+        "required",
+        {
+            **at("openai chat, openai responses", "tool_choice", "required"),
+            **at("anthropic", "tool_choice.type", "any"),
+            **at("google", "toolConfig.functionCallingConfig.mode", "ANY"),
+        },
+    ),
     "service_tier": (
         "flex",
         {
@@ -254,7 +262,8 @@ async def ask(team: TeamSpec) -> None:
     asked = [ModelRequest(parts=[SystemPromptPart("You help."), UserPromptPart("Help.")])]
     async with http_client() as client:
         backend = backend_for(team.agents[0], client)
-        async with backend.stream(asked, [ToolDefinition(name="new_answer")]) as stream:
+        tools = [ToolDefinition(name="new_answer", kind="output")]
+        async with backend.stream(asked, tools) as stream:
             async for _ in stream:
                 pass
 
@@ -396,7 +405,7 @@ async def body_of(**backend: Any) -> dict[str, Any]:
         client.event_hooks["request"].append(look)
         # The SDKs have errors of their own for a request that failed.
         with suppress(Exception):
-            tools = [ToolDefinition(name="new_answer")]
+            tools = [ToolDefinition(name="new_answer", kind="output")]
             async with backend_for(team.agents[0], client).stream(asked, tools):
                 pass
     return sent[0]

@@ -62,3 +62,31 @@ def test_what_the_responses_api_lacks_is_told_when_web_search_asks_for_it() -> N
     agent = {"id": "ann", "backend": {**backend, **words}}
     told = "Not sent to openai models, whose Responses API does not take it: seed, stop"
     assert told in report_on(TeamSpec.model_validate({"agents": [agent]})).lines
+
+
+def test_each_reply_of_a_team_must_call_a_tool_and_that_of_a_recipe_may_end_in_words(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.default = lambda r: DONE if "new_answer" in r.tool_names else Reply("The end.")
+    team = team_of(server, "claude", model="claude-haiku-4-5", tool_choice={"type": "any"})
+    options = RunOptions(session_root=tmp_path)
+    assert finish(nb_agents.start("the task", team, options=options)).result == "done"
+    recipe = tmp_path / "one.yaml"
+    head = "name: one\ndescription: one step\nversion: 1.0.0\n"
+    recipe.write_text(f"{head}steps:\n- {{id: s, agent: ann, prompt: Go, output: said}}\n")
+    run = finish(nb_agents.start("", team, recipe=recipe, options=options))
+    assert run.status == "completed"
+    asked = [each.body["tool_choice"]["type"] for each in server.requests]
+    assert asked[0] == "any" and {*asked[1:]} == {"auto"}
+
+
+def test_a_model_that_can_not_be_made_to_call_tools_and_another_choice_are_refused() -> None:
+    def verdict(**words: Any) -> str:
+        backend = {"type": "claude", "model": "claude-opus-5-5", "api_key": "k", **words}
+        team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+        return report_on(team).verdict
+
+    assert "can't be made to call a tool; remove `tool_choice`" in verdict(tool_choice="required")
+    assert verdict(tool_choice="auto") == "Can start."
+    for other in ("none", {"type": "tool", "name": "vote"}):
+        assert "`agents.backend.tool_choice` restricts which tools" in verdict(tool_choice=other)
