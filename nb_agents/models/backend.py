@@ -177,12 +177,14 @@ def ending_of(response: ModelResponse) -> Ending:
         response: The whole of it.
 
     Returns:
-        Its ending. A server that gives no reason, as some do, and a reason that is known as an end
-        make it whole; a reason that is not known makes it cut.
+        Its ending; a pause is none, and counts as a whole. A server that gives no reason, as some
+        do, and a reason that is known as an end make it whole; one that is not known makes it cut.
     """
     details = response.provider_details or {}
     given = details.get("finish_reason") or details.get("block_reason") or ""
     reason = str(given)[:MAX_REASON]
+    if response.state == "suspended":
+        return Ending("whole", reason)
     match response.finish_reason:
         case "content_filter":
             return Ending("refused", reason, str(details.get("refusal") or "")[:MAX_WORDS])
