@@ -336,7 +336,8 @@ class AgentRound:
         except (SystemExit, KeyboardInterrupt) as exc:
             # Out of a task, these would end the loop of all runs.
             result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
-        self._finish_tool(call, call_id, "error" if result.is_error else "ok", result, began)
+        outcome = "error" if result.is_error else "ok"
+        self._finish_tool(call, call_id, outcome, result, began, subagents=made.subagents)
         return result
 
     async def _call(self, call: ToolCallPart) -> ToolResult:
@@ -352,6 +353,7 @@ class AgentRound:
         result: str,
         began: float | None = None,
         thread: int = 0,
+        subagents: tuple[str, ...] = (),
     ) -> None:
         """Tell that a call is over, which began then, or never; or that it is left in a thread."""
         took = 0.0 if began is None else anyio.current_time() - began
@@ -365,6 +367,7 @@ class AgentRound:
                 size=len(result),
                 seconds=round(took, 3),
                 thread=thread,
+                subagents=subagents,
             )
         )
 

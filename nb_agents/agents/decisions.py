@@ -28,6 +28,7 @@ __all__ = [
     "Offer",
     "Reading",
     "Refused",
+    "Results",
     "RoundContext",
     "Stale",
     "Submitted",
@@ -312,6 +313,18 @@ def _schema(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class Results(NamedTuple):
+    """What sub-agents in the background came to.
+
+    Attributes:
+        text: For the agent that spawned them; "" when there is nothing new.
+        subagents: Their ids.
+    """
+
+    text: str = ""
+    subagents: tuple[str, ...] = ()
+
+
 @dataclass
 class TeamContext:
     """A working agent's seat.
@@ -326,6 +339,7 @@ class TeamContext:
         news: How often it was shown new answers in this round.
         is_presenting: Whether it presents, or judges what it presented.
         is_judging: Whether it does the latter.
+        results: Takes what its sub-agents in the background have come to since the last time.
     """
 
     agent: str
@@ -337,6 +351,7 @@ class TeamContext:
     news: int = 0
     is_presenting: bool = False
     is_judging: bool = False
+    results: Callable[[], Results] = Results
     _wraps_up: bool = False
 
     def offer(self) -> Offer:
@@ -391,7 +406,7 @@ class TeamContext:
         return prompts.WRAP_UP if self._wraps_up else ""
 
     def note(self, *, was_refused: bool) -> str:
-        """Say what it is told with its next request: new answers, and how much time is left.
+        """Say what it is told with its next request: results, new answers, how much time is left.
 
         Args:
             was_refused: Whether an answer of its was just refused.
@@ -401,8 +416,10 @@ class TeamContext:
         late = prompts.is_late(elapsed) and not self._wraps_up
         self._wraps_up |= late
         note = prompts.time_note(elapsed, self.offer().names, wraps_up=late)
-        text = f"{news}\n\n{note}" if news else note
-        self.emit(ev.Told(agent=self.agent, text=text, seen=dict(self.known) if news else None))
+        results = self.results()
+        text = "\n\n".join(part for part in (results.text, news, note) if part)
+        seen = dict(self.known) if news else None
+        self.emit(ev.Told(agent=self.agent, text=text, seen=seen, subagents=results.subagents))
         return text
 
     def hear(self) -> str:

@@ -23,6 +23,7 @@ from nb_agents.agents.decisions import (
     Answered,
     Decision,
     Refused,
+    Results,
     Stale,
     TeamContext,
     Voted,
@@ -92,6 +93,7 @@ class Team:
         timeout_s: The orchestrator timeout, seconds: agents are told what is left of it.
         tools: For each agent id, what it has besides the tools of its workspace.
         skills: Those that agents are told of.
+        results: For each agent id that may spawn sub-agents, takes what they have come to.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Team:
         timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
         tools: Mapping[str, AgentTools] | None = None,
         skills: Sequence[Skill] = (),
+        results: Mapping[str, Callable[[], Results]] | None = None,
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._backends = backends
@@ -116,6 +119,7 @@ class Team:
         self._briefing = Briefing(
             spec, self._rules, paths, task, history, list(context), tools or {}, skills
         )
+        self._results = results or {}
         self._began = current_policy().hold.clock()
         self._token = token
         self._tokens = tokens
@@ -332,6 +336,7 @@ class Team:
             past.news if past else 0,
             is_presenting,
             is_judging,
+            self._results.get(agent, Results),
         )
 
     async def _opening(self, seat: TeamContext, past: OpenRound | None) -> list[ModelMessage]:

@@ -290,9 +290,7 @@ SECTIONS: Mapping[Path, Section] = {
             ),
         },
     ),
-    ("orchestrator", "coordination", "background_subagents"): Section(
-        harmless=_words("injection_strategy")
-    ),
+    ("orchestrator", "coordination", "background_subagents"): Section(),
     ("timeout_settings",): Section(is_strict=True),
     ("retry",): Section(),
     ("cancel",): Section(),

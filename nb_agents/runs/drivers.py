@@ -12,6 +12,7 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
+from nb_agents.agents.decisions import Results
 from nb_agents.agents.skills import find_skills
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
@@ -147,6 +148,7 @@ def tools_for(job: Job) -> RunTools:
 async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents) -> Team:
     spec, team = job.spec, job.spec.team
     tools: dict[str, AgentTools] = {}
+    results: dict[str, Callable[[], Results]] = {}
 
     wanted = team.orchestrator.coordination
     spawned = spec.resumed.past.spawned if spec.resumed else {}
@@ -155,7 +157,9 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
         space = spec.paths.live_workspaces / agent.id
         others = [*children.tools(agent.id, agent.backend), *_own_tools(wanted, space)]
         if wanted.enable_subagents:
-            others += Spawner(agent.id, children, wanted, spawned).tools()
+            spawner = Spawner(agent.id, children, wanted, spawned)
+            others += spawner.tools()
+            results[agent.id] = spawner.take_results
         tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
@@ -183,6 +187,7 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
         spec.timeout_s,
         tools,
         await to_thread.run_sync(find_skills, skills) if skills else (),
+        results,
     )
 
 
