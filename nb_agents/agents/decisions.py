@@ -100,7 +100,8 @@ class Offer:
 
     Attributes:
         answers: Whether it may answer.
-        voters: Names that it may vote for; none leaves only answering.
+        voters: Names that a vote is for, those included that have no answer yet; none leaves only
+            answering.
         text_counts: Whether plain text is an answer (presenting, or a team of one).
         text_stands_for: What plain text stands for once it was refused twice, as there are models
             that never call a tool: an answer, or, of an agent whose answer stands, no vote.
@@ -366,8 +367,10 @@ class TeamContext:
             return Offer(
                 text_counts=counts, text_stands_for="" if counts else "answer", must_decide=late
             )
-        is_open = voting.voting_is_open(state, self.rules)
-        voters = [label for label, a in voting.labels(state).items() if is_open and a in self.known]
+        is_open = bool(self.known) and voting.voting_is_open(state, self.rules)
+        # All of them, also those without an answer: what a round's requests begin with stays the
+        # same when another answers, and is cached. MassGen names all, too.
+        voters = voting.labels(state) if is_open else ()
         answers = voting.may_answer(state, self.rules, self.agent)
         # Who could do neither answers, is refused, and is shown what there is to vote on.
         return Offer(
