@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +17,7 @@ from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
 from nb_agents.config.recipe_step import Step
 from nb_agents.config.recipe_values import Plain
+from nb_agents.config.start_place import start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, UserError
 from nb_agents.masking import Mask
@@ -152,7 +152,7 @@ def given_values(context: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: One is no plain data.
     """
-    return {**plain_values(context), "_project": str(Path.cwd())}
+    return {**plain_values(context), "_project": str(start_place())}
 
 
 def plain_values(context: Mapping[str, Any]) -> dict[str, Any]:

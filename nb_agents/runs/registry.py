@@ -157,6 +157,7 @@ def start(
             spec,
             options,
             tools,
+            _project_of(recipe) if options.cluster is not None else None,
             task=task,
             config=config,
             session=session,
@@ -346,6 +347,15 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
     if not gone:
         return spec, ()
     return spec.without_unsupported(), (f"Skipped, not supported here: {skipped(gone)}",)
+
+
+def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
+    """Give the person's directory that a recipe works in, if it does."""
+    if isinstance(recipe, str | os.PathLike):
+        from nb_agents.config.recipe import Recipe
+
+        recipe = Recipe.from_file(recipe)
+    return Path.cwd() if recipe is not None and recipe.workspace == "project" else None
 
 
 def team_for(

@@ -141,6 +141,7 @@ def resume(
             spec,
             options,
             tools,
+            _project_of(events) if options.cluster is not None else None,
             session=past_session.path.name,
             config=config,
             agent=agent,
@@ -253,6 +254,17 @@ def _find(
             f"`%%agents --continue --session {found.path.name}` goes on with what it holds."
         )
     return last, found
+
+
+def _project_of(events: Sequence[Event]) -> Path | None:
+    """Give the person's directory that a turn's recipe works in, if it does."""
+    if not started_of(events).recipe:
+        return None
+    from nb_agents.runs.recipes import past
+
+    progress = past(events)
+    is_there = progress.recipes[""].workspace == "project"
+    return Path(progress.context["_project"]) if is_there else None
 
 
 def _given(context: Mapping[str, Any] | None, events: Sequence[Event]) -> Mapping[str, Any]:
