@@ -10,14 +10,15 @@ from collections.abc import Collection, Iterator
 
 from nb_agents.config.orchestrator import CoordinationSpec
 
-__all__ = ["guides"]
+__all__ = ["guides", "step_guides"]
 
 _TASK_PLAN = """Work of more than one step goes by a plan of tasks. Make it with create_task_plan
 before you begin: each task with what it depends on, and with what will show that it is done. Set a
 task to in_progress when you begin it, to completed when it is done, and to verified once you have
 checked it, several at once where that makes sense; add what turns out to be needed. Leave none
-pending or in_progress when you submit: do it, or delete it and say why. Your answer ends in a list
-of the tasks, each with how far it is."""
+pending or in_progress when you submit: do it, or delete it and say why."""
+
+_PLAN_IN_ANSWER = "Your answer ends in a list of the tasks, each with how far it is."
 
 _PLAN_FILES = """Your plan is the file tasks/plan.json of your workspace; you may keep notes beside
 it. Those of the others are below `peers/`, at the same place."""
@@ -48,7 +49,7 @@ def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
         wanted: What the team's file switches on.
     """
     if "create_task_plan" in tools:
-        yield _TASK_PLAN
+        yield f"{_TASK_PLAN} {_PLAN_IN_ANSWER}"
         if wanted.task_planning_filesystem_mode:
             yield _PLAN_FILES
     if "spawn_subagents" in tools:
@@ -57,3 +58,13 @@ def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
             yield _BACKGROUND
     if wanted.enable_memory_filesystem_mode:
         yield _MEMORY
+
+
+def step_guides(tools: Collection[str]) -> Iterator[str]:
+    """Say how to use what an agent has for a step of a recipe, whose result others read as it is.
+
+    Args:
+        tools: The names of its tools.
+    """
+    if "create_task_plan" in tools:
+        yield _TASK_PLAN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents.decisions import Results
-from nb_agents.agents.skills import find_skills
+from nb_agents.agents.skills import find_skills, skills_guide
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
@@ -191,6 +192,19 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
     )
 
 
+def _step_tools(team: TeamSpec, workspaces: Path) -> Callable[[str], list[Tool]]:
+    """Give what makes the tools over a step's own files, which are beside the shared workspace."""
+    wanted = team.orchestrator.coordination
+
+    def make(address: str) -> list[Tool]:
+        folder = workspaces / re.sub(r"[^\w.+-]", "_", f"plan+{address}")[-120:]
+        if wanted.enable_agent_task_planning:
+            folder.mkdir(parents=True, exist_ok=True)
+        return _own_tools(wanted, folder)
+
+    return make
+
+
 def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
     """Give the tools over an agent's own files that the team's file asks for."""
     if not wanted.enable_agent_task_planning:
@@ -213,9 +227,20 @@ async def _executor(
     loaded = ev.RecipeLoaded(step="", path=str(spec.recipe.path or ""), text=spec.recipe.text)
     started = replace(spec.started(), at=job.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
+    skills = spec.team.orchestrator.coordination.skills_path
+    found = await to_thread.run_sync(find_skills, skills) if skills else ()
     return Executor(
         fold([loaded], progress),
-        Models(spec.team, make, is_usable, open_tools, spec.paths.tools, uninherited(spec.team)),
+        Models(
+            spec.team,
+            make,
+            is_usable,
+            open_tools,
+            spec.paths.tools,
+            uninherited(spec.team),
+            _step_tools(spec.team, spec.paths.live_workspaces),
+            skills_guide(found),
+        ),
         spec.project.path if spec.project else spec.paths.live_workspaces / spec.recipe.name,
         spec.context,
         job.token,

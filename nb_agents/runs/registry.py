@@ -174,13 +174,13 @@ def start(
             keep_recipe,
             read_recipe,
             title,
-            told_of_places,
+            told_beforehand,
             unread,
         )
 
         given = given_values(context or {})
         read = read_recipe(recipe, given, spec)
-        notices += told_of_places(read, spec, given)
+        notices += told_beforehand(read, spec, given)
         notices += unread(read, given)
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
