@@ -6,7 +6,7 @@ check. Agents that can't start for other reasons are passed over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -21,7 +21,7 @@ class Fit(NamedTuple):
     """How a team's models take what is said of them.
 
     Attributes:
-        notices: Which keys are not sent to which model, a line each.
+        notices: Which keys are not sent to which model, and which models end, a line each.
         refusals: What pydantic-ai makes no request with.
     """
 
@@ -55,6 +55,7 @@ def fit_of(team: TeamSpec) -> Fit:
     """
     told: dict[str, dict[str, None]] = {}
     refusals = []
+    ending = dict.fromkeys(line for agent in team.everyone for line in _ending(agent))
     for agent in team.everyone:
         if not _says_something(agent):
             continue
@@ -70,7 +71,18 @@ def fit_of(team: TeamSpec) -> Fit:
         if refusal:
             what = f"The model of agent {agent.id!r} can't be asked as its backend says: {refusal}"
             refusals.append(team.fault(what, "agents", agent.id, "backend"))
-    return Fit(tuple(f"{whom}: {', '.join(keys)}" for whom, keys in told.items()), tuple(refusals))
+    unsent = (f"{whom}: {', '.join(keys)}" for whom, keys in told.items())
+    return Fit((*unsent, *ending), tuple(refusals))
+
+
+def _ending(agent: AgentSpec) -> Iterator[str]:
+    """Say when a model ends, by Anthropic's SDK, which would only warn of it with each request."""
+    if agent.backend.wire_format == "anthropic":
+        load([agent.backend.type])
+        from anthropic.resources.messages import DEPRECATED_MODELS
+
+        if date := DEPRECATED_MODELS.get(agent.backend.model):
+            yield f"Anthropic ends {agent.backend.model} on {date}; name a newer model."
 
 
 def _says_something(agent: AgentSpec) -> bool:

@@ -1,8 +1,10 @@
 """Each key of a backend, against the bytes that strict servers are sent by the real SDKs."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -23,6 +25,7 @@ from nb_agents.runs.team_report import report_on
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.strict_bodies import fault_of
 
+ROOT = Path(__file__).parents[2]
 ROOTS = ("claude", "gemini", "azure_openai")
 DONE = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
 
@@ -382,6 +385,26 @@ def test_a_model_that_can_not_be_asked_as_the_file_says_does_not_start(
     assert "The model of agent 'ann' can't be asked as its backend says: 'claude-opus-4-7'" in told
     with pytest.raises(ConfigError, match="claude-opus-4-7"):
         check_fit(team)
+
+
+def test_a_model_that_anthropic_ends_is_told_before_its_sdk_warns_of_it(
+    servers: dict[str, ModelServer],
+) -> None:
+    old = team_of("claude", servers["claude"], model="claude-3-7-sonnet-latest")
+    (line,) = [line for line in report_on(old).lines if "ends" in line]
+    assert line.startswith("Anthropic ends claude-3-7-sonnet-latest on February")
+    assert check_fit(old) == (line,)
+    with pytest.warns(DeprecationWarning, match="claude-3-7-sonnet-latest"):
+        anyio.run(ask, old)
+
+
+def test_the_models_that_our_pages_name_are_not_ended(servers: dict[str, ModelServer]) -> None:
+    pages = [ROOT / "README.md", *(ROOT / "notebooks").glob("*.ipynb")]
+    text = " ".join(page.read_text("utf-8") for page in pages)
+    named = {*re.findall(r"claude-[a-z]+-\d[\d-]*", text)}
+    assert named
+    for name in named:
+        assert not check_fit(team_of("claude", servers["claude"], model=name))
 
 
 # Servers at their own addresses
