@@ -16,7 +16,7 @@ __all__ = ["load", "unload"]
 
 def load(ip: InteractiveShell) -> None:
     """Register everything with a shell; loading twice does no harm."""
-    from nb_agents.jupyter import completion, formatters, kernel
+    from nb_agents.jupyter import cards, completion, formatters, kernel
     from nb_agents.jupyter.magic import AgentsMagics, show_cancelled_as_cards
     from nb_agents.models import providers
 
@@ -26,6 +26,7 @@ def load(ip: InteractiveShell) -> None:
     formatters.register(ip)
     completion.register(ip)
     kernel.open_doors(ip)
+    kernel.when_idle(ip, cards.load_templates)
     kernel.when_idle(ip, partial(providers.load, ["openai"]))
     magics.tell_of_dead_turns()
 

@@ -25,7 +25,14 @@ from nb_agents.session.layout import session_root
 from nb_agents.timeline import Timeline, fold_timeline
 from nb_agents.view import AgentView, RunView
 
-__all__ = ["TURN_MIME", "card_bundle", "card_template", "card_text", "turn_bundle"]
+__all__ = [
+    "TURN_MIME",
+    "card_bundle",
+    "card_template",
+    "card_text",
+    "load_templates",
+    "turn_bundle",
+]
 
 TURN_MIME = "application/vnd.nb-agents.turn+json"
 MAX_SHOWN = 20_000
@@ -352,6 +359,12 @@ def _files(view: RunView) -> dict[str, list[FileInfo]]:
     of = {a.id: a.workspace or a.id for a in view.agents.values()}
     owners = {view.recipe: view.recipe} if view.recipe else of
     return {k: [f for f in view.files if f.agent == w][:MAX_FILES] for k, w in owners.items()}
+
+
+def load_templates() -> None:
+    """Compile what cards are made of, so that the first one does not wait for it."""
+    for name in _environment().list_templates():
+        card_template(name)
 
 
 def card_template(name: str) -> Template:

@@ -25,7 +25,7 @@ from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.attachments import read_uploads
 from nb_agents.models.backend import Backend, PydanticBackend
-from nb_agents.models.openai_chunks import read_by_pydantic
+from nb_agents.models.openai_client import lighten
 from nb_agents.models.settings import settings_of, untaken
 
 if TYPE_CHECKING:
@@ -50,7 +50,13 @@ __all__ = [
 _BASE = (
     "pydantic_ai.direct",
     "pydantic_ai.models.function",
+    "genai_prices.data",  # which each model asks for when it is made
     "nb_agents.models.response_limits",
+)
+_OPENAI = (
+    "pydantic_ai.models.openai",
+    "pydantic_ai.providers.openai",
+    "openai.resources.chat.chat",  # which the client asks for at its first request
 )
 _loading = threading.Lock()
 
@@ -67,11 +73,11 @@ class Provider:
 
     Attributes:
         build: Makes the model from (spec, base_url, key, client).
-        module: What `build` imports, by name.
+        modules: What `build` and a first request import, by name.
     """
 
     build: Callable[[BackendSpec, str | None, str | None, httpx2.AsyncClient], Model]
-    module: str = "pydantic_ai.models.openai"
+    modules: tuple[str, ...] = _OPENAI
 
 
 class FoundKey(NamedTuple):
@@ -85,7 +91,10 @@ class FoundKey(NamedTuple):
 
 
 def http_client() -> httpx2.AsyncClient:
-    """Make the one HTTP client of a run, with explicit limits and timeouts; the run closes it."""
+    """Make the one HTTP client of a run, with explicit limits and timeouts; the run closes it.
+
+    Quick where `load` was called before.
+    """
     import httpx2
 
     from nb_agents.models.response_limits import limit
@@ -240,18 +249,17 @@ def model_for(agent: AgentSpec, key: str, client: httpx2.AsyncClient) -> Model:
 
 
 def load(kinds: Iterable[str] = ()) -> None:
-    """Import what runs of these backend types need; quick when it was done before.
+    """Make ready what runs of these backend types need; quick when it was done before.
 
     Args:
         kinds: Backend types; what every run needs is imported in any case.
     """
     # Separates threads that start runs; see the top of this file.
     with _loading, _no_collection():
-        for name in _BASE:
+        providers = [PROVIDERS[kind] for kind in kinds if kind in PROVIDERS]
+        for name in (*_BASE, *(name for each in providers for name in each.modules)):
             importlib.import_module(name)
-        for kind in kinds:
-            if kind in PROVIDERS:
-                importlib.import_module(PROVIDERS[kind].module)
+        _tls()
 
 
 @contextmanager
@@ -307,7 +315,7 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
     if spec.wire_format == "openai responses":
         return OpenAIResponsesModel(spec.model, provider=provider)
-    read_by_pydantic(provider.client)
+    lighten(provider.client)
     is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)
     return OpenAIChatModel(spec.model, provider=provider, profile=partial(_profile, is_openai))
 
@@ -341,7 +349,7 @@ def _azure(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> 
         api_key=key or "",
         http_client=client,
     )
-    read_by_pydantic(provider.client)
+    lighten(provider.client)
     return OpenAIChatModel(spec.model, provider=provider)
 
 
@@ -352,7 +360,7 @@ def _openrouter(spec: BackendSpec, url: str | None, key: str | None, client: Any
     if spec.base_url:
         return _openai(spec, url, key, client)
     provider = OpenRouterProvider(api_key=key or "", http_client=client)
-    read_by_pydantic(provider.client)
+    lighten(provider.client)
     return OpenRouterModel(spec.model, provider=provider)
 
 
@@ -373,8 +381,8 @@ def _gemini(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
 
 
 _SDKS = {
-    "claude": Provider(_claude, "pydantic_ai.models.anthropic"),
-    "gemini": Provider(_gemini, "pydantic_ai.models.google"),
+    "claude": Provider(_claude, ("pydantic_ai.models.anthropic",)),
+    "gemini": Provider(_gemini, ("pydantic_ai.models.google",)),
     "openrouter": Provider(_openrouter),
     "azure_openai": Provider(_azure),
 }

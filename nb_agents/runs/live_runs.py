@@ -1,4 +1,4 @@
-"""The runs of this process, and how one comes to be: a turn claimed, a handle made, work begun."""
+"""The runs that this process began, and how one comes to be: a turn claimed, a handle made."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json
 
 __all__ = [
+    "begun_runs",
     "config_path",
     "launch",
     "live_runs",
-    "local_runs",
     "owner",
     "owner_of",
+    "remember",
     "timeout_of",
     "wait_until_saved",
 ]
@@ -77,6 +78,21 @@ def launch(
             raise UnknownSessionError(session.name, str(session.parent))
         paths, lock = layout.claim_turn(session, owner_of, task)
         run = _begin(f"r{next(_numbers)}", make, paths, lock, resume)
+        _runs[run.id] = run
+        _prune()
+    return run
+
+
+def remember(run: Run) -> Run:
+    """Know a run that this process began in another one, also when it is over there.
+
+    Args:
+        run: The handle, which knows what this process alone does.
+
+    Returns:
+        It.
+    """
+    with _lock:
         _runs[run.id] = run
         _prune()
     return run
@@ -142,14 +158,14 @@ def wait_until_saved(session: Path) -> None:
                 run.wait(SAVED_S, raise_on_stop=False)
 
 
-def local_runs() -> tuple[Run, ...]:
-    """All runs of this process, oldest first."""
+def begun_runs() -> tuple[Run, ...]:
+    """All runs that this process began, here or elsewhere, oldest first."""
     return tuple(_runs.values())
 
 
 def live_runs() -> tuple[Run, ...]:
-    """The runs that are not over, oldest first."""
-    return tuple(run for run in local_runs() if not run.is_over)
+    """The runs that live in this process and are not over, oldest first."""
+    return tuple(run for run in begun_runs() if not run.where and not run.is_over)
 
 
 def owner() -> str:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from nb_agents.cancel import StopResult, StopSource
 from nb_agents.config.team import TeamSpec
@@ -24,12 +24,12 @@ from nb_agents.masking import safe_errors
 from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import check_team, load
 from nb_agents.options import RunOptions
-from nb_agents.runs.detach import begin_detached, is_detached
+from nb_agents.runs.detach import is_detached
 from nb_agents.runs.live_runs import (
+    begun_runs,
     config_path,
     launch,
     live_runs,
-    local_runs,
     owner,
     owner_of,
     timeout_of,
@@ -37,7 +37,7 @@ from nb_agents.runs.live_runs import (
 )
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.loop import at_shutdown
-from nb_agents.runs.resume import attach, resume
+from nb_agents.runs.resume import attach, begin_elsewhere, resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.team_report import skipped
 from nb_agents.runs.turn_spec import (
@@ -152,12 +152,12 @@ def start(
     task, options = _task(task, recipe), options or RunOptions()
     spec, notices = team_for(config, options)
     if is_detached(options, spec):
-        begun = begin_detached(
+        return begin_elsewhere(
             "start",
             spec,
             options,
             tools,
-            _project_of(recipe) if options.cluster is not None else None,
+            project=_project_of(recipe) if options.cluster is not None else None,
             task=task,
             config=config,
             session=session,
@@ -165,23 +165,9 @@ def start(
             recipe=recipe,
             context=context,
         )
-        return attach(begun.path, begun.where, options, tools, begun.restart)
     functions = checked_functions(tools)
-    read, given, readable = None, dict[str, Any](), spec.readable_paths
-    if recipe is not None:
-        from nb_agents.runs.recipes import (
-            given_values,
-            keep_recipe,
-            read_recipe,
-            title,
-            told_beforehand,
-            unread,
-        )
-
-        given = given_values(context or {})
-        read = read_recipe(recipe, given, spec)
-        notices += told_beforehand(read, spec, given)
-        notices += unread(read, given)
+    script = _script(recipe, context or {}, spec)
+    read, given = script.recipe, script.given
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
     notices += check_fit(spec)
@@ -190,19 +176,21 @@ def start(
 
     def make(paths: TurnPaths) -> TurnSpec:
         if read is not None:
+            from nb_agents.runs.recipes import keep_recipe
+
             keep_recipe(paths, read, mask)
         elif spec.orchestrator.coordination.enable_memory_filesystem_mode:
             past.carry_memories(paths, [agent.id for agent in spec.agents])
         return TurnSpec(
-            task=title(read) if read else task,
+            task=script.title or task,
             team=spec,
             paths=paths,
             history=past.messages,
-            context=(*readable, *past.context_paths),
+            context=(*spec.readable_paths, *past.context_paths),
             writable=() if read else writable_places(spec, paths.root),
             project=project_place(read, spec, given, paths.root) if read else None,
             timeout_s=timeout_s,
-            notices=(*notices, *past.restored(), *left_out),
+            notices=(*notices, *script.notices, *past.restored(), *left_out),
             owner=owner(),
             config=config_path(config),
             recipe=read,
@@ -216,18 +204,18 @@ def start(
 
 
 def runs() -> tuple[Run, ...]:
-    """All runs of this process, oldest first, and the live ones of other processes behind them.
+    """All runs that this process began, oldest first, and behind them the live ones of others.
 
-    Those have `Run.where`.
+    Who lives elsewhere has `Run.where`.
     """
-    here = {run.path: run for run in local_runs()}
-    live = {turn.paths.path: turn for turn in live_turns()}
-    for gone in _elsewhere.keys() - live.keys():
+    begun = {run.path: run for run in begun_runs()}
+    others = {turn.paths.path: turn for turn in live_turns() if turn.paths.path not in begun}
+    for gone in _elsewhere.keys() - others.keys():
         del _elsewhere[gone]
-    for path, turn in live.items():
-        if path not in here and path not in _elsewhere:
+    for path, turn in others.items():
+        if path not in _elsewhere:
             _elsewhere[path] = attach(path, turn.where)
-    return (*here.values(), *_elsewhere.values())
+    return (*begun.values(), *_elsewhere.values())
 
 
 def groups() -> tuple[Group, ...]:
@@ -258,7 +246,7 @@ def find_run(name: str = "") -> Run:
 
     Args:
         name: Its id, its session's id, or "session/turn"; "" means the latest live one here, else
-            the only one that lives elsewhere, else the latest.
+            the only one that lives elsewhere, else the latest that this process began and is over.
 
     Returns:
         The run.
@@ -266,15 +254,14 @@ def find_run(name: str = "") -> Run:
     Raises:
         UnknownRunError: There is none.
     """
-    here = local_runs()
-    if not name and (live := [run for run in here if not run.is_over]):
+    if not name and (live := live_runs()):
         return live[-1]
     known = runs()
-    elsewhere = [run for run in known if run.where]
+    elsewhere = [run for run in known if run.where and not run.is_over]
     if not name and len(elsewhere) == 1:
         return elsewhere[0]
-    if not name and here:
-        return here[-1]
+    if not name and (over := [run for run in begun_runs() if run.is_over]):
+        return over[-1]
     if not name and elsewhere:
         raise UserError(f"Several runs are live: {', '.join(r.id for r in elsewhere)}. Name one.")
     for run in reversed(known):
@@ -330,6 +317,35 @@ def stop(
     except UnknownRunError:
         return StopResult(False, "unknown")
     return run.stop(now, agent, reason, source=source)
+
+
+class _Script(NamedTuple):
+    """The recipe that a run works through, if it does.
+
+    Attributes:
+        recipe: It, with the values that are given put into its context.
+        given: The values that it starts with.
+        title: What the turn is called.
+        notices: What a person should know of it.
+    """
+
+    recipe: Recipe | None = None
+    given: dict[str, Any] = {}
+    title: str = ""
+    notices: tuple[str, ...] = ()
+
+
+def _script(
+    recipe: str | os.PathLike[str] | Recipe | None, context: Mapping[str, Any], team: TeamSpec
+) -> _Script:
+    if recipe is None:
+        return _Script()
+    from nb_agents.runs.recipes import given_values, read_recipe, title, told_beforehand, unread
+
+    given = given_values(context)
+    read = read_recipe(recipe, given, team)
+    told = (*told_beforehand(read, team, given), *unread(read, given))
+    return _Script(read, given, title(read), told)
 
 
 def _task(task: str, recipe: object) -> str:

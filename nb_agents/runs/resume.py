@@ -26,6 +26,7 @@ from nb_agents.runs.live_runs import (
     launch,
     owner,
     owner_of,
+    remember,
     timeout_of,
     wait_until_saved,
 )
@@ -48,7 +49,7 @@ from nb_agents.session.layout import TurnPaths, find_task, go_on_in
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
 
-__all__ = ["Preview", "attach", "preview", "resume"]
+__all__ = ["Preview", "attach", "begin_elsewhere", "preview", "resume"]
 
 
 def preview(
@@ -136,19 +137,18 @@ def resume(
     if options.cluster is None:  # else the worker's keys are what counts
         check_team(spec)
     if is_detached(options, spec):
-        begun = begin_detached(
+        return begin_elsewhere(
             "resume",
             spec,
             options,
             tools,
-            _project_of(events) if options.cluster is not None else None,
+            project=_project_of(events) if options.cluster is not None else None,
             session=past_session.path.name,
             config=config,
             agent=agent,
             recipe=recipe,
             context=context,
         )
-        return attach(begun.path, begun.where, options, tools, begun.restart)
     load({agent.backend.type for agent in spec.everyone})
     fit = check_fit(spec)
     functions = checked_functions(tools)
@@ -195,6 +195,18 @@ def resume(
         )
 
     return launch(past_session.path, make, resume, task)
+
+
+def begin_elsewhere(
+    what: str,
+    team: TeamSpec,
+    options: RunOptions,
+    tools: Sequence[Callable[..., Any]],
+    **arguments: Any,
+) -> Run:
+    """Start or resume a run in another process, and give the handle; see `begin_detached`."""
+    begun = begin_detached(what, team, options, tools, **arguments)
+    return remember(attach(begun.path, begun.where, options, tools, begun.restart))
 
 
 def attach(

@@ -399,7 +399,7 @@ class Turn:
             self.crash = self.crash or self._spec.mask.error(exc)
 
     async def _run_driver(self) -> Result:
-        client = await to_thread.run_sync(http_client)
+        client = http_client()
         try:
             terms = RunPolicy(self._hold, self.hooks.retry_delay_s, self._wake)
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):

@@ -125,7 +125,6 @@ class RunTools:
         self._ends = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await to_thread.run_sync(remove_leftovers, abandon_on_cancel=True)
         await self._ends.enter_async_context(self._servers)
         return self
 
@@ -152,7 +151,7 @@ class RunTools:
             agents: All that may work in the run, with what their configuration gives them.
         """
         protects = self._places.has_protected_paths
-        texts = partial(_announcements, tuple(agents), protects)
+        texts = partial(_look, tuple(agents), protects)
         for text in await to_thread.run_sync(texts, abandon_on_cancel=True):
             self._notice(text)
 
@@ -180,7 +179,8 @@ class RunTools:
         policy = Policy(keys, context.workspace.resolve(), partial(self._ask, agent))
         tools = [tool_of(function, context) for function in self._functions]
         tools += others
-        tools += await to_thread.run_sync(self._hands, context, keys)
+        if keys.enable_mcp_command_line:
+            tools += await to_thread.run_sync(self._hands, context, keys)
         if keys.data_store:
             tools += AgentStore(DataStore.of(context), context.mask).tools()
         found = list(policy.take(tools))
@@ -194,8 +194,6 @@ class RunTools:
 
     def _hands(self, context: ToolContext, keys: ToolKeys) -> list[Tool]:
         """Give an agent a shell and a Python, as far as it may have them; looks at the machine."""
-        if not keys.enable_mcp_command_line:
-            return []
         sandbox = Sandbox(context, keys)
         line = command_line(
             keys,
@@ -245,7 +243,9 @@ class RunTools:
         return told
 
 
-def _announcements(agents: Sequence[tuple[str, ToolKeys]], protects: bool) -> list[str]:
+def _look(agents: Sequence[tuple[str, ToolKeys]], protects: bool) -> list[str]:
+    """Remove what dead processes left, and look at the machine, in one thread."""
+    remove_leftovers()
     return list(announcements(agents, has_protected_paths=protects))
 
 

@@ -14,7 +14,7 @@ KERNELS = 3
 WARM = 10
 WARM_S = 0.15
 FIRST_S = 0.3
-_IS_IMPORTED = "'pydantic_ai.models.openai' in __import__('sys').modules"
+_IS_IMPORTED = "hasattr(__import__('sys').modules.get('openai.resources.chat.chat'), 'AsyncChat')"
 
 
 def main(server: BenchServer) -> None:

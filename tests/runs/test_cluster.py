@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
+from platformdirs import user_state_path
 
 import nb_agents
 from nb_agents.config.team import TeamSpec
@@ -246,6 +249,27 @@ def test_a_project_that_a_worker_does_not_see_is_told_before_anything_begins(
                 nb_agents.start(task, **given, options=options)
     assert not server.requests and not [*root.glob("session_*")]
     assert {each.name for each in project.iterdir()} == {"here.yaml", "team.yaml"}
+
+
+def test_a_run_of_another_machine_is_known_to_the_other_processes_of_this_one(
+    tmp_path: Path, begin: Begin, server: ModelServer, root: Path
+) -> None:
+    server.script("m", Reply("words that come", hang_after=2))
+    state = user_state_path("nb_agents")
+    state.mkdir(parents=True, exist_ok=True)
+    # By another name, and without what its user's processes tell each other here.
+    away = ["bwrap", "--dev-bind", "/", "/", "--unshare-uts", "--hostname", "elsewhere"]
+    with dask(tmp_path / "dask", 1, before=[*away, "--tmpfs", str(state)]) as made:
+        run = begin(made.client)
+        has_said(run, "words")
+        [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
+        assert turn.host == "elsewhere" and turn.where.endswith(f"(pid {turn.pid} on elsewhere)")
+        door = [sys.executable, "-m", "nb_agents.cli"]
+        listed = subprocess.run([*door, "runs"], capture_output=True, text=True, check=True)
+        assert run.session in listed.stdout and "on elsewhere" in listed.stdout.replace("\n", " ")
+        subprocess.run([*door, "stop", run.session, "--now"], capture_output=True, check=True)
+        run.wait(WAIT_S, raise_on_stop=False)
+    assert run.status == "cancelled"
 
 
 def test_who_gives_up_waiting_for_a_place_has_begun_nothing(

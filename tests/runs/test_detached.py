@@ -11,7 +11,7 @@ from nb_agents.cancel import CancelPolicy
 from nb_agents.errors import UserError
 from nb_agents.options import Retry, RunOptions, Timeout
 from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.registry import find_run
+from nb_agents.runs.registry import find_run, runs
 from nb_agents.runs.run import Run
 from nb_agents.testing import ScriptedModel, scripted_team
 from tests import canaries
@@ -45,6 +45,22 @@ def test_a_detached_run_comes_to_its_end_and_its_process_with_it(
     assert turn.place == "detached" and turn.pid != os.getpid()
     assert run.wait(30) == "the answer"
     wait_until(lambda: not Path(f"/proc/{turn.pid}").exists())
+
+
+def test_who_began_it_knows_it_also_when_it_is_over(
+    team: Path, root: Path, server: ModelServer
+) -> None:
+    server.script("m", Reply("words", hang_after=1))
+    run = begin(team, root)
+    assert find_run(run.session) is run  # with what only this process knows of it
+    run.stop(True)
+    run.wait(30, raise_on_stop=False)
+    assert find_run() is run and find_run(run.id) is run and run in runs()
+    again = run.resume()
+    assert find_run(again.id) is again
+    again.stop(True)
+    again.wait(30, raise_on_stop=False)
+    assert find_run() is again
 
 
 KILLED = """

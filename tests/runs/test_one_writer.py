@@ -277,11 +277,11 @@ def test_an_interrupt_within_start_comes_when_every_door_reaches_the_run(
             signal.raise_signal(signal.SIGINT)
             return original(*args, **kwargs)
 
-        before = live_runs.local_runs()
+        before = live_runs.begun_runs()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(place, name, pressed)
             start(tmp_path / str(number), a=ScriptedModel(Answer("A")))
-        (run,) = [each for each in live_runs.local_runs() if each not in before][-1:]
+        (run,) = [each for each in live_runs.begun_runs() if each not in before][-1:]
         assert finish(run).result == "A"
 
 

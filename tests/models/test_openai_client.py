@@ -1,4 +1,4 @@
-"""Chunks that pydantic makes are those that OpenAI's SDK makes, whatever a server sends."""
+"""OpenAI's client does less for each token and request, and what it sends and gives is the same."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletionChunk
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
-from nb_agents.models.openai_chunks import read_by_pydantic
+from nb_agents.models.openai_client import lighten
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import finish
 
@@ -79,7 +79,7 @@ chunk = record(
 def clients() -> tuple[Any, Any]:
     """The SDK's client, and one whose chunks pydantic makes."""
     ours = AsyncOpenAI(api_key="k")
-    read_by_pydantic(ours)
+    lighten(ours)
     return AsyncOpenAI(api_key="k"), ours
 
 
@@ -114,3 +114,13 @@ def test_the_chunks_of_a_run_are_made_by_pydantic(
         run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
     assert run.result == "three words here"
     assert "So:" in str(made)
+
+
+def test_a_client_asks_nothing_of_the_machine_and_says_the_same_of_it(
+    clients: tuple[Any, Any],
+) -> None:
+    its, ours = clients
+    assert its._platform is None  # the SDK has this part, and asks before its first request
+    assert ours._platform is not None
+    assert ours.copy()._platform == ours._platform
+    assert ours.platform_headers() == its.platform_headers()
