@@ -7,12 +7,17 @@ check. Agents that can't start for other reasons are passed over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nb_agents.config.backends import BackendSpec
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError
 from nb_agents.models.providers import PROVIDERS, http_client, load, model_for
 from nb_agents.models.settings import settings_of, untaken
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
 
 __all__ = ["Fit", "check_fit", "fit_of"]
 
@@ -91,12 +96,26 @@ def _says_something(agent: AgentSpec) -> bool:
     return is_model and any(each.setting for each in backend.assignments)
 
 
+def _model_of(agent: AgentSpec) -> Model:
+    backend = agent.backend
+    api = "responses" if backend.wire_format == "openai responses" else backend.api
+    return _model(backend.type, backend.model, backend.base_url, api, backend.api_version)
+
+
+# Making Google's takes a tenth of a second, and the rows of a sweep ask of the same ones.
+@lru_cache(100)
+def _model(type: str, model: str, url: str | None, api: Any, version: str | None) -> Model:
+    """Make a model that is never called, of which only the profile counts."""
+    backend = BackendSpec(type=type, model=model, base_url=url, api=api, api_version=version)
+    return model_for(AgentSpec(id="any", backend=backend), "any", http_client())
+
+
 def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
     """Give the settings that a model does not take, and why a request can't be made."""
     from pydantic_ai.exceptions import UserError
     from pydantic_ai.models import ModelRequestParameters
 
-    model = model_for(agent, "any", http_client())
+    model = _model_of(agent)
     settings: Any = settings_of(agent.backend)
     gone = untaken(model, settings)
     taken: Any = {name: value for name, value in settings.items() if name not in gone}
