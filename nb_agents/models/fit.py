@@ -14,7 +14,7 @@ from nb_agents.config.backends import BackendSpec
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError
 from nb_agents.models.providers import PROVIDERS, http_client, load, model_for
-from nb_agents.models.settings import settings_of, untaken
+from nb_agents.models.settings import settings_of, untaken, without
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
@@ -69,15 +69,22 @@ def fit_of(team: TeamSpec) -> Fit:
             gone, refusal = _judged(agent)
         except MissingKeyError:  # a variable of its address, or of what is sent besides
             continue
-        for each in agent.backend.assignments:
-            if (when := gone.get(each.setting)) is not None:
-                whom = f"Not sent to {agent.backend.model}, which does not take it{when}"
-                told.setdefault(whom, {})[each.key] = None
+        for key, when in _keys(agent, gone):
+            whom = f"Not sent to {agent.backend.model}, which does not take it{when}"
+            told.setdefault(whom, {})[key] = None
         if refusal:
             what = f"The model of agent {agent.id!r} can't be asked as its backend says: {refusal}"
             refusals.append(team.fault(what, "agents", agent.id, "backend"))
     unsent = (f"{whom}: {', '.join(keys)}" for whom, keys in told.items())
     return Fit((*unsent, *ending), tuple(refusals))
+
+
+def _keys(agent: AgentSpec, gone: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Name the keys of settings that a model does not take, each with when that is so."""
+    for each in agent.backend.assignments:
+        for setting, when in gone.items():
+            if setting == each.setting or setting.startswith(f"{each.setting}."):
+                yield each.key + setting.removeprefix(each.setting), when
 
 
 def _ending(agent: AgentSpec) -> Iterator[str]:
@@ -118,12 +125,23 @@ def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
     model = _model_of(agent)
     settings: Any = settings_of(agent.backend)
     gone = untaken(model, settings)
-    taken: Any = {name: value for name, value in settings.items() if name not in gone}
-    can_be_forced = model.profile.get("supports_forced_tool_choice", True)
-    if settings.get("tool_choice") == "required" and not can_be_forced:
-        return gone, "it can't be made to call a tool; remove `tool_choice`."
+    taken: Any = without(settings, gone)
+    if why := _why_not_forced(model, settings):
+        return gone, why
     try:
         model.prepare_request(taken, ModelRequestParameters())
     except UserError as exc:
         return gone, str(exc)
     return gone, ""
+
+
+def _why_not_forced(model: Model, settings: Mapping[str, Any]) -> str:
+    """Say why a model can't be made to call a tool, where it is to be; "" when it can."""
+    if settings.get("tool_choice") != "required":
+        return ""
+    if not model.profile.get("supports_forced_tool_choice", True):
+        return "it can't be made to call a tool; remove `tool_choice`."
+    thinks = settings.get("anthropic_thinking", {}).get("type") in ("enabled", "adaptive")
+    if thinks and model.profile.get("forced_tool_choice_disables_thinking", False):
+        return "it does not think when it must call a tool; remove `tool_choice` or `thinking`."
+    return ""

@@ -26,7 +26,7 @@ from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.attachments import read_uploads
 from nb_agents.models.backend import Backend, PydanticBackend
 from nb_agents.models.openai_client import lighten
-from nb_agents.models.settings import settings_of, untaken
+from nb_agents.models.settings import settings_of, untaken, without
 
 if TYPE_CHECKING:
     import httpx2
@@ -227,8 +227,7 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
         return instance
     model = model_for(agent, find_key(agent).value, client)
     given = settings_of(spec)
-    gone = untaken(model, given)
-    settings = {name: value for name, value in given.items() if name not in gone}
+    settings = without(given, untaken(model, given))
     return PydanticBackend(
         model, spec.model, settings, spec.native_tools, read_uploads(spec.uploads)
     )

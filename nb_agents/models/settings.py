@@ -7,7 +7,7 @@ those that a model does not take, by its profile in pydantic-ai.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
@@ -18,7 +18,7 @@ from nb_agents.config.document import expand
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-__all__ = ["settings_of", "untaken"]
+__all__ = ["settings_of", "untaken", "without"]
 
 _CACHED_PARTS = (
     "anthropic_cache_instructions",
@@ -66,7 +66,8 @@ def untaken(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
         settings: What its requests are to be made with.
 
     Returns:
-        For each such setting when that is so, after "does not take it"; "" for always.
+        For each such setting, with a dot for one within another, when that is so, after "does not
+        take it"; "" for always.
 
     Source: pydantic-ai's `profiles/` for the facts; `models/openai/_reasoning.py` (sampling while a
     model reasons) and `models/anthropic/` (models without sampling) for what becomes of them.
@@ -80,9 +81,31 @@ def untaken(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
         found |= dict.fromkeys(SAMPLING_PARAMS, " while it reasons")
     if profile.get("anthropic_disallows_sampling_settings"):
         found |= dict.fromkeys(ANTHROPIC_SAMPLING_PARAMS, "")
+        found |= {f"extra_body.{name}": "" for name in ANTHROPIC_SAMPLING_PARAMS}
     if not profile.get("supports_thinking"):
         found["thinking"] = ""
-    return {name: when for name, when in found.items() if name in settings}
+    return {name: when for name, when in found.items() if _is_set(settings, name)}
+
+
+def without(settings: Mapping[str, Any], gone: Iterable[str]) -> dict[str, Any]:
+    """Leave settings out.
+
+    Args:
+        settings: All.
+        gone: Which ones, as `untaken` names them.
+    """
+    left = dict(settings)
+    for outer, _, inner in (name.partition(".") for name in gone):
+        if inner:
+            left[outer] = {name: each for name, each in left[outer].items() if name != inner}
+        else:
+            del left[outer]
+    return left
+
+
+def _is_set(settings: Mapping[str, Any], name: str) -> bool:
+    outer, _, inner = name.partition(".")
+    return inner in settings.get(outer, ()) if inner else name in settings
 
 
 def _reasons(profile: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:

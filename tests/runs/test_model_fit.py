@@ -46,6 +46,18 @@ def test_a_start_and_a_resume_say_what_a_check_says_of_a_model(
     assert [(r.body.get("temperature"), r.body["seed"]) for r in server.requests] == [(None, 7)] * 2
 
 
+def test_what_a_model_does_not_take_is_left_out_of_an_extra_body(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    extra = {"temperature": 0.2, "metadata": {"user_id": "ada"}}
+    team = team_of(server, "claude", model="claude-opus-4-7", extra_body=extra)
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+    told = "Not sent to claude-opus-4-7, which does not take it: extra_body.temperature"
+    assert run.result == "done" and told in run.view.notices
+    (request,) = server.requests
+    assert request.body["metadata"] == {"user_id": "ada"} and "temperature" not in request.body
+
+
 def test_a_model_that_can_not_be_asked_as_the_file_says_is_never_asked(
     tmp_path: Path, server: ModelServer
 ) -> None:
@@ -82,11 +94,13 @@ def test_each_reply_of_a_team_must_call_a_tool_and_that_of_a_recipe_may_end_in_w
 
 def test_a_model_that_can_not_be_made_to_call_tools_and_another_choice_are_refused() -> None:
     def verdict(**words: Any) -> str:
-        backend = {"type": "claude", "model": "claude-opus-5-5", "api_key": "k", **words}
+        backend = {"type": "claude", "model": "claude-opus-5-5", "api_key": "k"} | words
         team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
         return report_on(team).verdict
 
     assert "can't be made to call a tool; remove `tool_choice`" in verdict(tool_choice="required")
-    assert verdict(tool_choice="auto") == "Can start."
+    thinking = {"model": "claude-opus-4-6", "thinking": {"type": "adaptive"}}
+    assert "it does not think when it must call" in verdict(tool_choice="required", **thinking)
+    assert verdict(tool_choice="auto", **thinking) == "Can start."
     for other in ("none", {"type": "tool", "name": "vote"}):
         assert "`agents.backend.tool_choice` restricts which tools" in verdict(tool_choice=other)
