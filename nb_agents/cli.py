@@ -41,7 +41,7 @@ from nb_agents.session.history import load_session
 from nb_agents.session.journal import follow
 from nb_agents.session.layout import LISTED, find_session, session_root, sessions_in
 from nb_agents.session.manage import export_session
-from nb_agents.sweeps.manifest import stop_sweep
+from nb_agents.sweeps.manifest import stop_sweep, sweep_meant
 from nb_agents.sweeps.prune import PruneSpec, prune, seconds_of
 from nb_agents.unicode import without_controls
 from nb_agents.view import RunView
@@ -290,9 +290,10 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop a run or a sweep, wherever it lives."""
-    if name and stop_sweep(session_root(root) / name, now, "cli", reason):
-        answer = {"changed": True, "status": "asked", "sweep": name}
-        _say(json.dumps(answer) if as_json else f"Sweep {name} is asked to stop.")
+    sweep = None if agent else sweep_meant(name, session_root(root))
+    if sweep is not None and stop_sweep(sweep, now, "cli", reason):
+        answer = {"changed": True, "status": "asked", "sweep": sweep.name}
+        _say(json.dumps(answer) if as_json else f"Sweep {sweep.name} is asked to stop.")
         return
     run = _find(name, root)
     result = run.stop(now, agent, reason, source="cli")

@@ -9,6 +9,7 @@
     │   ├── UnknownRunError      no such run in this process
     │   ├── UnknownSessionError  no such session or turn on disk
     │   ├── SessionBusyError     another process (or run) is working in that session
+    │   │   └── SweepBusyError   a sweep is at work already
     │   ├── SessionUnreadableError   a session's directory can't be read
     │   ├── StorageError         the session root can't be written
     │   ├── ClusterLostError     a cluster's scheduler does not answer
@@ -53,6 +54,7 @@ __all__ = [
     "SessionBusyError",
     "SessionUnreadableError",
     "StorageError",
+    "SweepBusyError",
     "TaskError",
     "UnknownRunError",
     "UnknownSessionError",
@@ -192,6 +194,16 @@ class SessionBusyError(UserError):
         return (
             f"Session {self.session!r} is running already ({self.owner}). Stop that run or wait "
             f"for it, or start without --session for a new one."
+        )
+
+
+class SweepBusyError(SessionBusyError):
+    """A sweep is at work already, here or in another process."""
+
+    def __str__(self) -> str:
+        return (
+            f"Sweep {self.session} is at work already. Wait for it or stop it "
+            f"(`%agents stop {self.session}`), or give this one a name of its own."
         )
 
 

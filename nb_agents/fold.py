@@ -487,7 +487,8 @@ def _context_changed(view: RunView, e: ev.ContextChanged) -> RunView:
 def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     if e.status == "completed" and e.winner in view.agents:
         # The presenter's words are the answer now, not something that was cut off.
-        view = _with_agent(view, e.winner, **_drafts(view.agents[e.winner], e.answer))
+        drafts = _drafts(view.agents[e.winner], e.answer)
+        view = _with_agent(view, e.winner, phase="answered", **drafts)
     if e.files:
         size = sum(f.size for f in e.files)
         view = _files_listed(view, ev.FilesListed(files=e.files, count=len(e.files), size=size))

@@ -394,7 +394,7 @@ def test_the_reason_of_a_vote_that_came_too_late_is_kept() -> None:
 
 def test_the_presenters_words_are_the_answer_not_a_partial() -> None:
     view = fold([STARTED, ASKED, said("42"), ended("completed", winner="ada", answer="42")])
-    assert view.agents["ada"].partial == ""
+    assert (view.agents["ada"].partial, view.agents["ada"].phase) == ("", "answered")
 
 
 def test_the_stop_keeps_its_first_source_and_its_hardest_level() -> None:

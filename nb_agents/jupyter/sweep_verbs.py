@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
+from nb_agents.jupyter.sweep_panel import show_sweep
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
+from nb_agents.runs.run import Run
+from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
+
+if TYPE_CHECKING:
+    from nb_agents.sweeps.sweep import Sweep
 
 __all__ = [
     "SWEEP_HEADS",
     "dead_sweeps",
+    "follow_sweep",
+    "live_sweep",
+    "live_work",
     "sweep_options",
+    "sweep_row",
     "sweep_rows",
     "work_elsewhere",
     "work_over",
@@ -64,7 +74,6 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
     Raises:
         UserError: It can't be started.
     """
-    from nb_agents.jupyter.sweep_panel import show_sweep
     from nb_agents.sweeps.mapping import DEFAULT_LIMIT, map
 
     names = ip.user_ns
@@ -86,15 +95,32 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
         tools=find_functions(args.tools, names) if args.tools else (),
         options=options,
     )
+    follow_sweep(ip, sweep, wait=args.wait)
+    return sweep
+
+
+def follow_sweep(ip: Any, sweep: Sweep, *, wait: bool) -> None:
+    """Show a sweep, and wait for it if that is asked or nobody could see it later.
+
+    Args:
+        ip: The shell.
+        sweep: The sweep.
+        wait: Whether the person asked to wait.
+    """
     if kernel.has_front_end(ip):
         show_sweep(sweep)
-        if args.wait or kernel.is_headless(ip):
+        if wait or kernel.is_headless(ip):
             sweep.wait()
     else:
-        if args.wait:
+        if wait:
             sweep.wait()
         display({"text/plain": repr(sweep)})
-    return sweep
+
+
+def live_sweep(name: str) -> Sweep | None:
+    """Find the live sweep of this kernel that a person means by a name, or by none; or None."""
+    sweep: Any = registry.find_group(name)
+    return sweep if sweep is not None else None
 
 
 def _scorer(
@@ -132,19 +158,38 @@ def dead_sweeps(root: Path) -> list[str]:
     return said
 
 
+def live_work() -> tuple[list[Run], dict[Path, str]]:
+    """Give what there is to tell of: a sweep in the place of the runs of its rows.
+
+    Returns:
+        The runs that are on no row of a sweep, and each live sweep's directory with where it lives.
+    """
+    from nb_agents.sweeps.manifest import is_live_sweep, sweep_of
+
+    alone, sweeps = list[Run](), dict[Path, str]()
+    for run in registry.runs():
+        path = sweep_of(run.path)
+        if path is None or not (run.is_over or is_live_sweep(path)):
+            alone.append(run)
+        elif not run.is_over:
+            sweeps[path] = run.where
+    here = {path: "here" for path in sweeps if registry.find_group(path.name) is not None}
+    return alone, sweeps | here
+
+
 def work_elsewhere(root: Path) -> list[str]:
     """Tell of the runs of other processes; of a sweep at work as a whole.
 
     Args:
         root: The session root, below which a sweep is known by its name alone.
     """
-    from nb_agents.sweeps.manifest import is_live_sweep, read_results, sweep_of
+    from nb_agents.sweeps.manifest import read_results
 
-    elsewhere = [run for run in registry.runs() if run.where]
-    sweeps = {run.id: sweep_of(run.path) for run in elsewhere}
-    live = {path for path in sweeps.values() if path and is_live_sweep(path)}
+    alone, sweeps = live_work()
     said = list[str]()
-    for path in sorted(live):
+    for path, where in sorted(sweeps.items()):
+        if where == "here":
+            continue
         name = path.name if path.parent == root.resolve() else str(path)
         ended = Counter(result.status for result in read_results(path).values())
         said.append(
@@ -154,27 +199,32 @@ def work_elsewhere(root: Path) -> list[str]:
     said += [
         f"Run {run.id} goes on in {run.where}: `%agents show {run.id}` shows it, "
         f"`%agents stop {run.id}` stops it."
-        for run in elsewhere
-        if sweeps[run.id] not in live
+        for run in alone
+        if run.where and not run.is_over
     ]
     return said
 
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:
     """Give a row, as `SWEEP_HEADS` has it, for each sweep below a session root."""
-    from nb_agents.sweeps.manifest import read_results, sweeps_in
+    from nb_agents.sweeps.manifest import sweeps_below
 
-    rows = list[tuple[str, ...]]()
-    for path, about, is_live in sweeps_in(root):
-        results = read_results(path).values()
-        done = sum(result.status == "completed" for result in results)
-        failed = sum(result.status == "failed" for result in results)
-        costs = [result.cost for result in results]
-        cost = None if None in costs else sum(each for each in costs if each is not None)
-        total = about.get("rows", 0)
-        state = "running" if is_live else "complete" if done + failed == total else "incomplete"
-        asked = str(about.get("task") or about.get("recipe") or "")
-        tokens = text.tokens(sum(result.tokens for result in results))
-        row = (path.name, state, f"{done} of {total}", str(failed), tokens, text.cost(cost))
-        rows.append((*row, text.clip(asked, 60)))
-    return rows
+    return [sweep_row(path) for path in sweeps_below(root)]
+
+
+def sweep_row(path: Path) -> tuple[str, ...]:
+    """Give a sweep's row, as `SWEEP_HEADS` has it."""
+    from nb_agents.sweeps.manifest import ABOUT, is_live_sweep, read_results
+
+    about, results = read_json(path / ABOUT), read_results(path).values()
+    done = sum(result.status == "completed" for result in results)
+    failed = sum(result.status == "failed" for result in results)
+    costs = [result.cost for result in results]
+    cost = None if None in costs else sum(each for each in costs if each is not None)
+    total = about.get("rows", 0)
+    is_complete = done + failed == total
+    state = "running" if is_live_sweep(path) else "complete" if is_complete else "incomplete"
+    asked = str(about.get("task") or about.get("recipe") or "")
+    tokens = text.tokens(sum(result.tokens for result in results))
+    row = (path.name, state, f"{done} of {total}", str(failed), tokens, text.cost(cost))
+    return (*row, text.clip(asked, 60))

@@ -18,7 +18,17 @@ from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
 from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, context_of
-from nb_agents.jupyter.sweep_verbs import SWEEP_HEADS, dead_sweeps, sweep_rows, work_elsewhere
+from nb_agents.jupyter.sweep_panel import show_sweep
+from nb_agents.jupyter.sweep_verbs import (
+    SWEEP_HEADS,
+    dead_sweeps,
+    follow_sweep,
+    live_sweep,
+    live_work,
+    sweep_row,
+    sweep_rows,
+    work_elsewhere,
+)
 from nb_agents.jupyter.waiting import question, stay
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
@@ -118,6 +128,8 @@ def sessions(ip: Any, args: Any) -> None:
             said += _unread(session.turns)
     if more := text.older(len(found.by_use) - len(shown)):
         said.append(more)
+    if sweep_rows(root):
+        said.append("Sweeps are listed by `%agents sweeps`.")
     if rows or not said:
         heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
         show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
@@ -262,7 +274,8 @@ _run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such 
 
 @arguments("agents")
 def table(ip: Any, args: Any) -> None:
-    """Show this kernel's runs, and the live ones of other processes."""
+    """Show this kernel's runs, and the live ones of other processes; sweeps as a whole."""
+    alone, live = live_work()
     rows = [
         (
             run.id,
@@ -273,8 +286,11 @@ def table(ip: Any, args: Any) -> None:
             run.where or "here",
             text.clip(run.view.task, 60),
         )
-        for run in registry.runs()
+        for run in alone
     ]
+    for path, where in live.items():
+        name, state, done, *_, task = sweep_row(path)
+        rows.append((name, state, done, "", name, where, task))
     heads = ("run", "status", "round/step", "elapsed", "session/turn", "where", "task")
     show_table(heads, rows, "No run was started in this kernel. %%agents starts one.")
 
@@ -286,10 +302,11 @@ def table(ip: Any, args: Any) -> None:
 @argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
 def stop(ip: Any, args: Any) -> None:
     """Stop a run, or a sweep."""
-    from nb_agents.sweeps.manifest import stop_sweep
+    from nb_agents.sweeps.manifest import stop_sweep, sweep_meant
 
-    if args.run and stop_sweep(session_root() / args.run, args.now, "magic", args.reason):
-        _say(f"Sweep {args.run} is stopping; no further row begins.")
+    sweep = None if args.agent else sweep_meant(args.run, session_root())
+    if sweep is not None and stop_sweep(sweep, args.now, "magic", args.reason):
+        _say(f"Sweep {sweep.name} is stopping; no further row begins.")
         return
     run = registry.find_known(args.run)
     agent = run.view.agents.get(args.agent)
@@ -312,7 +329,12 @@ def stop(ip: Any, args: Any) -> None:
 @arguments("agents pause")
 @_run
 def pause(ip: Any, args: Any) -> None:
-    """Let a run hold still at its next boundary; its time does not count meanwhile."""
+    """Let a run, or a sweep, hold still at its next boundary; its time does not count meanwhile."""
+    if (sweep := live_sweep(args.run)) is not None:
+        sweep.pause()
+        said = f"Sweep {sweep.name} is paused: calls in flight finish, no row begins."
+        _say(f"{said} `%agents continue {sweep.name}` goes on.")
+        return
     run = registry.find_known(args.run)
     run.pause()
     said = f"Run {run.id} is paused: calls in flight finish, none begins."
@@ -322,7 +344,11 @@ def pause(ip: Any, args: Any) -> None:
 @arguments("agents continue")
 @_run
 def continue_(ip: Any, args: Any) -> None:
-    """Let a paused run go on."""
+    """Let a paused run, or sweep, go on."""
+    if (sweep := live_sweep(args.run)) is not None:
+        sweep.resume()
+        _say(f"Sweep {sweep.name} goes on.")
+        return
     run = registry.find_known(args.run)
     if not run.view.is_paused:
         raise UserError(f"Run {run.id} is not paused; it is {run.status}.")
@@ -333,7 +359,10 @@ def continue_(ip: Any, args: Any) -> None:
 @arguments("agents wait")
 @_run
 def wait(ip: Any, args: Any) -> None:
-    """Stay in the cell until a run is over; an interrupt stops the run."""
+    """Stay in the cell until a run, or a sweep, is over; an interrupt stops it."""
+    if (sweep := live_sweep(args.run)) is not None:
+        follow_sweep(ip, sweep, wait=True)
+        return
     follow(ip, registry.find_known(args.run), wait=True)
 
 
@@ -344,7 +373,13 @@ def wait(ip: Any, args: Any) -> None:
 )
 @root_option
 def show(ip: Any, args: Any) -> None:
-    """Show the live panel of a run, or the card of a turn on disk."""
+    """Show the live panel of a run or a sweep, or the card of a turn on disk."""
+    if (sweep := live_sweep(args.what)) is not None:
+        if kernel.has_front_end(ip):
+            show_sweep(sweep)
+        else:
+            _say(repr(sweep))
+        return
     functions = find_functions(args.tools, ip.user_ns) if args.tools else ()
     try:
         run = registry.find_run(args.what)

@@ -61,6 +61,7 @@ __all__ = [
     "Group",
     "attach",
     "demo_team",
+    "find_group",
     "find_known",
     "find_run",
     "groups",
@@ -82,9 +83,16 @@ SHUTDOWN = "the kernel or process is shutting down"
 class Group(Protocol):
     """Runs that begin and end as one, such as a sweep: who stops it lets no further one begin."""
 
+    began_at: float
+    """When it began, in Unix seconds."""
+
     @property
     def name(self) -> str:
         """Its name among groups and runs."""
+        ...
+
+    def holds(self, run: Run) -> bool:
+        """Whether a run is one of its own."""
         ...
 
     def stop(self, now: bool, *, reason: str, source: StopSource) -> StopResult:
@@ -221,6 +229,25 @@ def runs() -> tuple[Run, ...]:
 def groups() -> tuple[Group, ...]:
     """The live groups of this process, oldest first."""
     return tuple(_groups.values())
+
+
+def find_group(name: str = "") -> Group | None:
+    """Find a live group of this process.
+
+    Args:
+        name: Its name; "" means the one that began last, if no run of its own did later.
+
+    Returns:
+        The group; None when a run is meant.
+    """
+    if name:
+        return _groups.get(name)
+    latest = max(groups(), key=lambda group: group.began_at, default=None)
+    if latest is None:
+        return None
+    alone = [run for run in begun_runs() if not any(group.holds(run) for group in groups())]
+    is_later = any(run.view.started_at > latest.began_at for run in alone if not run.view.is_over)
+    return None if is_later else latest
 
 
 def join(group: Group) -> Callable[[], None]:

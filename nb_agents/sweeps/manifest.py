@@ -26,8 +26,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.lock import PROBE_S, is_held
-from nb_agents.errors import SessionBusyError, SessionUnreadableError, StorageError
-from nb_agents.runs.registry import groups, stop
+from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyError
+from nb_agents.runs.registry import find_group, live_runs, runs, stop
 from nb_agents.session.commands import send
 from nb_agents.session.layout import TurnPaths, make_root, turns_of
 from nb_agents.session.views import read_json
@@ -44,6 +44,7 @@ __all__ = [
     "owner_lock",
     "read_results",
     "stop_sweep",
+    "sweep_meant",
     "sweep_of",
     "sweeps_below",
     "sweeps_in",
@@ -96,7 +97,7 @@ class Manifest:
         results: How rows ended, by name.
 
     Raises:
-        SessionBusyError: Another process, or another sweep of this one, works on it.
+        SweepBusyError: Another process, or another sweep of this one, works on it.
         StorageError: The directory can't be written.
     """
 
@@ -112,7 +113,7 @@ class Manifest:
             self.results = read_results(path)
             self._mend()
         except Timeout:
-            raise SessionBusyError(path.name, "another sweep") from None
+            raise SweepBusyError(path.name, "another sweep") from None
         except OSError as exc:
             self._lock.release()
             raise StorageError(str(path), exc.strerror or str(exc)) from None
@@ -226,6 +227,26 @@ def is_live_sweep(path: Path) -> bool:
     return is_sweep(path) and is_held(owner_lock(path))
 
 
+def sweep_meant(name: str, root: Path) -> Path | None:
+    """Find the sweep that a person means by a name, or by none.
+
+    Args:
+        name: The sweep's; "" means what this process began last, else all that lives elsewhere.
+        root: Where sessions are.
+
+    Returns:
+        The directory, in which there may be none by that name; None when a run is meant.
+    """
+    if name:
+        return root / name
+    if (group := find_group()) is not None:
+        return root / group.name
+    if live_runs():
+        return None
+    sweeps = {sweep_of(run.path) for run in runs() if run.where and not run.is_over}
+    return sweeps.pop() if len(sweeps) == 1 else None
+
+
 def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> bool:
     """Stop a sweep, whichever process works on it.
 
@@ -241,7 +262,7 @@ def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> b
     Raises:
         StorageError: The command can't be written.
     """
-    if any(group.name == path.name for group in groups()):
+    if find_group(path.name) is not None:
         stop(path.name, now, source, reason)
         return True
     if not is_live_sweep(path):

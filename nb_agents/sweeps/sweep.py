@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -106,7 +107,7 @@ class SweepView:
         failures: Some rows that failed.
         scores: Scores so far.
         reason: Why it stops, or stopped.
-        to_go: Rows that have not been begun by this process.
+        to_go: Rows that this process has not begun yet.
     """
 
     name: str
@@ -235,11 +236,13 @@ class Sweep:
     Attributes:
         rows: As given.
         path: The sweep's directory.
+        began_at: When this process began on it, in Unix seconds.
         done: Resolved when nothing is worked on any more.
     """
 
     def __init__(self, spec: SweepSpec) -> None:
         self.rows, self.path = spec.rows, spec.path
+        self.began_at = time.time()
         self.done = Future[None]()
         self._spec, self._manifest = spec, Manifest(spec.path, spec.about)
         self._totals = Totals()
@@ -294,6 +297,10 @@ class Sweep:
     def is_over(self) -> bool:
         """Whether nothing is worked on any more and everything is written."""
         return self.done.done()
+
+    def holds(self, run: Run) -> bool:
+        """Whether a run works, or worked, on a row of it or judges one."""
+        return Path(os.path.realpath(run.path)).is_relative_to(os.path.realpath(self.path))
 
     @property
     def runs(self) -> Mapping[str, Run]:
@@ -657,7 +664,8 @@ class Sweep:
         elapsed_s = self._elapsed_s or time.monotonic() - self._began
         live = tuple(LiveRow(name, run.id, run.view) for name, run in self._running.items())
         tokens, cost = self._spent(live)
-        left = len(self._waiting) + len(live)
+        to_go = len(self._waiting) + len(self._beginning)
+        left = to_go + len(live)
         return SweepView(
             self.name,
             self._status(),
@@ -672,7 +680,7 @@ class Sweep:
             tuple(islice(totals.failures.values(), MAX_FAILURES)),
             tuple(totals.scores.values()),
             self._stop.reason if self._stop else "",
-            len(self._waiting),
+            to_go,
         )
 
     def _spent(self, live: Sequence[LiveRow]) -> tuple[int, float | None]:

@@ -65,6 +65,31 @@ def test_a_stop_of_the_kernel_lets_no_further_row_begin(sweeping: Notebook, door
     assert len(read_results(sweeping.root / "all")) == 2
 
 
+def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Notebook) -> None:
+    kernel, server, text = sweeping.kernel, sweeping.server, sweeping.text
+    server.hold(after=1)
+    assert kernel.run(cell(sweeping)).status == "ok"
+    server.wait_open(2)
+    listed = text(kernel.run("%agents"))
+    assert listed.count("running") == 1 and "0 of 6" in listed
+    assert "Sweep all is paused" in text(kernel.run("%agents pause"))
+    kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")
+    assert "Sweep all goes on" in text(kernel.run("%agents continue"))
+    assert "0 of 6 rows are done" in text(kernel.run("%agents show"))
+    assert "at work already" in str(kernel.run(cell(sweeping)).error)
+
+    # One that began later is what is meant then.
+    assert kernel.run(sweeping.magic("--session alone", "Hello")).status == "ok"
+    server.wait_open(3)
+    assert "alone" in text(kernel.run("%agents show"))
+    assert "Run " in text(kernel.run("%agents stop --now"))
+    assert "Sweep all is stopping" in text(kernel.run("%agents stop"))
+    server.release()
+    assert kernel.run("%agents wait").status == "ok"
+    assert kernel.run("sweep.status").value == "'cancelled'"
+    assert "%agents sweeps" in text(kernel.run("%agents sessions"))
+
+
 def test_a_new_kernel_tells_of_a_sweep_whose_kernel_died(
     open_notebook: Callable[..., Notebook],
 ) -> None:
@@ -93,7 +118,7 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
     other = open_notebook(load=False)
     told = other.text(other.kernel.run("%load_ext nb_agents"))
     assert "Sweep all goes on elsewhere, with 0 rows done" in told and "Run " not in told
-    assert "no further row" in other.text(other.kernel.run("%agents stop all"))
+    assert "no further row" in other.text(other.kernel.run("%agents stop"))
     kernel = sweeping.kernel
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'stopping'", 60, "the stop")
     sweeping.server.release()
