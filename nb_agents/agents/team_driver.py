@@ -23,6 +23,7 @@ from nb_agents.agents.decisions import (
     Answered,
     Decision,
     Refused,
+    Results,
     Stale,
     TeamContext,
     Voted,
@@ -94,6 +95,7 @@ class Team:
         tools: For each agent id, what it has besides the tools of its workspace.
         skills: Those that agents are told of.
         worktrees: The copies of files that they may change.
+        results: For each agent id that may spawn sub-agents, takes what they have come to.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Team:
         tools: Mapping[str, AgentTools] | None = None,
         skills: Sequence[Skill] = (),
         worktrees: Worktrees | None = None,
+        results: Mapping[str, Callable[[], Results]] | None = None,
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._backends = backends
@@ -128,6 +131,7 @@ class Team:
             worktrees.found if worktrees else {},
         )
         self._worktrees = worktrees
+        self._results = results or {}
         self._began = current_policy().hold.clock()
         self._token = token
         self._tokens = tokens
@@ -347,6 +351,7 @@ class Team:
             past.news if past else 0,
             is_presenting,
             is_judging,
+            self._results.get(agent, Results),
         )
 
     async def _opening(self, seat: TeamContext, past: OpenRound | None) -> list[ModelMessage]:

@@ -236,7 +236,6 @@ SECTIONS: Mapping[Path, Section] = {
             "permission_policy": Restriction(_TOOLS, remedy="Write `tool_policy`."),
             "timeout": _TIME,
             "timeout_seconds": _TIME,
-            "tool_choice": Restriction(_TOOLS, _other_than("auto")),
             "tool_config": Restriction(_TOOLS),
             "tools": Restriction(_TOOLS, remedy="Write `allowed_tools`."),
             "vote_only": Restriction("what an agent may submit"),
@@ -288,9 +287,7 @@ SECTIONS: Mapping[Path, Section] = {
             ),
         },
     ),
-    ("orchestrator", "coordination", "background_subagents"): Section(
-        harmless=_words("injection_strategy")
-    ),
+    ("orchestrator", "coordination", "background_subagents"): Section(),
     ("timeout_settings",): Section(is_strict=True),
     ("retry",): Section(),
     ("cancel",): Section(),

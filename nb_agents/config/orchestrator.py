@@ -108,9 +108,12 @@ class BackgroundSpec(Spec):
 
     Attributes:
         enabled: Whether agents may go on with their work while their sub-agents work.
+        injection_strategy: Where their results come in MassGen; here in any case in the message
+            that has the results of the agent's next calls, behind these.
     """
 
     enabled: bool = True
+    injection_strategy: Literal["tool_result", "user_message"] = "tool_result"
 
 
 class CoordinationSpec(Spec):

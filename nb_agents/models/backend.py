@@ -115,10 +115,19 @@ class PydanticBackend:
                     self._model,
                     with_uploads(messages, self._files),
                     model_request_parameters=parameters,
-                    model_settings=self._settings,
+                    model_settings=self._settings_with(tools),
                 ) as stream,
             ):
                 yield stream
+
+    def _settings_with(self, tools: Sequence[ToolDefinition]) -> Any:
+        """Give the settings of a request with these tools.
+
+        A tool is called only by choice where none ends the turn: it must be able to end in words.
+        """
+        if any(tool.kind == "output" for tool in tools):
+            return self._settings
+        return {name: value for name, value in self._settings.items() if name != "tool_choice"}
 
 
 def usage_of(response: ModelResponse) -> Usage:
@@ -172,12 +181,14 @@ def ending_of(response: ModelResponse) -> Ending:
         response: The whole of it.
 
     Returns:
-        Its ending. A server that gives no reason, as some do, and a reason that is known as an end
-        make it whole; a reason that is not known makes it cut.
+        Its ending; a pause is none, and counts as a whole. A server that gives no reason, as some
+        do, and a reason that is known as an end make it whole; one that is not known makes it cut.
     """
     details = response.provider_details or {}
     given = details.get("finish_reason") or details.get("block_reason") or ""
     reason = str(given)[:MAX_REASON]
+    if response.state == "suspended":
+        return Ending("whole", reason)
     match response.finish_reason:
         case "content_filter":
             return Ending("refused", reason, str(details.get("refusal") or "")[:MAX_WORDS])

@@ -88,12 +88,14 @@ class ToolCall:
             again. A tool then takes done for done.
         began: Whether its tool was let begin.
         thread: Number of the thread in which it was left running; 0 when it was not.
+        subagents: The ids of those sub-agents whose results its own holds.
     """
 
     agent: str = ""
     is_repeated: bool = False
     began: bool = True
     thread: int = 0
+    subagents: tuple[str, ...] = ()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -109,7 +109,6 @@ REFUSED = [
     ({}, {"hooks": {"PreToolUse": [{}]}}, "`agents.backend.hooks.PreToolUse`"),
     ({}, {"disallowed_tools": ["Bash"]}, "Write `exclude_tools`."),
     ({}, {"permission_mode": "plan"}, "`agents.backend.permission_mode`"),
-    ({}, {"tool_choice": "none"}, "tool_choice"),
     ({}, {"permissions": {"sandboxed": True}}, "`agents.backend.permissions.sandboxed`"),
     ({}, {"permissions": {"settings_path": "x.json"}}, "Write its rules under `permissions`."),
     # Of these nobody knows anything but the name.
@@ -143,7 +142,7 @@ def test_a_refusal_names_the_place_in_the_file(tmp_path: Path) -> None:
     "top, backend",
     [
         ({}, {"permission_mode": "bypassPermissions"}),
-        ({}, {"vote_only": False, "disallowed_tools": [], "tool_choice": "auto"}),
+        ({}, {"vote_only": False, "disallowed_tools": []}),
         ({}, {"command_line_docker_network_mode": "bridge"}),
         ({"hooks": {"PreToolUse": []}}, {}),
     ],

@@ -39,7 +39,7 @@ COORDINATION_DEFAULTS = {
         "skills_directory": ".agent/skills",
         "massgen_skills": (),
         "enable_subagents": False,
-        "background_subagents": {"enabled": True},
+        "background_subagents": {"enabled": True, "injection_strategy": "tool_result"},
         "subagent_max_concurrent": 3,
         "subagent_default_timeout": 300.0,
         "subagent_min_timeout": 60.0,
