@@ -89,7 +89,7 @@ browser-test: .venv/.test $(PANEL) chromium
 # tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps
 # apart the sessions of notebooks that run at once.
 nb-test: .venv/.test $(PANEL)
-	$(BIN)/python -m pytest -p tests.conftest -p tests.notebooks --nbval-lax --timeout=300 \
+	$(BIN)/python -m pytest -p nbval.plugin -p tests.conftest -p tests.notebooks --nbval-lax --timeout=300 \
 		--numprocesses=4 --dist=loadfile notebooks/
 
 # Beside other libraries where they are: `pip install '.[bench]'` in an environment of its own, and

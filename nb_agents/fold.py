@@ -142,6 +142,7 @@ def _go_on_from(past: RunView, fresh: RunView, again: Collection[str]) -> RunVie
         steps=MappingProxyType({k: s for k, s in past.steps.items() if _stays(s)}),
         approvals=tuple(a for a in past.approvals if a.approved),
         outlines=past.outlines,
+        worktrees=past.worktrees,
     )
 
 
@@ -484,6 +485,11 @@ def _context_changed(view: RunView, e: ev.ContextChanged) -> RunView:
     return replace(view, context_changes=(*view.context_changes, e))
 
 
+def _worktree_based(view: RunView, e: ev.WorktreeBased) -> RunView:
+    others = (each for each in view.worktrees if (each.agent, each.path) != (e.agent, e.path))
+    return replace(view, worktrees=(*others, e))
+
+
 def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     if e.status == "completed" and e.winner in view.agents:
         # The presenter's words are the answer now, not something that was cut off.
@@ -554,6 +560,7 @@ _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
     "noticed": _noticed,
     "command_answered": _command_answered,
     "context_changed": _context_changed,
+    "worktree_based": _worktree_based,
     "turn_ended": _turn_ended,
     "files_listed": _files_listed,
 }

@@ -210,6 +210,7 @@ class RunView:
         timeout_s: The orchestrator timeout, seconds.
         notices: One-line notes for a person.
         context_changes: What agents changed outside their workspaces, in order.
+        worktrees: Copies that agents have of files outside their workspaces, one a path.
         said: Follow-up texts that the person put into the turn, oldest first.
         files: The first files of each workspace, as they were at the end.
         file_count: How many files there are in all, or None before they are listed.
@@ -245,6 +246,7 @@ class RunView:
     timeout_s: float = 0.0
     notices: tuple[str, ...] = ()
     context_changes: tuple[ev.ContextChanged, ...] = ()
+    worktrees: tuple[ev.WorktreeBased, ...] = ()
     said: tuple[str, ...] = ()
     files: tuple[ev.FileInfo, ...] = ()
     file_count: int | None = None

@@ -129,6 +129,7 @@ class Reply:
         input_tokens: Reported usage; default: the words of the prompt.
         output_tokens: Reported usage; default: the chunks sent.
         thoughts: Streamed word by word before the text, and signed (OpenAI: only by responses).
+        image: OpenAI's responses only: a PNG that its own tool made, before all else.
     """
 
     text: str = ""
@@ -150,6 +151,7 @@ class Reply:
     input_tokens: int | None = None
     output_tokens: int | None = None
     thoughts: str = ""
+    image: bytes = b""
 
 
 @dataclass
@@ -371,7 +373,7 @@ class _ResponsesWire(_Wire):
         return {**head, **given, "model": self.request.model, "output": self._items, **fields}
 
     def _open(self, index: int) -> bytes:
-        frames = b"" if self._items else self._event("response.created", **self._whole())
+        frames = b"" if self._items else self._begin()
         number = f"{self.request.number}_{len(self._items)}"
         item: dict[str, Any] = {"id": f"msg_{number}", "type": "message", "role": "assistant"}
         item |= {"status": "in_progress", "content": []}
@@ -384,6 +386,19 @@ class _ResponsesWire(_Wire):
         self._items.append(item)
         self._open_for = index
         return frames + self._event("response.output_item.added", item=item, **self._place)
+
+    def _begin(self) -> bytes:
+        frames = self._event("response.created", **self._whole())
+        if not self.reply.image:
+            return frames
+        item = {"id": f"ig_{self.request.number}", "type": "image_generation_call"}
+        self._items.append(item | {"status": "in_progress", "result": None})
+        frames += self._event("response.output_item.added", item=self._items[-1], **self._place)
+        made = {"status": "generating", "output_format": "png"}
+        self._items[-1] = item | made | {"result": base64.b64encode(self.reply.image).decode()}
+        return frames + self._event(
+            "response.output_item.done", item=self._items[-1], **self._place
+        )
 
     def _whole(self, status: str = "in_progress", **fields: Any) -> dict[str, Any]:
         return {"response": self._response(status, **fields)}
@@ -435,7 +450,7 @@ class _ResponsesWire(_Wire):
     def end(self) -> bytes:
         frames = self._refuse() if self.reply.refusal else b""
         if not self._items:
-            frames += self._event("response.created", **self._whole())
+            frames += self._begin()
         frames += self._close()
         given = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         total = (self.input_tokens or 0) + self.output_tokens

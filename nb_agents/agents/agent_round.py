@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from nb_agents.agents.decisions import (
     decision_tools,
     has_refused_answer,
 )
+from nb_agents.agents.images import with_images_kept
+from nb_agents.agents.pauses import MAX_PAUSES, is_paused, joined
 from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
 from nb_agents.agents.replies import Replies
 from nb_agents.agents.stop_scope import StopScope, current_policy
@@ -93,6 +96,7 @@ class AgentRound:
         self._boundary = boundary
         self._offer = Offer()
         self._calls = calls
+        self._pauses = 0
         self._pace = pace_of(backend)
         self.decision: Decision | None = None
         self._replies = Replies(agent, backend.name, seat, emit)
@@ -140,12 +144,18 @@ class AgentRound:
 
     def _recall(self, messages: list[ModelMessage], exchange: Exchange) -> None:
         """Put a finished exchange of the past into the conversation."""
+        exchange = self._joined(messages, exchange)
+        if is_paused(messages[-1]):
+            return
         self._replies.recall(exchange)
         results = _results(exchange)
         self._reply(messages, exchange.response, results, exchange.complaint, exchange.notes)
 
     async def _settle(self, messages: list[ModelMessage], exchange: Exchange) -> bool:
         """Do what a response asks for, as far as it is not done: whether it decided the turn."""
+        exchange = self._joined(messages, exchange)
+        if is_paused(messages[-1]):
+            return False
         response, read = exchange.response, self._replies.read
         self._replies.refuse(response)
         reading = read(exchange, self._offer)
@@ -165,6 +175,18 @@ class AgentRound:
         self._reply(messages, response, results, complaint, notes)
         return False
 
+    def _joined(self, messages: list[ModelMessage], exchange: Exchange) -> Exchange:
+        """Join a response to the paused one before it; one that pauses itself becomes a message."""
+        response = joined(messages, exchange.response)
+        self._pauses = self._pauses + 1 if is_paused(response) else 0
+        if self._pauses > MAX_PAUSES:
+            raise ModelCallError(
+                self._backend.name, f"It paused {self._pauses} times in one reply."
+            )
+        if self._pauses:
+            messages.append(response)
+        return replace(exchange, response=response)
+
     async def _ask(self, messages: list[ModelMessage]) -> ModelResponse:
         """Make one model request, tried again as `retry` says."""
         self._calls += 1
@@ -172,7 +194,7 @@ class AgentRound:
             await self._boundary.wait_if_paused()
             if wait_s := self._pace.wait_s(anyio.current_time()):
                 await self._boundary.sleep(wait_s)
-            if note := self._seat.hear():
+            if not is_paused(messages[-1]) and (note := self._seat.hear()):
                 _add_note(messages, note)
             self._emit(ev.ModelStarted(agent=self._agent, call=self._calls, attempt=attempt))
             try:
@@ -225,6 +247,7 @@ class AgentRound:
             raise BrokenReplyError(f"The reply broke off ({end.reason}).")
         if not response.parts and end.kind == "whole":
             raise BrokenReplyError("The reply was empty.")
+        response = await with_images_kept(response, self._calls, self._toolbox.keep)
         self._emit(
             ev.ModelFinished(
                 agent=self._agent,
@@ -315,7 +338,8 @@ class AgentRound:
         except (SystemExit, KeyboardInterrupt) as exc:
             # Out of a task, these would end the loop of all runs.
             result = ToolResult(f"Error: the tool raised {type(exc).__name__}.", is_error=True)
-        self._finish_tool(call, call_id, "error" if result.is_error else "ok", result, began)
+        outcome = "error" if result.is_error else "ok"
+        self._finish_tool(call, call_id, outcome, result, began, subagents=made.subagents)
         return result
 
     async def _call(self, call: ToolCallPart) -> ToolResult:
@@ -331,6 +355,7 @@ class AgentRound:
         result: str,
         began: float | None = None,
         thread: int = 0,
+        subagents: tuple[str, ...] = (),
     ) -> None:
         """Tell that a call is over, which began then, or never; or that it is left in a thread."""
         took = 0.0 if began is None else anyio.current_time() - began
@@ -344,6 +369,7 @@ class AgentRound:
                 size=len(result),
                 seconds=round(took, 3),
                 thread=thread,
+                subagents=subagents,
             )
         )
 

@@ -28,6 +28,7 @@ __all__ = [
     "Offer",
     "Reading",
     "Refused",
+    "Results",
     "RoundContext",
     "Stale",
     "Submitted",
@@ -99,7 +100,8 @@ class Offer:
 
     Attributes:
         answers: Whether it may answer.
-        voters: Names that it may vote for; none leaves only answering.
+        voters: Names that a vote is for, those included that have no answer yet; none leaves only
+            answering.
         text_counts: Whether plain text is an answer (presenting, or a team of one).
         text_stands_for: What plain text stands for once it was refused twice, as there are models
             that never call a tool: an answer, or, of an agent whose answer stands, no vote.
@@ -268,28 +270,32 @@ def has_refused_answer(response: ModelResponse, complaint: str) -> bool:
 
 
 def decision_tools(offer: Offer) -> list[ToolDefinition]:
-    """Make the tools that end a turn."""
+    """Make the tools that end a turn; by their kind a backend knows them."""
     from pydantic_ai.tools import ToolDefinition
 
     text = {"type": "string"}
     if offer.judges:
         submit = ToolDefinition(
+            kind="output",
             name="submit",
             description="Say that the final answer does all that the task asks.",
             parameters_json_schema=_schema({"confirmed": {"type": "boolean", "enum": [True]}}),
         )
         restart = ToolDefinition(
+            kind="output",
             name="restart_orchestration",
             description="Let the team work again, because the final answer will not do.",
             parameters_json_schema=_schema({"reason": text, "instructions": text}),
         )
         return [submit, restart]
     answer = ToolDefinition(
+        kind="output",
         name="new_answer",
         description="Submit your complete answer to the task.",
         parameters_json_schema=_schema({"content": text}),
     )
     vote = ToolDefinition(
+        kind="output",
         name="vote",
         description="Vote for the best of the current answers.",
         parameters_json_schema=_schema(
@@ -308,6 +314,18 @@ def _schema(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class Results(NamedTuple):
+    """What sub-agents in the background came to.
+
+    Attributes:
+        text: For the agent that spawned them; "" when there is nothing new.
+        subagents: Their ids.
+    """
+
+    text: str = ""
+    subagents: tuple[str, ...] = ()
+
+
 @dataclass
 class TeamContext:
     """A working agent's seat.
@@ -322,6 +340,7 @@ class TeamContext:
         news: How often it was shown new answers in this round.
         is_presenting: Whether it presents, or judges what it presented.
         is_judging: Whether it does the latter.
+        results: Takes what its sub-agents in the background have come to since the last time.
     """
 
     agent: str
@@ -333,6 +352,7 @@ class TeamContext:
     news: int = 0
     is_presenting: bool = False
     is_judging: bool = False
+    results: Callable[[], Results] = Results
     _wraps_up: bool = False
 
     def offer(self) -> Offer:
@@ -347,8 +367,10 @@ class TeamContext:
             return Offer(
                 text_counts=counts, text_stands_for="" if counts else "answer", must_decide=late
             )
-        is_open = voting.voting_is_open(state, self.rules)
-        voters = [label for label, a in voting.labels(state).items() if is_open and a in self.known]
+        is_open = bool(self.known) and voting.voting_is_open(state, self.rules)
+        # All of them, also those without an answer: what a round's requests begin with stays the
+        # same when another answers, and is cached. MassGen names all, too.
+        voters = voting.labels(state) if is_open else ()
         answers = voting.may_answer(state, self.rules, self.agent)
         # Who could do neither answers, is refused, and is shown what there is to vote on.
         return Offer(
@@ -387,7 +409,7 @@ class TeamContext:
         return prompts.WRAP_UP if self._wraps_up else ""
 
     def note(self, *, was_refused: bool) -> str:
-        """Say what it is told with its next request: new answers, and how much time is left.
+        """Say what it is told with its next request: results, new answers, how much time is left.
 
         Args:
             was_refused: Whether an answer of its was just refused.
@@ -397,8 +419,10 @@ class TeamContext:
         late = prompts.is_late(elapsed) and not self._wraps_up
         self._wraps_up |= late
         note = prompts.time_note(elapsed, self.offer().names, wraps_up=late)
-        text = f"{news}\n\n{note}" if news else note
-        self.emit(ev.Told(agent=self.agent, text=text, seen=dict(self.known) if news else None))
+        results = self.results()
+        text = "\n\n".join(part for part in (results.text, news, note) if part)
+        seen = dict(self.known) if news else None
+        self.emit(ev.Told(agent=self.agent, text=text, seen=seen, subagents=results.subagents))
         return text
 
     def hear(self) -> str:

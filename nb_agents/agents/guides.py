@@ -6,18 +6,20 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from nb_agents.config.orchestrator import CoordinationSpec
+from nb_agents.events import WorktreeBased
 
-__all__ = ["guides"]
+__all__ = ["guides", "step_guides", "worktrees_guide"]
 
 _TASK_PLAN = """Work of more than one step goes by a plan of tasks. Make it with create_task_plan
 before you begin: each task with what it depends on, and with what will show that it is done. Set a
 task to in_progress when you begin it, to completed when it is done, and to verified once you have
 checked it, several at once where that makes sense; add what turns out to be needed. Leave none
-pending or in_progress when you submit: do it, or delete it and say why. Your answer ends in a list
-of the tasks, each with how far it is."""
+pending or in_progress when you submit: do it, or delete it and say why."""
+
+_PLAN_IN_ANSWER = "Your answer ends in a list of the tasks, each with how far it is."
 
 _PLAN_FILES = """Your plan is the file tasks/plan.json of your workspace; you may keep notes beside
 it. Those of the others are below `peers/`, at the same place."""
@@ -35,9 +37,26 @@ _SUBAGENTS = """Parts of the work that do not need one another can be done by su
 {most} at once: spawn_subagents gives each a task, which must hold all that it has to know, and you
 get what it writes last. Small things you do yourself, as each costs as much as you do."""
 
-_BACKGROUND = """With `background: true` you go on meanwhile: list_subagents says how they stand,
-wait_for_subagents gives their results, cancel_subagent ends one. Wait for those that you need
-before you submit."""
+_BACKGROUND = """With `background: true` you go on meanwhile, and are told what each came to behind
+the results of your next calls: list_subagents says how they stand, cancel_subagent ends one. Wait
+for those that you need, by wait_for_subagents, before you submit."""
+
+
+_WORKTREES = """You have copies of files of the person who gave the task, as git worktrees in your
+workspace, to change as the task asks for:
+{copies}
+Change these copies, and not what they are copies of: who gives the final answer has its own merged
+back. Those of the others are below `peers/`, at the same place."""
+
+
+def worktrees_guide(worktrees: Sequence[WorktreeBased]) -> str:
+    """Say which copies of files an agent may change; "" where there are none.
+
+    Args:
+        worktrees: Its own.
+    """
+    copies = "\n".join(f"- `{each.place}`: of {each.path}" for each in worktrees)
+    return _WORKTREES.format(copies=copies) if copies else ""
 
 
 def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
@@ -48,7 +67,7 @@ def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
         wanted: What the team's file switches on.
     """
     if "create_task_plan" in tools:
-        yield _TASK_PLAN
+        yield f"{_TASK_PLAN} {_PLAN_IN_ANSWER}"
         if wanted.task_planning_filesystem_mode:
             yield _PLAN_FILES
     if "spawn_subagents" in tools:
@@ -57,3 +76,13 @@ def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
             yield _BACKGROUND
     if wanted.enable_memory_filesystem_mode:
         yield _MEMORY
+
+
+def step_guides(tools: Collection[str]) -> Iterator[str]:
+    """Say how to use what an agent has for a step of a recipe, whose result others read as it is.
+
+    Args:
+        tools: The names of its tools.
+    """
+    if "create_task_plan" in tools:
+        yield _TASK_PLAN

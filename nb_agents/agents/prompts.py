@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Literal
 
 from nb_agents.agents import voting
 from nb_agents.agents.framing import fenced
-from nb_agents.agents.guides import guides
+from nb_agents.agents.guides import guides, worktrees_guide
 from nb_agents.agents.memory_note import memory_note
 from nb_agents.agents.skills import Skill, skills_guide
 from nb_agents.agents.voting import Restart, Rules
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
+from nb_agents.events import WorktreeBased
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
@@ -442,6 +443,7 @@ class Briefing:
         context: Files and directories that may be read.
         tools: For each agent id, what it has besides the tools of its workspace.
         skills: Those that agents are told of.
+        worktrees: For each agent id, the copies of files that it may change.
     """
 
     spec: TeamSpec
@@ -452,6 +454,7 @@ class Briefing:
     context: Sequence[Path]
     tools: Mapping[str, AgentTools] = field(default_factory=dict)
     skills: Sequence[Skill] = ()
+    worktrees: Mapping[str, Sequence[WorktreeBased]] = field(default_factory=dict)
 
     @property
     def has_memories(self) -> bool:
@@ -517,10 +520,11 @@ class Briefing:
         readable = [*self.context, kept_folder(self.paths.tools, agent)]
         given = self.tools.get(agent, AgentTools())
         given.access.is_open = self._may_write(is_presenting)
-        files = Workspace(spaces / agent, peers, readable, given.access.now).tools()
-        tools = given.with_files(files)
+        files = Workspace(spaces / agent, peers, readable, given.access.now)
+        tools = given.with_files(files.tools())
         only_plans = self.rules.plans_first and not is_presenting
-        return Toolbox(tool for tool in tools if not only_plans or tool.name in HARMLESS)
+        usable = (tool for tool in tools if not only_plans or tool.name in HARMLESS)
+        return Toolbox(usable, files.keep)
 
     def writable(self, agent: str) -> Sequence[WritablePath]:
         """Give the context paths that an agent may write once it presents, or when it is alone."""
@@ -534,7 +538,8 @@ class Briefing:
         if self.rules.plans_first and role != "presenter":
             return skills
         names = {tool.name for tool in self.tools.get(agent, AgentTools()).others}
-        return [*guides(names, self.spec.orchestrator.coordination), *skills]
+        copies = worktrees_guide(self.worktrees.get(agent, ()))
+        return [*guides(names, self.spec.orchestrator.coordination), copies, *skills]
 
     def _messages(self, agent: str, role: Role, prompt: str, memories: str) -> list[ModelMessage]:
         from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart

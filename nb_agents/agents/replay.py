@@ -150,6 +150,7 @@ class PastChild:
         input: What it was asked.
         text: What it wrote last; None as long as it has not finished.
         error: Why it failed, or "".
+        is_told: Whether its caller knows how it ended.
     """
 
     caller: str
@@ -157,6 +158,7 @@ class PastChild:
     input: str
     text: str | None = None
     error: str = ""
+    is_told: bool = False
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,9 @@ class _Spawned:
         if isinstance(event, ev.AgentCalled) and event.spawned:
             self._ids[event.agent] = event.spawned
             self.known[event.spawned] = PastChild(event.caller, event.name, event.input)
+        if isinstance(event, ev.Told | ev.ToolFinished):
+            for told in self.known.keys() & {*event.subagents}:
+                self.known[told] = replace(self.known[told], is_told=True)
         spawned = self._ids.get(getattr(event, "agent", ""), "")
         if not spawned:
             return

@@ -23,6 +23,7 @@ from nb_agents.agents.decisions import (
     Answered,
     Decision,
     Refused,
+    Results,
     Stale,
     TeamContext,
     Voted,
@@ -39,6 +40,7 @@ from nb_agents.agents.replay import (
 from nb_agents.agents.skills import Skill
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.voting import rules_of
+from nb_agents.agents.worktrees import Worktrees
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
 from nb_agents.errors import ModelCallError
@@ -92,6 +94,8 @@ class Team:
         timeout_s: The orchestrator timeout, seconds: agents are told what is left of it.
         tools: For each agent id, what it has besides the tools of its workspace.
         skills: Those that agents are told of.
+        worktrees: The copies of files that they may change.
+        results: For each agent id that may spawn sub-agents, takes what they have come to.
     """
 
     def __init__(
@@ -109,13 +113,25 @@ class Team:
         timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S,
         tools: Mapping[str, AgentTools] | None = None,
         skills: Sequence[Skill] = (),
+        worktrees: Worktrees | None = None,
+        results: Mapping[str, Callable[[], Results]] | None = None,
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
         self._backends = backends
         self._rules = rules_of(spec, timeout_s)
         self._briefing = Briefing(
-            spec, self._rules, paths, task, history, list(context), tools or {}, skills
+            spec,
+            self._rules,
+            paths,
+            task,
+            history,
+            list(context),
+            tools or {},
+            skills,
+            worktrees.found if worktrees else {},
         )
+        self._worktrees = worktrees
+        self._results = results or {}
         self._began = current_policy().hold.clock()
         self._token = token
         self._tokens = tokens
@@ -163,7 +179,10 @@ class Team:
             while True:
                 result = await self._work_through()
                 if not await self._begins_again(result):
-                    return result
+                    break
+        if self._worktrees is not None:
+            await self._worktrees.merge(result.winner)
+        return result
 
     async def _begins_again(self, result: Result) -> bool:
         """Let the final answer be judged, where that may have a consequence."""
@@ -332,6 +351,7 @@ class Team:
             past.news if past else 0,
             is_presenting,
             is_judging,
+            self._results.get(agent, Results),
         )
 
     async def _opening(self, seat: TeamContext, past: OpenRound | None) -> list[ModelMessage]:

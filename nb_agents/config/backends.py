@@ -17,7 +17,15 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
-from nb_agents.config.native_tools import NATIVE_KEYS, OFFERED, Missing, NativeTool, judged
+from nb_agents.config.native_tools import (
+    NATIVE_KEYS,
+    OFFERED,
+    Missing,
+    NativeTool,
+    has_search_library,
+    judged,
+    needs_ordinary_search,
+)
 from nb_agents.config.tools import ToolKeys
 from nb_agents.config.uploads import UploadSpec, is_taken
 
@@ -35,7 +43,7 @@ class BackendSpec(ToolKeys, ModelKeys):
         api_key: Its key; by default the provider's environment variable.
         api_version: For azure_openai.
         api: Which of OpenAI's APIs is spoken, by type ``openai``; by default the one that its
-            tools need, where OpenAI itself is spoken to.
+            tools, or addresses among its files, need, where OpenAI itself is spoken to.
         upload_files: Files that its model is shown with the task.
         words_per_second: For type "demo": how fast it writes.
         instance: For type "python", from Python only: an object with the methods of
@@ -92,7 +100,8 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @property
     def _needs_responses(self) -> bool:
-        if self.type != "openai" or not any(getattr(self, key) for key in NATIVE_KEYS):
+        fetched = any(each.url and each.kind != "image" for each in self.upload_files)
+        if self.type != "openai" or not (fetched or any(getattr(self, k) for k in NATIVE_KEYS)):
             return False
         return self.base_url is None or BACKEND_TYPES["openai"].lives_at(self.base_url)
 
@@ -112,6 +121,12 @@ class BackendSpec(ToolKeys, ModelKeys):
         """Those that were asked for and are not given."""
         found = judged(self, self.type, self.model, self._offered)
         return tuple(each for each in found if isinstance(each, Missing))
+
+    @property
+    def searches_web(self) -> bool:
+        """Whether it searches the web by an ordinary tool, as its provider has none."""
+        asked = (self, self.type, self.model, self._offered)
+        return needs_ordinary_search(*asked) and has_search_library()
 
     @property
     def _offered(self) -> frozenset[NativeTool]:

@@ -140,13 +140,20 @@ def slips(document: Document, sections: Sections) -> list[Fault]:
     """
     found = []
     for path in document.keys:
-        section = sections.get(_pattern(_as_spec(path[:-1])))
-        near = meant_by(str(path[-1]), section) if section else ""
-        if near:
+        place, key = _pattern(_as_spec(path[:-1])), str(path[-1])
+        section = sections.get(place)
+        near = meant_by(key, section) if section else ""
+        if near and not _is_massgens(place, key):
             name = ".".join(str(p) for p in path)
             what = f"Unknown key {name!r}; did you mean {near!r}?"
             found.append(Fault(what, document.place(path, key=True), is_slip=True))
     return found
+
+
+def _is_massgens(section: tuple[object, ...], key: str) -> bool:
+    """Whether MassGen has such a key, be it near one of ours or not."""
+    names = tuple("agents" if part == "callable_agents" else str(part) for part in section)
+    return sort_of(names, key) != "unknown"
 
 
 def invalid(exc: ValidationError, document: Document) -> list[Fault]:

@@ -127,7 +127,7 @@ _FEATURES_OF_BACKENDS = """
     cwd dangerously_skip_permissions debug_delay_after_n_tools debug_delay_seconds
     direct_mcp_servers disable_auto_update display_height display_width enable_audio_generation
     enable_code_based_tools enable_computer_use
-    enable_file_generation enable_image_generation enable_interrupt_resume enable_multimodal_tools
+    enable_file_generation enable_interrupt_resume enable_multimodal_tools
     enable_nlip enable_programmatic_flow enable_strict_tool_use enable_tool_search
     enable_video_generation enable_x_search env filesystem_session_id
     gemini_backoff_initial_delay gemini_backoff_jitter gemini_backoff_max_attempts
@@ -236,7 +236,6 @@ SECTIONS: Mapping[Path, Section] = {
             "permission_policy": Restriction(_TOOLS, remedy="Write `tool_policy`."),
             "timeout": _TIME,
             "timeout_seconds": _TIME,
-            "tool_choice": Restriction(_TOOLS, _other_than("auto")),
             "tool_config": Restriction(_TOOLS),
             "tools": Restriction(_TOOLS, remedy="Write `allowed_tools`."),
             "vote_only": Restriction("what an agent may submit"),
@@ -281,9 +280,6 @@ SECTIONS: Mapping[Path, Section] = {
     ("orchestrator", "context_paths", "*"): Section(is_strict=True),
     ("orchestrator", "coordination"): Section(
         harmless=_words(_FEATURES_OF_COORDINATION),
-        withheld={
-            "write_mode": Restriction("writing below context paths", _other_than("auto", "legacy")),
-        },
         refused={
             "checkpoint_gated_patterns": Restriction(_TOOLS, remedy="Write `tool_policy`."),
             "subagent_round_timeouts": Restriction(
@@ -291,9 +287,7 @@ SECTIONS: Mapping[Path, Section] = {
             ),
         },
     ),
-    ("orchestrator", "coordination", "background_subagents"): Section(
-        harmless=_words("injection_strategy")
-    ),
+    ("orchestrator", "coordination", "background_subagents"): Section(),
     ("timeout_settings",): Section(is_strict=True),
     ("retry",): Section(),
     ("cancel",): Section(),
@@ -329,7 +323,7 @@ ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
     ("orchestrator", "context_paths", "*"): _words("permission protected_paths"),
     ("orchestrator", "coordination"): _words(
         "enable_planning_mode max_orchestration_restarts max_tasks_per_plan",
-        "subagent_default_timeout subagent_max_concurrent subagent_max_timeout",
+        "subagent_default_timeout subagent_max_concurrent subagent_max_timeout write_mode",
     ),
     ("orchestrator", "coordination", "background_subagents"): _words("enabled"),
     ("timeout_settings",): _words(
@@ -358,7 +352,7 @@ def sort_of(section: Path, key: str, fields: frozenset[str] = frozenset()) -> So
         fields: The fields of that section's spec.
 
     Example:
-        >>> sort_of(("agents", "*", "backend"), "enable_image_generation")
+        >>> sort_of(("agents", "*", "backend"), "enable_audio_generation")
         'harmless'
     """
     if key in fields:

@@ -47,6 +47,13 @@ def _leaves_ours(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
+def _as_word(value: Any) -> Any:
+    """Give what a `tool_choice` says as a word, where OpenAI or Anthropic write a mapping."""
+    if not isinstance(value, dict):
+        return value
+    return str(value["type"]) if value.keys() == {"type"} else str(value)
+
+
 def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
@@ -142,6 +149,7 @@ class ModelKeys(Spec):
         thinking, thinking_config, include_thoughts: How it thinks.
         text, verbosity, response_format: What its text is like.
         parallel_tool_calls: Whether a reply may have several calls.
+        tool_choice: Whether a reply must call a tool, as long as tools end the agent's turn.
         service_tier: How fast, and for how much.
         user: Whom the requests are for.
         store: Whether the provider keeps them.
@@ -179,6 +187,7 @@ class ModelKeys(Spec):
     verbosity: Literal["low", "medium", "high"] | None = None
     response_format: dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
+    tool_choice: Annotated[str, BeforeValidator(_as_word)] | None = None
     service_tier: str | None = None
     user: str | None = None
     store: bool | None = None
@@ -295,6 +304,12 @@ MODEL_KEYS: Mapping[str, ModelKey] = {
     "response_format": ModelKey({"openai chat": "extra_body.response_format"}),
     # Where it can't be sent it is kept all the same: calls are made one after the other.
     "parallel_tool_calls": ModelKey(_same("parallel_tool_calls", *_OPENAI, "anthropic")),
+    # One tool by its name, or none, and no agent could ever decide.
+    "tool_choice": ModelKey(
+        _same("tool_choice", *_ALL),
+        dict.fromkeys(_ALL, {"auto": "auto", "required": "required", "any": "required"}),
+        restricts="which tools agents may call",
+    ),
     "service_tier": ModelKey(
         {
             **_same("openai_service_tier", *_OPENAI),

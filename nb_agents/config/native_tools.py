@@ -1,7 +1,8 @@
 """Tools that a provider runs beside its model: who has them, and which an agent can be given.
 
 No call of such a tool passes here. So where a team file says what an agent's calls may do, it gets
-none that this could be said of.
+none that this could be said of. Of a search of the web there is an ordinary tool besides, for those
+whose provider has none (`nb_agents.tools.web_search`).
 
 Source: MassGen 0.1.97, `backend/capabilities.py` (keys and types); pydantic-ai 2.68,
 `supported_native_tools` of its models, and `profiles/google.py` (which of Gemini's take them beside
@@ -12,30 +13,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 from nb_agents.config.model_keys import WireFormat
 from nb_agents.config.permissions import PermissionSpec
 from nb_agents.config.tools import ToolKeys, rule_for
 
-__all__ = ["Missing", "NATIVE_KEYS", "NativeTool", "OFFERED", "judged"]
+__all__ = [
+    "Missing",
+    "NATIVE_KEYS",
+    "NativeTool",
+    "OFFERED",
+    "has_search_library",
+    "judged",
+    "needs_ordinary_search",
+]
 
-NativeTool = Literal["web_search", "code_execution"]
+NativeTool = Literal["web_search", "code_execution", "image_generation"]
 """As pydantic-ai names them."""
 
 NATIVE_KEYS: Mapping[str, NativeTool] = {
     "enable_web_search": "web_search",
     "enable_code_interpreter": "code_execution",
     "enable_code_execution": "code_execution",
+    "enable_image_generation": "image_generation",
 }
 
 OFFERED: Mapping[WireFormat, frozenset[NativeTool]] = {
-    "openai responses": frozenset({"web_search", "code_execution"}),
+    "openai responses": frozenset({"web_search", "code_execution", "image_generation"}),
     "anthropic": frozenset({"web_search", "code_execution"}),
+    # Gemini's models for images call no tools, and an agent answers by one.
     "google": frozenset({"web_search", "code_execution"}),
 }
-_DOES: Mapping[NativeTool, str] = {"web_search": "read_url", "code_execution": "command"}
+_DOES: Mapping[NativeTool, str] = {
+    "web_search": "read_url",
+    "code_execution": "command",
+    "image_generation": "write_file",
+}
 """The action, as permissions name it, that a provider's tool comes to."""
+
+_SEARCH_EXTRA = ". `pip install 'nb_agents[search]'` gives any model an ordinary one"
 
 _TOO_OLD = re.compile(r"gemini-[12]\b|gemini-pro$|gemma", re.IGNORECASE)
 
@@ -64,9 +83,28 @@ def judged(
         offered: What its server has.
     """
     for key, tool in NATIVE_KEYS.items():
-        if getattr(keys, key):
+        is_ordinary = tool == "web_search" and needs_ordinary_search(keys, kind, model, offered)
+        if getattr(keys, key) and not (is_ordinary and has_search_library()):
             why = _not_to_be_had(tool, kind, model, offered) or _withheld(keys, key, tool)
+            why += _SEARCH_EXTRA if is_ordinary else ""
             yield Missing(key, why) if why else tool
+
+
+def needs_ordinary_search(
+    keys: ToolKeys, kind: str, model: str, offered: frozenset[NativeTool]
+) -> bool:
+    """Say whether an agent is to search the web by a tool of ours; see `judged` for what is given.
+
+    Of a model made in Python nothing is known but that it calls tools.
+    """
+    wants = keys.enable_web_search and keys.takes("web_search")
+    return wants and bool(_not_to_be_had("web_search", kind, model, offered))
+
+
+@cache
+def has_search_library() -> bool:
+    """Whether the library is installed by which an ordinary tool searches the web."""
+    return find_spec("ddgs") is not None
 
 
 def _not_to_be_had(tool: NativeTool, kind: str, model: str, offered: frozenset[NativeTool]) -> str:

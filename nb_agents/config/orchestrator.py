@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, StrictInt, ValidationInfo, field_validator, model_validator
 
-from nb_agents.config.faults import foreign_keys
 from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts
 
 __all__ = [
@@ -49,6 +48,7 @@ Sensitivity = Literal[
     "roi_balanced",
     "roi_aggressive",
 ]
+WriteMode = Literal["auto", "worktree", "isolated", "legacy"]
 # MassGen's other values: each is kept, and the nearest of ours used (`_NEAREST`).
 _AnySensitivity = Literal[
     "lenient",
@@ -108,9 +108,12 @@ class BackgroundSpec(Spec):
 
     Attributes:
         enabled: Whether agents may go on with their work while their sub-agents work.
+        injection_strategy: Where their results come in MassGen; here in any case in the message
+            that has the results of the agent's next calls, behind these.
     """
 
     enabled: bool = True
+    injection_strategy: Literal["tool_result", "user_message"] = "tool_result"
 
 
 class CoordinationSpec(Spec):
@@ -136,6 +139,9 @@ class CoordinationSpec(Spec):
         subagent_max_concurrent: How many of an agent's may work at once.
         subagent_default_timeout: Seconds that one gets, within the next two.
         subagent_min_timeout, subagent_max_timeout: The fewest and the most seconds.
+        write_mode: How context paths are changed that may be: with None and "legacy" themselves, by
+            who presents; else each agent changes a copy, a git worktree, and what the one has
+            changed whose answer is final is merged.
     """
 
     enable_planning_mode: bool = False
@@ -153,6 +159,7 @@ class CoordinationSpec(Spec):
     subagent_default_timeout: Seconds = 300.0
     subagent_min_timeout: Seconds = 60.0
     subagent_max_timeout: Seconds = 600.0
+    write_mode: WriteMode | None = None
 
     @property
     def subagent_timeout_s(self) -> float:
@@ -221,11 +228,22 @@ class OrchestratorSpec(Spec):
 
     @property
     def writes_context_paths(self) -> bool:
-        """Whether any may be changed; not where changes are to be kept apart for a review."""
-        found = foreign_keys(self.coordination, section=("orchestrator", "coordination"))
-        return any(c.permission == "write" for c in self.context_paths) and not any(
-            each.sort == "withheld" for each in found
-        )
+        """Whether who presents may change any itself."""
+        return self._may_write and not self._wants_copies
+
+    @property
+    def copies_context_paths(self) -> bool:
+        """Whether agents change copies of some, as far as there can be any."""
+        return self._may_write and self._wants_copies
+
+    @property
+    def _may_write(self) -> bool:
+        return any(each.permission == "write" for each in self.context_paths)
+
+    @property
+    def _wants_copies(self) -> bool:
+        # Source: MassGen, whose `auto` and `isolated` differ in how a copy is made alone.
+        return self.coordination.write_mode not in (None, "legacy")
 
     @property
     def protects_paths(self) -> bool:

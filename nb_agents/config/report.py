@@ -7,6 +7,7 @@ and ``%agents check`` both ask here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from shutil import which
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -20,7 +21,6 @@ from nb_agents.config.native_tools import Missing
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
-from nb_agents.config.uploads import media_type
 
 __all__ = [
     "CommandLine",
@@ -30,7 +30,6 @@ __all__ = [
     "ignored",
     "left_out",
     "not_sent",
-    "read_only",
     "skills",
     "tool_notices",
     "unknown",
@@ -236,8 +235,9 @@ def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
     for agent, backend in backends:
         for upload in backend.upload_files:
             if upload not in backend.uploads:
-                kind = media_type(upload.path).partition("/")[0] or "a file"
-                yield f"Not sent to {agent}: {upload.path.name}; {backend.type} takes no {kind}"
+                how = " by its address" if upload.url else ""
+                what = f"{backend.type} takes no {upload.kind}{how}"
+                yield f"Not sent to {agent}: {upload.name}; {what}"
 
 
 def uncounted(backends: Iterable[tuple[str, BackendSpec]], max_cost: float | None) -> Iterator[str]:
@@ -265,14 +265,14 @@ def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignK
                 yield ForeignKey(path, "refused", Restriction(what), each.value)
 
 
-def read_only(orchestrator: OrchestratorSpec) -> Iterator[str]:
-    """Say that context paths are only read, where the file lets them be written."""
-    is_asked = any(each.permission == "write" for each in orchestrator.context_paths)
-    if is_asked and not orchestrator.writes_context_paths:
+def uncopied_paths(orchestrator: OrchestratorSpec) -> Iterator[str]:
+    """Say which context paths are only read because there can be no copies; looks for git."""
+    if orchestrator.copies_context_paths and not which("git"):
+        paths = ", ".join(c.path for c in orchestrator.context_paths if c.permission == "write")
         yield (
-            "Context paths are only read: changes can't be kept apart for a review here, as "
-            "`orchestrator.coordination.write_mode` wants it. Write `legacy` to let the presenter "
-            "change them."
+            f"{paths} can only be read: git, which keeps changes apart as "
+            "`orchestrator.coordination.write_mode` wants it, is not installed. Install git, or "
+            "write `legacy` to let the presenter change them itself."
         )
 
 

@@ -51,6 +51,7 @@ from nb_agents.config.orchestrator import (
 from nb_agents.config.permissions import CommandLimits, PermissionRules, PermissionSpec
 from nb_agents.config.report import Unsupported
 from nb_agents.config.spec import SafeName, Spec, safe_name
+from nb_agents.config.start_place import start_place
 from nb_agents.config.tools import CustomToolSpec, ToolRule
 from nb_agents.errors import ConfigError
 
@@ -179,7 +180,7 @@ class TeamSpec(Spec):
     @classmethod
     def _place(cls, value: str) -> str:
         # A journal keeps the path, so that a resume from elsewhere works at the same place.
-        place = str(Path.cwd()) if value == "project" else value
+        place = str(start_place()) if value == "project" else value
         if place != OWN and not Path(place).is_absolute():
             raise ValueError(f"{value!r} is neither 'own' nor 'project'")
         return place
@@ -197,7 +198,7 @@ class TeamSpec(Spec):
     @classmethod
     def _beside_the_file(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
         # Absolute, because a journal keeps the spec without the place of the team's file.
-        folder: Path = (info.context or {}).get("folder") or Path.cwd()
+        folder: Path = (info.context or {}).get("folder") or start_place()
         return {name: str(folder / Path(path).expanduser()) for name, path in value.items()}
 
     @model_validator(mode="after")
@@ -254,7 +255,7 @@ class TeamSpec(Spec):
         lines += report.not_uploaded(self._backends)
         lines += report.uncounted(self._backends, self.orchestrator.max_cost)
         wanted = self.orchestrator
-        return (*lines, *report.read_only(wanted), *report.skills(wanted.coordination))
+        return (*lines, *report.uncopied_paths(wanted), *report.skills(wanted.coordination))
 
     @property
     def refusals(self) -> tuple[ConfigError, ...]:
@@ -310,13 +311,11 @@ class TeamSpec(Spec):
 
     @property
     def writable_paths(self) -> tuple[WritableSpec, ...]:
-        """Those of the context paths that the agent may change which presents.
+        """The context paths that may be changed, themselves or by copies of them.
 
         Raises:
             ConfigError: One does not exist.
         """
-        if not self.orchestrator.writes_context_paths:
-            return ()
         return tuple(
             WritableSpec(path, tuple(Path(each) for each in given.protected_paths))
             for path, given in zip(self.context_paths, self.orchestrator.context_paths, strict=True)

@@ -189,9 +189,12 @@ class ToolKeys(Spec):
         permissions: MassGen's rules for its calls; they hold besides `tool_policy`.
         can_call: Agents that it may call as a tool: names, or "*" for all others. Each call is
             worked on by a fresh one of that name, never by the one that is a member of the team.
-        enable_web_search: Whether its provider searches the web for it.
+        enable_web_search: Whether it searches the web: its provider for it, or where that has no
+            search, it by an ordinary tool.
         enable_code_interpreter, enable_code_execution: Whether its provider runs code for it; two
             names of one thing.
+        enable_image_generation: Whether its provider makes images for it: files of its workspace,
+            below ``images``.
     """
 
     mcp_servers: tuple[McpServerSpec, ...] = ()
@@ -213,6 +216,7 @@ class ToolKeys(Spec):
     enable_web_search: bool = False
     enable_code_interpreter: bool = False
     enable_code_execution: bool = False
+    enable_image_generation: bool = False
 
     @field_validator("mcp_servers", mode="before")
     @classmethod
@@ -231,6 +235,11 @@ class ToolKeys(Spec):
     def rules(self) -> PermissionSpec | None:
         """`permissions`, where they are in force."""
         return self.permissions if self.permissions and self.permissions.enabled else None
+
+    @property
+    def searches_web(self) -> bool:
+        """Whether it searches the web by a tool of ours; of a bare `ToolKeys` that is not known."""
+        return False
 
     def takes(self, *names: str, server: McpServerSpec | None = None) -> bool:
         """Whether its agent gets a tool.

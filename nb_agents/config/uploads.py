@@ -1,5 +1,8 @@
 """Files that an agent's model is shown with its task: MassGen's ``upload_files``.
 
+One is on this machine, or has an address: that is given to the provider, which fetches it. From
+here none is fetched, so who can't fetch it does not get it.
+
 Source: MassGen 0.1.97, `backend/base_with_custom_tool_and_mcp.py` (the keys of an entry); which
 provider takes what, pydantic-ai 2.68.
 """
@@ -8,15 +11,16 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, ValidationInfo, model_validator
 
 from nb_agents.config.model_keys import WireFormat
 from nb_agents.config.spec import Spec
 
-__all__ = ["MAX_BYTES", "UploadSpec", "beside_the_file", "is_taken", "media_type"]
+__all__ = ["MAX_BYTES", "UploadSpec", "beside_the_file", "is_taken"]
 
 MAX_BYTES = 20_000_000
 """Of one file: it is sent with each request. Anthropic and Google take about so much in one."""
@@ -26,6 +30,13 @@ _TAKES: Mapping[str, frozenset[WireFormat]] = {
     "video": frozenset({"google"}),
 }
 """Images, PDFs and texts are taken by all."""
+
+_FETCHES: Mapping[str, frozenset[WireFormat]] = {
+    "image": frozenset({"openai chat", "openai responses", "anthropic"}),
+    "pdf": frozenset({"openai responses", "anthropic"}),
+    "document": frozenset({"openai responses"}),
+}
+"""Who fetches what by its address. For the others pydantic-ai would."""
 
 
 def beside_the_file(value: str | None, info: ValidationInfo) -> str | None:
@@ -45,7 +56,8 @@ class UploadSpec(Spec):
 
     Attributes:
         image_path, audio_path, video_path, file_path: Its path, absolute or relative to the team's
-            file or the working directory. Its content says what it is, whatever key is used.
+            file or the working directory, or its address (``https://…``), by which the provider
+            fetches it. Its name says what it is; the key does where an address tells nothing.
     """
 
     image_path: _Place = None
@@ -58,16 +70,45 @@ class UploadSpec(Spec):
         if len([*self._given()]) != 1:
             names = ", ".join(f"`{name}`" for name in type(self).model_fields)
             raise ValueError(f"an upload has exactly one of {names}")
+        if self.url and "@" in (_parts(self.url).netloc or "@"):
+            raise ValueError("its address has no host, or a password, which would be stored")
         return self
 
     @property
+    def url(self) -> str:
+        """Its address; "" of a file of this machine."""
+        value = next(self._given())
+        return value if value.lower().startswith(("http://", "https://")) else ""
+
+    @property
     def path(self) -> Path:
-        """Where it is."""
+        """Where it is on this machine, if it has no address."""
         return Path(next(self._given())).expanduser()
 
     @property
+    def name(self) -> str:
+        """What it is called."""
+        return PurePosixPath(_parts(self.url).path).name or "file" if self.url else self.path.name
+
+    @property
+    def media_type(self) -> str:
+        """What it holds, by its name or else its key; "" when that tells nothing."""
+        told = mimetypes.guess_type(self.name)[0] or ""
+        return told or ("image/*" if self.url and self.image_path else "")
+
+    @property
+    def kind(self) -> str:
+        """What it is in a word: image, audio, video, pdf, or document for anything else."""
+        first, _, second = self.media_type.partition("/")
+        if first in ("image", "audio", "video"):
+            return first
+        return "pdf" if second == "pdf" else "document"
+
+    @property
     def fault(self) -> str:
-        """Why it can't be sent, or ""."""
+        """Why it can't be sent, or ""; of an address its provider says so."""
+        if self.url:
+            return ""
         try:
             size = self.path.stat().st_size if self.path.is_file() else -1
         except (OSError, ValueError):
@@ -84,11 +125,6 @@ class UploadSpec(Spec):
                 yield value
 
 
-def media_type(path: Path) -> str:
-    """Say by its name what a file holds; "" when that tells nothing."""
-    return mimetypes.guess_type(path.name)[0] or ""
-
-
 def is_taken(upload: UploadSpec, format: WireFormat | None) -> bool:
     """Whether a server takes such a file.
 
@@ -96,8 +132,16 @@ def is_taken(upload: UploadSpec, format: WireFormat | None) -> bool:
         upload: The file.
         format: How the server is spoken to; None where there is none.
     """
-    kind = media_type(upload.path).partition("/")[0]
-    return format is not None and (kind not in _TAKES or format in _TAKES[kind])
+    if upload.url:
+        return format in _FETCHES.get(upload.kind, ())
+    return format is not None and (upload.kind not in _TAKES or format in _TAKES[upload.kind])
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # half an IPv6 address
+        return urlsplit("")
 
 
 def _is_there(file: Path) -> bool:

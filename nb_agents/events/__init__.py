@@ -43,6 +43,7 @@ from nb_agents.events.agent_events import (
     Usage,
     VoteCast,
     VoteIgnored,
+    WorktreeBased,
 )
 from nb_agents.events.recipe_events import (
     ApprovalAsked,
@@ -135,6 +136,7 @@ __all__ = [
     "Usage",
     "VoteCast",
     "VoteIgnored",
+    "WorktreeBased",
 ]
 
 Event = (
@@ -163,6 +165,7 @@ Event = (
     | FinalAnswerGiven
     | OrchestrationRestarted
     | ContextChanged
+    | WorktreeBased
     | RecipeLoaded
     | StepStarted
     | OutputStreamed

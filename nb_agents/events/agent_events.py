@@ -35,6 +35,7 @@ __all__ = [
     "Usage",
     "VoteCast",
     "VoteIgnored",
+    "WorktreeBased",
 ]
 
 Channel = Literal["text", "thinking", "answer", "call"]
@@ -155,6 +156,7 @@ class ToolFinished(BaseEvent):
         seconds: How long the call took, what it waited for a person included.
         thread: Number, in its process, of the thread that a cut call was left running in: a plain
             function can't be ended; 0 for none.
+        subagents: The ids of those sub-agents whose results it holds.
     """
 
     agent: str
@@ -165,6 +167,7 @@ class ToolFinished(BaseEvent):
     size: Count = 0
     seconds: Seconds = 0.0
     thread: Count = 0
+    subagents: tuple[str, ...] = ()
     kind: Literal["tool_finished"] = "tool_finished"
 
 
@@ -235,12 +238,14 @@ class Told(BaseEvent):
         text: What it reads with its next request, after the tools' results.
         seen: With new answers, what it has seen from now on, as in RoundStarted; else None.
         heard: With follow-up texts, how many it has heard from now on; else None.
+        subagents: The ids of those sub-agents whose results it holds.
     """
 
     agent: str
     text: str
     seen: dict[str, Count] | None = None
     heard: Count | None = None
+    subagents: tuple[str, ...] = ()
     kind: Literal["told"] = "told"
 
 
@@ -400,3 +405,21 @@ class ContextChanged(BaseEvent):
     deleted: tuple[str, ...] = ()
     count: Count
     kind: Literal["context_changed"] = "context_changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorktreeBased(BaseEvent):
+    """A worktree of an agent holds a commit, and what it changes counts from there.
+
+    Attributes:
+        agent: Whose.
+        path: What it is a copy of, absolute.
+        place: Where it is in the agent's workspace.
+        base: The commit.
+    """
+
+    agent: str
+    path: str
+    place: str
+    base: str
+    kind: Literal["worktree_based"] = "worktree_based"

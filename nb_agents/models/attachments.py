@@ -1,7 +1,7 @@
 """Puts files into what a model is asked.
 
 They are read when a backend is made and put in at each request: so the journal holds their place
-and not their bytes, and a resumed run sends them again.
+and not their bytes, and a resumed run sends them again. What has an address is sent as that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nb_agents.config.uploads import UploadSpec, media_type
+from nb_agents.config.uploads import UploadSpec
 from nb_agents.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def read_uploads(uploads: Sequence[UploadSpec]) -> list[UserContent]:
 def _read(upload: UploadSpec) -> list[UserContent]:
     from pydantic_ai.messages import BinaryContent
 
-    path, kind = upload.path, media_type(upload.path)
+    if upload.url:
+        return [f"File {upload.name}:", _by_address(upload)]
+    path, kind = upload.path, upload.media_type
     try:
         if kind.startswith(_MEDIA):
             return [f"File {path.name}:", BinaryContent.from_path(path)]
@@ -49,6 +51,14 @@ def _read(upload: UploadSpec) -> list[UserContent]:
     except UnicodeDecodeError:
         what = f"Upload {str(path)!r} is neither an image, audio, video, PDF nor text in UTF-8."
         raise ConfigError(f"{what} Remove it.") from None
+
+
+def _by_address(upload: UploadSpec) -> UserContent:
+    from pydantic_ai.messages import DocumentUrl, ImageUrl
+
+    if upload.kind == "image":
+        return ImageUrl(upload.url, media_type=upload.media_type)
+    return DocumentUrl(upload.url, media_type=upload.media_type or "application/octet-stream")
 
 
 def with_uploads(

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "BrokenReplyError", "Ending", "PydanticBackend", "ending_of", "usage_of"]
 
+_MAKE_IMAGES = frozenset({"image_generation", "code_execution"})
+"""Tools of providers whose replies may hold images."""
+
 _NORMAL = frozenset({"end_turn", "eos", "eos_token", "stop_sequence"})
 """Reasons that pydantic-ai has no word for, and that are a reply's own end all the same.
 
@@ -98,23 +101,33 @@ class PydanticBackend:
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
-        from nb_agents.models.response_limits import closing_on_error
+        from nb_agents.models.response_limits import closing_on_error, expecting_images
 
         # One that this model lacks is left out, instead of the request being refused.
         native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
         parameters = ModelRequestParameters(
             function_tools=list(tools), native_tools=native, allow_text_output=True
         )
-        async with (
-            closing_on_error(),
-            model_request_stream(
-                self._model,
-                with_uploads(messages, self._files),
-                model_request_parameters=parameters,
-                model_settings=self._settings,
-            ) as stream,
-        ):
-            yield stream
+        with expecting_images(not _MAKE_IMAGES.isdisjoint(self._native_tools)):
+            async with (
+                closing_on_error(),
+                model_request_stream(
+                    self._model,
+                    with_uploads(messages, self._files),
+                    model_request_parameters=parameters,
+                    model_settings=self._settings_with(tools),
+                ) as stream,
+            ):
+                yield stream
+
+    def _settings_with(self, tools: Sequence[ToolDefinition]) -> Any:
+        """Give the settings of a request with these tools.
+
+        A tool is called only by choice where none ends the turn: it must be able to end in words.
+        """
+        if any(tool.kind == "output" for tool in tools):
+            return self._settings
+        return {name: value for name, value in self._settings.items() if name != "tool_choice"}
 
 
 def usage_of(response: ModelResponse) -> Usage:
@@ -168,12 +181,14 @@ def ending_of(response: ModelResponse) -> Ending:
         response: The whole of it.
 
     Returns:
-        Its ending. A server that gives no reason, as some do, and a reason that is known as an end
-        make it whole; a reason that is not known makes it cut.
+        Its ending; a pause is none, and counts as a whole. A server that gives no reason, as some
+        do, and a reason that is known as an end make it whole; one that is not known makes it cut.
     """
     details = response.provider_details or {}
     given = details.get("finish_reason") or details.get("block_reason") or ""
     reason = str(given)[:MAX_REASON]
+    if response.state == "suspended":
+        return Ending("whole", reason)
     match response.finish_reason:
         case "content_filter":
             return Ending("refused", reason, str(details.get("refusal") or "")[:MAX_WORDS])

@@ -26,7 +26,7 @@ from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.attachments import read_uploads
 from nb_agents.models.backend import Backend, PydanticBackend
 from nb_agents.models.openai_client import lighten
-from nb_agents.models.settings import settings_of
+from nb_agents.models.settings import settings_of, untaken, without
 
 if TYPE_CHECKING:
     import httpx2
@@ -43,6 +43,7 @@ __all__ = [
     "http_client",
     "is_usable",
     "load",
+    "model_for",
     "refusals",
 ]
 
@@ -224,9 +225,26 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
     if spec.type == "python":
         instance: Backend = spec.instance
         return instance
-    model = PROVIDERS[spec.type].build(spec, _base_url(agent), find_key(agent).value, client)
-    files = read_uploads(spec.uploads)
-    return PydanticBackend(model, spec.model, settings_of(spec), spec.native_tools, files)
+    model = model_for(agent, find_key(agent).value, client)
+    given = settings_of(spec)
+    settings = without(given, untaken(model, given))
+    return PydanticBackend(
+        model, spec.model, settings, spec.native_tools, read_uploads(spec.uploads)
+    )
+
+
+def model_for(agent: AgentSpec, key: str, client: httpx2.AsyncClient) -> Model:
+    """Make the model of an agent whose type has models.
+
+    Args:
+        agent: The agent.
+        key: Its provider's key.
+        client: The HTTP client.
+
+    Raises:
+        MissingKeyError: A variable in its address is not set.
+    """
+    return PROVIDERS[agent.backend.type].build(agent.backend, _base_url(agent), key, client)
 
 
 def load(kinds: Iterable[str] = ()) -> None:

@@ -10,8 +10,8 @@ Not to be imported before a run needs it: it takes httpx2 along.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import AsyncGeneratorType
 from typing import cast
@@ -21,12 +21,14 @@ from anyio.lowlevel import checkpoint
 
 from nb_agents.errors import ReplyTooLongError
 
-__all__ = ["EventBuffer", "closing_on_error", "limit"]
+__all__ = ["EventBuffer", "closing_on_error", "expecting_images", "limit"]
 
 MAX_REPLY_BYTES = 32 * 2**20
 """One reply with all its frames: 100,000 tokens of 330 bytes each."""
 MAX_EVENT_BYTES = 512 * 2**10
 """One event of a stream: most hold a word, some a whole tool call."""
+MAX_IMAGE_EVENT_BYTES = 16 * 2**20
+"""One event where a model may make images: it may hold a whole one, as base64."""
 MAX_EVENT_LINES = 1000
 """Lines of one event; providers send two."""
 MAX_EVENT_VALUES = 10_000
@@ -46,6 +48,7 @@ _JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
 
 
+_event_bytes: ContextVar[int] = ContextVar("largest event of a call", default=MAX_EVENT_BYTES)
 _opened: ContextVar[list[httpx2.Response] | None] = ContextVar("responses of a call", default=None)
 
 
@@ -69,6 +72,16 @@ async def closing_on_error() -> AsyncIterator[None]:
         _opened.reset(token)
 
 
+@contextmanager
+def expecting_images(are_expected: bool) -> Iterator[None]:
+    """Let the events of replies that come within the block hold an image, if that is expected."""
+    token = _event_bytes.set(MAX_IMAGE_EVENT_BYTES if are_expected else MAX_EVENT_BYTES)
+    try:
+        yield
+    finally:
+        _event_bytes.reset(token)
+
+
 async def limit(response: httpx2.Response) -> None:
     """Put the limits on a response whose body has not been read.
 
@@ -88,6 +101,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
         self._source = httpx2.Response(
             response.status_code, headers=response.headers, stream=response.stream
         )
+        self._max_event_bytes = _event_bytes.get()
         body = self._error() if response.status_code >= 400 else self._events()
         self._body = cast(AsyncGeneratorType[bytes, None], body)
 
@@ -116,7 +130,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
     async def _events(self) -> AsyncGenerator[bytes]:
         size = count = 0
-        events = EventBuffer()
+        events = EventBuffer(self._max_event_bytes)
         async with aclosing(self._source.aiter_bytes()) as pieces:
             async for piece in pieces:
                 size, count = size + len(piece), count + 1
@@ -133,9 +147,14 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
 
 class EventBuffer:
-    """Makes whole events of the pieces of a stream: what ends in a blank line."""
+    """Makes whole events of the pieces of a stream: what ends in a blank line.
 
-    def __init__(self) -> None:
+    Args:
+        max_bytes: Of one event.
+    """
+
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._open = bytearray()
         self._open_lines = 0
 
@@ -157,7 +176,7 @@ class EventBuffer:
         portions: list[bytes] = []
         begin = end = 0
         for blank in _BLANK_LINE.finditer(data, seen):
-            _check_event(data, end, blank.end())
+            _check_event(data, end, blank.end(), self._max_bytes)
             if blank.end() - begin > _AT_ONCE_BYTES and end > begin:
                 portions.append(bytes(data[begin:end]))
                 begin = end
@@ -167,14 +186,14 @@ class EventBuffer:
         del data[:end]
         # Counted piece by piece: an event of many small ones would cost its square.
         self._open_lines = _lines(data) if end else self._open_lines + _lines(piece)
-        _check("bytes", len(data), MAX_EVENT_BYTES)
+        _check("bytes", len(data), self._max_bytes)
         _check("lines", self._open_lines, MAX_EVENT_LINES)
         return portions
 
 
-def _check_event(data: bytearray, begin: int, end: int) -> None:
+def _check_event(data: bytearray, begin: int, end: int, max_bytes: int) -> None:
     size = end - begin
-    _check("bytes", size, MAX_EVENT_BYTES)
+    _check("bytes", size, max_bytes)
     if size > MAX_EVENT_LINES:
         _check("lines", _lines(data, begin, end), MAX_EVENT_LINES)
     if size > _LARGE_EVENT_BYTES:

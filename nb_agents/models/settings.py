@@ -1,19 +1,24 @@
 """From the keys of a backend to the settings of pydantic-ai's models.
 
 Which key becomes which setting is in `nb_agents.config.model_keys`; here are those that nobody
-wrote: that a prompt is cached where that must be asked for, and that OpenAI keeps no replies.
+wrote: that a prompt is cached where that must be asked for, and that OpenAI keeps no replies. And
+those that a model does not take, by its profile in pydantic-ai.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
 from nb_agents.config.backends import BackendSpec
 from nb_agents.config.document import expand
 
-__all__ = ["settings_of"]
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+__all__ = ["settings_of", "untaken", "without"]
 
 _CACHED_PARTS = (
     "anthropic_cache_instructions",
@@ -51,6 +56,67 @@ def settings_of(spec: BackendSpec) -> dict[str, Any]:
         # What a resume needs of its thoughts comes with each reply, encrypted.
         settings.setdefault("openai_store", False)
     return settings
+
+
+def untaken(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Tell which settings a model does not take, so that pydantic-ai would leave them out.
+
+    Args:
+        model: The model.
+        settings: What its requests are to be made with.
+
+    Returns:
+        For each such setting, with a dot for one within another, when that is so, after "does not
+        take it"; "" for always.
+
+    Source: pydantic-ai's `profiles/` for the facts; `models/openai/_reasoning.py` (sampling while a
+    model reasons) and `models/anthropic/` (models without sampling) for what becomes of them.
+    """
+    from pydantic_ai.profiles.anthropic import ANTHROPIC_SAMPLING_PARAMS
+    from pydantic_ai.profiles.openai import SAMPLING_PARAMS
+
+    profile: Mapping[str, Any] = model.profile
+    found = dict.fromkeys(profile.get("openai_unsupported_model_settings", ()), "")
+    if profile.get("openai_supports_reasoning") and _reasons(profile, settings):
+        found |= dict.fromkeys(SAMPLING_PARAMS, " while it reasons")
+    if profile.get("anthropic_disallows_sampling_settings"):
+        found |= dict.fromkeys(ANTHROPIC_SAMPLING_PARAMS, "")
+        found |= {f"extra_body.{name}": "" for name in ANTHROPIC_SAMPLING_PARAMS}
+    if not profile.get("supports_thinking"):
+        found["thinking"] = ""
+    return {name: when for name, when in found.items() if _is_set(settings, name)}
+
+
+def without(settings: Mapping[str, Any], gone: Iterable[str]) -> dict[str, Any]:
+    """Leave settings out.
+
+    Args:
+        settings: All.
+        gone: Which ones, as `untaken` names them.
+    """
+    left = dict(settings)
+    for outer, _, inner in (name.partition(".") for name in gone):
+        if inner:
+            left[outer] = {name: each for name, each in left[outer].items() if name != inner}
+        else:
+            del left[outer]
+    return left
+
+
+def _is_set(settings: Mapping[str, Any], name: str) -> bool:
+    outer, _, inner = name.partition(".")
+    return inner in settings.get(outer, ()) if inner else name in settings
+
+
+def _reasons(profile: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Whether one of OpenAI's reasoning models reasons, as far as it can be told not to."""
+    efforts = profile.get("openai_reasoning_efforts")
+    can_stop = profile.get("openai_supports_reasoning_effort_none", False)
+    if not (can_stop if efforts is None else "none" in efforts):
+        return True
+    if effort := settings.get("openai_reasoning_effort"):
+        return bool(effort != "none")
+    return bool(profile.get("thinking_enabled_by_default", False))
 
 
 def _put(settings: dict[str, Any], path: list[str], value: Any) -> None:

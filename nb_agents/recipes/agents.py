@@ -27,7 +27,7 @@ from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import RecipeError
 from nb_agents.process.writable import WritablePath
 from nb_agents.recipes.tasks import AgentWork
-from nb_agents.tools.base import Toolbox
+from nb_agents.tools.base import Tool, Toolbox
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.workspace import Workspace
 
@@ -210,7 +210,11 @@ class StepContext:
 
 
 def opening(
-    own: str, prompt: str, context: Sequence[Path], said: Sequence[str]
+    own: str,
+    prompt: str,
+    context: Sequence[Path],
+    said: Sequence[str],
+    guides: Sequence[str] = (),
 ) -> list[ModelMessage]:
     """Make the messages that open a step.
 
@@ -219,13 +223,14 @@ def opening(
         prompt: The step's prompt, rendered.
         context: Read-only files and directories.
         said: Texts that the person has added to the task.
+        guides: What it is told of the features that the team's file switches on.
     """
     from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 
     known = "".join(f"\n- {path}" for path in context)
     paths = f"\n\nThese can be read, too, by their absolute paths:{known}" if known else ""
     asked = f"{prompt}\n\n{follow_up(said)}" if said else prompt
-    system = "\n\n".join(part for part in (own, _SYSTEM + paths) if part)
+    system = "\n\n".join(part for part in (own, _SYSTEM + paths, *guides) if part)
     return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(asked)])]
 
 
@@ -248,6 +253,7 @@ def toolbox(
     context: Sequence[Path],
     others: AgentTools,
     project: WritablePath | None = None,
+    own: Iterable[Tool] = (),
 ) -> Toolbox:
     """Give the tools of a step.
 
@@ -256,6 +262,7 @@ def toolbox(
         context: Read-only files and directories.
         others: What the agent has besides.
         project: The workspace, when it is a person's own directory.
+        own: Tools over files of the step's own.
     """
     files = Workspace(workspace, {}, list(context), project=project)
-    return Toolbox(others.with_files(files.tools()))
+    return Toolbox(others.with_files([*files.tools(), *own]), files.keep)

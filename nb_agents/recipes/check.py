@@ -20,6 +20,7 @@ from nb_agents.config.recipe_rules import Keys
 from nb_agents.config.recipe_step import Stage, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
+from nb_agents.config.start_place import start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
 from nb_agents.recipes.agents import resolve_agent, unknown_names
@@ -109,10 +110,10 @@ def find_recipe(written: str, beside: Path | None, bundles: Mapping[str, str]) -
     """
     if written.startswith("@"):
         return _in_bundle(written, bundles)
-    for folder in ([beside.parent] if beside else []) + [Path.cwd()]:
+    for folder in ([beside.parent] if beside else []) + [start_place()]:
         if path := _file(folder, written):
             return path
-    raise RecipeError(f"No recipe {one_line(written)!r} beside this one or in {Path.cwd()}.")
+    raise RecipeError(f"No recipe {one_line(written)!r} beside this one or in {start_place()}.")
 
 
 def _in_bundle(written: str, bundles: Mapping[str, str]) -> Path:

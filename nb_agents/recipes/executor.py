@@ -21,6 +21,7 @@ from anyio import to_thread
 from nb_agents import events as ev
 from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Answered
+from nb_agents.agents.guides import step_guides
 from nb_agents.agents.replay import Past, dump_messages, load_messages, load_round
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.team_driver import Result
@@ -51,6 +52,7 @@ from nb_agents.recipes.tasks import (
     Work,
 )
 from nb_agents.recipes.units import is_within, planned
+from nb_agents.tools.base import Tool, Toolbox
 from nb_agents.tools.policy import AgentTools, ApprovalConfig, Decision, Tally
 from nb_agents.tools.shell import kept_folder, last_chars
 
@@ -76,6 +78,8 @@ class Models:
         tools: Gives an agent its tools besides those of the workspace.
         kept: Directory of what tools wrote that was too long for a model.
         secrets: The team's keys: no command inherits them.
+        own_tools: Gives a step, by its address, tools over files of its own; may block.
+        skills: What agents are told of the skills, or "".
     """
 
     team: TeamSpec
@@ -84,6 +88,8 @@ class Models:
     tools: Callable[[str, Path, ToolKeys], Awaitable[AgentTools]]
     kept: Path
     secrets: Sequence[str] = ()
+    own_tools: Callable[[str], Sequence[Tool]] = lambda _: ()
+    skills: str = ""
 
 
 @dataclass(frozen=True)
@@ -382,23 +388,26 @@ class Executor:
                 asks=work.prompt,
             )
         )
+        toolbox = await self._toolbox(address, spec)
         past = self._open_rounds.pop(address, None)
         if agents.goes_on(past, work):
             heard = self._heard.get(address, 0)
             messages, past = load_messages(past.request), load_round(past)
         else:
             heard, past = len(self._said), None
-            messages = agents.opening(spec.system_message, work.prompt, self._context, self._said)
+            names = [each.name for each in toolbox.definitions]
+            guides = [*step_guides(names), self._models.skills]
+            messages = agents.opening(
+                spec.system_message, work.prompt, self._context, self._said, guides
+            )
             request = dump_messages(messages)
             self._emit(
                 ev.RoundStarted(agent=address, number=work.attempt, request=request, heard=heard)
             )
-        kept = kept_folder(self._models.kept, spec.id)
-        tools = await self._models.tools(spec.id, self._workspace, spec.backend)
         turn = self._active[address] = AgentRound(
             address,
             backend,
-            agents.toolbox(self._workspace, [*self._context, kept], tools, self._project),
+            toolbox,
             self._emit,
             agents.StepContext(address, self._said, heard, self._emit),
             boundary,
@@ -411,6 +420,12 @@ class Executor:
         if not isinstance(decision, Answered):
             raise ModelCallError(backend.name, "The step ended without a text.")
         return decision.answer
+
+    async def _toolbox(self, address: str, agent: AgentSpec) -> Toolbox:
+        kept = kept_folder(self._models.kept, agent.id)
+        tools = await self._models.tools(agent.id, self._workspace, agent.backend)
+        own = await to_thread.run_sync(self._models.own_tools, address)
+        return agents.toolbox(self._workspace, [*self._context, kept], tools, self._project, own)
 
     # Commands --------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import pickle
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -62,6 +62,12 @@ TELL_S = 60.0
 
 RESTART_S = 20.0
 """What a nanny gets to end a worker's process that hears nothing."""
+
+_UNSEEN_ROOT = "the session root {}. Give one that all machines see: --session-root DIR."
+_UNSEEN_PROJECT = (
+    "{}, in which `workspace: project` lets the run work. Start it in a directory that all "
+    "machines see, or without a cluster."
+)
 
 _Workers = Mapping[str, Mapping[str, Any]]
 _KEY = "nb_agents-"
@@ -112,12 +118,14 @@ class _Waiting:
 
     Attributes:
         ticket: Its ticket.
+        projects: Directories of the person's own that it works in.
         told: What the worker says once it has.
         worker: Who is to begin it, when that is chosen here.
         future: Dask's, once it is asked.
     """
 
     ticket: Path
+    projects: Sequence[Path] = ()
     told: Future[Mapping[str, str]] = field(default_factory=Future)
     worker: str | None = None
     future: Any = None
@@ -170,9 +178,9 @@ class _Desk:
         self._choosing = threading.Lock()
         client.subscribe_topic(self._topic, self._hear)
 
-    def begin(self, call: bytes, root: Path) -> Started:
+    def begin(self, call: bytes, root: Path, projects: Sequence[Path]) -> Started:
         """Let a worker begin a run; waits until one has."""
-        waiting = _Waiting(_new_ticket(root))
+        waiting = _Waiting(_new_ticket(root), projects)
         self._waiting[waiting.key] = waiting
         waiting.told.add_done_callback(lambda _: self._waiting.pop(waiting.key))
         try:
@@ -194,7 +202,9 @@ class _Desk:
         """Submit a run, and again as long as no worker has begun it and another could."""
         alone_s = taken_s = 0.0
         while taken_s < TELL_S:
-            workers = self._look(waiting.root)
+            workers = self._look(waiting.root, _UNSEEN_ROOT)
+            for project in waiting.projects:
+                self._look(project, _UNSEEN_PROJECT)
             with self._choosing:
                 most = self._with_most_places(workers)
                 could_move = waiting.is_in_time and most not in (None, waiting.worker)
@@ -257,15 +267,15 @@ class _Desk:
         if (waiting := self._waiting.get(told["key"])) is not None:
             waiting.take(told)
 
-    def _look(self, root: Path) -> _Workers:
-        """Tell of the workers, each of which sees a session root."""
+    def _look(self, place: Path, unseen: str) -> _Workers:
+        """Tell of the workers, each of which sees a directory; else say that one does not."""
         workers = self._workers()
-        if new := [each for each in workers if (root, each) not in self._seen]:
-            ticket = _new_ticket(root)
+        if new := [each for each in workers if (place, each) not in self._seen]:
+            probe = _new_file(place / f".{_KEY}{uuid4().hex}")
             try:
-                seen = self.client.run(_sees, ticket, workers=new, on_error="return")
+                seen = self.client.run(_sees, probe, workers=new, on_error="return")
             finally:
-                ticket.unlink()
+                probe.unlink()
             for worker, answer in seen.items():
                 if isinstance(answer, OSError):  # it has gone
                     continue
@@ -276,10 +286,9 @@ class _Desk:
                     )
                 if not answer:
                     raise UserError(
-                        f"Worker {worker} does not see the session root {str(root)!r}. Give one "
-                        "that all machines see: --session-root DIR."
+                        f"Worker {worker} does not see {unseen.format(repr(str(place)))}"
                     )
-                self._seen.add((root, worker))
+                self._seen.add((place, worker))
         return workers
 
     def _workers(self) -> _Workers:
@@ -299,7 +308,13 @@ _clients: dict[str, Client] = {}
 _connecting = threading.Lock()
 
 
-def begin_on(cluster: Cluster, what: str, arguments: Mapping[str, Any], root: Path) -> Started:
+def begin_on(
+    cluster: Cluster,
+    what: str,
+    arguments: Mapping[str, Any],
+    root: Path,
+    projects: Sequence[Path] = (),
+) -> Started:
     """Start or resume a run on a worker, as soon as one has a place for it; blocks until then.
 
     Args:
@@ -307,17 +322,18 @@ def begin_on(cluster: Cluster, what: str, arguments: Mapping[str, Any], root: Pa
         what: "start" or "resume".
         arguments: Those of `nb_agents.start` or `nb_agents.resume`.
         root: The session root, absolute.
+        projects: Directories of the person's own that it works in, absolute.
 
     Returns:
         Where it is.
 
     Raises:
-        UserError: A worker does not see the session root, or the run can't start there.
+        UserError: A worker does not see one of those directories, or the run can't start there.
         ClusterLostError: The cluster can't be reached, or not any more.
         StorageError: The session root can't be written.
     """
     try:
-        call = cloudpickle.dumps((what, arguments))
+        call = cloudpickle.dumps((what, arguments, Path.cwd()))
     except (TypeError, AttributeError, pickle.PicklingError) as exc:
         raise UserError(
             f"What the run is given can't be sent to a worker ({exc}). Without ship=True, tools "
@@ -325,7 +341,7 @@ def begin_on(cluster: Cluster, what: str, arguments: Mapping[str, Any], root: Pa
         ) from None
     desk = _desk(connect(cluster))
     try:
-        return desk.begin(call, root)
+        return desk.begin(call, root, projects)
     except (OSError, RuntimeError, ClosedClientError) as exc:
         raise ClusterLostError(_address(desk.client), str(exc) or type(exc).__name__) from None
 
@@ -396,13 +412,16 @@ def _address(client: Client) -> str:
 
 
 def _new_ticket(root: Path) -> Path:
-    ticket = root / ".tickets" / f"{_KEY}{uuid4().hex}"
+    return _new_file(root / ".tickets" / f"{_KEY}{uuid4().hex}")
+
+
+def _new_file(path: Path) -> Path:
     try:
-        ticket.parent.mkdir(parents=True, exist_ok=True)
-        ticket.touch(exist_ok=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(exist_ok=False)
     except OSError as exc:
-        raise StorageError(str(root), exc.strerror or str(exc)) from None
-    return ticket
+        raise StorageError(str(path.parent), exc.strerror or str(exc)) from None
+    return path
 
 
 def _end_of_task(waiting: _Waiting, future: Any) -> None:
@@ -453,8 +472,8 @@ class _Variables(WorkerPlugin):
 # In a worker's process ----------------------------------------------------------------------
 
 
-def _sees(ticket: Path) -> bool:
-    return ticket.exists()
+def _sees(probe: Path) -> bool:
+    return probe.exists()
 
 
 def _work(job: _Job) -> Mapping[str, str]:

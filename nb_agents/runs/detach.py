@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
@@ -67,6 +68,7 @@ def begin_detached(
     team: TeamSpec,
     options: RunOptions,
     tools: Sequence[Callable[..., Any]] = (),
+    project: Path | None = None,
     **arguments: Any,
 ) -> Begun:
     """Start or resume a run in another process.
@@ -77,6 +79,7 @@ def begin_detached(
         options: How it goes.
         tools: Functions that stay in this process and are called from there, unless they are to be
             sent to a cluster.
+        project: The person's directory that a recipe works in, if it does.
         arguments: The others of `nb_agents.start` or `nb_agents.resume`.
 
     Returns:
@@ -96,14 +99,15 @@ def begin_detached(
     files = {name: _absolute(arguments.get(name)) for name in ("config", "recipe")}
     job = {**arguments, **files, "options": given}
     cluster = _cluster_of(options)
+    begin = partial(_begin, what, team=team, root=root, cluster=cluster, project=project)
     if cluster is not None and cluster.ship:
-        return _begin(what, {**job, "tools": checked_functions(tools)}, team, root, cluster)
+        return begin({**job, "tools": checked_functions(tools)})
     if not tools:
-        return _begin(what, job, team, root, cluster)
+        return begin(job)
     # Made before the run is: its first call may come at once.
     offering = Offering(tools, root, team)
     try:
-        begun = _begin(what, {**job, "tools": offering.functions}, team, root, cluster)
+        begun = begin({**job, "tools": offering.functions})
     except BaseException:
         offering.withdraw()
         raise
@@ -124,7 +128,12 @@ def _absolute(value: Any) -> Any:
 
 
 def _begin(
-    what: str, job: Mapping[str, Any], team: TeamSpec, root: Path, cluster: Cluster | None
+    what: str,
+    job: Mapping[str, Any],
+    team: TeamSpec,
+    root: Path,
+    cluster: Cluster | None,
+    project: Path | None,
 ) -> Begun:
     if cluster is None:
         return Begun(_begin_process(what, job, team), PROCESS)
@@ -134,7 +143,8 @@ def _begin(
         raise UserError(
             f"Runs on a cluster need Dask ({exc}): `pip install 'nb_agents[cluster]'`."
         ) from None
-    started = begin_on(cluster, what, job, root)
+    worked_in = tuple({each for each in (team.project, project) if each is not None})
+    started = begin_on(cluster, what, job, root, worked_in)
     return Begun(started.path, f"worker {started.worker}", started.restart)
 
 
@@ -150,7 +160,9 @@ def _begin_process(what: str, arguments: Mapping[str, Any], team: TeamSpec) -> P
             start_new_session=True,  # who ends this process and its group does not end that one
         )
         try:
-            said, _ = process.communicate(pickle.dumps((what, arguments)), timeout=START_S)
+            said, _ = process.communicate(
+                pickle.dumps((what, arguments, Path.cwd())), timeout=START_S
+            )
         except subprocess.TimeoutExpired:
             process.kill()
             raise UserError(f"The run's process has not started within {START_S:g} s.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,10 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.agents.skills import find_skills
+from nb_agents.agents.decisions import Results
+from nb_agents.agents.skills import find_skills, skills_guide
 from nb_agents.agents.team_driver import Result, Team
+from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secrets import secrets_of_environment
@@ -131,14 +134,16 @@ def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAge
 def tools_for(job: Job) -> RunTools:
     """Make the tools of a run; they start when it does."""
     spec = job.spec
+    wanted = spec.team.orchestrator
+    copies = [repository_of(spec.paths)] if wanted.copies_context_paths else []
     places = ToolPlaces(
         spec.paths.path.parent,
         spec.paths.tools,
-        spec.context,
+        [*spec.context, *copies],
         uninherited(spec.team),
         spec.mask,
-        spec.writable,
-        spec.team.orchestrator.protects_paths,
+        spec.writable if wanted.writes_context_paths else (),
+        wanted.protects_paths,
         spec.project,
     )
     return RunTools(places, spec.functions, job.note, job.ask, job.wake)
@@ -147,15 +152,25 @@ def tools_for(job: Job) -> RunTools:
 async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents) -> Team:
     spec, team = job.spec, job.spec.team
     tools: dict[str, AgentTools] = {}
+    results: dict[str, Callable[[], Results]] = {}
 
     wanted = team.orchestrator.coordination
     spawned = spec.resumed.past.spawned if spec.resumed else {}
+    worktrees = Worktrees(
+        spec.writable if team.orchestrator.copies_context_paths else (),
+        spec.paths,
+        job.emit,
+        spec.resumed.view.worktrees if spec.resumed else (),
+    )
 
     async def open_tools(agent: AgentSpec) -> None:
         space = spec.paths.live_workspaces / agent.id
+        await worktrees.open(agent.id)
         others = [*children.tools(agent.id, agent.backend), *_own_tools(wanted, space)]
         if wanted.enable_subagents:
-            others += Spawner(agent.id, children, wanted, spawned).tools()
+            spawner = Spawner(agent.id, children, wanted, spawned)
+            others += spawner.tools()
+            results[agent.id] = spawner.take_results
         tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
@@ -183,7 +198,22 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
         spec.timeout_s,
         tools,
         await to_thread.run_sync(find_skills, skills) if skills else (),
+        worktrees,
+        results,
     )
+
+
+def _step_tools(team: TeamSpec, workspaces: Path) -> Callable[[str], list[Tool]]:
+    """Give what makes the tools over a step's own files, which are beside the shared workspace."""
+    wanted = team.orchestrator.coordination
+
+    def make(address: str) -> list[Tool]:
+        folder = workspaces / re.sub(r"[^\w.+-]", "_", f"plan+{address}")[-120:]
+        if wanted.enable_agent_task_planning:
+            folder.mkdir(parents=True, exist_ok=True)
+        return _own_tools(wanted, folder)
+
+    return make
 
 
 def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
@@ -208,9 +238,20 @@ async def _executor(
     loaded = ev.RecipeLoaded(step="", path=str(spec.recipe.path or ""), text=spec.recipe.text)
     started = replace(spec.started(), at=job.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
+    skills = spec.team.orchestrator.coordination.skills_path
+    found = await to_thread.run_sync(find_skills, skills) if skills else ()
     return Executor(
         fold([loaded], progress),
-        Models(spec.team, make, is_usable, open_tools, spec.paths.tools, uninherited(spec.team)),
+        Models(
+            spec.team,
+            make,
+            is_usable,
+            open_tools,
+            spec.paths.tools,
+            uninherited(spec.team),
+            _step_tools(spec.team, spec.paths.live_workspaces),
+            skills_guide(found),
+        ),
         spec.project.path if spec.project else spec.paths.live_workspaces / spec.recipe.name,
         spec.context,
         job.token,

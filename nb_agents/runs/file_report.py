@@ -63,7 +63,7 @@ def _of_recipe(
     recipe: Recipe, file: str, config: str | None, bundles: Sequence[str], connects: bool
 ) -> FileReport:
     from nb_agents.recipes.check import check
-    from nb_agents.runs.recipes import given_values, missing_values, told_of_places
+    from nb_agents.runs.recipes import given_values, missing_values, told_beforehand
 
     chosen = chosen_team(config, None, bundles) or demo_team()
     team = chosen if isinstance(chosen, TeamSpec) else TeamSpec.from_file(chosen)
@@ -77,7 +77,7 @@ def _of_recipe(
     if config:
         lines += [f"Its team {config}:", *told.lines, told.verdict]
     if not team.missing_paths:
-        lines += told_of_places(recipe, team, given_values({}))
+        lines += told_beforehand(recipe, team, given_values({}))
     missing = missing_values(recipe, {})
     lines += ["It can't run." if found.faults or told.verdict != CAN_START else "It can run."]
     lines += [missing] if missing else []

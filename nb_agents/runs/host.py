@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from nb_agents.config.start_place import started_in
 from nb_agents.errors import UserError
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume
@@ -46,13 +47,15 @@ def carry_out(job: bytes) -> Run:
     """Begin the run that another process asks for, here.
 
     Args:
-        job: What is asked, pickled: "start" or "resume", and the arguments of that function.
+        job: What is asked, pickled: "start" or "resume", the arguments of that function, and the
+            directory that it is asked in.
 
     Raises:
         UserError: It can't begin.
     """
-    what, arguments = pickle.loads(job)
-    return _ACTIONS[what](**arguments)
+    what, arguments, place = pickle.loads(job)
+    with started_in(place):
+        return _ACTIONS[what](**arguments)
 
 
 def _answer(told: dict[str, str]) -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +17,7 @@ from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
 from nb_agents.config.recipe_step import Step
 from nb_agents.config.recipe_values import Plain
+from nb_agents.config.start_place import start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, UserError
 from nb_agents.masking import Mask
@@ -49,9 +49,17 @@ __all__ = [
     "resume_preview",
     "resumed",
     "title",
-    "told_of_places",
+    "told_beforehand",
     "unread",
 ]
+
+_OF_TEAMS = (
+    "enable_memory_filesystem_mode",
+    "enable_planning_mode",
+    "enable_subagents",
+    "max_orchestration_restarts",
+)
+"""Of ``orchestrator.coordination``: the steps of a recipe have no rounds, and nobody presents."""
 
 READ_ONLY_IN_A_RECIPE = "Context paths are only read in a recipe: none of its agents presents."
 
@@ -138,12 +146,16 @@ def unread(recipe: Recipe, given: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def told_of_places(recipe: Recipe, team: TeamSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Tell where a recipe works that works in no workspace of its own, and what it can't write."""
+def told_beforehand(recipe: Recipe, team: TeamSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Tell where a recipe works that works in no workspace of its own, and what is not for it."""
     place = given.get("_project") if recipe.workspace == "project" else team.project
     told = [f"It works in {place} itself: what it changes there stays."] if place else []
     read_only = [p for p, _ in team.writable_paths if str(p) != str(place)]
-    return (*told, *([READ_ONLY_IN_A_RECIPE] if read_only else []))
+    told += [READ_ONLY_IN_A_RECIPE] if read_only else []
+    coordination = team.orchestrator.coordination
+    if idle := [name for name in _OF_TEAMS if getattr(coordination, name)]:
+        told.append(f"In a recipe nothing comes of the team's {', '.join(idle)}.")
+    return tuple(told)
 
 
 def given_values(context: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,7 +164,7 @@ def given_values(context: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: One is no plain data.
     """
-    return {**plain_values(context), "_project": str(Path.cwd())}
+    return {**plain_values(context), "_project": str(start_place())}
 
 
 def plain_values(context: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nb_agents.errors import (
     UserError,
 )
 from nb_agents.masking import safe_errors
+from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import check_team, load
 from nb_agents.options import RunOptions
 from nb_agents.runs.detach import is_detached
@@ -164,6 +165,7 @@ def start(
             spec,
             options,
             tools,
+            project=_project_of(recipe) if options.cluster is not None else None,
             task=task,
             config=config,
             session=session,
@@ -176,6 +178,7 @@ def start(
     read, given = script.recipe, script.given
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
+    notices += check_fit(spec)
     past, left_out = _open_session(options, session, continue_)
     mask = mask_for(spec)
 
@@ -364,11 +367,11 @@ def _script(
 ) -> _Script:
     if recipe is None:
         return _Script()
-    from nb_agents.runs.recipes import given_values, read_recipe, title, told_of_places, unread
+    from nb_agents.runs.recipes import given_values, read_recipe, title, told_beforehand, unread
 
     given = given_values(context)
     read = read_recipe(recipe, given, team)
-    told = (*told_of_places(read, team, given), *unread(read, given))
+    told = (*told_beforehand(read, team, given), *unread(read, given))
     return _Script(read, given, title(read), told)
 
 
@@ -387,6 +390,15 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
     if not gone:
         return spec, ()
     return spec.without_unsupported(), (f"Skipped, not supported here: {skipped(gone)}",)
+
+
+def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
+    """Give the person's directory that a recipe works in, if it does."""
+    if isinstance(recipe, str | os.PathLike):
+        from nb_agents.config.recipe import Recipe
+
+        recipe = Recipe.from_file(recipe)
+    return Path.cwd() if recipe is not None and recipe.workspace == "project" else None
 
 
 def team_for(

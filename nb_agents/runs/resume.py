@@ -17,6 +17,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
 from nb_agents.masking import safe_errors
+from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import check_team, load
 from nb_agents.options import RunOptions
 from nb_agents.runs.detach import begin_detached, is_detached
@@ -141,6 +142,7 @@ def resume(
             spec,
             options,
             tools,
+            project=_project_of(events) if options.cluster is not None else None,
             session=past_session.path.name,
             config=config,
             agent=agent,
@@ -148,13 +150,14 @@ def resume(
             context=context,
         )
     load({agent.backend.type for agent in spec.everyone})
+    fit = check_fit(spec)
     functions = checked_functions(tools)
     given = _given(context, events)
     changed = _changed_recipe(recipe, events, spec, given)
     past, going, told = what_resumes(events, again, spec, changed, given)
     before = past_session.before(turn.paths.number)
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=going is not None)
-    notices = (str(told), *team.notices, *(going.notices if going else ()))
+    notices = (str(told), *team.notices, *fit, *(going.notices if going else ()))
     mask = mask_for(spec)
 
     before_it = [e.resumes for e in events if isinstance(e, TurnStarted) and e.resumes]
@@ -263,6 +266,17 @@ def _find(
             f"`%%agents --continue --session {found.path.name}` goes on with what it holds."
         )
     return last, found
+
+
+def _project_of(events: Sequence[Event]) -> Path | None:
+    """Give the person's directory that a turn's recipe works in, if it does."""
+    if not started_of(events).recipe:
+        return None
+    from nb_agents.runs.recipes import past
+
+    progress = past(events)
+    is_there = progress.recipes[""].workspace == "project"
+    return Path(progress.context["_project"]) if is_there else None
 
 
 def _given(context: Mapping[str, Any] | None, events: Sequence[Event]) -> Mapping[str, Any]:

@@ -2,11 +2,14 @@
 
 They work while the agent waits, or in the background while it goes on. They are children as those
 of `nb_agents.runs.subagents`: a row, a workspace and costs of their own, and they stop with the
-agent that spawned them. After a resume, what one has finished is there; one that was cut begins
-anew when it is waited for, under the id that its caller knows.
+agent that spawned them. What one in the background came to its caller is told with its next
+request after a tool call, once, also when that is after a resume. After a resume, what one has
+finished is there; one that was cut begins anew when it is waited for, under the id that its caller
+knows.
 
-Source: MassGen 0.1.97, `mcp_tools/subagent` (names of the tools and their arguments), and its
-section ``orchestrator.coordination`` (limits).
+Source: MassGen 0.1.97, `mcp_tools/subagent` (names of the tools and their arguments), its hook
+`SubagentCompleteHook` (when results are told), and its section ``orchestrator.coordination``
+(limits).
 """
 
 from __future__ import annotations
@@ -14,22 +17,25 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, Field
 
+from nb_agents.agents.decisions import Results
 from nb_agents.agents.replay import PastChild
 from nb_agents.cancel import CancellationStatus, checkpoint
 from nb_agents.config.orchestrator import CoordinationSpec
 from nb_agents.runs.subagents import Child, SubAgents
-from nb_agents.tools.base import Tool, ToolError, current_call
+from nb_agents.tools.base import Tool, ToolError, ToolResult, current_call
 
 __all__ = ["SPAWNING_TOOLS", "Spawner"]
 
 SPAWNING_TOOLS = ("spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent")
 MAX_INPUT_CHARS = 50_000
+_RESULTS = """Sub-agents of yours have ended. One that was cut by a stop begins anew when you wait
+for it."""
 _LABEL = re.compile(r"[^\w.-]+")
 
 
@@ -61,6 +67,7 @@ class _Spawned:
         text: What it wrote last, once it has finished.
         error: Why it has not, or "".
         child: It, while it works.
+        is_told: Whether the agent knows how it ended.
         work: Its task, which ends in (text, error).
     """
 
@@ -69,6 +76,7 @@ class _Spawned:
     task: str
     text: str | None = None
     error: str = ""
+    is_told: bool = False
     child: Child | None = None
     work: asyncio.Task[tuple[str, str]] | None = field(default=None, repr=False)
 
@@ -108,7 +116,7 @@ class Spawner:
         self._children = children
         self._wanted = wanted
         self._known = {
-            spawned: _Spawned(spawned, each.name, each.input, each.text, each.error)
+            spawned: _Spawned(spawned, each.name, each.input, each.text, each.error, each.is_told)
             for spawned, each in past.items()
             if each.caller == agent
         }
@@ -116,6 +124,18 @@ class Spawner:
     def tools(self) -> list[Tool]:
         """The tools for it."""
         return [Tool(getattr(self, name)) for name in SPAWNING_TOOLS]
+
+    def take_results(self) -> Results:
+        """Take what those have come to that have ended, and of whom the agent does not know it."""
+        for each in self._known.values():
+            _settle(each)
+        ended = [s for s in self._known.values() if s.status != "running" and not s.is_told]
+        if not ended:
+            return Results()
+        for each in ended:
+            each.is_told = True
+        text = ToolResult(f"{_RESULTS}\n{_dumped(ended)}")
+        return Results(text, tuple(each.id for each in ended))
 
     async def spawn_subagents(self, tasks: list[SubTask], background: bool = False) -> str:
         """Let sub-agents work on parts of your work, side by side; none knows what you know.
@@ -179,6 +199,7 @@ class Spawner:
             spawned=spawned.id or None,
         )
         spawned.id, spawned.child = spawned.id or child.id, child
+        spawned.is_told = False
         self._known[spawned.id] = spawned
         # A task of its own: it outlives the call, and ends with the run at the latest.
         work = self._children.work(child, spawned.task)
@@ -240,7 +261,15 @@ def _settle(spawned: _Spawned) -> None:
     spawned.text, spawned.error = (None, error) if error else (text, "")
 
 
-def _told(spawned: Any) -> str:
-    for each in spawned:
+def _told(spawned: Iterable[_Spawned]) -> str:
+    """Tell how some stand, as the result of the call that is made here."""
+    told = list(spawned)
+    for each in told:
         _settle(each)
-    return json.dumps({"subagents": [each.told() for each in spawned]}, ensure_ascii=False)
+        each.is_told |= each.status != "running"
+    current_call().subagents = tuple(each.id for each in told if each.is_told)
+    return _dumped(told)
+
+
+def _dumped(told: Iterable[_Spawned]) -> str:
+    return json.dumps({"subagents": [each.told() for each in told]}, ensure_ascii=False)

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from nb_agents.config.team import AgentSpec, TeamSpec, Unsupported
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
+from nb_agents.models.fit import fit_of
 from nb_agents.models.providers import find_key, refusals
+from nb_agents.process.git import has_git
 from nb_agents.runs.drivers import uninherited
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import mask_for
@@ -74,7 +76,8 @@ def report_on(team: TeamSpec, *, connects: bool = False) -> TeamReport:
     gone = {each.agent for each in team.unsupported}
     agents = tuple(_agent(agent, agent.id not in gone) for agent in team.everyone)
     able = [agent for agent in team.everyone if agent.id not in gone]
-    lines = [_timeouts(team), *_context_paths(team), *team.notices, *_tools(team, able, connects)]
+    lines = [_timeouts(team), *_context_paths(team), *team.notices, *fit_of(team).notices]
+    lines += _tools(team, able, connects)
     return TeamReport(agents, tuple(dict.fromkeys(lines)), _verdict(team))
 
 
@@ -116,6 +119,8 @@ def _context_paths(team: TeamSpec) -> list[str]:
     lines = [f"Context paths: {', '.join(paths)}"] if paths else []
     if given.writes_context_paths:
         lines.append(f"Written by the agent that presents: {', '.join(writable)}")
+    if given.copies_context_paths and has_git():
+        lines.append(f"Changed in copies, which are merged at the end: {', '.join(writable)}")
     return lines
 
 
@@ -186,7 +191,7 @@ def _verdict(team: TeamSpec) -> str:
 def _reasons(team: TeamSpec) -> list[str]:
     """Give the reasons; of agents that lack the same variable the first stands for all."""
     found: dict[str, str] = {}
-    for exc in (*refusals(team), *team.missing_paths):
+    for exc in (*refusals(team), *fit_of(team).refusals, *team.missing_paths):
         said = str(exc)
         found.setdefault(exc.variable if isinstance(exc, MissingKeyError) else said, said)
     return list(found.values())

@@ -19,7 +19,7 @@ from nb_agents.fold import apply, fold
 from nb_agents.session.conversation import Message, messages_of, restored_lines
 from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import TurnPaths, settle_dead, turns_of
+from nb_agents.session.layout import WORKTREES, TurnPaths, settle_dead, turns_of
 from nb_agents.session.memories import carry_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view import RunView
@@ -285,6 +285,8 @@ def _files(workspace: Path) -> tuple[list[tuple[str, int]], list[str]]:
         pass
     except OSError as exc:
         others.append(f"… ({exc.strerror})")
+    # What an agent has made comes before a copy of what there was.
+    files.sort(key=lambda file: file[0].startswith(f"{WORKTREES}/"))
     return files, others
 
 

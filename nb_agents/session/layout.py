@@ -61,6 +61,7 @@ __all__ = [
     "LISTED",
     "SESSIONS_VARIABLE",
     "TurnPaths",
+    "WORKTREES",
     "claim_turn",
     "find_session",
     "find_task",
@@ -83,6 +84,9 @@ SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 DEFAULT_FOLDER = ".nb_agents"
 ALLOT_LOCK = ".allot.lock"
 """Held while a turn is allotted, in its session's directory."""
+
+WORKTREES = "worktrees"
+"""Where in its workspace an agent has copies of files of a person's."""
 
 LISTED = 100
 """Sessions that a list shows: a look at all of ten thousand takes half a minute."""

@@ -88,12 +88,14 @@ class ToolCall:
             again. A tool then takes done for done.
         began: Whether its tool was let begin.
         thread: Number of the thread in which it was left running; 0 when it was not.
+        subagents: The ids of those sub-agents whose results its own holds.
     """
 
     agent: str = ""
     is_repeated: bool = False
     began: bool = True
     thread: int = 0
+    subagents: tuple[str, ...] = ()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -242,9 +244,19 @@ class Toolbox:
 
     Args:
         tools: Their names must differ.
+        keep: Writes a file that a model's provider made into the agent's workspace; it raises
+            ToolError.
+
+    Attributes:
+        keep: As given.
     """
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool] = (),
+        keep: Callable[[str, bytes], Awaitable[None]] | None = None,
+    ) -> None:
+        self.keep = keep
         self._tools = {tool.name: tool for tool in tools}
 
     @property

@@ -36,6 +36,7 @@ from nb_agents.tools.policy import AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Sandbox, confinement
 from nb_agents.tools.shell import Shell, last_chars
+from nb_agents.tools.web_search import search_tool
 
 __all__ = ["RunTools", "ToolPlaces", "announcements"]
 
@@ -181,6 +182,8 @@ class RunTools:
         tools += others
         if keys.enable_mcp_command_line:
             tools += await to_thread.run_sync(self._hands, context, keys)
+        if keys.searches_web and "web_search" not in {tool.name for tool in tools}:
+            tools.append(await to_thread.run_sync(search_tool))
         if keys.data_store:
             tools += AgentStore(DataStore.of(context), context.mask).tools()
         found = list(policy.take(tools))

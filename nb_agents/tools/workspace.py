@@ -182,6 +182,18 @@ class Workspace:
         await to_thread.run_sync(self._delete, path)
         return f"Deleted {path}."
 
+    async def keep(self, path: str, data: bytes) -> None:
+        """Write a file of any kind into the workspace.
+
+        Args:
+            path: Relative to it.
+            data: What it holds.
+
+        Raises:
+            ToolError: It can't be written.
+        """
+        await to_thread.run_sync(self._write, path, data)
+
     # In a worker thread -------------------------------------------------------------------------
 
     def _list(self, path: str) -> str:

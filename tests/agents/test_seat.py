@@ -4,9 +4,11 @@ import pytest
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts, voting
-from nb_agents.agents.decisions import Offer, TeamContext
+from nb_agents.agents.decisions import Offer, TeamContext, decision_tools
 from nb_agents.agents.prompts import Elapsed
 from nb_agents.agents.voting import Rules
+
+ALL = ("agent1", "agent2", "agent3")
 
 
 class Desk:
@@ -46,9 +48,19 @@ def test_new_answers_are_shown_once_and_a_vote_then_counts() -> None:
     note = desk.seat.note(was_refused=False)
     assert "b's no. 1" in note and "a's no. 1" not in note and '<ANSWER from="agent2">' in note
     assert desk.seat.judge_vote("agent2") == ("b", "")
-    assert desk.seat.offer().voters == ("agent1", "agent2")
+    assert desk.seat.offer().voters == ALL
     assert "b's no. 1" not in desk.seat.note(was_refused=False)
     assert desk.told == [{"a": 1, "b": 1}, None]
+
+
+def test_the_tools_that_decide_stay_the_same_while_others_answer() -> None:
+    desk = Desk(None, "a")
+    before = decision_tools(desk.seat.offer())
+    desk.answer("b")
+    desk.seat.note(was_refused=False)
+    assert decision_tools(desk.seat.offer()) == before
+    refusal = "Nobody of that name has an answer. Vote for one of: agent1, agent2."
+    assert desk.seat.judge_vote("agent3") == ("c", refusal)
 
 
 def test_new_answers_are_shown_at_most_twice_a_round() -> None:
@@ -73,7 +85,7 @@ def test_one_whose_copy_was_refused_is_shown_what_it_may_vote_for() -> None:
     assert "word for word the current answer of agent2" in desk.seat.judge_answer("b's no. 1")
     assert "b's no. 1" not in desk.seat.note(was_refused=False)
     assert "b's no. 1" in desk.seat.note(was_refused=True)
-    assert desk.seat.offer() == Offer(voters=("agent2",), text_stands_for="answer")
+    assert desk.seat.offer() == Offer(voters=ALL, text_stands_for="answer")
     assert desk.seat.judge_vote("agent2") == ("b", "")
 
 
@@ -94,7 +106,7 @@ def test_something_is_always_offered_until_it_is_shown_what_it_may_vote_for() ->
     desk.answer("b")
     assert desk.seat.offer() == Offer()
     desk.seat.note(was_refused=False)
-    assert desk.seat.offer() == Offer(answers=False, voters=("agent2",))
+    assert desk.seat.offer() == Offer(answers=False, voters=ALL)
 
 
 def test_the_text_of_one_that_calls_no_tool_is_an_answer_first_and_then_no_vote() -> None:
@@ -111,7 +123,7 @@ def test_while_voting_is_deferred_only_answering_is_offered() -> None:
     assert desk.seat.offer() == Offer(text_stands_for="answer")
     assert desk.seat.judge_vote("agent2") == ("b", voting.TOO_EARLY)
     desk.answer("a")
-    assert desk.seat.offer() == Offer(voters=("agent2", "agent3"), text_stands_for="no vote")
+    assert desk.seat.offer() == Offer(voters=ALL, text_stands_for="no vote")
 
 
 def test_where_nobody_votes_only_answering_is_offered() -> None:
@@ -163,6 +175,6 @@ def test_a_round_that_opens_late_says_so_at_once() -> None:
 def test_after_a_rounds_limit_it_must_decide() -> None:
     desk = Desk(None, "a", "b")
     desk.elapsed = Elapsed(5, 100, 5, 5, 2)
-    offer = Offer(voters=("agent1", "agent2"), text_stands_for="no vote", must_decide=True)
+    offer = Offer(voters=ALL, text_stands_for="no vote", must_decide=True)
     assert desk.seat.offer() == offer
     assert "by new_answer or vote. In 2 s the round is cut." in desk.seat.note(was_refused=False)

@@ -109,7 +109,6 @@ REFUSED = [
     ({}, {"hooks": {"PreToolUse": [{}]}}, "`agents.backend.hooks.PreToolUse`"),
     ({}, {"disallowed_tools": ["Bash"]}, "Write `exclude_tools`."),
     ({}, {"permission_mode": "plan"}, "`agents.backend.permission_mode`"),
-    ({}, {"tool_choice": "none"}, "tool_choice"),
     ({}, {"permissions": {"sandboxed": True}}, "`agents.backend.permissions.sandboxed`"),
     ({}, {"permissions": {"settings_path": "x.json"}}, "Write its rules under `permissions`."),
     # Of these nobody knows anything but the name.
@@ -143,7 +142,7 @@ def test_a_refusal_names_the_place_in_the_file(tmp_path: Path) -> None:
     "top, backend",
     [
         ({}, {"permission_mode": "bypassPermissions"}),
-        ({}, {"vote_only": False, "disallowed_tools": [], "tool_choice": "auto"}),
+        ({}, {"vote_only": False, "disallowed_tools": []}),
         ({}, {"command_line_docker_network_mode": "bridge"}),
         ({"hooks": {"PreToolUse": []}}, {}),
     ],
@@ -155,10 +154,19 @@ def test_a_value_that_restricts_nothing_stops_nothing(
     assert not spec.refusals and not spec.ignored and not spec.notices
 
 
+def test_a_key_of_massgens_is_no_slip_of_one_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "team.yaml"
+    backend = {"type": "demo", "enable_video_generation": True, "disallowed_tools": ["x"]}
+    file.write_text(yaml.safe_dump({"agents": [{"id": "ada", "backend": backend}]}))
+    spec = TeamSpec.from_file(file)
+    assert spec.ignored == ("agents.backend.enable_video_generation",)
+    assert "Write `exclude_tools`" in str(spec.refusals[0])
+
+
 def test_what_nobody_knows_is_told_apart_from_what_is_harmless() -> None:
-    spec = team({"enable_image_generation": True, "colour": "red"}, ui={})
+    spec = team({"enable_audio_generation": True, "colour": "red"}, ui={})
     assert spec.notices == (
-        "Ignored here: ui, agents.backend.enable_image_generation",
+        "Ignored here: ui, agents.backend.enable_audio_generation",
         "Not known here, and not acted on: agents.backend.colour",
     )
     assert spec.notices == report_on(spec).lines[1:3]
@@ -184,7 +192,8 @@ def test_what_withholds_a_tool_does_so_after_a_resume_from_the_journal() -> None
     for each in (spec, TeamSpec.model_validate(stored)):
         keys_of = each.agents[0].backend
         assert len([*tool_notices(keys_of, is_confined=True, has_protected_paths=False)]) == 2
-        assert not each.writable_paths
+        assert each.orchestrator.copies_context_paths
+        assert not each.orchestrator.writes_context_paths
 
 
 # MassGen's own

@@ -39,11 +39,12 @@ COORDINATION_DEFAULTS = {
         "skills_directory": ".agent/skills",
         "massgen_skills": (),
         "enable_subagents": False,
-        "background_subagents": {"enabled": True},
+        "background_subagents": {"enabled": True, "injection_strategy": "tool_result"},
         "subagent_max_concurrent": 3,
         "subagent_default_timeout": 300.0,
         "subagent_min_timeout": 60.0,
         "subagent_max_timeout": 600.0,
+        "write_mode": None,
     },
 }
 TIMEOUT_DEFAULTS = {

@@ -43,11 +43,11 @@ agents:
       type: openai
       model: gpt-5-nano
       cwd: workspace1
-      enable_image_generation: true
+      enable_video_generation: true
     system_message: |
       Write.
   - id: critic
-    backend: {type: gemini, model: gemini-2.5-flash, enable_image_generation: true}
+    backend: {type: gemini, model: gemini-2.5-flash, enable_video_generation: true}
 orchestrator:
   snapshot_storage: snapshots
   voting_sensitivity: balanced
@@ -73,7 +73,7 @@ def test_a_massgen_file_is_a_team(tmp_path: Path) -> None:
 def test_keys_that_mean_nothing_here_are_listed_once(tmp_path: Path) -> None:
     assert sorted(from_text(tmp_path, MASSGEN).ignored) == [
         "agents.backend.cwd",
-        "agents.backend.enable_image_generation",
+        "agents.backend.enable_video_generation",
         "orchestrator.snapshot_storage",
         "ui",
     ]

@@ -29,7 +29,7 @@ ENDINGS = [
     ("claude", "tool_use", "whole"),
     ("claude", "max_tokens", "cut"),
     ("claude", "model_context_window_exceeded", "cut"),
-    ("claude", "pause_turn", "cut"),
+    ("claude", "pause_turn", "whole"),
     ("claude", "something_new", "cut"),
     ("claude", "refusal", "refused"),
     ("gemini", "STOP", "whole"),

@@ -19,7 +19,7 @@ from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.models.test_settings import ask, team_of
 from tests.team_kit import WAIT_S
 
-SEARCH, RUN = "web_search", "code_execution"
+SEARCH, RUN, DRAW = "web_search", "code_execution", "image_generation"
 SENT = {
     ("claude", SEARCH): ("name", "web_search"),
     ("claude", RUN): ("name", "code_execution"),
@@ -27,6 +27,7 @@ SENT = {
     ("gemini", RUN): ("codeExecution", {}),
     ("openai responses", SEARCH): ("type", "web_search"),
     ("openai responses", RUN): ("type", "code_interpreter"),
+    ("openai responses", DRAW): ("type", "image_generation"),
 }
 """What stands among a request's tools."""
 
@@ -38,8 +39,10 @@ def strict() -> Iterator[ModelServer]:
         yield server
 
 
-@pytest.mark.parametrize("key", NATIVE_KEYS)
-@pytest.mark.parametrize("kind", ["claude", "gemini", "openai responses"])
+@pytest.mark.parametrize(
+    "kind, key",
+    [(kind, key) for kind, tool in SENT for key, named in NATIVE_KEYS.items() if named == tool],
+)
 def test_a_providers_tool_is_asked_for_in_its_own_words(
     kind: str, key: str, strict: ModelServer
 ) -> None:
@@ -68,6 +71,17 @@ def without(key: str, **backend: Any) -> str:
         ({"type": "openai", "api": "chat"}, "write `api: responses`"),
         ({"type": "openrouter", "base_url": "http://127.0.0.1:1/v1"}, "openrouter has none"),
         ({"type": "gemini", "model": "gemini-2.5-pro"}, "those from Gemini 3 on have"),
+    ],
+)
+def test_what_a_provider_does_not_have_is_told_and_not_given(
+    backend: dict[str, Any], why: str
+) -> None:
+    assert why in without("enable_code_interpreter", **backend)
+
+
+@pytest.mark.parametrize(
+    "backend, why",
+    [
         ({"exclude_tools": ["web_search"]}, "list of tools leaves it out"),
         ({"allowed_tools": ["read_file"]}, "list of tools leaves it out"),
         ({"tool_policy": [{"match": "*", "action": "ask"}]}, "`tool_policy` can't be kept"),
@@ -75,9 +89,7 @@ def without(key: str, **backend: Any) -> str:
         ({"permissions": {"rules": {"deny": ["read_url(*)"]}}}, "`permissions` can't be kept"),
     ],
 )
-def test_what_is_not_to_be_had_or_can_not_be_kept_to_is_told_and_not_given(
-    backend: dict[str, Any], why: str
-) -> None:
+def test_what_can_not_be_kept_to_is_told_and_not_given(backend: dict[str, Any], why: str) -> None:
     assert why in without("enable_web_search", **backend)
 
 

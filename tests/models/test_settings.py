@@ -1,8 +1,10 @@
 """Each key of a backend, against the bytes that strict servers are sent by the real SDKs."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,11 +18,14 @@ from pydantic_ai.tools import ToolDefinition
 from nb_agents import TeamSpec
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
+from nb_agents.errors import ConfigError
+from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import PROVIDERS, backend_for, http_client
 from nb_agents.runs.team_report import report_on
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.strict_bodies import fault_of
 
+ROOT = Path(__file__).parents[2]
 ROOTS = ("claude", "gemini", "azure_openai")
 DONE = Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),))
 
@@ -158,6 +163,14 @@ SENT: dict[str, tuple[Any, Places]] = {
             **at("anthropic", "tool_choice.disable_parallel_tool_use", True),
         },
     ),
+    "tool_choice": (
+        "required",
+        {
+            **at("openai chat, openai responses", "tool_choice", "required"),
+            **at("anthropic", "tool_choice.type", "any"),
+            **at("google", "toolConfig.functionCallingConfig.mode", "ANY"),
+        },
+    ),
     "service_tier": (
         "flex",
         {
@@ -252,7 +265,8 @@ async def ask(team: TeamSpec) -> None:
     asked = [ModelRequest(parts=[SystemPromptPart("You help."), UserPromptPart("Help.")])]
     async with http_client() as client:
         backend = backend_for(team.agents[0], client)
-        async with backend.stream(asked, [ToolDefinition(name="new_answer")]) as stream:
+        tools = [ToolDefinition(name="new_answer", kind="output")]
+        async with backend.stream(asked, tools) as stream:
             async for _ in stream:
                 pass
 
@@ -322,6 +336,77 @@ def test_each_key_is_sent_where_the_provider_looks_for_it_or_is_told_of(
     assert not place or found(server.requests[-1], place) == wanted
 
 
+REAL = [
+    ("openai", "gpt-4o"),
+    ("openai", "gpt-5"),
+    ("openai", "gpt-5.1"),
+    ("openai responses", "o3"),
+    ("azure_openai", "o3-mini"),
+    ("claude", "claude-haiku-4-5"),
+    ("claude", "claude-opus-4-7"),
+    ("gemini", "gemini-2.0-flash"),
+    ("gemini", "gemini-3-pro-preview"),
+]
+"""Models that differ in what they take."""
+
+
+@pytest.mark.parametrize("effort", ["", "high"])
+@pytest.mark.parametrize(("kind", "model"), REAL)
+def test_what_a_real_model_does_not_take_is_told_and_not_sent(
+    kind: str, model: str, effort: str, servers: dict[str, ModelServer]
+) -> None:
+    """Each key alone, and beside an effort: what is told is what is not in the bytes."""
+    for key in MODEL_KEYS:
+        if key.startswith(("thinking", "max_")) or MODEL_KEYS[key].restricts:
+            continue
+        given = nested(key, SENT[key][0])
+        if effort and not {"reasoning", "effort"} & {*key.replace("_", ".").split(".")}:
+            given["reasoning_effort"] = effort
+        team = team_of(kind, servers[kind], **given, **{"model": model})
+        place, wanted = place_of(kind, key, team)
+        anyio.run(ask, team)
+        is_sent = bool(place) and found(servers[kind].requests[-1], place) == wanted
+        assert is_sent == (key not in told(team)), key
+
+
+def test_a_model_that_reasons_is_told_with_what_it_does_not_take(
+    servers: dict[str, ModelServer],
+) -> None:
+    team = team_of("openai", servers["openai"], model="gpt-5", temperature=0.2, top_p=0.5, seed=3)
+    line = "Not sent to gpt-5, which does not take it while it reasons: temperature, top_p"
+    assert line in report_on(team).lines
+
+
+def test_a_model_that_can_not_be_asked_as_the_file_says_does_not_start(
+    servers: dict[str, ModelServer],
+) -> None:
+    team = team_of("claude", servers["claude"], model="claude-opus-4-7", thinking=ENABLED)
+    told = report_on(team).verdict
+    assert "The model of agent 'ann' can't be asked as its backend says: 'claude-opus-4-7'" in told
+    with pytest.raises(ConfigError, match="claude-opus-4-7"):
+        check_fit(team)
+
+
+def test_a_model_that_anthropic_ends_is_told_before_its_sdk_warns_of_it(
+    servers: dict[str, ModelServer],
+) -> None:
+    old = team_of("claude", servers["claude"], model="claude-3-7-sonnet-latest")
+    (line,) = [line for line in report_on(old).lines if "ends" in line]
+    assert line.startswith("Anthropic ends claude-3-7-sonnet-latest on February")
+    assert check_fit(old) == (line,)
+    with pytest.warns(DeprecationWarning, match="claude-3-7-sonnet-latest"):
+        anyio.run(ask, old)
+
+
+def test_the_models_that_our_pages_name_are_not_ended(servers: dict[str, ModelServer]) -> None:
+    pages = [ROOT / "README.md", *(ROOT / "notebooks").glob("*.ipynb")]
+    text = " ".join(page.read_text("utf-8") for page in pages)
+    named = {*re.findall(r"claude-[a-z]+-\d[\d-]*", text)}
+    assert named
+    for name in named:
+        assert not check_fit(team_of("claude", servers["claude"], model=name))
+
+
 # Servers at their own addresses
 
 
@@ -343,7 +428,7 @@ async def body_of(**backend: Any) -> dict[str, Any]:
         client.event_hooks["request"].append(look)
         # The SDKs have errors of their own for a request that failed.
         with suppress(Exception):
-            tools = [ToolDefinition(name="new_answer")]
+            tools = [ToolDefinition(name="new_answer", kind="output")]
             async with backend_for(team.agents[0], client).stream(asked, tools):
                 pass
     return sent[0]

@@ -53,6 +53,74 @@ def test_what_a_server_does_not_take_is_told_and_not_sent(tmp_path: Path) -> Non
     assert "clip.mp4" not in json.dumps(server.requests[0].body)
 
 
+CAT, PAPER, NOTES = (f"https://files.example/{n}?v=1" for n in ("cat", "paper.pdf", "notes.md"))
+BY_ADDRESS = [{"image_path": CAT}, {"file_path": PAPER}, {"file_path": NOTES}]
+
+
+@pytest.mark.parametrize(
+    "kind, sent",
+    [
+        ("openai", [{"type": "image_url", "image_url": {"url": CAT}}]),
+        (
+            "openai responses",
+            [
+                {"type": "input_image", "image_url": CAT, "detail": "auto"},
+                {"type": "input_file", "file_url": PAPER},
+                {"type": "input_file", "file_url": NOTES},
+            ],
+        ),
+        (
+            "claude",
+            [
+                {"type": "image", "source": {"type": "url", "url": CAT}},
+                {"type": "document", "source": {"type": "url", "url": PAPER}},
+            ],
+        ),
+        ("gemini", []),
+    ],
+)
+def test_an_address_is_given_to_who_fetches_it_and_fetched_by_nobody_here(
+    kind: str, sent: list[dict[str, Any]]
+) -> None:
+    with ModelServer(DONE, strict=True) as server:
+        team = team_of(kind, server, upload_files=BY_ADDRESS)
+        anyio.run(ask, team)
+    body = json.dumps(server.requests[0].body)
+    found = [part for part in _parts(server.requests[0].body) if "files.example" in str(part)]
+    bare = [{k: v for k, v in part.items() if k != "cache_control"} for part in found]
+    assert bare == sent
+    told = [line for line in report_on(team).lines if line.startswith("Not sent")]
+    assert len(told) == len(BY_ADDRESS) - len(sent)
+    assert all("by its address" in line for line in told)
+    assert body.count("File paper.pdf:") == sum(PAPER in str(part) for part in sent)
+
+
+def test_openai_itself_is_asked_by_the_interface_that_fetches_papers() -> None:
+    backend = {"type": "openai", "model": "gpt-5", "upload_files": [{"file_path": PAPER}]}
+    spec = TeamSpec.model_validate({"agents": [{"backend": backend}]}).agents[0].backend
+    assert spec.wire_format == "openai responses" and len(spec.uploads) == 1
+
+
+def _parts(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a request's messages are made of."""
+    messages = body.get("messages") or body.get("input") or body.get("contents") or []
+    return [
+        part
+        for message in messages
+        for part in (message.get("content") or message.get("parts") or [])
+        if isinstance(part, dict)
+    ]
+
+
+@pytest.mark.parametrize("url", ["https://ann:pw@files.example/a.png", "https:///a.png"])
+def test_an_address_with_a_password_or_without_a_host_is_refused(url: str, tmp_path: Path) -> None:
+    backend = {"type": "claude", "model": "m", "upload_files": [{"image_path": url}]}
+    (tmp_path / "team.yaml").write_text(json.dumps({"agent": {"id": "a", "backend": backend}}))
+    with pytest.raises(nb_agents.UserError, match="has no host, or a password") as told:
+        TeamSpec.from_file(tmp_path / "team.yaml")
+    assert "pw" not in str(told.value)
+
+
 @pytest.mark.parametrize(
     "upload, why",
     [

@@ -1,6 +1,7 @@
 """Runs on a cluster's workers, with a scheduler and workers as real processes."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -187,6 +188,67 @@ def test_a_session_root_that_a_worker_does_not_see_is_told_before_anything_begin
         with pytest.raises(UserError, match="does not see the session root"):
             begin(made.client)
     assert not server.requests
+
+
+PROJECT_RECIPE = """\
+name: here
+description: works in the directory that it is started in
+version: 1.0.0
+workspace: project
+steps:
+- {id: note, type: bash, command: "pwd > where.txt; cat where.txt", output: place}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's directory, which is not the workers' own, with a recipe."""
+    place = tmp_path / "project"
+    place.mkdir()
+    (place / "here.yaml").write_text(PROJECT_RECIPE)
+    monkeypatch.chdir(place)
+    return place
+
+
+def test_a_recipe_on_a_worker_works_in_the_directory_that_it_was_started_in(
+    two: Dask, root: Path, project: Path
+) -> None:
+    options = RunOptions(session_root=root, cluster=two.client)
+    run = nb_agents.start("", recipe="here.yaml", options=options)
+    run.wait(WAIT_S, raise_on_stop=False)
+    assert run.status == "completed" and run.where.startswith("worker ")
+    assert (project / "where.txt").read_text() == f"{project}\n"
+    assert {each.name for each in project.iterdir()} == {"here.yaml", "where.txt"}
+
+
+def test_a_team_on_a_worker_has_the_directory_that_it_was_started_in(
+    two: Dask, root: Path, project: Path, server: ModelServer
+) -> None:
+    server.script("m", Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),)))
+    path = team_file(project, server, "k")
+    path.write_text(f"{path.read_text()}\nworkspace: project\n")
+    run = nb_agents.start(
+        "t", "team.yaml", options=RunOptions(session_root=root, cluster=two.client)
+    )
+    assert run.wait(WAIT_S) == "done"
+    assert str(project) in server.requests[0].prompt
+
+
+def test_a_project_that_a_worker_does_not_see_is_told_before_anything_begins(
+    tmp_path: Path, root: Path, project: Path, server: ModelServer
+) -> None:
+    path = team_file(project, server, "k")
+    path.write_text(f"{path.read_text()}\nworkspace: project\n")
+    blind = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", str(project)]
+    with dask(tmp_path / "dask", 1, before=blind) as made:
+        options = RunOptions(session_root=root, cluster=made.client)
+        told = f"does not see {str(project)!r}, in which `workspace: project` lets the run work"
+        for given in ({"config": "team.yaml"}, {"recipe": "here.yaml"}):
+            task = "" if "recipe" in given else "t"
+            with pytest.raises(UserError, match=re.escape(told)):
+                nb_agents.start(task, **given, options=options)
+    assert not server.requests and not [*root.glob("session_*")]
+    assert {each.name for each in project.iterdir()} == {"here.yaml", "team.yaml"}
 
 
 def test_a_run_of_another_machine_is_known_to_the_other_processes_of_this_one(

@@ -184,14 +184,6 @@ def test_a_team_that_reuses_its_winners_answer_presents_where_something_may_be_w
     assert (it.result, read(site)["style.css"]) == ("done", "new")
 
 
-def test_changes_that_should_be_reviewed_first_are_not_made(tmp_path: Path, site: Path) -> None:
-    model = ScriptedModel(put(site / "style.css"), Answer("done"))
-    review = {"coordination": {"write_mode": "isolated"}}
-    it = run(tmp_path, team([model], site, review))
-    assert said(it, "write_file")[0].startswith("Error")
-    assert any("Context paths are only read: changes" in n for n in it.view.notices)
-
-
 def test_agents_of_a_recipe_only_read_and_the_run_says_so(tmp_path: Path, site: Path) -> None:
     recipe = write(tmp_path, "steps:\n- {id: do, agent: worker, prompt: go, output: said}\n")
     spec = team([ScriptedModel(put(site / "style.css"), DONE)], site)

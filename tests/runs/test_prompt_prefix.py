@@ -132,7 +132,7 @@ def tell(process: Any, word: str) -> None:
     process.stdin.flush()
 
 
-def test_rounds_share_the_system_prompt_and_all_tools_but_those_that_decide(
+def test_rounds_share_the_system_prompt_and_all_tools_and_vote_by_the_same_one(
     tmp_path: Path, server: ModelServer
 ) -> None:
     def play(request: Request) -> Reply:
@@ -150,6 +150,8 @@ def test_rounds_share_the_system_prompt_and_all_tools_but_those_that_decide(
     assert len(rounds) >= 4 and "vote" not in presentation.tool_names
     shared = [[t for t in blocks_of_tools(r) if '"vote"' not in t] for r in rounds]
     assert all(each == shared[0] for each in shared)
+    votes = [t for r in rounds for t in blocks_of_tools(r) if '"vote"' in t]
+    assert len({*votes}) == 1 and '["agent1", "agent2"]' in votes[0]
     assert len({json.dumps(unmarked(r.body["system"])) for r in rounds}) == 1
 
 

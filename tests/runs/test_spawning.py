@@ -139,6 +139,85 @@ def test_in_the_background_it_goes_on_and_waits_lists_and_cancels(tmp_path: Path
     assert run.view.agents["ada/songs#1"].outcome == "killed"
 
 
+def told_of(run: Run) -> list[tuple[str, ...]]:
+    return [e.subagents for e in events(run, ev.Told) if e.subagents]
+
+
+def test_what_one_in_the_background_came_to_is_told_once_with_the_next_results(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    play = Play(
+        [
+            Turn(calls=(spawn(BIO, background=True),)),
+            Turn(text="meanwhile", gate=gate, calls=(Call("list_files"),)),
+            Turn(calls=(Call("list_files"),)),
+            Answer("done"),
+        ],
+        biography=[Turn(text="Born 1941.")],
+    )
+    run = start(tmp_path, play)
+    gate.wait_reached()
+    wait_until(lambda: run.view.agents["ada/bio#1"].outcome == "finished")
+    gate.open()
+    finish(run)
+    assert told_of(run) == [("ada/bio#1",)]
+    own = [n for n, who in enumerate(play.asked) if not who]
+    counts = [prompt(play.model, n).count("Born 1941.") for n in own]
+    assert counts == [0, 0, 1, 1]
+
+
+def test_what_was_told_of_by_a_call_is_not_told_again(tmp_path: Path) -> None:
+    play = Play(
+        [
+            Turn(calls=(spawn(BIO, background=True), Call("wait_for_subagents"))),
+            Turn(calls=(Call("list_files"),)),
+            Answer("done"),
+        ],
+        biography=[Turn(text="Born 1941.")],
+    )
+    run = finish(start(tmp_path, play))
+    assert not told_of(run)
+    assert [e.subagents for e in events(run, ev.ToolFinished)] == [(), ("ada/bio#1",), ()]
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_resume_tells_a_result_exactly_when_it_was_not_told_before(
+    tmp_path: Path, is_told: bool
+) -> None:
+    first, second = Gate(), Gate()
+    play = Play(
+        [
+            Turn(calls=(spawn(BIO, background=True),)),
+            Turn(text="meanwhile", gate=first, calls=(Call("list_files"),)),
+            Turn(text="so ", gate=second, calls=(Call("list_files"),)),
+            Turn(calls=(Call("list_files"),)),
+            Answer("done"),
+        ],
+        biography=[Turn(text="Born 1941.")],
+    )
+    run = start(tmp_path, play)
+    first.wait_reached()
+    wait_until(lambda: run.view.agents["ada/bio#1"].outcome == "finished")
+    if is_told:
+        first.open()
+        second.wait_reached()
+    run.stop(now=True)
+    first.open()
+    second.open()
+    finish(run)
+    before = len(play.asked)
+    again = run.resume()
+    again.wait(60, raise_on_stop=False)
+    assert again.result == "done" and play.asked.count("biography") == 1
+    assert (told_of(run), told_of(again)) == (
+        ([("ada/bio#1",)], []) if is_told else ([], [("ada/bio#1",)])
+    )
+    assert prompt(play.model, len(play.asked) - 1).count("Born 1941.") == 1
+    if is_told:  # what the stop cut is asked again with the same words
+        assert prompt(play.model, before) == prompt(play.model, before - 1)
+
+
 def test_no_more_work_at_once_than_the_file_allows(tmp_path: Path) -> None:
     play = Play(
         [Turn(calls=(spawn(BIO, SONGS),)), Turn(calls=(spawn(BIO, background=True),)), Answer("x")],
@@ -273,10 +352,7 @@ def test_a_killed_call_goes_on_with_those_that_had_finished(
     assert [s["answer"] for s in told["subagents"]] == ["about biography", "about songs"]
     assert sorted(asked) == ["biography", "songs", "songs"]
     team = TeamSpec.from_file(tmp_path / "team.yaml")
-    assert team.ignored == (
-        "orchestrator.coordination.subagent_orchestrator",
-        "orchestrator.coordination.background_subagents.injection_strategy",
-    )
+    assert team.ignored == ("orchestrator.coordination.subagent_orchestrator",)
 
 
 def test_what_was_spawned_is_read_back_from_the_journal() -> None:

@@ -1,0 +1,147 @@
+"""Whether agents' models take what their file says of them, by pydantic-ai's profiles of them.
+
+It builds the models, and so imports their SDKs: a start, which needs them anyway, asks here, and a
+check. Agents that can't start for other reasons are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nb_agents.config.backends import BackendSpec
+from nb_agents.config.team import AgentSpec, TeamSpec
+from nb_agents.errors import ConfigError, MissingKeyError
+from nb_agents.models.providers import PROVIDERS, http_client, load, model_for
+from nb_agents.models.settings import settings_of, untaken, without
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+__all__ = ["Fit", "check_fit", "fit_of"]
+
+
+class Fit(NamedTuple):
+    """How a team's models take what is said of them.
+
+    Attributes:
+        notices: Which keys are not sent to which model, and which models end, a line each.
+        refusals: What pydantic-ai makes no request with.
+    """
+
+    notices: tuple[str, ...]
+    refusals: tuple[ConfigError, ...]
+
+
+def check_fit(team: TeamSpec) -> tuple[str, ...]:
+    """Refuse a team with a model that can't be asked as its file says.
+
+    Args:
+        team: The team.
+
+    Returns:
+        What a person should know besides.
+
+    Raises:
+        ConfigError: There is such a model.
+    """
+    fit = fit_of(team)
+    for refusal in fit.refusals:
+        raise refusal
+    return fit.notices
+
+
+def fit_of(team: TeamSpec) -> Fit:
+    """Hold a team's settings against its models.
+
+    Args:
+        team: The team.
+    """
+    told: dict[str, dict[str, None]] = {}
+    refusals = []
+    ending = dict.fromkeys(line for agent in team.everyone for line in _ending(agent))
+    for agent in team.everyone:
+        if not _says_something(agent):
+            continue
+        load([agent.backend.type])
+        try:
+            gone, refusal = _judged(agent)
+        except MissingKeyError:  # a variable of its address, or of what is sent besides
+            continue
+        for key, when in _keys(agent, gone):
+            whom = f"Not sent to {agent.backend.model}, which does not take it{when}"
+            told.setdefault(whom, {})[key] = None
+        if refusal:
+            what = f"The model of agent {agent.id!r} can't be asked as its backend says: {refusal}"
+            refusals.append(team.fault(what, "agents", agent.id, "backend"))
+    unsent = (f"{whom}: {', '.join(keys)}" for whom, keys in told.items())
+    return Fit((*unsent, *ending), tuple(refusals))
+
+
+def _keys(agent: AgentSpec, gone: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Name the keys of settings that a model does not take, each with when that is so."""
+    for each in agent.backend.assignments:
+        for setting, when in gone.items():
+            if setting == each.setting or setting.startswith(f"{each.setting}."):
+                yield each.key + setting.removeprefix(each.setting), when
+
+
+def _ending(agent: AgentSpec) -> Iterator[str]:
+    """Say when a model ends, by Anthropic's SDK, which would only warn of it with each request."""
+    if agent.backend.wire_format == "anthropic":
+        load([agent.backend.type])
+        from anthropic.resources.messages import DEPRECATED_MODELS
+
+        if date := DEPRECATED_MODELS.get(agent.backend.model):
+            yield f"Anthropic ends {agent.backend.model} on {date}; name a newer model."
+
+
+def _says_something(agent: AgentSpec) -> bool:
+    backend = agent.backend
+    is_model = backend.type in PROVIDERS and bool(backend.model)
+    return is_model and any(each.setting for each in backend.assignments)
+
+
+def _model_of(agent: AgentSpec) -> Model:
+    backend = agent.backend
+    api = "responses" if backend.wire_format == "openai responses" else backend.api
+    return _model(backend.type, backend.model, backend.base_url, api, backend.api_version)
+
+
+# Making Google's takes a tenth of a second, and the rows of a sweep ask of the same ones.
+@lru_cache(100)
+def _model(type: str, model: str, url: str | None, api: Any, version: str | None) -> Model:
+    """Make a model that is never called, of which only the profile counts."""
+    backend = BackendSpec(type=type, model=model, base_url=url, api=api, api_version=version)
+    return model_for(AgentSpec(id="any", backend=backend), "any", http_client())
+
+
+def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
+    """Give the settings that a model does not take, and why a request can't be made."""
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.models import ModelRequestParameters
+
+    model = _model_of(agent)
+    settings: Any = settings_of(agent.backend)
+    gone = untaken(model, settings)
+    taken: Any = without(settings, gone)
+    if why := _why_not_forced(model, settings):
+        return gone, why
+    try:
+        model.prepare_request(taken, ModelRequestParameters())
+    except UserError as exc:
+        return gone, str(exc)
+    return gone, ""
+
+
+def _why_not_forced(model: Model, settings: Mapping[str, Any]) -> str:
+    """Say why a model can't be made to call a tool, where it is to be; "" when it can."""
+    if settings.get("tool_choice") != "required":
+        return ""
+    if not model.profile.get("supports_forced_tool_choice", True):
+        return "it can't be made to call a tool; remove `tool_choice`."
+    thinks = settings.get("anthropic_thinking", {}).get("type") in ("enabled", "adaptive")
+    if thinks and model.profile.get("forced_tool_choice_disables_thinking", False):
+        return "it does not think when it must call a tool; remove `tool_choice` or `thinking`."
+    return ""

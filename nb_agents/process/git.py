@@ -1,0 +1,317 @@
+"""Files of a person in a git repository of the session's own, so that agents change copies of them.
+
+The repository is not the person's, where there is one: theirs gets no branch, no worktree that
+somebody must prune, and no hook or filter of it is run. Theirs is asked one thing, which of the
+files are tracked or new; ours has no hooks, and takes each file as it is, byte by byte. A session
+that is deleted takes all of it along.
+
+What an agent wrote is looked at from outside: the ``.git`` that it finds in its worktree is there
+for its own use, and never read here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from anyio import to_thread
+
+from nb_agents.process.command import MAX_KEPT_BYTES, run_command
+from nb_agents.process.environment import ORDINARY
+from nb_agents.process.writable import MAX_LOOKED_AT, NEVER_WRITTEN, WritablePath, entries
+
+__all__ = ["GitFailed", "Repository", "has_git"]
+
+GIT_S = 300.0
+"""Seconds that a command may take."""
+MAX_COPIED_BYTES = 2_000_000_000
+MAX_WHY_CHARS = 300
+
+_RUNS_NOTHING = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "protocol.allow=never")
+"""What a repository's configuration must not have git run."""
+_BYTE_BY_BYTE = "* -text -ident -filter !diff !working-tree-encoding\n"
+_NOBODYS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"} | {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "nb_agents"), ("EMAIL", "nb_agents@localhost"))
+}
+
+
+class GitFailed(Exception):
+    """Git could not do it; its text says why, and ends without a full stop."""
+
+
+def has_git() -> bool:
+    """Whether git is installed."""
+    return shutil.which("git") is not None
+
+
+class Repository:
+    """A bare repository of ours, made when it is first needed.
+
+    Its methods are called one after the other.
+
+    Args:
+        path: Its directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def snapshot(self, place: WritablePath) -> str:
+        """Commit what a place holds: of a git work tree what is tracked or new and not ignored.
+
+        Args:
+            place: The place; what it protects is left out.
+
+        Returns:
+            The commit.
+
+        Raises:
+            GitFailed: There is too much of it, or git refused.
+        """
+        await self._make()
+        root, names = _root(place), await _names_in(place)
+        return await self._commit(root, names, "", f"What {place.path} held")
+
+    async def add_worktree(self, folder: Path, branch: str, commit: str) -> None:
+        """Check a commit out on a branch of its own.
+
+        Args:
+            folder: Where; what is there is removed.
+            branch: The branch; one of that name is replaced.
+            commit: The commit.
+
+        Raises:
+            GitFailed: Git refused.
+        """
+        await to_thread.run_sync(_remove, folder)
+        with suppress(GitFailed):  # there is none; or it is locked by one who was killed making it
+            await self._git("worktree", "remove", "--force", "--force", str(folder))
+        await self._git("worktree", "add", "--quiet", "-B", branch, str(folder), commit)
+
+    async def commit_worktree(
+        self, folder: Path, place: WritablePath, branch: str, base: str
+    ) -> str:
+        """Commit what a worktree holds, but for changes of what its place protects.
+
+        Args:
+            folder: The worktree.
+            place: What it is a copy of.
+            branch: Its branch, which is moved on.
+            base: The commit that it began with.
+
+        Returns:
+            The commit: ``base`` when nothing changed.
+
+        Raises:
+            GitFailed: The base is gone, or git refused.
+        """
+        await self._make()
+        known = await self._listed(folder, base)
+        names = await to_thread.run_sync(_present, folder, known, place)
+        commit = await self._commit(folder, names, base, f"Changes to {place.path}")
+        with suppress(GitFailed):  # it is for a person's eyes, and one who was killed may hold it
+            await self._git("update-ref", f"refs/heads/{branch}", commit)
+        return commit
+
+    async def write_patch(self, base: str, commit: str, file: Path) -> dict[str, str]:
+        """Write what changed between two commits into a file that ``git apply`` takes.
+
+        Args:
+            base: The first.
+            commit: The second.
+            file: The file; its directory is made.
+
+        Returns:
+            For each name that changed, git's letter: A, D, M or T.
+
+        Raises:
+            GitFailed: Git refused.
+        """
+        file.parent.mkdir(exist_ok=True)
+        compare = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv")
+        await self._git(
+            *compare, "-p", "--binary", "--full-index", f"--output={file}", base, commit
+        )
+        found = (await self._git(*compare, "-z", "--name-status", base, commit)).split("\0")
+        return dict(zip(found[1::2], found[::2], strict=False))
+
+    async def apply(self, patch: Path, place: WritablePath) -> str:
+        """Change a person's files as a patch says: all of it, or nothing.
+
+        Args:
+            patch: The patch.
+            place: Where the files are.
+
+        Returns:
+            Why they can't be changed so, in git's words; "" when they hold what it says.
+        """
+        root = _root(place)
+        try:
+            await self._git("apply", "--whitespace=nowarn", str(patch), tree=root)
+        except GitFailed as why:
+            try:  # it may have been done already, by one who was killed before telling
+                await self._git("apply", "--reverse", "--check", str(patch), tree=root)
+            except GitFailed:
+                return str(why)
+        return ""
+
+    def command_to_merge(self, patch: Path, place: WritablePath) -> list[str]:
+        """Give the command by which a person merges of a patch what fits.
+
+        Args:
+            patch: The patch.
+            place: Where the files are.
+        """
+        here = ("-C", str(_root(place)), f"--git-dir={self.path}", "--work-tree=.")
+        return ["git", *here, "apply", "--reject", str(patch)]
+
+    async def _make(self) -> None:
+        if (self.path / "info" / "attributes").is_file():
+            return
+        await to_thread.run_sync(_remove, self.path)
+        self.path.mkdir(parents=True)
+        await self._git("init", "--bare", "--quiet", "--template=")
+        (self.path / "info").mkdir(exist_ok=True)
+        (self.path / "info" / "exclude").write_text("".join(f"{n}\n" for n in NEVER_WRITTEN))
+        (self.path / "info" / "attributes").write_text(_BYTE_BY_BYTE)
+
+    async def _listed(self, folder: Path, base: str) -> list[str]:
+        with TemporaryDirectory(dir=self.path) as scratch:
+            index = Path(scratch, "index")
+            await self._git("read-tree", base, index=index)
+            kinds = ("--cached", "--others", "--exclude-standard")
+            return _split(await self._git("ls-files", "-z", *kinds, tree=folder, index=index))
+
+    async def _commit(self, root: Path, names: Iterable[str], base: str, message: str) -> str:
+        with TemporaryDirectory(dir=self.path) as scratch:
+            index = Path(scratch, "index")
+            if base:
+                await self._git("read-tree", base, index=index)
+            given = b"".join(os.fsencode(name) + b"\0" for name in names)
+            take = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+            await self._git(*take, tree=root, index=index, stdin=given)
+            tree = (await self._git("write-tree", index=index)).strip()
+        if base and tree == (await self._git("rev-parse", f"{base}^{{tree}}")).strip():
+            return base
+        parent = ("-p", base) if base else ()
+        return (await self._git("commit-tree", "-m", message, *parent, tree)).strip()
+
+    async def _git(
+        self,
+        *arguments: str,
+        tree: Path | None = None,
+        index: Path | None = None,
+        stdin: bytes | None = None,
+    ) -> str:
+        env = _NOBODYS | {"GIT_DIR": str(self.path)}
+        env |= {"GIT_WORK_TREE": str(tree)} if tree else {}
+        env |= {"GIT_INDEX_FILE": str(index)} if index else {}
+        return await _git(arguments, tree or self.path, env, stdin)
+
+
+async def _git(
+    arguments: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
+) -> str:
+    """Run git so that no configuration has it run anything else."""
+    settings = [part for each in _RUNS_NOTHING for part in ("-c", each)]
+    ordinary = {name: value for name in ORDINARY if (value := os.environ.get(name)) is not None}
+    given = ordinary | {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"} | env
+    argv = ["git", *settings, *arguments]
+    try:
+        done = await run_command(argv, cwd=cwd, env=given, stdin=stdin, timeout_s=GIT_S)
+    except (OSError, ValueError) as exc:
+        raise GitFailed(str(exc)) from None
+    if done.exit_code != 0:
+        why = re.sub("^(error|fatal): ", "", done.errors, flags=re.MULTILINE).strip()
+        why = why or f"git {arguments[0]} took more than {GIT_S:g} s"
+        raise GitFailed(" ".join(why.split())[:MAX_WHY_CHARS].rstrip("."))
+    if len(done.output) >= MAX_KEPT_BYTES:
+        raise GitFailed(f"git {arguments[0]} said more than {MAX_KEPT_BYTES} bytes")
+    return done.output
+
+
+async def _names_in(place: WritablePath) -> list[str]:
+    """Name the files that a copy of a place has, relative to its root."""
+    root = _root(place)
+    if root != place.path:
+        return [place.path.name]
+    kinds = ("--cached", "--others", "--exclude-standard")
+    try:
+        known: Iterable[str] | None = _split(await _git(("ls-files", "-z", *kinds), root, {}))
+    except GitFailed:  # no git work tree, or one that is not theirs
+        known = None
+    return await to_thread.run_sync(_bounded, root, known, place)
+
+
+def _bounded(root: Path, known: Iterable[str] | None, place: WritablePath) -> list[str]:
+    names, size = [], 0
+    for name in _present(root, _walked(place) if known is None else known, place):
+        try:
+            size += (root / name).lstat().st_size
+        except OSError:
+            continue
+        names.append(name)
+        if len(names) > MAX_LOOKED_AT or size > MAX_COPIED_BYTES:
+            raise GitFailed(f"it holds more than {MAX_LOOKED_AT} files or {MAX_COPIED_BYTES} bytes")
+    return names
+
+
+def _walked(place: WritablePath) -> Iterator[str]:
+    for path, found, is_protected in entries(place):
+        if not (is_protected or stat.S_ISDIR(found.st_mode)):
+            yield path.relative_to(place.path).as_posix()
+
+
+def _present(root: Path, names: Iterable[str], place: WritablePath) -> list[str]:
+    """Give those of some names that git is told of: files and links, and of these what is gone."""
+    kept = (name for name in dict.fromkeys(names) if _is_of(place, name))
+    return [name for name in kept if _is_file_or_gone(root, name)]
+
+
+def _is_of(place: WritablePath, name: str) -> bool:
+    """Whether a copy of a place has a file of that name, and may change it."""
+    if place.path.is_dir():
+        return not place.is_protected(PurePosixPath(name).parts)
+    return name == place.path.name
+
+
+def _is_file_or_gone(root: Path, name: str) -> bool:
+    path = root / name
+    if not _is_real(path.parent, root):  # beyond a link, which takes its place in the index
+        return False
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def _is_real(folder: Path, root: Path) -> bool:
+    while folder != root:
+        if folder.is_symlink():
+            return False
+        folder = folder.parent
+    return True
+
+
+def _root(place: WritablePath) -> Path:
+    return place.path if place.path.is_dir() else place.path.parent
+
+
+def _split(listed: str) -> list[str]:
+    return [name for name in listed.split("\0") if name]
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)

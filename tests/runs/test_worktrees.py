@@ -1,0 +1,447 @@
+"""Context paths that are changed by way of copies: git worktrees, merged at the end."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
+from nb_agents import events as ev
+from nb_agents.jupyter.cards import card_text
+from nb_agents.runs.run import Run
+from nb_agents.runs.team_report import report_on
+from nb_agents.session.removal import delete_session
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
+from tests.model_server import wait_until
+from tests.team_kit import WAIT_S, events, finish, prompt
+from tests.tools.sandboxes import needs_sandbox
+
+DONE = Turn(text="done")
+COPY = "worktrees/site"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A git work tree with a commit, and with changes that are not committed."""
+    folder = tmp_path / "site"
+    (folder / "keep").mkdir(parents=True)
+    for name in ("index.html", "style.css", "gone.txt", "keep/a.txt", ".gitignore"):
+        (folder / name).write_text(f"old {name}\n")
+    (folder / ".gitignore").write_text("*.log\n")
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+    (folder / "style.css").write_text("uncommitted\n")
+    (folder / "new.txt").write_text("untracked\n")
+    (folder / "gone.txt").unlink()
+    (folder / "run.log").write_text("ignored\n")
+    (folder / ".env").write_text("SECRET=1\n")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=x", "-c", "user.email=x@x")
+    argv = ["git", "-C", str(folder), *who, *arguments]
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=20).stdout
+
+
+def put(path: str, content: str = "new\n") -> Turn:
+    return Turn(calls=(Call("write_file", {"path": path, "content": content}),))
+
+
+def shell(command: str) -> Turn:
+    return Turn(calls=(Call("run_command", {"command": command}),))
+
+
+def team(
+    models: Sequence[ScriptedModel], path: Path, mode: str = "worktree", **keys: Any
+) -> TeamSpec:
+    backend = keys.pop("backend", {})
+    agents = [
+        {"id": name, "backend": {"type": "python", "instance": model, **backend}}
+        for name, model in zip("ab", models, strict=False)
+    ]
+    paths = [path, *keys.pop("others", ())]
+    given = [{"path": str(each), "permission": "write", **keys} for each in paths]
+    orchestrator = {"context_paths": given, "coordination": {"write_mode": mode}}
+    return TeamSpec.model_validate({"agents": agents, "orchestrator": orchestrator})
+
+
+def start(root: Path, spec: TeamSpec) -> Run:
+    return nb_agents.start("the task", spec, options=RunOptions(session_root=root / "sessions"))
+
+
+def run(root: Path, spec: TeamSpec) -> Run:
+    return finish(start(root, spec))
+
+
+def resume(it: Run, root: Path, spec: TeamSpec) -> Run:
+    options = RunOptions(session_root=root / "sessions")
+    return finish(nb_agents.resume(it.session, spec, options=options))
+
+
+def read(folder: Path) -> dict[str, str]:
+    found = (p for p in folder.rglob("*") if p.is_file() and ".git" not in p.parts)
+    return {p.relative_to(folder).as_posix(): p.read_text() for p in found}
+
+
+def notices(it: Run) -> str:
+    return "\n".join(it.view.notices)
+
+
+def test_each_agent_changes_its_own_copy_and_the_presenters_is_merged(
+    tmp_path: Path, site: Path
+) -> None:
+    before = read(site)
+    first = ScriptedModel(put(f"{COPY}/style.css", "mine\n"), Answer("x"), Vote("agent1"), DONE)
+    other = ScriptedModel(put(f"{COPY}/style.css", "other\n"), Vote("agent1"))
+    it = run(tmp_path, team([first, other], site))
+    assert it.result == "done"
+    assert read(site) == before | {"style.css": "mine\n"}
+    assert it.receipt.context_changes == ((str(site / "style.css"), "changed"),)
+    other_copy = it.path / "workspaces" / "b" / COPY
+    assert read(other_copy)["style.css"] == "other\n"
+    assert f"`{COPY}`: of {site}" in prompt(first, 0)
+    assert f"1 file changed in context paths: changed {site / 'style.css'}" in card_text(
+        it.view, str(it.path)
+    )
+
+
+def test_a_copy_holds_what_is_not_committed_and_nothing_that_git_ignores(
+    tmp_path: Path, site: Path
+) -> None:
+    it = run(tmp_path, team([ScriptedModel(Answer("done"))], site))
+    copy = read(it.path / "workspaces" / "a" / COPY)
+    assert copy == {
+        "index.html": "old index.html\n",
+        "style.css": "uncommitted\n",
+        "new.txt": "untracked\n",
+        "keep/a.txt": "old keep/a.txt\n",
+        ".gitignore": "*.log\n",
+    }
+    assert not it.receipt.context_changes
+
+
+@pytest.mark.parametrize("mode", ["auto", "worktree", "isolated"])
+def test_a_directory_that_is_no_git_tree_is_copied_as_well(tmp_path: Path, mode: str) -> None:
+    plain = tmp_path / "site"
+    (plain / "sub").mkdir(parents=True)
+    (plain / "sub" / "a.txt").write_bytes(b"caf\xe9\r\n")
+    (plain / "run.sh").write_text("true\n")
+    (plain / ".gitattributes").write_text("* text eol=crlf working-tree-encoding=UTF-16\n")
+    (plain / "run.sh").chmod(0o755)
+    model = ScriptedModel(put(f"{COPY}/made/b.txt"), Answer("done"))
+    it = run(tmp_path, team([model], plain, mode))
+    assert (plain / "made" / "b.txt").read_text() == "new\n"
+    copy = it.path / "workspaces" / "a" / COPY
+    assert (copy / "sub" / "a.txt").read_bytes() == b"caf\xe9\r\n"
+    assert (copy / "run.sh").read_bytes() == b"true\n" and os.access(copy / "run.sh", os.X_OK)
+
+
+def test_a_single_file_is_copied_alone(tmp_path: Path, site: Path) -> None:
+    before = read(site)
+    copy = "worktrees/style.css"
+    model = ScriptedModel(put(f"{copy}/style.css"), put(f"{copy}/more.css"), Answer("done"))
+    it = run(tmp_path, team([model], site / "style.css"))
+    assert read(it.path / "workspaces" / "a" / copy).keys() == {"style.css", "more.css"}
+    assert read(site) == before | {"style.css": "new\n"}
+
+
+def test_files_are_made_changed_and_deleted(tmp_path: Path, site: Path) -> None:
+    model = ScriptedModel(
+        put(f"{COPY}/made.bin", "\0\1"),
+        put(f"{COPY}/index.html"),
+        Turn(calls=(Call("delete_file", {"path": f"{COPY}/keep/a.txt"}),)),
+        Answer("done"),
+    )
+    it = run(tmp_path, team([model], site))
+    assert it.receipt.context_changes == (
+        (str(site / "made.bin"), "made"),
+        (str(site / "index.html"), "changed"),
+        (str(site / "keep" / "a.txt"), "deleted"),
+    )
+    found = read(site)
+    assert (found["made.bin"], found["index.html"], "keep/a.txt" in found) == (
+        "\0\1",
+        "new\n",
+        False,
+    )
+
+
+def test_what_the_person_changed_meanwhile_stays_and_a_conflict_loses_nothing(
+    tmp_path: Path, site: Path
+) -> None:
+    gate = Gate()
+    model = ScriptedModel(
+        put(f"{COPY}/style.css"),
+        put(f"{COPY}/index.html"),
+        Answer("done", gate=gate),
+    )
+    it = start(tmp_path, team([model], site))
+    gate.wait_reached(timeout_s=WAIT_S)
+    (site / "style.css").write_text("the person's\n")
+    before = read(site)
+    gate.open()
+    finish(it)
+    assert it.result == "done" and read(site) == before
+    assert not it.receipt.context_changes
+    patch = it.path / "changes" / "a-site.patch"
+    told = notices(it)
+    assert f"What a changed of {site} is not merged, as patch failed: style.css:1" in told, told
+    command = shlex.split(told[told.index("git -C") :].splitlines()[0])
+    assert subprocess.run(command, capture_output=True, timeout=20).returncode == 1
+    found = read(site)
+    assert (found["style.css"], found["index.html"]) == ("the person's\n", "new\n")
+    assert "+new" in found["style.css.rej"]
+    assert read(it.path / "workspaces" / "a" / COPY)["style.css"] == "new\n"
+    assert "+new" in patch.read_text()
+
+
+def test_what_the_person_changed_elsewhere_meanwhile_is_no_conflict(
+    tmp_path: Path, site: Path
+) -> None:
+    lines = [f"line {number}\n" for number in range(30)]
+    (site / "index.html").write_text("".join(lines))
+    gate = Gate()
+    mine = "".join(["mine\n", *lines[1:]])
+    model = ScriptedModel(put(f"{COPY}/index.html", mine), Answer("done", gate=gate))
+    it = start(tmp_path, team([model], site))
+    gate.wait_reached(timeout_s=WAIT_S)
+    (site / "style.css").write_text("the person's\n")
+    (site / "index.html").write_text("".join([*lines[:-1], "theirs\n"]))
+    gate.open()
+    finish(it)
+    found = read(site)
+    assert found["style.css"] == "the person's\n"
+    assert found["index.html"] == "".join(["mine\n", *lines[1:-1], "theirs\n"])
+
+
+def test_a_directory_within_a_git_tree_is_copied_alone(tmp_path: Path, site: Path) -> None:
+    before = read(site)
+    model = ScriptedModel(put("worktrees/keep/a.txt"), put("worktrees/keep/b.txt"), Answer("x"))
+    it = run(tmp_path, team([model], site / "keep"))
+    assert read(it.path / "workspaces" / "a" / "worktrees") == {
+        "keep/a.txt": "new\n",
+        "keep/b.txt": "new\n",
+    }
+    assert read(site) == before | {"keep/a.txt": "new\n", "keep/b.txt": "new\n"}
+
+
+def test_agents_read_the_copies_of_the_others(tmp_path: Path, site: Path) -> None:
+    look = Turn(calls=(Call("read_file", {"path": f"peers/agent1/{COPY}/index.html"}),))
+    gate = Gate()
+    first = ScriptedModel(put(f"{COPY}/index.html"), Answer("x"), Vote("agent1"), DONE)
+    other = ScriptedModel(Turn(calls=look.calls, gate=gate), Vote("agent1"))
+    it = start(tmp_path, team([first, other], site))
+    wait_until(lambda: it.view.agents["a"].answers, WAIT_S, "the answer", lambda: it.view)
+    gate.open()
+    finish(it)
+    assert [each.result for each in events(it, ev.ToolFinished) if each.tool == "read_file"] == [
+        "new\n"
+    ]
+
+
+def test_two_paths_of_one_name_have_two_copies(tmp_path: Path, site: Path) -> None:
+    (tmp_path / "other" / "site").mkdir(parents=True)
+    (tmp_path / "other" / "site" / "b.txt").write_text("old\n")
+    model = ScriptedModel(put(f"{COPY}/index.html"), put(f"{COPY}_2/b.txt"), Answer("done"))
+    run(tmp_path, team([model], site, others=[tmp_path / "other" / "site"]))
+    assert (site / "index.html").read_text() == "new\n"
+    assert (tmp_path / "other" / "site" / "b.txt").read_text() == "new\n"
+
+
+def test_a_stop_merges_nothing_and_a_resume_goes_on_in_the_same_copy(
+    tmp_path: Path, site: Path
+) -> None:
+    before = read(site)
+    gate = Gate()
+    model = ScriptedModel(put(f"{COPY}/style.css"), Turn(text="never", gate=gate))
+    it = start(tmp_path, team([model], site))
+    gate.wait_reached(timeout_s=WAIT_S)
+    it.stop(now=True)
+    finish(it)
+    assert read(site) == before
+    kept = it.path / "workspaces" / "a" / COPY
+    assert read(kept)["style.css"] == "new\n" and "style.css" in git(kept, "status", "--short")
+    (site / "new.txt").write_text("meanwhile\n")
+    again = ScriptedModel(put(f"{COPY}/index.html"), Answer("done"))
+    resumed = resume(it, tmp_path, team([again], site))
+    assert resumed.result == "done"
+    assert read(site) == before | {
+        "style.css": "new\n",
+        "index.html": "new\n",
+        "new.txt": "meanwhile\n",
+    }
+    assert len([e for e in events(it, ev.WorktreeBased)]) == 1
+
+
+def test_what_is_merged_already_when_a_run_is_killed_is_not_merged_twice(
+    tmp_path: Path, site: Path
+) -> None:
+    model = ScriptedModel(put(f"{COPY}/index.html"), Answer("done"))
+    it = run(tmp_path, team([model], site))
+    journal = it.path / "events.jsonl"
+    kinds = ("context_changed", "turn_ended", "files_listed")
+    lines = journal.read_text().splitlines(keepends=True)
+    cut = [line for line in lines if not any(f'"{kind}"' in line for kind in kinds)]
+    based = [n for n, line in enumerate(cut) if '"worktree_based"' in line]
+    journal.write_text("".join(cut[: based[-1]]))
+    for view in ("metadata.json", "answer.txt"):
+        (it.path / view).unlink()
+    resumed = resume(it, tmp_path, team([ScriptedModel()], site))
+    assert resumed.result == "done" and "not merged" not in notices(resumed)
+    assert read(site)["index.html"] == "new\n"
+
+
+def test_a_copy_that_was_half_made_when_a_run_was_killed_is_made_anew(
+    tmp_path: Path, site: Path
+) -> None:
+    gate = Gate()
+    it = start(tmp_path, team([ScriptedModel(Turn(text="never", gate=gate))], site))
+    gate.wait_reached(timeout_s=WAIT_S)
+    it.stop(now=True)
+    finish(it)
+    journal = it.path / "events.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(line for line in lines if '"worktree_based"' not in line))
+    (it.path / "workspaces" / "a" / COPY / "index.html").unlink()
+    [made] = (it.path.parent / "worktrees.git" / "worktrees").iterdir()
+    (made / "locked").write_text("initializing")
+    model = ScriptedModel(put(f"{COPY}/style.css"), Answer("done"))
+    resumed = resume(it, tmp_path, team([model], site))
+    assert resumed.receipt.context_changes == ((str(site / "style.css"), "changed"),), notices(
+        resumed
+    )
+
+
+def test_the_next_task_of_a_session_begins_with_what_there_is_then(
+    tmp_path: Path, site: Path
+) -> None:
+    first = run(tmp_path, team([ScriptedModel(put(f"{COPY}/index.html"), Answer("x"))], site))
+    (site / "style.css").write_text("the person's\n")
+    model = ScriptedModel(put(f"{COPY}/new.txt", "next\n"), Answer("done"))
+    options = RunOptions(session_root=tmp_path / "sessions")
+    it = finish(
+        nb_agents.start("more", team([model], site), first.session, continue_=True, options=options)
+    )
+    copy = read(it.path / "workspaces" / "a" / COPY)
+    assert (copy["index.html"], copy["style.css"]) == ("new\n", "the person's\n")
+    assert it.receipt.context_changes == ((str(site / "new.txt"), "changed"),)
+
+
+def test_protected_paths_can_be_tried_in_a_copy_and_are_not_merged(
+    tmp_path: Path, site: Path
+) -> None:
+    before = read(site)
+    names = ("index.html", "keep/a.txt", "keep/new.txt", ".env", "node_modules/x.js", "style.css")
+    model = ScriptedModel(*(put(f"{COPY}/{name}") for name in names), Answer("done"))
+    run(tmp_path, team([model], site, protected_paths=["index.html", "keep"]))
+    assert read(site) == before | {"style.css": "new\n"}
+
+
+def test_no_hook_or_filter_of_the_persons_repository_is_run(tmp_path: Path, site: Path) -> None:
+    ran = tmp_path / "ran"
+    script = f"#!/bin/sh\ntouch {ran}\ncat\n"
+    hooks = site / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for name in ("post-checkout", "post-index-change", "fsmonitor", "reference-transaction"):
+        (hooks / name).write_text(script)
+        (hooks / name).chmod(0o755)
+    for key in ("core.fsmonitor", "filter.x.clean", "filter.x.smudge", "diff.x.textconv"):
+        git(site, "config", key, str(hooks / "fsmonitor"))
+    (site / ".gitattributes").write_text("* filter=x diff=x\n")
+    ran.unlink(missing_ok=True)
+    state = {p: p.read_bytes() for p in (site / ".git").rglob("*") if p.is_file()}
+    model = ScriptedModel(put(f"{COPY}/index.html"), Answer("done"))
+    it = run(tmp_path, team([model], site))
+    assert read(site)["index.html"] == "new\n" and it.receipt.context_changes
+    assert not ran.exists()
+    assert {p: p.read_bytes() for p in (site / ".git").rglob("*") if p.is_file()} == state
+
+
+@needs_sandbox
+def test_what_an_agent_makes_of_its_copy_is_not_run(tmp_path: Path, site: Path) -> None:
+    ran = tmp_path / "ran"
+    evil = (
+        f"cd {COPY} && rm -f .git && git init -q . && git config core.fsmonitor 'touch {ran}' && "
+        f"printf '* filter=x\\n' > .gitattributes && git config filter.x.clean 'touch {ran}' && "
+        "git init -q empty && mkdir nested && cd nested && git init -q . && "
+        "git -c user.name=x -c user.email=x@x commit -q --allow-empty -m x && "
+        f"git config core.fsmonitor 'touch {ran}' && cd .. && "
+        "ln -s /etc out && mkfifo pipe && echo new > index.html && rm -r keep && ln -s / keep"
+    )
+    model = ScriptedModel(shell(evil), Answer("done"))
+    spec = team([model], site, backend={"enable_mcp_command_line": True})
+    it = run(tmp_path, spec)
+    assert "exit code 0" in events(it, ev.ToolFinished)[0].result
+    assert (site / "index.html").read_text() == "new\n" and not ran.exists()
+    assert os.readlink(site / "keep") == "/" and "not merged" not in notices(it)
+
+
+@needs_sandbox
+def test_agents_see_with_git_what_they_changed_and_can_change_nothing_else(
+    tmp_path: Path, site: Path
+) -> None:
+    head = git(site, "rev-parse", "HEAD")
+    tries = [
+        f"echo new > {COPY}/index.html; git -C {COPY} diff",
+        f"echo x > {site}/index.html",
+        f"git -C {COPY} update-ref -d HEAD",
+    ]
+    model = ScriptedModel(*map(shell, tries), Answer("done"))
+    it = run(tmp_path, team([model], site, backend={"enable_mcp_command_line": True}))
+    diff, direct, refs = (each.result for each in events(it, ev.ToolFinished))
+    assert "+new" in diff and "exit code 0" in diff, diff
+    assert "exit code 0" not in direct + refs
+    assert (site / "index.html").read_text() == "new\n"
+    assert git(site, "rev-parse", "HEAD") == head
+
+
+def test_a_deleted_session_leaves_nothing_in_the_persons_repository(
+    tmp_path: Path, site: Path
+) -> None:
+    model = ScriptedModel(put(f"{COPY}/index.html"), Answer("done"))
+    it = run(tmp_path, team([model], site))
+    delete_session(it.path.parent)
+    assert len(git(site, "worktree", "list").splitlines()) == 1
+    assert git(site, "branch", "--list").count("\n") == 1
+    assert git(site, "fsck") == "" and not it.path.parent.exists()
+
+
+def test_sessions_below_the_path_are_in_no_copy(tmp_path: Path, site: Path) -> None:
+    model = ScriptedModel(put(f"{COPY}/index.html"), Answer("done"))
+    it = run(site, team([model], site))
+    assert "sessions" not in os.listdir(it.path / "workspaces" / "a" / COPY)
+    assert (site / "index.html").read_text() == "new\n"
+
+
+def test_a_path_that_is_too_large_is_only_read(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nb_agents.process.git.MAX_COPIED_BYTES", 10)
+    model = ScriptedModel(put(str(site / "index.html")), Answer("done"))
+    it = run(tmp_path, team([model], site))
+    assert f"{site} can only be read, as no copy of it could be made: it holds more" in notices(it)
+    assert (site / "index.html").read_text() == "old index.html\n"
+
+
+def test_without_git_paths_are_only_read_and_a_check_says_so(
+    tmp_path: Path, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    model = ScriptedModel(put(str(site / "index.html")), Answer("done"))
+    spec = team([model], site, "auto")
+    it = run(tmp_path, spec)
+    assert events(it, ev.ToolFinished)[0].result.startswith("Error")
+    assert f"{site} can only be read: git" in notices(it)
+    assert f"{site} can only be read: git" in "\n".join(report_on(spec).lines)
+
+
+def test_a_check_says_what_is_changed_in_copies(tmp_path: Path, site: Path) -> None:
+    lines = report_on(team([ScriptedModel()], site)).lines
+    assert f"Changed in copies, which are merged at the end: {site}" in lines
