@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,14 @@ from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
+from nb_agents.jupyter.panel import shown_path
+from nb_agents.jupyter.sweep_card import sweep_bundle
 from nb_agents.jupyter.sweep_panel import show_sweep
+from nb_agents.jupyter.sweep_state import sweep_title
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
+from nb_agents.session.history import load_turn
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
 
@@ -27,6 +33,8 @@ __all__ = [
     "follow_sweep",
     "live_sweep",
     "live_work",
+    "show_sweep_on_disk",
+    "sweep_on_disk",
     "sweep_options",
     "sweep_row",
     "sweep_rows",
@@ -156,6 +164,42 @@ def dead_sweeps(root: Path) -> list[str]:
                 "The same cell goes on with the others and asks for nothing twice."
             )
     return said
+
+
+def sweep_on_disk(name: str, root: Path) -> Path | None:
+    """Find the sweep that a name means which is none of this kernel's live ones.
+
+    Args:
+        name: Its own; "" means the one that the latest run was of.
+        root: Where sessions are.
+
+    Returns:
+        Its directory; None when a run or a session is meant.
+    """
+    from nb_agents.sweeps.manifest import is_sweep, sweep_of
+
+    if name:
+        return root / name if is_sweep(root / name) else None
+    with suppress(UserError):  # of none, or of several: said to who looks for a run
+        return sweep_of(registry.find_run().path)
+    return None
+
+
+def show_sweep_on_disk(path: Path) -> None:
+    """Display the card of a sweep: how it ended, or how it stands in another process.
+
+    Args:
+        path: Its directory.
+    """
+    from nb_agents.sweeps.manifest import is_live_sweep
+    from nb_agents.sweeps.sweep_reader import SweepReader
+
+    reader = SweepReader(path)
+    reader.read()
+    live = {row: load_turn(turn).view for row, turn in reader.turns.items()}
+    view = reader.view(live, is_live_sweep(path), time.time())
+    table = reader.table() if view.is_over else []
+    display(sweep_bundle(view, sweep_title(path), shown_path(path), table))
 
 
 def live_work() -> tuple[list[Run], dict[Path, str]]:

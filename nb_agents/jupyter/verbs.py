@@ -25,6 +25,8 @@ from nb_agents.jupyter.sweep_verbs import (
     follow_sweep,
     live_sweep,
     live_work,
+    show_sweep_on_disk,
+    sweep_on_disk,
     sweep_row,
     sweep_rows,
     work_elsewhere,
@@ -330,8 +332,10 @@ def stop(ip: Any, args: Any) -> None:
 @_run
 def pause(ip: Any, args: Any) -> None:
     """Let a run, or a sweep, hold still at its next boundary; its time does not count meanwhile."""
-    if (sweep := live_sweep(args.run)) is not None:
-        sweep.pause()
+    from nb_agents.sweeps.manifest import hold_sweep, sweep_meant
+
+    sweep = sweep_meant(args.run, session_root())
+    if sweep is not None and hold_sweep(sweep, True):
         said = f"Sweep {sweep.name} is paused: calls in flight finish, no row begins."
         _say(f"{said} `%agents continue {sweep.name}` goes on.")
         return
@@ -345,8 +349,10 @@ def pause(ip: Any, args: Any) -> None:
 @_run
 def continue_(ip: Any, args: Any) -> None:
     """Let a paused run, or sweep, go on."""
-    if (sweep := live_sweep(args.run)) is not None:
-        sweep.resume()
+    from nb_agents.sweeps.manifest import hold_sweep, sweep_meant
+
+    sweep = sweep_meant(args.run, session_root())
+    if sweep is not None and hold_sweep(sweep, False):
         _say(f"Sweep {sweep.name} goes on.")
         return
     run = registry.find_known(args.run)
@@ -379,6 +385,9 @@ def show(ip: Any, args: Any) -> None:
             show_sweep(sweep)
         else:
             _say(repr(sweep))
+        return
+    if (path := sweep_on_disk(args.what, session_root(args.session_root))) is not None:
+        show_sweep_on_disk(path)
         return
     functions = find_functions(args.tools, ip.user_ns) if args.tools else ()
     try:

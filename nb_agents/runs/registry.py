@@ -103,6 +103,10 @@ class Group(Protocol):
         """Take one interrupt; must not wait."""
         ...
 
+    def hold(self, is_paused: bool) -> None:
+        """Let all of it hold still, or go on; must not wait."""
+        ...
+
 
 _groups: dict[str, Group] = {}
 

@@ -364,7 +364,7 @@ def hold_sweep(path: Path, is_paused: bool) -> bool:
     """Pause a sweep, or let it go on, whichever process works on it.
 
     Args:
-        path: Its directory.
+        path: Its directory; a sweep of this process is known by its name alone.
         is_paused: Whether it is to hold still.
 
     Returns:
@@ -373,6 +373,9 @@ def hold_sweep(path: Path, is_paused: bool) -> bool:
     Raises:
         StorageError: The command can't be written.
     """
+    if (sweep := find_group(path.name)) is not None:
+        sweep.hold(is_paused)
+        return True
     return _tell(path, Pause() if is_paused else Continue())
 
 

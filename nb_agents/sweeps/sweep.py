@@ -317,7 +317,11 @@ class Sweep:
 
     def pause(self) -> None:
         """Begin no row and let those at work hold still at their next boundary."""
-        self._inbox.put(lambda: self._hold(True))
+        self.hold(True)
+
+    def hold(self, is_paused: bool) -> None:
+        """Pause it, or let it go on after a pause."""
+        self._inbox.put(lambda: self._hold(is_paused))
 
     def resume(self) -> Sweep:
         """Go on: after a pause, or with the rows that a stop has left, in a new sweep.
@@ -326,7 +330,7 @@ class Sweep:
             This sweep after a pause; else another one, on the same directory.
         """
         if not self.is_over:
-            self._inbox.put(lambda: self._hold(False))
+            self.hold(False)
             return self
         return Sweep(replace(self._spec, retry_failed=False))
 

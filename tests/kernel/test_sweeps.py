@@ -75,7 +75,7 @@ def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Not
     assert "Sweep all is paused" in text(kernel.run("%agents pause"))
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")
     assert "Sweep all goes on" in text(kernel.run("%agents continue"))
-    assert "0 of 6 rows are done" in text(kernel.run("%agents show"))
+    assert "0 of 6" in text(kernel.run("%agents show"))
     assert "at work already" in str(kernel.run(cell(sweeping)).error)
 
     # One that began later is what is meant then.
@@ -87,6 +87,8 @@ def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Not
     server.release()
     assert kernel.run("%agents wait").status == "ok"
     assert kernel.run("sweep.status").value == "'cancelled'"
+    stopped = "of 6 rows are done. Nothing was lost."
+    assert stopped in text(kernel.run("%agents show all"))
     assert "%agents sweeps" in text(kernel.run("%agents sessions"))
 
 
@@ -118,8 +120,13 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
     other = open_notebook(load=False)
     told = other.text(other.kernel.run("%load_ext nb_agents"))
     assert "Sweep all goes on elsewhere, with 0 rows done" in told and "Run " not in told
-    assert "no further row" in other.text(other.kernel.run("%agents stop"))
+    assert "0 of 6 rows are done" in other.text(other.kernel.run("%agents show all"))
+    assert "Sweep all is paused" in other.text(other.kernel.run("%agents pause"))
     kernel = sweeping.kernel
+    kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")
+    assert "Sweep all goes on" in other.text(other.kernel.run("%agents continue"))
+    kernel.wait_until(lambda: kernel.run("sweep.status").value == "'running'", 60, "its end")
+    assert "no further row" in other.text(other.kernel.run("%agents stop"))
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'stopping'", 60, "the stop")
     sweeping.server.release()
     assert kernel.run("sweep.wait().status").value == "'cancelled'"
