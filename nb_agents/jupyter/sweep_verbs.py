@@ -6,7 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.config.team import TeamSpec, chosen_team
@@ -19,8 +21,10 @@ from nb_agents.jupyter.sweep_panel import show_sweep
 from nb_agents.jupyter.sweep_state import sweep_title
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
+from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_turn
+from nb_agents.session.journal import POLL_S
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
 
@@ -38,6 +42,7 @@ __all__ = [
     "sweep_options",
     "sweep_row",
     "sweep_rows",
+    "wait_for_sweep_on_disk",
     "work_elsewhere",
     "work_over",
 ]
@@ -191,15 +196,41 @@ def show_sweep_on_disk(path: Path) -> None:
     Args:
         path: Its directory.
     """
+    display(_bundle_on_disk(path))
+
+
+def wait_for_sweep_on_disk(path: Path) -> None:
+    """Show a sweep that another process works on, and stay until it is over; an interrupt stops it.
+
+    Args:
+        path: Its directory.
+    """
+    from nb_agents.sweeps.manifest import is_live_sweep, stop_sweep
+
+    presses = count()
+
+    def press() -> None:
+        now = next(presses) > 0
+        # Elsewhere, as it writes to the disk.
+        Thread(target=stop_sweep, args=(path, now, "interrupt", "interrupted")).start()
+
+    with interrupt_calls(press):
+        shown = display(_bundle_on_disk(path), display_id=True)
+        while is_live_sweep(path):
+            time.sleep(POLL_S)
+    shown.update(_bundle_on_disk(path), raw=True)
+
+
+def _bundle_on_disk(path: Path) -> dict[str, Any]:
     from nb_agents.sweeps.manifest import is_live_sweep
     from nb_agents.sweeps.sweep_reader import SweepReader
 
-    reader = SweepReader(path)
+    reader, is_live = SweepReader(path), is_live_sweep(path)
     reader.read()
     live = {row: load_turn(turn).view for row, turn in reader.turns.items()}
-    view = reader.view(live, is_live_sweep(path), time.time())
+    view = reader.view(live, is_live, time.time())
     table = reader.table() if view.is_over else []
-    display(sweep_bundle(view, sweep_title(path), shown_path(path), table))
+    return sweep_bundle(view, sweep_title(path), shown_path(path), table)
 
 
 def live_work() -> tuple[list[Run], dict[Path, str]]:

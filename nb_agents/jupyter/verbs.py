@@ -29,6 +29,7 @@ from nb_agents.jupyter.sweep_verbs import (
     sweep_on_disk,
     sweep_row,
     sweep_rows,
+    wait_for_sweep_on_disk,
     work_elsewhere,
 )
 from nb_agents.jupyter.waiting import question, stay
@@ -368,6 +369,9 @@ def wait(ip: Any, args: Any) -> None:
     """Stay in the cell until a run, or a sweep, is over; an interrupt stops it."""
     if (sweep := live_sweep(args.run)) is not None:
         follow_sweep(ip, sweep, wait=True)
+        return
+    if (path := sweep_on_disk(args.run, session_root())) is not None:
+        wait_for_sweep_on_disk(path)
         return
     follow(ip, registry.find_known(args.run), wait=True)
 

@@ -126,9 +126,14 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")
     assert "Sweep all goes on" in other.text(other.kernel.run("%agents continue"))
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'running'", 60, "its end")
-    assert "no further row" in other.text(other.kernel.run("%agents stop"))
+    waiting = other.kernel.send("%agents wait all")
+    other.kernel.wait_until(lambda: other.kernel.outputs_of(waiting).displays, 60, "its card")
+    other.kernel.interrupt()
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'stopping'", 60, "the stop")
+    assert "no further row" in other.text(kernel.run("%agents stop"))
     sweeping.server.release()
+    assert other.kernel.result(waiting).status == "ok"
+    assert "Stopped after" in other.text(other.kernel.run("%agents show all"))
     assert kernel.run("sweep.wait().status").value == "'cancelled'"
     assert len(sweeping.server.requests) == 2
 
