@@ -175,18 +175,19 @@ def sweep_on_disk(name: str, root: Path) -> Path | None:
     """Find the sweep that a name means which is none of this kernel's live ones.
 
     Args:
-        name: Its own; "" means the one that the latest run was of.
+        name: Its own; "" means the only one that lives elsewhere, or that the latest run was of.
         root: Where sessions are.
 
     Returns:
         Its directory; None when a run or a session is meant.
     """
-    from nb_agents.sweeps.manifest import is_sweep, sweep_of
+    from nb_agents.sweeps.manifest import is_sweep, sweep_meant, sweep_of
 
-    if name:
-        return root / name if is_sweep(root / name) else None
-    with suppress(UserError):  # of none, or of several: said to who looks for a run
-        return sweep_of(registry.find_run().path)
+    if (path := sweep_meant(name, root)) is not None and is_sweep(path):
+        return path
+    if not name:
+        with suppress(UserError):  # there is none, or several: said to who looks for a run
+            return sweep_of(registry.find_run().path)
     return None
 
 

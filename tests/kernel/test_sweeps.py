@@ -120,7 +120,7 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
     other = open_notebook(load=False)
     told = other.text(other.kernel.run("%load_ext nb_agents"))
     assert "Sweep all goes on elsewhere, with 0 rows done" in told and "Run " not in told
-    assert "0 of 6 rows are done" in other.text(other.kernel.run("%agents show all"))
+    assert "0 of 6 rows are done" in other.text(other.kernel.run("%agents show"))
     assert "Sweep all is paused" in other.text(other.kernel.run("%agents pause"))
     kernel = sweeping.kernel
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")
