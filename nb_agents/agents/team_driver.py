@@ -101,6 +101,7 @@ class Team:
     def __init__(
         self,
         spec: TeamSpec,
+        *,
         backends: Mapping[str, Backend],
         paths: TurnPaths,
         task: str,
