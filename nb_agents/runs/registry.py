@@ -179,7 +179,7 @@ def start(
         )
     functions = checked_functions(tools)
     script = _script(recipe, context or {}, spec)
-    read, given = script.recipe, script.given
+    read, given, readable = script.recipe, script.given, spec.readable_paths
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
     notices += check_fit(spec)
@@ -198,7 +198,7 @@ def start(
             team=spec,
             paths=paths,
             history=past.messages,
-            context=(*spec.readable_paths, *past.context_paths),
+            context=(*readable, *past.context_paths),
             writable=() if read else writable_places(spec, paths.root),
             project=project_place(read, spec, given, paths.root) if read else None,
             timeout_s=timeout_s,
