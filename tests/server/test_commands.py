@@ -82,6 +82,7 @@ def test_with_a_row_its_whole_sweep_is_stopped(jupyter: JupyterServer, gate: Gat
     team = scripted_team(ada=ScriptedModel(Answer("Use mmap.", text="I think ", gate=gate)))
     sweep = nb_agents.map(tasks, "{{q}}?", team, limit=2, options=options)
     gate.wait_reached(2)
+    wait_until(lambda: len(sweep.runs) == 2)  # known a moment after they work
     row, other = sweep.runs.values()
     assert asked(jupyter, row, "stop", immediate=True) == (202, (True, "stopping-now"))
     gate.wait_reached(3)  # the others go on, and so does the sweep
