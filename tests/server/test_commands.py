@@ -13,6 +13,7 @@ import nb_agents
 from nb_agents.options import RunOptions
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, Vote, scripted_team
+from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
 from tests.team_kit import WAIT_S, finish, start
 

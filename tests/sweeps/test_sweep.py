@@ -199,6 +199,7 @@ def test_a_pause_begins_no_row_and_a_resume_goes_on(options: RunOptions) -> None
     gate.wait_reached(1)
     sweep.pause()
     wait_until(lambda: sweep.status == "paused", WAIT_S)
+    wait_until(lambda: sweep.runs, WAIT_S)  # known a moment after it works
     run = next(iter(sweep.runs.values()))
     wait_until(lambda: run.view.is_paused, WAIT_S)
     gate.open()
