@@ -149,6 +149,8 @@ class TurnFeed(Feed):
         return self._paths.is_live(0)
 
     def _read_on(self, is_live: bool) -> bool:
+        if not self._reader.is_same():
+            self._reader, self.view = JournalReader(self._paths.journal), RunView()
         before = self.view
         with suppress(OSError):  # it has just begun, or is another program's
             while events := self._reader.read():
@@ -208,6 +210,8 @@ class SweepFeed(Feed):
         return is_held(owner_lock(self.path), 0)
 
     def _read_on(self, is_live: bool) -> bool:
+        if not self._reader.is_same():
+            self._reader = SweepReader(self.path)
         has_news = self._reader.read()
         self._read_rows()
         # One that has ended is told of in a moment, by the sweep's own process.

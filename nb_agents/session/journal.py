@@ -47,6 +47,7 @@ POLL_S = 0.1
 """How often a journal that others write is looked at: as often as its writer tells of streams."""
 
 _READ_BYTES = 1 << 20
+_HEAD_BYTES = 256  # of the first line, which has the time: no two files begin alike
 
 
 class Journal:
@@ -261,6 +262,15 @@ class LineReader:
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
         self._path = path
         self._at = path.stat().st_size if from_end else 0
+        self._head = b""
+
+    def is_same(self) -> bool:
+        """Whether the file is not another one by now: deleted, and made anew by the same name."""
+        try:
+            with open(self._path, "rb") as file:
+                return file.read(len(self._head)) == self._head
+        except OSError:
+            return True
 
     def has_news(self) -> bool:
         """Whether anything has come since the last time."""
@@ -277,6 +287,8 @@ class LineReader:
             while data and b"\n" not in data and (more := file.read(_READ_BYTES)):
                 data += more
         data = data[: data.rfind(b"\n") + 1]
+        if self._at == 0:
+            self._head = data[:_HEAD_BYTES]
         self._at += len(data)
         return data.split(b"\n")[:-1]
 

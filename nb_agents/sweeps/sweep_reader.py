@@ -91,6 +91,10 @@ class SweepReader:
         """Whether the process that worked on it has said that this is its end."""
         return self._last.status in ("completed", "cancelled")
 
+    def is_same(self) -> bool:
+        """Whether it is not another sweep by now, of the same name."""
+        return self._notes.is_same()
+
     def read(self) -> bool:
         """Read what has come since the last time; returns whether anything has."""
         has_news = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import anyio
 import pytest
 
 from nb_agents.server.feeds import Feed, Feeds
+from nb_agents.session.layout import TurnPaths
+from tests.session.turns import ADA, answer, started, turn_paths, write_journal
 from tests.team_kit import WAIT_S
 
 
@@ -74,3 +78,40 @@ async def test_when_the_one_who_looks_goes_another_does() -> None:
             first.cancel_scope.cancel()
             feed.has_news = True
     assert len(woken) == 1
+
+
+@pytest.mark.parametrize("is_longer", [True, False])
+def test_a_session_that_was_made_anew_by_the_same_name_is_read_from_its_beginning(
+    tmp_path: Path, is_longer: bool
+) -> None:
+    paths = turn_paths(tmp_path)
+    short, long = [started(task="Why?")], [started(task="How?"), answer("ada", ADA * 9)]
+    feed = Feeds().turn(paths.path)
+    with paths.lock():
+        for events in (short, long) if is_longer else (long, short):
+            shutil.rmtree(paths.path, ignore_errors=True)
+            feed.read()  # it is not there
+            paths = turn_paths(tmp_path)
+            view = write_journal(paths, *events)
+            feed.read()
+            assert (feed.view.task, feed.view.seq) == (view.task, len(events))
+
+
+@pytest.mark.parametrize("is_longer", [True, False])
+def test_a_sweep_that_was_made_anew_by_the_same_name_is_read_from_its_beginning(
+    tmp_path: Path, is_longer: bool
+) -> None:
+    sweep = TurnPaths(tmp_path / "asked")
+    feed = Feeds().sweep(sweep.path)
+    lengths = (1, 4) if is_longer else (4, 1)
+    for total, ended in zip((7, 8), lengths, strict=True):
+        shutil.rmtree(sweep.path, ignore_errors=True)
+        feed.read()  # it is not there
+        sweep.path.mkdir()
+        (sweep.path / "sweep.json").write_text("{}")
+        began = {"kind": "sweep_began", "at": total, "rows": total, "first": [], "others": []}
+        rows = [{"row": f"r{number}", "status": "completed"} for number in range(ended)]
+        lines = [json.dumps(line) for line in ({**began, "retry_failed": False}, *rows)]
+        (sweep.path / "rows.jsonl").write_text("\n".join(lines) + "\n")
+        feed.read()
+        assert (feed.view.total, feed.view.completed) == (total, ended)
