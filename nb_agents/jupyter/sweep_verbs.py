@@ -1,4 +1,4 @@
-"""What ``%%agents --over`` and ``%agents sweeps`` do."""
+"""What ``%%agents --over`` does, and the verbs of ``%agents`` where they mean a sweep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import SessionUnreadableError, TaskError, UserError
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 __all__ = [
     "SWEEP_HEADS",
     "dead_sweeps",
+    "find_sweep",
     "follow_sweep",
     "live_sweep",
     "live_work",
     "show_sweep_on_disk",
-    "sweep_on_disk",
     "sweep_options",
     "sweep_row",
     "sweep_rows",
@@ -132,8 +132,7 @@ def follow_sweep(ip: Any, sweep: Sweep, *, wait: bool) -> None:
 
 def live_sweep(name: str) -> Sweep | None:
     """Find the live sweep of this kernel that a person means by a name, or by none; or None."""
-    sweep: Any = registry.find_group(name)
-    return sweep if sweep is not None else None
+    return cast("Sweep | None", registry.find_group(name))
 
 
 def _scorer(
@@ -171,7 +170,7 @@ def dead_sweeps(root: Path) -> list[str]:
     return said
 
 
-def sweep_on_disk(name: str, root: Path) -> Path | None:
+def find_sweep(name: str, root: Path) -> Path | None:
     """Find the sweep that a name means which is none of this kernel's live ones.
 
     Args:
@@ -249,7 +248,7 @@ def live_work() -> tuple[list[Run], dict[Path, str]]:
             alone.append(run)
         elif not run.is_over:
             sweeps[path] = run.where
-    here = {path: "here" for path in sweeps if registry.find_group(path.name) is not None}
+    here = {group.path.resolve(): "here" for group in registry.groups()}
     return alone, sweeps | here
 
 

@@ -22,11 +22,11 @@ from nb_agents.jupyter.sweep_panel import show_sweep
 from nb_agents.jupyter.sweep_verbs import (
     SWEEP_HEADS,
     dead_sweeps,
+    find_sweep,
     follow_sweep,
     live_sweep,
     live_work,
     show_sweep_on_disk,
-    sweep_on_disk,
     sweep_row,
     sweep_rows,
     wait_for_sweep_on_disk,
@@ -119,6 +119,8 @@ _session = argument("session", metavar="SESSION", help="the session's id")
 @root_option
 def sessions(ip: Any, args: Any) -> None:
     """List the sessions on disk, the one used last first."""
+    from nb_agents.sweeps.manifest import sweeps_below
+
     root = session_root(args.session_root)
     found = sessions_in(root)
     rows: list[tuple[str, ...]] = []
@@ -131,7 +133,7 @@ def sessions(ip: Any, args: Any) -> None:
             said += _unread(session.turns)
     if more := text.older(len(found.by_use) - len(shown)):
         said.append(more)
-    if sweep_rows(root):
+    if sweeps_below(root):
         said.append("Sweeps are listed by `%agents sweeps`.")
     if rows or not said:
         heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
@@ -370,7 +372,7 @@ def wait(ip: Any, args: Any) -> None:
     if (sweep := live_sweep(args.run)) is not None:
         follow_sweep(ip, sweep, wait=True)
         return
-    if (path := sweep_on_disk(args.run, session_root())) is not None:
+    if (path := find_sweep(args.run, session_root())) is not None:
         wait_for_sweep_on_disk(path)
         return
     follow(ip, registry.find_known(args.run), wait=True)
@@ -390,7 +392,7 @@ def show(ip: Any, args: Any) -> None:
         else:
             _say(repr(sweep))
         return
-    if (path := sweep_on_disk(args.what, session_root(args.session_root))) is not None:
+    if (path := find_sweep(args.what, session_root(args.session_root))) is not None:
         show_sweep_on_disk(path)
         return
     functions = find_functions(args.tools, ip.user_ns) if args.tools else ()

@@ -100,10 +100,11 @@ def remember(run: Run) -> Run:
 
 def _prune() -> None:
     """Let go of the oldest runs that are over: what they were is on disk."""
-    over = [run for run in _runs.values() if run.is_over]
-    for run in over[: max(0, len(over) - MAX_OVER)]:
-        run.let_go()
-        del _runs[run.id]
+    # No others are asked: of a run that lives elsewhere the disk is.
+    for run in tuple(_runs.values())[: max(0, len(_runs) - MAX_OVER)]:
+        if run.is_over:
+            run.let_go()
+            del _runs[run.id]
 
 
 def _forget() -> None:

@@ -83,16 +83,14 @@ SHUTDOWN = "the kernel or process is shutting down"
 class Group(Protocol):
     """Runs that begin and end as one, such as a sweep: who stops it lets no further one begin."""
 
+    path: Path
+    """Its directory, which those of its runs are below."""
     began_at: float
     """When it began, in Unix seconds."""
 
     @property
     def name(self) -> str:
         """Its name among groups and runs."""
-        ...
-
-    def holds(self, run: Run) -> bool:
-        """Whether a run is one of its own."""
         ...
 
     def stop(self, now: bool, *, reason: str, source: StopSource) -> StopResult:
@@ -249,7 +247,8 @@ def find_group(name: str = "") -> Group | None:
     latest = max(groups(), key=lambda group: group.began_at, default=None)
     if latest is None:
         return None
-    alone = [run for run in begun_runs() if not any(group.holds(run) for group in groups())]
+    folders = {group.path.resolve() for group in groups()}
+    alone = [run for run in begun_runs() if folders.isdisjoint(run.path.resolve().parents)]
     is_later = any(run.view.started_at > latest.began_at for run in alone if not run.view.is_over)
     return None if is_later else latest
 

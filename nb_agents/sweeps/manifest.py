@@ -247,9 +247,10 @@ def read_results(path: Path) -> dict[str, Result]:
     Args:
         path: The sweep's directory.
     """
+    results: dict[str, Result] = {}
     with suppress(OSError), (path / ROWS).open("rb") as file:
-        return {note.row: note for note in read_notes(file) if isinstance(note, Result)}
-    return {}
+        results.update((note.row, note) for note in read_notes(file) if isinstance(note, Result))
+    return results
 
 
 def read_notes(lines: Iterable[bytes]) -> Iterator[Note]:
@@ -331,7 +332,7 @@ def sweep_meant(name: str, root: Path) -> Path | None:
     if name:
         return root / name
     if (group := find_group()) is not None:
-        return root / group.name
+        return group.path
     if live_runs():
         return None
     sweeps = {sweep_of(run.path) for run in runs() if run.where and not run.is_over}

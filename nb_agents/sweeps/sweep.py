@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
@@ -206,10 +205,6 @@ class Sweep:
     def is_over(self) -> bool:
         """Whether nothing is worked on any more and everything is written."""
         return self.done.done()
-
-    def holds(self, run: Run) -> bool:
-        """Whether a run works, or worked, on a row of it or judges one."""
-        return Path(os.path.realpath(run.path)).is_relative_to(os.path.realpath(self.path))
 
     @property
     def runs(self) -> Mapping[str, Run]:
