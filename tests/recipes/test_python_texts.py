@@ -90,6 +90,7 @@ READ = [
     "print('{{x}}' '')",
     "print(f'{1}'[1:] + '{{x}}')",
     "print(f'{1}{{x}}{2}'[1:-1])",
+    "import subprocess; subprocess.run(['printf', '%s\\n', '{{x}}'])",
     'print(F"""{\'a\'}{{x}}"""[1:])',
 ]
 
@@ -157,6 +158,8 @@ REFUSED = [
     "eval('{{x}}')",
     "import os; os.system('{{x}}')",
     "import subprocess; subprocess.run(['sh', '-c', '{{x}}'])",
+    "from subprocess import *; getoutput('{{x}}')",
+    "import subprocess\nsubprocess.run('{{x}}',\n  shell=True)",
 ]
 
 
