@@ -3,8 +3,10 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -183,3 +185,35 @@ def test_no_file_whatever_raises_anything_but_a_config_error(
         assert isinstance(load_document(path).data, dict)
     except ConfigError as error:
         assert str(error)
+
+
+WORDS = st.text(st.sampled_from("ab 0:#-'\"\\{}[]|>&*!%@`,?\n\t\x85\u2028é中😀~."), max_size=12)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(WORDS, VALUES, max_size=4),
+    st.sampled_from([None, True, False]),
+    st.sampled_from([None, "'", '"', "|", ">"]),
+    st.booleans(),
+)
+def test_libyaml_reads_a_file_as_pyyaml_does(
+    data: dict[str, object], flow: bool | None, style: str | None, is_unicode: bool
+) -> None:
+    text = yaml.safe_dump(
+        data, default_flow_style=flow, default_style=style, allow_unicode=is_unicode
+    )
+    fast, own = [read(loader, text) for loader in document._LOADERS]
+    assert fast == own
+
+
+def read(loader: Any, text: str) -> object:
+    made = loader(text)
+    node = made.get_single_node()
+    places = dict[tuple[object, ...], Place](), dict[tuple[object, ...], Place]()
+    document._walk(node, (), *places, "")
+    return made.construct_document(node), places
