@@ -97,7 +97,7 @@ _EVALUATES = (
     r"|shell *= *True|\| *[\"']"
 )
 _EVALUATES_TEXTS = (
-    r"\b(?:eval|exec|exec[lv]p?e?|system|popen|spawn\w*|getoutput|getstatusoutput|run_\w+|__import__"
+    r"\b(?:eval|exec|exec[lv]p?e?|system|popen|spawn\w*|getoutput|getstatusoutput|__import__"
     r"|import_module|create_subprocess_shell)\s*\(|\b(?:pty|runpy)\b|shell *= *True"
     r"|\b(?:subprocess|exec\w+)\b(?=.*['\"]-\w*[ceE]['\"])"  # as in ["sh", "-c", …]
 )
