@@ -32,6 +32,10 @@ from nb_agents.config.uploads import UploadSpec, is_taken
 __all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]
 
 
+_DECIDING = frozenset({"new_answer", "vote"})
+"""Tools by which an agent decides: no choice takes them away, and no round begins with them."""
+
+
 class BackendSpec(ToolKeys, ModelKeys):
     """How to reach a model, by `ModelKeys` what it is asked, by `ToolKeys` which tools it is given.
 
@@ -121,6 +125,16 @@ class BackendSpec(ToolKeys, ModelKeys):
         """Those that were asked for and are not given."""
         found = judged(self, self.type, self.model, self._offered)
         return tuple(each for each in found if isinstance(each, Missing))
+
+    @property
+    def chosen_tools(self) -> tuple[str, ...] | None:
+        """The tools of its own that `tool_choice` leaves it; None for all."""
+        match self.tool_choice:
+            case "none":
+                return ()
+            case tuple(names):
+                return tuple(name for name in names if name not in _DECIDING)
+        return None
 
     @property
     def searches_web(self) -> bool:

@@ -302,7 +302,7 @@ ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
         "allowed_tools command_line_allowed_commands command_line_blocked_commands",
         "command_line_execution_mode exclude_file_operation_mcps exclude_tools",
         "max_completion_tokens max_output_tokens max_tokens parallel_tool_calls permissions",
-        "safety_settings tool_policy",
+        "safety_settings tool_choice tool_policy",
     ),
     (*_BACKEND, "reasoning"): _words("max_tokens"),
     (*_BACKEND, "thinking"): _words("budget_tokens thinking_budget"),

@@ -115,19 +115,28 @@ class PydanticBackend:
                     self._model,
                     with_uploads(messages, self._files),
                     model_request_parameters=parameters,
-                    model_settings=self._settings_with(tools),
+                    model_settings=self._settings_with(messages, tools),
                 ) as stream,
             ):
                 yield stream
 
-    def _settings_with(self, tools: Sequence[ToolDefinition]) -> Any:
-        """Give the settings of a request with these tools.
+    def _settings_with(
+        self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
+    ) -> Any:
+        """Give the settings of a request with these tools; a choice of tools is told per request.
 
-        A tool is called only by choice where none ends the turn: it must be able to end in words.
+        Which tools there are follows the choice already. So one by name makes a round's first reply
+        call one of them: if each had to, no turn would ever end. Then a tool must be called where
+        one ends the turn; elsewhere the model must be able to end in words.
         """
-        if any(tool.kind == "output" for tool in tools):
-            return self._settings
-        return {name: value for name, value in self._settings.items() if name != "tool_choice"}
+        settings = {name: each for name, each in self._settings.items() if name != "tool_choice"}
+        choice = self._settings.get("tool_choice")
+        own = [tool.name for tool in tools if tool.kind != "output"]
+        if isinstance(choice, list) and own and not any(m.kind == "response" for m in messages):
+            settings["tool_choice"] = own
+        elif choice not in (None, "auto", "none") and len(own) < len(tools):
+            settings["tool_choice"] = "required"
+        return settings
 
 
 def usage_of(response: ModelResponse) -> Usage:

@@ -137,7 +137,7 @@ def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
 
 def _why_not_forced(model: Model, settings: Mapping[str, Any]) -> str:
     """Say why a model can't be made to call a tool, where it is to be; "" when it can."""
-    if settings.get("tool_choice") != "required":
+    if settings.get("tool_choice") in (None, "auto", "none"):
         return ""
     if not model.profile.get("supports_forced_tool_choice", True):
         return "it can't be made to call a tool; remove `tool_choice`."
