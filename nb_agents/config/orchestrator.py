@@ -110,8 +110,8 @@ class BackgroundSpec(Spec):
 
     Attributes:
         enabled: Whether agents may go on with their work while their sub-agents work.
-        injection_strategy: Where their results come in MassGen; here in any case in the message
-            that has the results of the agent's next calls, behind these.
+        injection_strategy: Where their results come when they have ended: at the end of the result
+            of the agent's next tool, or as a message of their own behind that.
     """
 
     enabled: bool = True
