@@ -99,7 +99,8 @@ class AgentRound:
         self._pauses = 0
         self._pace = pace_of(backend)
         self.decision: Decision | None = None
-        self._replies = Replies(agent, backend.name, seat, emit)
+        calls_tools = getattr(backend, "calls_tools", True)  # of one made in Python it is not known
+        self._replies = Replies(agent, backend.name, seat, emit, calls_tools=calls_tools)
         self._draft: Draft | None = None
         self._streamed = 0
 

@@ -74,6 +74,7 @@ class PydanticBackend:
 
     Attributes:
         server: Where its calls go, and to which model; "" when they go nowhere.
+        calls_tools: Whether its model calls tools; to one that does not none is offered.
     """
 
     def __init__(
@@ -91,6 +92,9 @@ class PydanticBackend:
         self.name = name or model.model_name
         url = model.base_url
         self.server = f"{url} {model.model_name}" if url else ""
+        self.calls_tools = bool(model.profile.get("supports_tools", True))
+        self._makes_images = bool(model.profile.get("supports_image_output", False))
+        self._makes_images |= not _MAKE_IMAGES.isdisjoint(native_tools)
 
     @asynccontextmanager
     async def stream(
@@ -103,12 +107,13 @@ class PydanticBackend:
 
         from nb_agents.models.response_limits import closing_on_error, expecting_images
 
+        tools = tools if self.calls_tools else ()
         # One that this model lacks is left out, instead of the request being refused.
         native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
         parameters = ModelRequestParameters(
             function_tools=list(tools), native_tools=native, allow_text_output=True
         )
-        with expecting_images(not _MAKE_IMAGES.isdisjoint(self._native_tools)):
+        with expecting_images(self._makes_images):
             async with (
                 closing_on_error(),
                 model_request_stream(

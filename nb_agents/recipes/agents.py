@@ -265,4 +265,5 @@ def toolbox(
         own: Tools over files of the step's own.
     """
     files = Workspace(workspace, {}, list(context), project=project)
-    return Toolbox(others.with_files([*files.tools(), *own]), files.keep)
+    keep = files.keep if others.keeps_images else None
+    return Toolbox(others.with_files([*files.tools(), *own]), keep)

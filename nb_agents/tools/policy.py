@@ -278,11 +278,13 @@ class AgentTools:
         others: What it has besides.
         rule: Does with tools what the agent's configuration says of them; see `Policy.take`.
         access: What it may write outside its workspace, and whether now.
+        keeps_images: Whether images that its model makes become files of its workspace.
     """
 
     others: Sequence[Tool] = ()
     rule: Callable[[Iterable[Tool]], Sequence[Tool]] = tuple
     access: WriteAccess = field(default_factory=WriteAccess)
+    keeps_images: bool = True
 
     def with_files(self, files: Iterable[Tool]) -> list[Tool]:
         """Give it the tools of its files, too, under the same rules.

@@ -18,6 +18,7 @@ from typing import Any, Self
 import anyio
 from anyio import CancelScope, to_thread
 
+from nb_agents.config.native_tools import why_withheld
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.report import command_line, tool_notices
 from nb_agents.config.tools import ToolKeys
@@ -193,7 +194,8 @@ class RunTools:
         if keys.mcp_servers:
             served = await self._servers.tools(context, keys.mcp_servers, keys.takes)
             found += map(policy.guarded, served)
-        given = AgentTools(found, policy.take, context.access)
+        withheld = why_withheld(keys, "enable_image_generation", "image_generation")
+        given = AgentTools(found, policy.take, context.access, keeps_images=not withheld)
         if keys.chosen_tools and not (found or any(map(keys.takes, FILE_TOOLS))):
             names = ", ".join(keys.chosen_tools)
             self._notice(f"{agent}: it has no tool that `tool_choice` could have it call: {names}.")
