@@ -104,7 +104,7 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @property
     def _needs_responses(self) -> bool:
-        fetched = any(each.url and each.kind != "image" for each in self.upload_files)
+        fetched = any(each.url and each.kind in ("pdf", "document") for each in self.upload_files)
         if self.type != "openai" or not (fetched or any(getattr(self, k) for k in NATIVE_KEYS)):
             return False
         return self.base_url is None or BACKEND_TYPES["openai"].lives_at(self.base_url)
@@ -112,7 +112,9 @@ class BackendSpec(ToolKeys, ModelKeys):
     @property
     def uploads(self) -> tuple[UploadSpec, ...]:
         """The files that its server takes."""
-        return tuple(each for each in self.upload_files if is_taken(each, self.wire_format))
+        is_openrouter = self.type == "openrouter" and self.base_url is None
+        server = "openrouter" if is_openrouter else self.wire_format
+        return tuple(each for each in self.upload_files if is_taken(each, server))
 
     @property
     def native_tools(self) -> tuple[NativeTool, ...]:

@@ -249,6 +249,9 @@ def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
         for upload in backend.upload_files:
             if upload not in backend.uploads:
                 how = " by its address" if upload.url else ""
+                how += (
+                    " but YouTube's" if (backend.type, upload.kind) == ("gemini", "video") else ""
+                )
                 what = f"{backend.type} takes no {upload.kind}{how}"
                 yield f"Not sent to {agent}: {upload.name}; {what}"
 
