@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 from tree_sitter import Node
 
 from nb_agents.recipes import shell_programs as programs
 from nb_agents.recipes import shell_programs as rules
+from nb_agents.recipes.python_texts import find_texts
 from nb_agents.recipes.shell_flow import Feed, Flow, Word
 from nb_agents.recipes.shell_programs import SHELL, UNKNOWN, Program, Rule, Sink, nowhere
 
@@ -245,6 +246,9 @@ class Command:
     def _code(self, word: Word, name: str, how: Program) -> Generator[Sink, None, bool]:
         """Yield what code runs that is given as an argument; return whether it can be read."""
         rule = rules.code(name, is_shell=how.is_shell)
+        if (texts := self._texts(word.node, how)) is not None:
+            yield self._open(rule)._replace(is_open=False, texts=texts)
+            return True
         if word.text is None:
             rule = rule if _has_own(word) else nowhere(f"for the code of {name}")
             yield self._word(word, rule)._replace(is_open=True)
@@ -272,8 +276,23 @@ class Command:
         """Yield what is run of what a command reads."""
         feed = self._flow.feed(self._node)
         rule = rules.code(name, is_shell=how.is_shell, is_fault=is_fault)
-        if feed is not None and (feed.text is None or self._is_risky(feed.text, how)):
+        only = feed.nodes[0] if feed and len(feed.nodes) == 1 else None
+        if (texts := self._texts(only, how)) is not None:
+            yield self._open(rule)._replace(is_open=False, texts=texts)
+        elif feed is not None and (feed.text is None or self._is_risky(feed.text, how)):
             yield self._sink(feed.nodes, rule, is_open=True)
+
+    def _texts(self, node: Node | None, how: Program) -> Mapping[range, range | None] | None:
+        """Return the values in code, when all stand in texts of it and it doesn't run those."""
+        if node is None or how.texts is None or not self._flow.has_value(node):
+            return None
+        if (at := self._flow.literal(node)) is None:
+            return None
+        code, slots = self._flow.cut(at)
+        if how.texts.search(code.decode("latin-1")):
+            return None
+        found = find_texts(code, slots)
+        return found and {_moved(s, at.start): m and _moved(m, at.start) for s, m in found.items()}
 
     def _is_risky(self, code: str, how: Program) -> bool:
         """Return whether code that can be read runs what it is given."""
@@ -281,6 +300,10 @@ class Command:
             return bool(how.evaluates.search(code))
         feed = self._flow.feed(self._node)
         return self._read(code, feed and Feed((), feed.text))
+
+
+def _moved(at: range, by: int) -> range:
+    return range(at.start + by, at.stop + by)
 
 
 def _kinds(words: Sequence[Word], how: Program) -> str:

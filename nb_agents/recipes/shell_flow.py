@@ -34,6 +34,7 @@ _DYNAMIC = _EXPANSIONS | {
 _BRACES = re.compile(r"\{[^{}\s]*(,|\.\.)")
 _UNQUOTED = re.compile(r"\\(?P<escaped>.)|(?P<glob>[*?\[])|(?P<text>[^\\*?\[]+)", re.DOTALL)
 _BODY = "heredoc_body"
+_LIVE = re.compile(rb"[\\$`]")
 _STATEMENTS = {"command", "redirected_statement", "pipeline"}
 _DEVICE = re.compile(r"-$|/dev/|/proc/")
 
@@ -312,6 +313,25 @@ class Flow:
     def _gives(self, value: Node) -> bool:
         """Return whether a value may be in what is assigned, or by its name in arithmetic."""
         return self.carries(value, also_its_own=True) or self.names_tainted(source(value))
+
+    def literal(self, node: Node) -> range | None:
+        """Return where a text stands that a program gets as it is, but for its values, or None."""
+        text, at = node.text or b"", range(node.start_byte, node.end_byte)
+        redirect = self.tree.parent(node) if node.type == _BODY else None
+        if redirect is not None and re.match("<<-", source(redirect)):
+            return None  # without the tabs that its lines begin with
+        is_literal = node.type == "raw_string" or (redirect is not None and is_quoted(redirect))
+        if not is_literal and (redirect is None and node.type != "string" or _LIVE.search(text)):
+            return None
+        return at if redirect is not None else range(at.start + 1, at.stop - 1)
+
+    def cut(self, at: range) -> tuple[bytes, list[range]]:
+        """Return the text at some bytes, and where values stand in it."""
+        start = self.tree.root.start_byte
+        slots = [slot - at.start for slot in self._slots if slot in at]
+        sizes = [self._sizes[slot + at.start] for slot in slots]
+        text = self._text[at.start - start : at.stop - start]
+        return text, [range(slot, slot + size) for slot, size in zip(slots, sizes, strict=True)]
 
     # Words ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tree_sitter import Node
 
@@ -91,6 +91,11 @@ class Script:
     def is_open(self) -> bool:
         """Whether values may get into what it runs, by way of variables and the like."""
         return any(sink.is_open for sink in self._sinks)
+
+    @property
+    def texts(self) -> Mapping[range, range | None]:
+        """The values that stand in texts of Python code, as `Sink.texts` has them."""
+        return {slot: mark for sink in self._sinks for slot, mark in sink.texts.items()}
 
     def rules(self, slot: range) -> Iterator[Rule]:
         """Yield what a value must be like; nothing when any value is data there.

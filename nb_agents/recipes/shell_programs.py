@@ -8,6 +8,7 @@ of options that look like code's (`UNKNOWN`).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -95,6 +96,7 @@ _EVALUATES = (
     r"\b(?:eval|exec(?:[lv]\w*|Sync|File\w*)?|system|popen|spawn\w*|getline|qx|Function)\b|`"
     r"|shell *= *True|\| *[\"']"
 )
+_EVALUATES_PYTHON = _EVALUATES + r"|^(?:code|pdb|timeit|IPython|xonsh)$"
 _PYTHON = r"-[bBdEiIOPqsSuvx]"
 _STARTS = r"run|exec|x|dlx|eval|shell"
 _NO_O = "[a-np-zA-NP-Z]"  # a shell's `-o` takes a word
@@ -148,12 +150,15 @@ class Sink(NamedTuple):
         rule: What a value in it must be like.
         is_open: Whether values may get into it by way of something else.
         line: Where the command is that runs it, from 1.
+        texts: The values in it that stand in texts of its language, by their bytes, with those of
+            the mark that must go so that a text can have escapes.
     """
 
     spans: tuple[range, ...]
     rule: Rule
     is_open: bool
     line: int
+    texts: Mapping[range, range | None] = {}
 
 
 def nowhere(where: str) -> Rule:
@@ -213,6 +218,8 @@ class Program:
         valued: Options before a word that is neither.
         flags: Options that stand alone. Behind any other it isn't known what a word is.
         evaluates: What its code holds when that runs data as code.
+        texts: What its code holds when that may run its own texts; None where a value can't be
+            written as a part of one.
         actions: The subcommands with which this is so; None for any.
         skips: How many operands stand before the command.
         is_shell: Whether its code is a shell's.
@@ -227,6 +234,7 @@ class Program:
     valued: re.Pattern[str] = _NEVER
     flags: re.Pattern[str] = _NEVER
     evaluates: re.Pattern[str] = _NEVER
+    texts: re.Pattern[str] | None = None
     actions: re.Pattern[str] | None = None
     skips: int = 0
     is_shell: bool = False
@@ -283,7 +291,7 @@ class Program:
 
 def _all(names: str, **how: Any) -> dict[str, Program]:
     """Make the entries of programs that are alike; options are given as regular expressions."""
-    keys = ("code", "data", "valued", "flags", "evaluates", "actions")
+    keys = ("code", "data", "valued", "flags", "evaluates", "texts", "actions")
     how |= {key: re.compile(how[key], re.DOTALL) for key in keys if key in how}
     return dict.fromkeys(names.split(), Program(**how))
 
@@ -310,12 +318,22 @@ _PROGRAMS = {
         stops=True,
     ),
     **_all(
-        "python pypy ipython",
+        "python pypy",
         operand="file",
         code=_PYTHON + "*[cm]",
         valued="-[WX]",
         flags=_PYTHON + "+|" + _WHOLE,
-        evaluates=_EVALUATES + r"|^(?:code|pdb|timeit|IPython|xonsh)$",
+        evaluates=_EVALUATES_PYTHON,
+        texts=r"\b(?:eval|exec|exec[lv]p?e?|system|popen|spawn\w*|import_module|__import__|run_\w+)"
+        r"\s*\(|\b(?:subprocess|pty|runpy)\b|shell *=|_shell\b",
+        stops=True,
+    ),
+    **_all(
+        "ipython",
+        operand="file",
+        code=_PYTHON + "*[cm]",
+        flags=_PYTHON + "+|" + _WHOLE,
+        evaluates=_EVALUATES_PYTHON,
         stops=True,
     ),
     **_all(
@@ -418,7 +436,8 @@ _PROGRAMS = {
         reads=False,
         data=r"-C|-\w*m|--(?:message|grep|author|date|format|pretty|since|until|after|before|title"
         r"|branch)",
-        flags=r"-[abdflnpqsv]+|--(?:all|amend|cached|quiet|oneline|stat|no-[\w-]+|force|tags)|"
+        flags=r"-[abdflnpqsv]+|--(?:all|amend|cached|graph|merges|name-only|name-status|no-[\w-]+"
+        r"|numstat|oneline|porcelain|quiet|reverse|short|shortstat|staged|stat|force|tags)|"
         + _WHOLE,
         actions="add|apply|archive|blame|branch|cat-file|checkout|cherry-pick|clean|clone|commit"
         "|describe|diff|fetch|init|log|ls-files|ls-remote|merge|merge-base|mv|notes|pull|push"

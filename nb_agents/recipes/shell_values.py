@@ -9,7 +9,9 @@ where it is known to stay data: in the arguments of a command that doesn't run t
 assigned, in a here-document or a redirection, in ``for``, ``case`` and ``[[ == ]]``. Everywhere
 else its characters must be harmless, in arithmetic those of a number; so they must be in all of a
 command that runs text to which a value could get by way of a variable, a file or a pipe. Bash's
-grammar (tree-sitter's) tells the places apart; a command that it can't read takes no values.
+grammar (tree-sitter's) tells the places apart; a command that it can't read takes no values. In
+Python code that a command gives as it stands, a value may be anything too where it stands in a text
+or a comment: there it is written with Python's escapes (`nb_agents.recipes.python_texts`).
 
 What this can't do:
 
@@ -28,13 +30,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tree_sitter import Node
 
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.expression import as_text, lookup
+from nb_agents.recipes.python_texts import escaped
 from nb_agents.recipes.shell_flow import Tree, is_quoted, source
 from nb_agents.recipes.shell_places import Script
 from nb_agents.recipes.shell_programs import Rule, nowhere
@@ -152,22 +155,28 @@ class _Command:
                 piece = name
             self._source += piece.encode("utf-8", "surrogatepass")
         self._tree = Tree(self._source)
+        self._script = Script(self._tree, [slot.at for slot in self._slots])
 
     def rendered(self) -> str:
         """Return the script, or raise what is wrong with it."""
         for value, rule in self.rules():
             if not rule.allows(value.text):
                 raise RecipeError(f"Line {value.line}: {rule.refusal(value.path)}")
-        edits: dict[tuple[int, int], str] = {}
+        texts = self._script.texts
+        edits = {(mark.start, mark.stop): "" for mark in texts.values() if mark}
+        values: dict[str, Insertion] = {}
         for slot in self._slots:
+            name, value = slot.name, slot.value
+            if slot.at in texts:
+                name, value = f"{name}_text", replace(value, text=escaped(value.text))
+            values[name] = value
             around = list(self._tree.around(self._tree.leaf(slot.at)))
             edits |= _without_quotes(around)
-            edits[slot.at.start, slot.at.stop] = _reference(around) % slot.name
+            edits[slot.at.start, slot.at.stop] = _reference(around) % name
         script, at = "", 0
         for (start, end), text in sorted(edits.items()):
             script += self._text(at, start) + text
             at = end
-        values = {slot.name: slot.value for slot in self._slots}
         head = "".join(f"{name}={_quoted(value)}; " for name, value in values.items())
         return head + script + self._text(at, len(self._source))
 
@@ -187,9 +196,8 @@ class _Command:
             where = f"in a command whose line {self._tree.error_line} can't be read as bash"
             yield from ((slot.value, nowhere(where)) for slot in self._slots)
             return
-        script = Script(self._tree, [slot.at for slot in self._slots])
         for slot in self._slots:
-            yield from ((slot.value, rule) for rule in script.rules(slot.at))
+            yield from ((slot.value, rule) for rule in self._script.rules(slot.at))
 
     def _text(self, start: int, end: int) -> str:
         return self._source[start:end].decode("utf-8", "surrogatepass")

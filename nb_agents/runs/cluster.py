@@ -122,6 +122,7 @@ class _Waiting:
         told: What the worker says once it has.
         worker: Who is to begin it, when that is chosen here.
         future: Dask's, once it is asked.
+        sent_back: A future of Dask's whose worker has sent it back, to come again for a place.
     """
 
     ticket: Path
@@ -129,6 +130,7 @@ class _Waiting:
     told: Future[Mapping[str, str]] = field(default_factory=Future)
     worker: str | None = None
     future: Any = None
+    sent_back: Any = None
 
     @property
     def key(self) -> str:
@@ -208,7 +210,7 @@ class _Desk:
             with self._choosing:
                 most = self._with_most_places(workers)
                 could_move = waiting.is_in_time and most not in (None, waiting.worker)
-                if waiting.future is None or could_move:
+                if could_move or waiting.future is waiting.sent_back:  # both None at first
                     self._submit(waiting, call, workers, most)
             with suppress(TimeoutError):
                 return waiting.told.result(MOVE_S)
@@ -431,7 +433,7 @@ def _end_of_task(waiting: _Waiting, future: Any) -> None:
     if future.status == "finished":
         told = future.result()
         if not told:
-            waiting.future = None  # it is submitted again, now that its worker's places are known
+            waiting.sent_back = future  # submitted again, now that its worker's places are known
         # Where a task was moved, both may come to begin the run: the other one has.
         elif not told.get("unseen") or waiting.is_in_time:
             waiting.take(told)
