@@ -214,11 +214,17 @@ def test_what_the_person_changed_meanwhile_stays_and_a_conflict_loses_nothing(
     assert "+new" in patch.read_text()
 
 
+LINES = [f"line {number}\n" for number in range(30)]
+BOTH = "".join(["new\n", *LINES[1:-1], "the person's\n"])
+
+
 def meet(root: Path, site: Path, policy: str) -> Run:
     """Let an agent and the person change and delete the same files, and others."""
     (site / "[a]*.txt").write_text("old\n")
+    (site / "long.txt").write_text("".join(LINES))
     gate = Gate()
     model = ScriptedModel(
+        put(f"{COPY}/long.txt", "".join(["new\n", *LINES[1:]])),
         *(put(f"{COPY}/{name}") for name in ("[a]*.txt", "style.css", "new.txt", "a.txt")),
         Turn(calls=(Call("delete_file", {"path": f"{COPY}/index.html"}),)),
         Turn(calls=(Call("delete_file", {"path": f"{COPY}/keep/a.txt"}),)),
@@ -229,11 +235,12 @@ def meet(root: Path, site: Path, policy: str) -> Run:
     for name in ("style.css", "index.html"):
         (site / name).write_text("the person's\n")
     (site / "new.txt").unlink()
+    (site / "long.txt").write_text("".join([*LINES[:-1], "the person's\n"]))
     (site / "mine.txt").write_text("the person's\n")
     gate.open()
     finish(it)
     assert it.result == "done"
-    assert it.path.joinpath("changes", "a-site.patch").read_text().count("+new") == 4
+    assert it.path.joinpath("changes", "a-site.patch").read_text().count("+new\n") == 5
     return it
 
 
@@ -248,11 +255,13 @@ def test_skip_merges_what_fits_and_names_the_files_that_it_leaves_out(
     it = meet(tmp_path, site, "skip")
     theirs = {"style.css": "the person's\n", "index.html": "the person's\n"}
     merged = {"[a]*.txt": "new\n", "a.txt": "new\n", "mine.txt": "the person's\n"}
+    merged |= {"long.txt": BOTH}
     wanted = {k: v for k, v in before.items() if k not in ("new.txt", "keep/a.txt")}
     assert read(site) == wanted | theirs | merged
     assert it.receipt.context_changes == (
         (str(site / "a.txt"), "made"),
         (str(site / "[a]*.txt"), "changed"),
+        (str(site / "long.txt"), "changed"),
         (str(site / "keep" / "a.txt"), "deleted"),
     )
     told = notices(it)
@@ -270,6 +279,7 @@ def test_prefer_presenter_replaces_what_the_person_changed_and_can_be_undone(
     found = read(site)
     assert (found["style.css"], found["new.txt"], found["a.txt"]) == ("new\n",) * 3
     assert "index.html" not in found and found["mine.txt"] == "the person's\n"
+    assert found["long.txt"] == BOTH
     assert (str(site / "new.txt"), "made") in it.receipt.context_changes
     told = notices(it)
     assert "'index.html', 'new.txt', 'style.css'. This brings them back" in told, told
