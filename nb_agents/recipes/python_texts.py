@@ -27,7 +27,9 @@ class _Token(NamedTuple):
     at: range
 
 
-def find_texts(code: bytes, slots: Sequence[range]) -> Mapping[range, range | None] | None:
+def find_texts(
+    code: bytes | bytearray, slots: Sequence[range]
+) -> Mapping[range, range | None] | None:
     """Find the texts in which values stand.
 
     Args:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from tree_sitter import Node
 
 from nb_agents.recipes import shell_programs as programs
 from nb_agents.recipes import shell_programs as rules
 from nb_agents.recipes.python_texts import find_texts
-from nb_agents.recipes.shell_flow import Feed, Flow, Word
+from nb_agents.recipes.shell_flow import Feed, Flow, Word, source
 from nb_agents.recipes.shell_programs import SHELL, UNKNOWN, Program, Rule, Sink, nowhere
 
 __all__ = ["Command", "Read"]
@@ -22,6 +22,7 @@ Read = Callable[[str, Feed | None], bool]
 _UNARY = re.compile(r"-[abcdefghknoprstuwxzGLNOS]|!")
 _BINARY = re.compile(r"={1,2}|!=|[<>]|-(?:eq|ne|lt|le|gt|ge|nt|ot|ef)")
 _SETS = re.compile(rf"=|\b(?:{'|'.join(programs.SETTING)})\b")
+_DEFAULT = re.compile(r"\"?\$\{(\w+):?-([\w./+-]+)\}\"?")
 _DEVICE = re.compile(r"-$|/dev/|/proc/")
 _REST = re.compile(r"-.*|[dv].|p..|[cu](?P<code>x)|(?P<operand>x)|(?P<option>y)|.")
 
@@ -65,6 +66,9 @@ class Command:
 
     def _program(self, words: Sequence[Word]) -> Iterator[Sink]:
         program, *arguments = words
+        default = _DEFAULT.fullmatch(source(program.node))
+        if default and not self._flow.names_tainted(default[1]):  # from outside, and as it says
+            program = Word(program.node, (default[2],))
         name = program.tail.rpartition("/")[2]
         if program.text is None:
             where = "for the name of a program"
@@ -246,8 +250,8 @@ class Command:
     def _code(self, word: Word, name: str, how: Program) -> Generator[Sink, None, bool]:
         """Yield what code runs that is given as an argument; return whether it can be read."""
         rule = rules.code(name, is_shell=how.is_shell)
-        if (texts := self._texts(word.node, how)) is not None:
-            yield self._open(rule)._replace(is_open=False, texts=texts)
+        if sink := self._in_texts(word.node, how, rule):
+            yield sink
             return True
         if word.text is None:
             rule = rule if _has_own(word) else nowhere(f"for the code of {name}")
@@ -277,22 +281,29 @@ class Command:
         feed = self._flow.feed(self._node)
         rule = rules.code(name, is_shell=how.is_shell, is_fault=is_fault)
         only = feed.nodes[0] if feed and len(feed.nodes) == 1 else None
-        if (texts := self._texts(only, how)) is not None:
-            yield self._open(rule)._replace(is_open=False, texts=texts)
+        if sink := self._in_texts(only, how, rule):
+            yield sink
         elif feed is not None and (feed.text is None or self._is_risky(feed.text, how)):
             yield self._sink(feed.nodes, rule, is_open=True)
 
-    def _texts(self, node: Node | None, how: Program) -> Mapping[range, range | None] | None:
-        """Return the values in code, when all stand in texts of it and it doesn't run those."""
-        if node is None or how.texts is None or not self._flow.has_value(node):
+    def _in_texts(self, node: Node | None, how: Program, rule: Rule) -> Sink | None:
+        """Return code in which values stand in texts only, and which doesn't run those."""
+        if node is None or how.texts is None or (given := self._flow.given(node)) is None:
             return None
-        if (at := self._flow.literal(node)) is None:
+        if how.texts.search(given.text.decode("latin-1")):
             return None
-        code, slots = self._flow.cut(at)
-        if how.texts.search(code.decode("latin-1")):
+        start = given.at.start
+        places = sorted([*given.slots, *given.variables], key=lambda place: place.start)
+        code = bytearray(given.text)
+        for place in places:
+            code[place.start - start : place.stop - start] = b"_" * len(place)
+        found = find_texts(code, [_moved(place, -start) for place in places])
+        if not found:
             return None
-        found = find_texts(code, slots)
-        return found and {_moved(s, at.start): m and _moved(m, at.start) for s, m in found.items()}
+        if given.variables:  # which are filled in without escapes
+            return self._sink((node,), rules.path(rule.where), is_open=True)
+        texts = {_moved(slot, start): mark and _moved(mark, start) for slot, mark in found.items()}
+        return self._open(rule)._replace(is_open=False, texts=texts)
 
     def _is_risky(self, code: str, how: Program) -> bool:
         """Return whether code that can be read runs what it is given."""

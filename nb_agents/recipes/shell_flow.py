@@ -19,7 +19,18 @@ from tree_sitter import Language, Node, Parser
 
 from nb_agents.recipes import shell_programs as programs
 
-__all__ = ["Feed", "Flow", "Tree", "Word", "is_input", "is_quoted", "nodes", "source", "target"]
+__all__ = [
+    "Feed",
+    "Flow",
+    "Given",
+    "Tree",
+    "Word",
+    "is_input",
+    "is_quoted",
+    "nodes",
+    "source",
+    "target",
+]
 
 _JINJA = re.compile(rb"(?<!\S)\{%(?=\s)")
 
@@ -34,7 +45,7 @@ _DYNAMIC = _EXPANSIONS | {
 _BRACES = re.compile(r"\{[^{}\s]*(,|\.\.)")
 _UNQUOTED = re.compile(r"\\(?P<escaped>.)|(?P<glob>[*?\[])|(?P<text>[^\\*?\[]+)", re.DOTALL)
 _BODY = "heredoc_body"
-_LIVE = re.compile(rb"[\\$`]")
+_VARIABLE = re.compile(rb"\$(?:\w+|\{\w+\})")
 _STATEMENTS = {"command", "redirected_statement", "pipeline"}
 _DEVICE = re.compile(r"-$|/dev/|/proc/")
 
@@ -189,6 +200,22 @@ class Feed(NamedTuple):
     text: str | None = None
 
 
+class Given(NamedTuple):
+    """A text as a program gets it.
+
+    Attributes:
+        at: Its bytes.
+        text: What stands there.
+        slots: The bytes where values stand.
+        variables: The bytes where bash puts in those of variables.
+    """
+
+    at: range
+    text: bytes
+    slots: list[range]
+    variables: list[range]
+
+
 class Flow:
     """What values get to in a command.
 
@@ -314,24 +341,22 @@ class Flow:
         """Return whether a value may be in what is assigned, or by its name in arithmetic."""
         return self.carries(value, also_its_own=True) or self.names_tainted(source(value))
 
-    def literal(self, node: Node) -> range | None:
-        """Return where a text stands that a program gets as it is, but for its values, or None."""
-        text, at = node.text or b"", range(node.start_byte, node.end_byte)
+    def given(self, node: Node) -> Given | None:
+        """Return a text as a program gets it, or None where bash does more than fill it in."""
         redirect = self.tree.parent(node) if node.type == _BODY else None
-        if redirect is not None and re.match("<<-", source(redirect)):
-            return None  # without the tabs that its lines begin with
-        is_literal = node.type == "raw_string" or (redirect is not None and is_quoted(redirect))
-        if not is_literal and (redirect is None and node.type != "string" or _LIVE.search(text)):
+        if redirect is None and node.type not in ("string", "raw_string"):
             return None
-        return at if redirect is not None else range(at.start + 1, at.stop - 1)
-
-    def cut(self, at: range) -> tuple[bytes, list[range]]:
-        """Return the text at some bytes, and where values stand in it."""
-        start = self.tree.root.start_byte
-        slots = [slot - at.start for slot in self._slots if slot in at]
-        sizes = [self._sizes[slot + at.start] for slot in slots]
-        text = self._text[at.start - start : at.stop - start]
-        return text, [range(slot, slot + size) for slot, size in zip(slots, sizes, strict=True)]
+        if redirect is not None and source(redirect).startswith("<<-"):
+            return None  # without the tabs that its lines begin with
+        at = range(node.start_byte + (redirect is None), node.end_byte - (redirect is None))
+        text = self._text[at.start - self.tree.root.start_byte :][: len(at)]
+        slots = [range(slot, slot + self._sizes[slot]) for slot in self._slots if slot in at]
+        if node.type == "raw_string" or (redirect is not None and is_quoted(redirect)):
+            return Given(at, text, slots, [])
+        filled = [each for each in node.named_children if _VARIABLE.fullmatch(each.text or b"")]
+        if re.search(rb"[\\`]", text) or text.count(b"$") != len(filled):
+            return None
+        return Given(at, text, slots, [range(c.start_byte, c.end_byte) for c in filled])
 
     # Words ------------------------------------------------------------------------------------
 

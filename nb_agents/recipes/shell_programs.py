@@ -96,6 +96,11 @@ _EVALUATES = (
     r"\b(?:eval|exec(?:[lv]\w*|Sync|File\w*)?|system|popen|spawn\w*|getline|qx|Function)\b|`"
     r"|shell *= *True|\| *[\"']"
 )
+_EVALUATES_TEXTS = (
+    r"\b(?:eval|exec|exec[lv]p?e?|system|popen|spawn\w*|getoutput|getstatusoutput|run_\w+|__import__"
+    r"|import_module|create_subprocess_shell)\s*\(|\b(?:pty|runpy)\b|shell *= *True"
+    r"|\b(?:subprocess|exec\w+)\b(?=.*['\"]-\w*[ceE]['\"])"  # as in ["sh", "-c", …]
+)
 _EVALUATES_PYTHON = _EVALUATES + r"|^(?:code|pdb|timeit|IPython|xonsh)$"
 _PYTHON = r"-[bBdEiIOPqsSuvx]"
 _STARTS = r"run|exec|x|dlx|eval|shell"
@@ -324,8 +329,7 @@ _PROGRAMS = {
         valued="-[WX]",
         flags=_PYTHON + "+|" + _WHOLE,
         evaluates=_EVALUATES_PYTHON,
-        texts=r"\b(?:eval|exec|exec[lv]p?e?|system|popen|spawn\w*|import_module|__import__|run_\w+)"
-        r"\s*\(|\b(?:subprocess|pty|runpy)\b|shell *=|_shell\b",
+        texts=_EVALUATES_TEXTS,
         stops=True,
     ),
     **_all(

@@ -90,6 +90,7 @@ READ = [
     "print('{{x}}' '')",
     "print(f'{1}'[1:] + '{{x}}')",
     "print(f'{1}{{x}}{2}'[1:-1])",
+    "import subprocess; subprocess.run(['printf', '%s\\n', '{{x}}'])",
     'print(F"""{\'a\'}{{x}}"""[1:])',
 ]
 
@@ -121,6 +122,28 @@ def printed(template: str, value: str, folder: Path) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.parametrize("program", ["python3", "${NO_PYTHON:-python3}", '"${NO_PYTHON:-python3}"'])
+def test_a_variables_default_says_which_program_it_is(program: str, tmp_path: Path) -> None:
+    assert printed(f"{program} <<'EOF'\nprint('{{{{x}}}}')\nEOF", "a 'b'", tmp_path) == "a 'b'\n"
+
+
+VARIABLES = [
+    'file="{{x}}/a"; python3 <<EOF\nprint("$file")\nEOF',
+    "file={{x}}; python3 -c \"print('${file}/a')\"",
+]
+
+
+@pytest.mark.parametrize("template", VARIABLES)
+def test_what_a_variable_brings_into_a_text_holds_nothing_that_could_end_it(
+    template: str, tmp_path: Path
+) -> None:
+    assert printed(template, "./some/where,1@x", tmp_path) == "./some/where,1@x/a\n"
+    for value in HARD:
+        if re.search(r"[^A-Za-z0-9_./:,@+-]", value):
+            with pytest.raises(RecipeError, match="in what python3 runs as code"):
+                render_command(template, {"x": value})
+
+
 REFUSED = [
     "x = {{x}}",
     "x = f'{{{x}}}'",
@@ -135,6 +158,8 @@ REFUSED = [
     "eval('{{x}}')",
     "import os; os.system('{{x}}')",
     "import subprocess; subprocess.run(['sh', '-c', '{{x}}'])",
+    "from subprocess import *; getoutput('{{x}}')",
+    "import subprocess\nsubprocess.run('{{x}}',\n  shell=True)",
 ]
 
 
