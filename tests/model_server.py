@@ -129,7 +129,8 @@ class Reply:
         input_tokens: Reported usage; default: the words of the prompt.
         output_tokens: Reported usage; default: the chunks sent.
         thoughts: Streamed word by word before the text, and signed (OpenAI: only by responses).
-        image: OpenAI's responses only: a PNG that its own tool made, before all else.
+        image: A PNG that the model or its provider's tool made, before all else; OpenAI's responses
+            and Google only.
     """
 
     text: str = ""
@@ -555,6 +556,10 @@ class _AnthropicWire(_Wire):
 class _GoogleWire(_Wire):
     reasons = ("STOP", "STOP", "MAX_TOKENS")
 
+    def __init__(self, request: Request, reply: Reply) -> None:
+        super().__init__(request, reply)
+        self._image = reply.image
+
     def _frame(self, parts: list[dict[str, Any]], finish: str | None = None) -> bytes:
         candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
         if finish:
@@ -565,6 +570,14 @@ class _GoogleWire(_Wire):
         return _data({**head, "candidates": [candidate], "usageMetadata": usage})
 
     def chunk(self, piece: _Piece) -> bytes:
+        made, self._image = self._image, b""
+        if not made:
+            return self._chunk(piece)
+        data = base64.b64encode(made).decode()
+        picture = self._frame([{"inlineData": {"mimeType": "image/png", "data": data}}])
+        return picture + self._chunk(piece)
+
+    def _chunk(self, piece: _Piece) -> bytes:
         if piece.call == THOUGHT:
             return self._frame([{"text": piece.text, "thought": True}])
         if piece.call < 0:

@@ -9,7 +9,7 @@ is kept even when a stop came meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,8 @@ class AgentRound:
         self._pauses = 0
         self._pace = pace_of(backend)
         self.decision: Decision | None = None
-        self._replies = Replies(agent, backend.name, seat, emit)
+        calls_tools = getattr(backend, "calls_tools", True)  # of one made in Python it is not known
+        self._replies = Replies(agent, backend.name, seat, emit, calls_tools=calls_tools)
         self._draft: Draft | None = None
         self._streamed = 0
 
@@ -148,8 +149,7 @@ class AgentRound:
         if is_paused(messages[-1]):
             return
         self._replies.recall(exchange)
-        results = _results(exchange)
-        self._reply(messages, exchange.response, results, exchange.complaint, exchange.notes)
+        self._reply(messages, exchange, _results(exchange), exchange.complaint)
 
     async def _settle(self, messages: list[ModelMessage], exchange: Exchange) -> bool:
         """Do what a response asks for, as far as it is not done: whether it decided the turn."""
@@ -171,8 +171,10 @@ class AgentRound:
         self._boundary.checkpoint()
         was_cut = reading.cut is not None or exchange.kept is not None
         was_refused = has_refused_answer(response, complaint) and not was_cut
-        notes = exchange.notes or (self._seat.note(was_refused=was_refused),)
-        self._reply(messages, response, results, complaint, notes)
+        if not exchange.notes:
+            note = self._seat.note(was_refused=was_refused)
+            exchange = replace(exchange, notes=(note.text,), in_result=note.in_result)
+        self._reply(messages, exchange, results, complaint)
         return False
 
     def _joined(self, messages: list[ModelMessage], exchange: Exchange) -> Exchange:
@@ -376,10 +378,9 @@ class AgentRound:
     def _reply(
         self,
         messages: list[ModelMessage],
-        response: ModelResponse,
+        exchange: Exchange,
         results: dict[int, ToolResult],
         complaint: str,
-        told: Sequence[str],
     ) -> None:
         """Put a response and its replies into the conversation.
 
@@ -387,6 +388,7 @@ class AgentRound:
         """
         from pydantic_ai.messages import ToolReturnPart, UserPromptPart
 
+        response, within = exchange.response, exchange.in_result
         replies: list[Any] = [
             ToolReturnPart(
                 tool_name=call.tool_name,
@@ -395,7 +397,10 @@ class AgentRound:
             )
             for number, call in enumerate(response.tool_calls)
         ]
-        notes = [*([] if replies else [complaint]), *told]
+        if replies and within:
+            last = replies.pop()
+            replies.append(replace(last, content=f"{last.content}\n\n{within}"))
+        notes = [*([] if replies else [complaint, within]), *exchange.notes]
         replies += [UserPromptPart(content=note) for note in notes if note]
         if response.parts:
             messages += [response, _request(replies)]

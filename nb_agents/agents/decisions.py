@@ -25,6 +25,7 @@ __all__ = [
     "Answered",
     "DECISIONS",
     "Decision",
+    "Note",
     "Offer",
     "Reading",
     "Refused",
@@ -136,6 +137,18 @@ class Verdict(NamedTuple):
     refusal: str
 
 
+class Note(NamedTuple):
+    """What an agent is told with its next request.
+
+    Attributes:
+        text: After the tools' results; may be "".
+        in_result: At the end of the last of these; may be "".
+    """
+
+    text: str = ""
+    in_result: str = ""
+
+
 class RoundContext(Protocol):
     """An agent's place in its team, for one round: what it may do, and what it is told."""
 
@@ -151,8 +164,8 @@ class RoundContext(Protocol):
         """Judge a vote."""
         ...
 
-    def note(self, *, was_refused: bool) -> str:
-        """Say what it is told with its next request, after the tools' results; may be ""."""
+    def note(self, *, was_refused: bool) -> Note:
+        """Say what it is told with its next request."""
         ...
 
     def hear(self) -> str:
@@ -320,10 +333,12 @@ class Results(NamedTuple):
     Attributes:
         text: For the agent that spawned them; "" when there is nothing new.
         subagents: Their ids.
+        in_result: Whether it is put into the result of the agent's last call.
     """
 
     text: str = ""
     subagents: tuple[str, ...] = ()
+    in_result: bool = False
 
 
 @dataclass
@@ -408,7 +423,7 @@ class TeamContext:
         self._wraps_up = prompts.is_late(self.elapsed())
         return prompts.WRAP_UP if self._wraps_up else ""
 
-    def note(self, *, was_refused: bool) -> str:
+    def note(self, *, was_refused: bool) -> Note:
         """Say what it is told with its next request: results, new answers, how much time is left.
 
         Args:
@@ -418,12 +433,20 @@ class TeamContext:
         elapsed = self.elapsed()
         late = prompts.is_late(elapsed) and not self._wraps_up
         self._wraps_up |= late
-        note = prompts.time_note(elapsed, self.offer().names, wraps_up=late)
+        time = prompts.time_note(elapsed, self.offer().names, wraps_up=late)
         results = self.results()
-        text = "\n\n".join(part for part in (results.text, news, note) if part)
-        seen = dict(self.known) if news else None
-        self.emit(ev.Told(agent=self.agent, text=text, seen=seen, subagents=results.subagents))
-        return text
+        behind, within = ("", results.text) if results.in_result else (results.text, "")
+        note = Note("\n\n".join(part for part in (behind, news, time) if part), within)
+        self.emit(
+            ev.Told(
+                agent=self.agent,
+                text=note.text,
+                seen=dict(self.known) if news else None,
+                subagents=results.subagents,
+                in_result=note.in_result,
+            )
+        )
+        return note
 
     def hear(self) -> str:
         """Say which follow-up texts it is told now, or "" when it has heard them all."""

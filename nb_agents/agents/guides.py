@@ -37,7 +37,7 @@ _SUBAGENTS = """Parts of the work that do not need one another can be done by su
 {most} at once: spawn_subagents gives each a task, which must hold all that it has to know, and you
 get what it writes last. Small things you do yourself, as each costs as much as you do."""
 
-_BACKGROUND = """With `background: true` you go on meanwhile, and are told what each came to behind
+_BACKGROUND = """With `background: true` you go on meanwhile, and are told what each came to with
 the results of your next calls: list_subagents says how they stand, cancel_subagent ends one. Wait
 for those that you need, by wait_for_subagents, before you submit."""
 

@@ -524,7 +524,7 @@ class Briefing:
         tools = given.with_files(files.tools())
         only_plans = self.rules.plans_first and not is_presenting
         usable = (tool for tool in tools if not only_plans or tool.name in HARMLESS)
-        return Toolbox(usable, files.keep)
+        return Toolbox(usable, files.keep if given.keeps_images else None)
 
     def writable(self, agent: str) -> Sequence[WritablePath]:
         """Give the context paths that an agent may write once it presents, or when it is alone."""

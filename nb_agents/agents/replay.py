@@ -101,6 +101,7 @@ class Exchange:
         complaint: Why the turn was rejected, or what was told of its cut; else "".
         kept: Of a reply that was cut off, the answer so far; else None.
         notes: What the agent was told besides, before its next request.
+        in_result: What it was told besides at the end of its last tool's result.
     """
 
     call: int
@@ -110,6 +111,7 @@ class Exchange:
     complaint: str = ""
     kept: str | None = None
     notes: tuple[str, ...] = ()
+    in_result: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -375,8 +377,8 @@ def _apply(past: Past, event: ev.Event) -> Past:
             return _change_exchange(past, agent, complaint=why)
         case ev.ReplyCut(agent=agent, told=told, kept=kept):
             return _change_exchange(past, agent, complaint=told, kept=kept)
-        case ev.Told(agent=agent, text=text, seen=seen):
-            return _note_told(past, agent, text, seen)
+        case ev.Told():
+            return _note_told(past, event)
         case (
             ev.AnswerGiven(agent=agent)
             | ev.VoteCast(agent=agent)
@@ -426,15 +428,18 @@ def _change_last(
     return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))  # type: ignore[union-attr]
 
 
-def _note_told(past: Past, agent: str, text: str, seen: dict[str, int] | None) -> Past:
+def _note_told(past: Past, told: ev.Told) -> Past:
+    agent, text = told.agent, told.text
     open_round = past.rounds.get(agent)
-    if open_round and seen is not None:
-        past = _change(past, agent, seen=dict(seen), news=open_round.news + 1)
+    if open_round and told.seen is not None:
+        past = _change(past, agent, seen=dict(told.seen), news=open_round.news + 1)
     if open_round and not open_round.exchanges:
         return _change(past, agent, notes=(*open_round.notes, text))
     if not open_round:
         return past
-    return _change_exchange(past, agent, notes=(*open_round.exchanges[-1].notes, text))
+    last = open_round.exchanges[-1]
+    in_result = told.in_result or last.in_result
+    return _change_exchange(past, agent, notes=(*last.notes, text), in_result=in_result)
 
 
 def _change_exchange(past: Past, agent: str, **changes: Any) -> Past:

@@ -48,17 +48,24 @@ class Replies:
         model: Its model's name.
         seat: Judges what it decides.
         emit: Takes what happens.
+        calls_tools: Whether the model can call a tool; else its text is taken at once.
     """
 
     def __init__(
-        self, agent: str, model: str, seat: RoundContext, emit: Callable[[ev.Event], None]
+        self,
+        agent: str,
+        model: str,
+        seat: RoundContext,
+        emit: Callable[[ev.Event], None],
+        *,
+        calls_tools: bool = True,
     ) -> None:
         self._agent = agent
         self._model = model
         self._seat = seat
         self._emit = emit
         self._rejected = 0
-        self._plain = 0
+        self._plain = 0 if calls_tools else MAX_PLAIN
         self._cuts = 0
         self._empty_cuts = 0
         self._kept = ""

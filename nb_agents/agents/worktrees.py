@@ -6,23 +6,26 @@
 A copy holds what the files held when the task began, uncommitted changes included. It is part of
 the agent's workspace: the others see it below ``peers/``, a stop keeps it, a resume goes on in it.
 When the final answer is there, what its agent changed becomes a patch, which is applied whole or
-not at all: what the person has changed meanwhile is never replaced.
+not at all: what the person has changed meanwhile is never replaced, unless the team's file says so
+(``drift_conflict_policy``).
 
 Source: MassGen's ``write_mode``, which gives each agent a worktree and applies the presenter's.
+There it is a conflict when both have changed a file, here when both have changed the same lines.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from anyio import CancelScope, Lock
 
 from nb_agents import events as ev
 from nb_agents.agents.replay import MAX_NAMED
-from nb_agents.process.git import GitFailed, Repository, has_git
+from nb_agents.config.orchestrator import DriftConflictPolicy
+from nb_agents.process.git import Drift, GitFailed, Repository, has_git
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.layout import WORKTREES, TurnPaths
 
@@ -34,6 +37,27 @@ def repository_of(paths: TurnPaths) -> Path:
     return paths.path.parent / "worktrees.git"
 
 
+LEFT_OUT = (
+    "What {agent} changed of {path} is merged but for files whose same lines have been changed "
+    "there meanwhile: {names}. These are left as they are there, and kept in {folder}. This merges "
+    "what fits of them, and puts the rest into .rej files: {merge}"
+)
+REPLACED = (
+    "What {agent} changed of {path} is merged, and replaces files whose same lines have been "
+    "changed there meanwhile: {names}. This brings them back as they were: {undo}"
+)
+
+
+class _Change(NamedTuple):
+    """What an agent has changed of its copy of a place."""
+
+    agent: str
+    place: WritablePath
+    based: ev.WorktreeBased
+    commit: str
+    patch: Path
+
+
 class Worktrees:
     """The worktrees of a team.
 
@@ -42,6 +66,7 @@ class Worktrees:
         paths: The turn's files.
         emit: Takes what happens.
         past: Those of the turn that this one resumes.
+        policy: What becomes of files that the person has changed as well.
 
     Attributes:
         found: For each agent id, those that it has.
@@ -53,11 +78,13 @@ class Worktrees:
         paths: TurnPaths,
         emit: Callable[[ev.Event], None],
         past: Iterable[ev.WorktreeBased] = (),
+        policy: DriftConflictPolicy = "fail",
     ) -> None:
         self.found: dict[str, list[ev.WorktreeBased]] = {}
         self._places = dict(_named(places)) if places and has_git() else {}
         self._paths = paths
         self._emit = emit
+        self._policy = policy
         self._known = {(each.agent, each.path): each for each in past}
         self._snapshots: dict[str, str] = {}
         self._failed: set[str] = set()
@@ -134,16 +161,68 @@ class Worktrees:
         if commit == based.base:
             return
         patch = self._paths.path / "changes" / f"{agent}-{name}.patch"
+        change = _Change(agent, place, based, commit, patch)
         letters = await git.write_patch(based.base, commit, patch)
         with CancelScope(shield=True):  # a stop comes before it or after it
-            why = await git.apply(patch, place)
-        if not why:
+            if why := await git.apply(patch, place):
+                letters = await self._merge_apart(change, letters, why)
+        if letters:
             self._emit(_changed(agent, place, letters))
             self._tell_base(agent, based.path, based.place, commit)
-            return
-        merge = shlex.join(git.command_to_merge(patch, place))
-        remedy = f" This merges what fits, and puts the rest into .rej files: {merge}"
-        self._tell_kept(agent, based, why, remedy)
+
+    async def _merge_apart(
+        self, change: _Change, letters: dict[str, str], why: str
+    ) -> dict[str, str]:
+        """Merge file by file what can't be merged as a whole, if the team's file says so.
+
+        Args:
+            change: What is to be merged.
+            letters: Git's letter for each name that it changes.
+            why: Why it can't be.
+
+        Returns:
+            Those of the files that are as the agent wants them.
+
+        Raises:
+            GitFailed: Somebody changes them right now, or git refused.
+        """
+        git, place, patch = self._repository, change.place, change.patch
+        if self._policy == "fail":
+            merge = git.command_to_apply(patch, place, "--reject")
+            remedy = f" This merges what fits, and puts the rest into .rej files: {merge}"
+            self._tell_kept(change.agent, change.based, why, remedy)
+            return {}
+        drift = await git.drift(change.based.base, change.commit, place)
+        if drift.fitting:
+            aside = patch.with_suffix(".merged.patch")
+            await git.write_patch(change.based.base, change.commit, aside, drift.fitting)
+            if why := await git.apply(aside, place):
+                raise GitFailed(why)
+        merged = {n: letter for n, letter in letters.items() if n not in drift.conflicting}
+        return merged | (await self._decide(change, drift) if drift.conflicting else {})
+
+    async def _decide(self, change: _Change, drift: Drift) -> dict[str, str]:
+        """Replace the files that both have changed, or leave them out, and tell by name."""
+        git, agent, place = self._repository, change.agent, change.place
+        names = drift.conflicting
+        apart = change.patch.with_suffix(".conflicts.patch")
+        if self._policy == "prefer_presenter":
+            letters = await git.write_patch(drift.now, change.commit, apart, names)
+            if not await git.apply(apart, place):
+                undo = git.command_to_apply(apart, place, "--reverse")
+                told = REPLACED.format(
+                    agent=agent, path=place.path, names=_named_few(names), undo=undo
+                )
+                self._emit(ev.Noticed(text=told))
+                return letters
+        await git.write_patch(change.based.base, change.commit, apart, names)
+        merge = git.command_to_apply(apart, place, "--reject")
+        folder = self._paths.workspaces / agent / change.based.place
+        told = LEFT_OUT.format(
+            agent=agent, path=place.path, names=_named_few(names), folder=folder, merge=merge
+        )
+        self._emit(ev.Noticed(text=told))
+        return {}
 
     def _tell_kept(self, agent: str, based: ev.WorktreeBased, why: str, remedy: str) -> None:
         folder = self._paths.workspaces / agent / based.place
@@ -172,6 +251,11 @@ def _named(places: Sequence[WritablePath]) -> Iterable[tuple[str, WritablePath]]
             name = f"{place.path.name}_{number}"
         names.add(name)
         yield name, place
+
+
+def _named_few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(map(repr, names[:MAX_NAMED])) + more
 
 
 def _changed(agent: str, place: WritablePath, letters: dict[str, str]) -> ev.ContextChanged:

@@ -32,6 +32,10 @@ from nb_agents.config.uploads import UploadSpec, is_taken
 __all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]
 
 
+_DECIDING = frozenset({"new_answer", "vote"})
+"""Tools by which an agent decides: no choice takes them away, and no round begins with them."""
+
+
 class BackendSpec(ToolKeys, ModelKeys):
     """How to reach a model, by `ModelKeys` what it is asked, by `ToolKeys` which tools it is given.
 
@@ -100,7 +104,7 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @property
     def _needs_responses(self) -> bool:
-        fetched = any(each.url and each.kind != "image" for each in self.upload_files)
+        fetched = any(each.url and each.kind in ("pdf", "document") for each in self.upload_files)
         if self.type != "openai" or not (fetched or any(getattr(self, k) for k in NATIVE_KEYS)):
             return False
         return self.base_url is None or BACKEND_TYPES["openai"].lives_at(self.base_url)
@@ -108,7 +112,9 @@ class BackendSpec(ToolKeys, ModelKeys):
     @property
     def uploads(self) -> tuple[UploadSpec, ...]:
         """The files that its server takes."""
-        return tuple(each for each in self.upload_files if is_taken(each, self.wire_format))
+        is_openrouter = self.type == "openrouter" and self.base_url is None
+        server = "openrouter" if is_openrouter else self.wire_format
+        return tuple(each for each in self.upload_files if is_taken(each, server))
 
     @property
     def native_tools(self) -> tuple[NativeTool, ...]:
@@ -121,6 +127,16 @@ class BackendSpec(ToolKeys, ModelKeys):
         """Those that were asked for and are not given."""
         found = judged(self, self.type, self.model, self._offered)
         return tuple(each for each in found if isinstance(each, Missing))
+
+    @property
+    def chosen_tools(self) -> tuple[str, ...] | None:
+        """The tools of its own that `tool_choice` leaves it; None for all."""
+        match self.tool_choice:
+            case "none":
+                return ()
+            case tuple(names):
+                return tuple(name for name in names if name not in _DECIDING)
+        return None
 
     @property
     def searches_web(self) -> bool:

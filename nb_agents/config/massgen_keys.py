@@ -173,7 +173,7 @@ _FEATURES_OF_COORDINATION = """
     broadcast_sensitivity broadcast_timeout broadcast_wait_by_default checklist_criteria_inline
     checklist_criteria_preset checkpoint_enabled checkpoint_guidance checkpoint_mode
     compression_target_ratio criteria_mode disable_final_only_round_capture_fallback
-    drift_conflict_policy enable_changedoc enable_evaluator_personas
+    enable_changedoc enable_evaluator_personas
     enable_execution_trace_analyzer enable_novelty_on_iteration enable_quality_rethink_on_iteration
     evaluation_criteria_generator evolving_criteria evolving_criteria_max_evolutions
     evolving_criteria_min_high_score_count evolving_criteria_score_threshold
@@ -302,7 +302,7 @@ ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
         "allowed_tools command_line_allowed_commands command_line_blocked_commands",
         "command_line_execution_mode exclude_file_operation_mcps exclude_tools",
         "max_completion_tokens max_output_tokens max_tokens parallel_tool_calls permissions",
-        "safety_settings tool_policy",
+        "safety_settings tool_choice tool_policy",
     ),
     (*_BACKEND, "reasoning"): _words("max_tokens"),
     (*_BACKEND, "thinking"): _words("budget_tokens thinking_budget"),
@@ -322,7 +322,7 @@ ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
     ),
     ("orchestrator", "context_paths", "*"): _words("permission protected_paths"),
     ("orchestrator", "coordination"): _words(
-        "enable_planning_mode max_orchestration_restarts max_tasks_per_plan",
+        "drift_conflict_policy enable_planning_mode max_orchestration_restarts max_tasks_per_plan",
         "subagent_default_timeout subagent_max_concurrent subagent_max_timeout write_mode",
     ),
     ("orchestrator", "coordination", "background_subagents"): _words("enabled"),

@@ -47,11 +47,22 @@ def _leaves_ours(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _as_word(value: Any) -> Any:
-    """Give what a `tool_choice` says as a word, where OpenAI or Anthropic write a mapping."""
-    if not isinstance(value, dict):
-        return value
-    return str(value["type"]) if value.keys() == {"type"} else str(value)
+def _as_choice(value: Any) -> Any:
+    """Give what a `tool_choice` says in OpenAI's or Anthropic's words as a word or as names."""
+    match value:
+        case {"type": "function", "function": {"name": str(name)}}:
+            return (name,)
+        case {"type": "function" | "tool", "name": str(name)}:
+            return (name,)
+        case "any" | {"type": "any"}:
+            return "required"
+        case {"type": "auto" | "none" as word}:
+            return word
+        case list() if value:
+            return tuple(value)
+        case "auto" | "required" | "none" | tuple():
+            return value
+    raise ValueError("write `required`, `none`, or [NAME] for tools by their names")
 
 
 def _text(value: Any) -> Any:
@@ -134,6 +145,9 @@ _Switch = Annotated[Thinking, BeforeValidator(_as_thinking)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 _HeaderValue = Annotated[SecretStr, BeforeValidator(_text)]
 _Ttl = Annotated[Literal["5m", "1h"], BeforeValidator(_as_ttl)]
+_ToolChoice = Annotated[
+    Literal["auto", "required", "none"] | tuple[str, ...], BeforeValidator(_as_choice)
+]
 
 
 class ModelKeys(Spec):
@@ -149,7 +163,10 @@ class ModelKeys(Spec):
         thinking, thinking_config, include_thoughts: How it thinks.
         text, verbosity, response_format: What its text is like.
         parallel_tool_calls: Whether a reply may have several calls.
-        tool_choice: Whether a reply must call a tool, as long as tools end the agent's turn.
+        tool_choice: Which tools of its own it may call beside those by which it answers and votes,
+            and whether a reply must call one of all these. ``none``: none of its own. A tool's
+            name, or several in a list: only these, and each round begins with a call of one. Then,
+            and with ``required``, each reply calls a tool, as long as tools end the agent's turn.
         service_tier: How fast, and for how much.
         user: Whom the requests are for.
         store: Whether the provider keeps them.
@@ -187,7 +204,7 @@ class ModelKeys(Spec):
     verbosity: Literal["low", "medium", "high"] | None = None
     response_format: dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
-    tool_choice: Annotated[str, BeforeValidator(_as_word)] | None = None
+    tool_choice: _ToolChoice | None = None
     service_tier: str | None = None
     user: str | None = None
     store: bool | None = None
@@ -304,12 +321,7 @@ MODEL_KEYS: Mapping[str, ModelKey] = {
     "response_format": ModelKey({"openai chat": "extra_body.response_format"}),
     # Where it can't be sent it is kept all the same: calls are made one after the other.
     "parallel_tool_calls": ModelKey(_same("parallel_tool_calls", *_OPENAI, "anthropic")),
-    # One tool by its name, or none, and no agent could ever decide.
-    "tool_choice": ModelKey(
-        _same("tool_choice", *_ALL),
-        dict.fromkeys(_ALL, {"auto": "auto", "required": "required", "any": "required"}),
-        restricts="which tools agents may call",
-    ),
+    "tool_choice": ModelKey(_same("tool_choice", *_ALL), restricts="which tools agents may call"),
     "service_tier": ModelKey(
         {
             **_same("openai_service_tier", *_OPENAI),

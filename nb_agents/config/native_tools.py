@@ -27,8 +27,10 @@ __all__ = [
     "NativeTool",
     "OFFERED",
     "has_search_library",
+    "is_for_images",
     "judged",
     "needs_ordinary_search",
+    "why_withheld",
 ]
 
 NativeTool = Literal["web_search", "code_execution", "image_generation"]
@@ -44,7 +46,6 @@ NATIVE_KEYS: Mapping[str, NativeTool] = {
 OFFERED: Mapping[WireFormat, frozenset[NativeTool]] = {
     "openai responses": frozenset({"web_search", "code_execution", "image_generation"}),
     "anthropic": frozenset({"web_search", "code_execution"}),
-    # Gemini's models for images call no tools, and an agent answers by one.
     "google": frozenset({"web_search", "code_execution"}),
 }
 _DOES: Mapping[NativeTool, str] = {
@@ -85,7 +86,7 @@ def judged(
     for key, tool in NATIVE_KEYS.items():
         is_ordinary = tool == "web_search" and needs_ordinary_search(keys, kind, model, offered)
         if getattr(keys, key) and not (is_ordinary and has_search_library()):
-            why = _not_to_be_had(tool, kind, model, offered) or _withheld(keys, key, tool)
+            why = _not_to_be_had(tool, kind, model, offered) or why_withheld(keys, key, tool)
             why += _SEARCH_EXTRA if is_ordinary else ""
             yield Missing(key, why) if why else tool
 
@@ -98,7 +99,16 @@ def needs_ordinary_search(
     Of a model made in Python nothing is known but that it calls tools.
     """
     wants = keys.enable_web_search and keys.takes("web_search")
-    return wants and bool(_not_to_be_had("web_search", kind, model, offered))
+    calls_tools = not (kind == "gemini" and is_for_images(model))
+    return wants and calls_tools and bool(_not_to_be_had("web_search", kind, model, offered))
+
+
+def is_for_images(model: str) -> bool:
+    """Whether a model of Google's makes images, and calls no tools of an agent's.
+
+    Source: pydantic-ai 2.68, `profiles/google.py`.
+    """
+    return "image" in model
 
 
 @cache
@@ -108,6 +118,8 @@ def has_search_library() -> bool:
 
 
 def _not_to_be_had(tool: NativeTool, kind: str, model: str, offered: frozenset[NativeTool]) -> str:
+    if kind == "gemini" and tool != "web_search" and is_for_images(model):
+        return "" if tool == "image_generation" else f"{model} makes images, and runs no code"
     if tool not in offered:
         return f"{kind} has none" + (
             " by this API; write `api: responses`" if kind == "openai" else ""
@@ -117,7 +129,14 @@ def _not_to_be_had(tool: NativeTool, kind: str, model: str, offered: frozenset[N
     return ""
 
 
-def _withheld(keys: ToolKeys, key: str, tool: NativeTool) -> str:
+def why_withheld(keys: ToolKeys, key: str, tool: NativeTool) -> str:
+    """Say why an agent may not have a tool that its provider runs; "" when it may.
+
+    Args:
+        keys: The agent's backend.
+        key: By which it is asked for.
+        tool: The tool.
+    """
     if not keys.takes(tool, key.removeprefix("enable_")):
         return "the agent's list of tools leaves it out"
     rule = rule_for(tool, keys.tool_policy)

@@ -21,6 +21,7 @@ __all__ = [
     "CoordinationSpec",
     "DEFAULT_ORCHESTRATOR_TIMEOUT_S",
     "DEFAULT_ROUND_GRACE_S",
+    "DriftConflictPolicy",
     "FinalAnswerStrategy",
     "Novelty",
     "OnTimeout",
@@ -49,6 +50,7 @@ Sensitivity = Literal[
     "roi_aggressive",
 ]
 WriteMode = Literal["auto", "worktree", "isolated", "legacy"]
+DriftConflictPolicy = Literal["skip", "prefer_presenter", "fail"]
 # MassGen's other values: each is kept, and the nearest of ours used (`_NEAREST`).
 _AnySensitivity = Literal[
     "lenient",
@@ -108,8 +110,8 @@ class BackgroundSpec(Spec):
 
     Attributes:
         enabled: Whether agents may go on with their work while their sub-agents work.
-        injection_strategy: Where their results come in MassGen; here in any case in the message
-            that has the results of the agent's next calls, behind these.
+        injection_strategy: Where their results come when they have ended: at the end of the result
+            of the agent's next tool, or as a message of their own behind that.
     """
 
     enabled: bool = True
@@ -142,6 +144,9 @@ class CoordinationSpec(Spec):
         write_mode: How context paths are changed that may be: with None and "legacy" themselves, by
             who presents; else each agent changes a copy, a git worktree, and what the one has
             changed whose answer is final is merged.
+        drift_conflict_policy: What becomes of files of which the same lines have been changed
+            meanwhile: "fail" merges none of all, "skip" (MassGen's default) leaves these out,
+            "prefer_presenter" replaces them, and says how they are brought back.
     """
 
     enable_planning_mode: bool = False
@@ -160,6 +165,7 @@ class CoordinationSpec(Spec):
     subagent_min_timeout: Seconds = 60.0
     subagent_max_timeout: Seconds = 600.0
     write_mode: WriteMode | None = None
+    drift_conflict_policy: DriftConflictPolicy = "fail"
 
     @property
     def subagent_timeout_s(self) -> float:

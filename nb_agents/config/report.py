@@ -17,7 +17,7 @@ from nb_agents.config.faults import ForeignKey, foreign_keys
 from nb_agents.config.massgen_keys import Restriction, Sort
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
-from nb_agents.config.native_tools import Missing
+from nb_agents.config.native_tools import Missing, is_for_images
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.tools import ToolKeys
@@ -35,6 +35,7 @@ __all__ = [
     "unknown",
     "unsendable",
     "unsupported",
+    "without_tools",
 ]
 
 _ALWAYS_READ_ONLY = tuple(f"/{name}/" for name in "bin boot dev etc lib proc sbin sys usr".split())
@@ -226,6 +227,18 @@ def not_given(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
         yield f"No {key.removeprefix('enable_')} for {', '.join(agents)}: {why}"
 
 
+def without_tools(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
+    """Say which models call no tools, so that their agents answer in words and images alone.
+
+    Args:
+        backends: Agents' ids, and their backends.
+    """
+    for agent, backend in backends:
+        if backend.type == "gemini" and is_for_images(backend.model):
+            what = "makes images and calls no tools: what it writes and makes is its answer"
+            yield f"{agent}: {backend.model} {what}, and it does not vote"
+
+
 def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
     """Say which files are not sent to a model, because its server takes none of their kind.
 
@@ -236,6 +249,9 @@ def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
         for upload in backend.upload_files:
             if upload not in backend.uploads:
                 how = " by its address" if upload.url else ""
+                how += (
+                    " but YouTube's" if (backend.type, upload.kind) == ("gemini", "video") else ""
+                )
                 what = f"{backend.type} takes no {upload.kind}{how}"
                 yield f"Not sent to {agent}: {upload.name}; {what}"
 

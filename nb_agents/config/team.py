@@ -252,6 +252,7 @@ class TeamSpec(Spec):
         lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
         lines += report.not_sent(self._backends)
         lines += report.not_given(self._backends)
+        lines += report.without_tools(self._backends)
         lines += report.not_uploaded(self._backends)
         lines += report.uncounted(self._backends, self.orchestrator.max_cost)
         wanted = self.orchestrator

@@ -241,6 +241,11 @@ class ToolKeys(Spec):
         """Whether it searches the web by a tool of ours; of a bare `ToolKeys` that is not known."""
         return False
 
+    @property
+    def chosen_tools(self) -> tuple[str, ...] | None:
+        """The tools that `tool_choice` leaves it; of a bare `ToolKeys`, None for all."""
+        return None
+
     def takes(self, *names: str, server: McpServerSpec | None = None) -> bool:
         """Whether its agent gets a tool.
 
@@ -249,10 +254,10 @@ class ToolKeys(Spec):
             server: The MCP server that it is of; a list of the server's goes before the agent's.
         """
         known = {*names, *(other for name in names for other in _MASSGENS_NAMES.get(name, ()))}
-        lists = [self.allowed_tools]
+        lists = [self.chosen_tools, self.allowed_tools]
         excluded = {*self.exclude_tools, *(server.exclude_tools if server else ())}
         if server and server.allowed_tools is not None:
-            lists = [server.allowed_tools]
+            lists[1] = server.allowed_tools
         elif self.exclude_file_operation_mcps and known & _NOT_WRITING:
             return False
         return not known & excluded and all(each is None or known & {*each} for each in lists)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, ValidationInfo, model_validator
@@ -20,23 +20,34 @@ from pydantic import AfterValidator, ValidationInfo, model_validator
 from nb_agents.config.model_keys import WireFormat
 from nb_agents.config.spec import Spec
 
-__all__ = ["MAX_BYTES", "UploadSpec", "beside_the_file", "is_taken"]
+__all__ = ["MAX_BYTES", "Server", "UploadSpec", "beside_the_file", "is_taken"]
 
 MAX_BYTES = 20_000_000
 """Of one file: it is sent with each request. Anthropic and Google take about so much in one."""
 
-_TAKES: Mapping[str, frozenset[WireFormat]] = {
-    "audio": frozenset({"openai chat", "google"}),
-    "video": frozenset({"google"}),
+Server = WireFormat | Literal["openrouter"]
+"""How a server is spoken to; OpenRouter's takes more than others of its format."""
+
+_TAKES: Mapping[str, frozenset[Server]] = {
+    "audio": frozenset({"openai chat", "openrouter", "google"}),
+    "video": frozenset({"openrouter", "google"}),
 }
 """Images, PDFs and texts are taken by all."""
 
-_FETCHES: Mapping[str, frozenset[WireFormat]] = {
-    "image": frozenset({"openai chat", "openai responses", "anthropic"}),
-    "pdf": frozenset({"openai responses", "anthropic"}),
+_FETCHES: Mapping[str, frozenset[Server]] = {
+    "image": frozenset({"openai chat", "openai responses", "openrouter", "anthropic"}),
+    "pdf": frozenset({"openai responses", "openrouter", "anthropic"}),
     "document": frozenset({"openai responses"}),
+    "video": frozenset({"openrouter"}),
 }
-"""Who fetches what by its address. For the others pydantic-ai would."""
+"""Who fetches what by its address. For the others pydantic-ai would, or they refuse it.
+
+Audio is fetched by nobody: OpenAI's Responses API takes addresses of papers and images alone.
+Source: https://developers.openai.com/api/docs/guides/file-inputs
+"""
+
+_YOUTUBE = frozenset({"youtu.be", "youtube.com", "www.youtube.com", "m.youtube.com"})
+"""Whose videos Google fetches, too. Source: pydantic-ai's `VideoUrl.is_youtube`."""
 
 
 def beside_the_file(value: str | None, info: ValidationInfo) -> str | None:
@@ -94,7 +105,16 @@ class UploadSpec(Spec):
     def media_type(self) -> str:
         """What it holds, by its name or else its key; "" when that tells nothing."""
         told = mimetypes.guess_type(self.name)[0] or ""
-        return told or ("image/*" if self.url and self.image_path else "")
+        if told or not self.url:
+            return told
+        if self.video_path or self.is_youtube:
+            return "video/mp4"
+        return "image/*" if self.image_path else "audio/mpeg" if self.audio_path else ""
+
+    @property
+    def is_youtube(self) -> bool:
+        """Whether it is a video of YouTube's."""
+        return bool(self.url) and _parts(self.url).hostname in _YOUTUBE
 
     @property
     def kind(self) -> str:
@@ -125,16 +145,17 @@ class UploadSpec(Spec):
                 yield value
 
 
-def is_taken(upload: UploadSpec, format: WireFormat | None) -> bool:
+def is_taken(upload: UploadSpec, server: Server | None) -> bool:
     """Whether a server takes such a file.
 
     Args:
         upload: The file.
-        format: How the server is spoken to; None where there is none.
+        server: How the server is spoken to; None where there is none.
     """
     if upload.url:
-        return format in _FETCHES.get(upload.kind, ())
-    return format is not None and (upload.kind not in _TAKES or format in _TAKES[upload.kind])
+        is_googles = server == "google" and upload.is_youtube
+        return is_googles or server in _FETCHES.get(upload.kind, ())
+    return server is not None and (upload.kind not in _TAKES or server in _TAKES[upload.kind])
 
 
 def _parts(url: str) -> SplitResult:

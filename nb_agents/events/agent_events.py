@@ -239,6 +239,7 @@ class Told(BaseEvent):
         seen: With new answers, what it has seen from now on, as in RoundStarted; else None.
         heard: With follow-up texts, how many it has heard from now on; else None.
         subagents: The ids of those sub-agents whose results it holds.
+        in_result: What it reads at the end of the last tool's result, before the text.
     """
 
     agent: str
@@ -246,6 +247,7 @@ class Told(BaseEvent):
     seen: dict[str, Count] | None = None
     heard: Count | None = None
     subagents: tuple[str, ...] = ()
+    in_result: str = ""
     kind: Literal["told"] = "told"
 
 

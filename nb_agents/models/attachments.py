@@ -54,10 +54,11 @@ def _read(upload: UploadSpec) -> list[UserContent]:
 
 
 def _by_address(upload: UploadSpec) -> UserContent:
-    from pydantic_ai.messages import DocumentUrl, ImageUrl
+    from pydantic_ai.messages import DocumentUrl, ImageUrl, VideoUrl
 
-    if upload.kind == "image":
-        return ImageUrl(upload.url, media_type=upload.media_type)
+    if upload.kind in ("image", "video"):
+        kind = ImageUrl if upload.kind == "image" else VideoUrl
+        return kind(upload.url, media_type=upload.media_type)
     return DocumentUrl(upload.url, media_type=upload.media_type or "application/octet-stream")
 
 

@@ -74,6 +74,7 @@ class PydanticBackend:
 
     Attributes:
         server: Where its calls go, and to which model; "" when they go nowhere.
+        calls_tools: Whether its model calls tools; to one that does not none is offered.
     """
 
     def __init__(
@@ -91,6 +92,9 @@ class PydanticBackend:
         self.name = name or model.model_name
         url = model.base_url
         self.server = f"{url} {model.model_name}" if url else ""
+        self.calls_tools = bool(model.profile.get("supports_tools", True))
+        self._makes_images = bool(model.profile.get("supports_image_output", False))
+        self._makes_images |= not _MAKE_IMAGES.isdisjoint(native_tools)
 
     @asynccontextmanager
     async def stream(
@@ -103,31 +107,41 @@ class PydanticBackend:
 
         from nb_agents.models.response_limits import closing_on_error, expecting_images
 
+        tools = tools if self.calls_tools else ()
         # One that this model lacks is left out, instead of the request being refused.
         native = [NATIVE_TOOL_TYPES[kind](optional=True) for kind in self._native_tools]
         parameters = ModelRequestParameters(
             function_tools=list(tools), native_tools=native, allow_text_output=True
         )
-        with expecting_images(not _MAKE_IMAGES.isdisjoint(self._native_tools)):
+        with expecting_images(self._makes_images):
             async with (
                 closing_on_error(),
                 model_request_stream(
                     self._model,
                     with_uploads(messages, self._files),
                     model_request_parameters=parameters,
-                    model_settings=self._settings_with(tools),
+                    model_settings=self._settings_with(messages, tools),
                 ) as stream,
             ):
                 yield stream
 
-    def _settings_with(self, tools: Sequence[ToolDefinition]) -> Any:
-        """Give the settings of a request with these tools.
+    def _settings_with(
+        self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
+    ) -> Any:
+        """Give the settings of a request with these tools; a choice of tools is told per request.
 
-        A tool is called only by choice where none ends the turn: it must be able to end in words.
+        Which tools there are follows the choice already. So one by name makes a round's first reply
+        call one of them: if each had to, no turn would ever end. Then a tool must be called where
+        one ends the turn; elsewhere the model must be able to end in words.
         """
-        if any(tool.kind == "output" for tool in tools):
-            return self._settings
-        return {name: value for name, value in self._settings.items() if name != "tool_choice"}
+        settings = {name: each for name, each in self._settings.items() if name != "tool_choice"}
+        choice = self._settings.get("tool_choice")
+        own = [tool.name for tool in tools if tool.kind != "output"]
+        if isinstance(choice, list) and own and not any(m.kind == "response" for m in messages):
+            settings["tool_choice"] = own
+        elif choice not in (None, "auto", "none") and len(own) < len(tools):
+            settings["tool_choice"] = "required"
+        return settings
 
 
 def usage_of(response: ModelResponse) -> Usage:

@@ -137,8 +137,10 @@ def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
 
 def _why_not_forced(model: Model, settings: Mapping[str, Any]) -> str:
     """Say why a model can't be made to call a tool, where it is to be; "" when it can."""
-    if settings.get("tool_choice") != "required":
+    if settings.get("tool_choice") in (None, "auto", "none"):
         return ""
+    if not model.profile.get("supports_tools", True):
+        return "it calls no tools; remove `tool_choice`."
     if not model.profile.get("supports_forced_tool_choice", True):
         return "it can't be made to call a tool; remove `tool_choice`."
     thinks = settings.get("anthropic_thinking", {}).get("type") in ("enabled", "adaptive")

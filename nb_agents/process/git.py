@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from anyio import to_thread
 
@@ -26,7 +28,7 @@ from nb_agents.process.command import MAX_KEPT_BYTES, run_command
 from nb_agents.process.environment import ORDINARY
 from nb_agents.process.writable import MAX_LOOKED_AT, NEVER_WRITTEN, WritablePath, entries
 
-__all__ = ["GitFailed", "Repository", "has_git"]
+__all__ = ["Drift", "GitFailed", "Repository", "has_git"]
 
 GIT_S = 300.0
 """Seconds that a command may take."""
@@ -36,7 +38,12 @@ MAX_WHY_CHARS = 300
 _RUNS_NOTHING = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "protocol.allow=never")
 """What a repository's configuration must not have git run."""
 _BYTE_BY_BYTE = "* -text -ident -filter !diff !working-tree-encoding\n"
-_NOBODYS = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"} | {
+_COMPARE = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv")
+_NOBODYS = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_LITERAL_PATHSPECS": "1",
+} | {
     f"GIT_{who}_{what}": value
     for who in ("AUTHOR", "COMMITTER")
     for what, value in (("NAME", "nb_agents"), ("EMAIL", "nb_agents@localhost"))
@@ -50,6 +57,20 @@ class GitFailed(Exception):
 def has_git() -> bool:
     """Whether git is installed."""
     return shutil.which("git") is not None
+
+
+class Drift(NamedTuple):
+    """How a person's files stand to a change of them.
+
+    Attributes:
+        now: A commit of what they hold.
+        fitting: The names of those that can be changed so.
+        conflicting: The names of those that can't, because somebody has changed them as well.
+    """
+
+    now: str
+    fitting: tuple[str, ...]
+    conflicting: tuple[str, ...]
 
 
 class Repository:
@@ -121,13 +142,16 @@ class Repository:
             await self._git("update-ref", f"refs/heads/{branch}", commit)
         return commit
 
-    async def write_patch(self, base: str, commit: str, file: Path) -> dict[str, str]:
+    async def write_patch(
+        self, base: str, commit: str, file: Path, names: Sequence[str] = ()
+    ) -> dict[str, str]:
         """Write what changed between two commits into a file that ``git apply`` takes.
 
         Args:
             base: The first.
             commit: The second.
             file: The file; its directory is made.
+            names: Of which files; none means all.
 
         Returns:
             For each name that changed, git's letter: A, D, M or T.
@@ -136,11 +160,13 @@ class Repository:
             GitFailed: Git refused.
         """
         file.parent.mkdir(exist_ok=True)
-        compare = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv")
-        await self._git(
-            *compare, "-p", "--binary", "--full-index", f"--output={file}", base, commit
-        )
-        found = (await self._git(*compare, "-z", "--name-status", base, commit)).split("\0")
+        form = ("-p", "--binary", "--full-index", f"--output={file}")
+        await self._git(*_COMPARE, *form, base, commit, "--", *names)
+        return await self._changed(base, commit, names)
+
+    async def _changed(self, base: str, commit: str, names: Sequence[str] = ()) -> dict[str, str]:
+        form = ("-z", "--name-status")
+        found = (await self._git(*_COMPARE, *form, base, commit, "--", *names)).split("\0")
         return dict(zip(found[1::2], found[::2], strict=False))
 
     async def apply(self, patch: Path, place: WritablePath) -> str:
@@ -163,15 +189,53 @@ class Repository:
                 return str(why)
         return ""
 
-    def command_to_merge(self, patch: Path, place: WritablePath) -> list[str]:
-        """Give the command by which a person merges of a patch what fits.
+    async def drift(self, base: str, commit: str, place: WritablePath) -> Drift:
+        """Find out which of the files that a commit changes somebody else has changed as well.
+
+        Args:
+            base: What it began with.
+            commit: The commit.
+            place: Where the files are.
+
+        Raises:
+            GitFailed: Git refused.
+        """
+        root, names = _root(place), await self._changed(base, commit)
+        there = await to_thread.run_sync(_present, root, names, place)
+        now = await self._commit(root, there, base, f"What {place.path} holds now")
+        moved, differing = await self._changed(base, now), await self._changed(now, commit)
+        fitting: list[str] = []
+        conflicting: list[str] = []
+        for name in names:
+            if name in there and name not in differing:
+                continue
+            if name in there and name not in moved:
+                fitting.append(name)
+            elif (fits := await self._fits(base, commit, name, root)) is not None:
+                (fitting if fits else conflicting).append(name)
+        return Drift(now, tuple(fitting), tuple(conflicting))
+
+    async def _fits(self, base: str, commit: str, name: str, root: Path) -> bool | None:
+        """Whether the change of one file can be made; None when it is made already."""
+        with TemporaryDirectory(dir=self.path) as scratch:
+            patch = Path(scratch, "patch")
+            await self.write_patch(base, commit, patch, [name])
+            for how, answer in (((), True), (("--reverse",), None)):
+                with suppress(GitFailed):
+                    await self._git("apply", "--check", *how, str(patch), tree=root)
+                    return answer
+        return False
+
+    def command_to_apply(self, patch: Path, place: WritablePath, how: str) -> str:
+        """Give the command by which a person applies a patch.
 
         Args:
             patch: The patch.
             place: Where the files are.
+            how: The option of ``git apply``.
         """
         here = ("-C", str(_root(place)), f"--git-dir={self.path}", "--work-tree=.")
-        return ["git", *here, "apply", "--reject", str(patch)]
+        return shlex.join(["git", *here, "apply", how, str(patch)])
 
     async def _make(self) -> None:
         if (self.path / "info" / "attributes").is_file():

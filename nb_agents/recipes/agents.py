@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from nb_agents import events as ev
-from nb_agents.agents.decisions import Offer, Verdict
+from nb_agents.agents.decisions import Note, Offer, Verdict
 from nb_agents.agents.prompts import follow_up
 from nb_agents.agents.replay import OpenRound
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
@@ -194,9 +194,9 @@ class StepContext:
         """Refuse votes: there is nothing to vote on."""
         return Verdict("", "There is nothing to vote on. Write the result as plain text.")
 
-    def note(self, *, was_refused: bool) -> str:
+    def note(self, *, was_refused: bool) -> Note:
         """Say nothing besides."""
-        return ""
+        return Note()
 
     def hear(self) -> str:
         """Say what the person has added meanwhile."""
@@ -265,4 +265,5 @@ def toolbox(
         own: Tools over files of the step's own.
     """
     files = Workspace(workspace, {}, list(context), project=project)
-    return Toolbox(others.with_files([*files.tools(), *own]), files.keep)
+    keep = files.keep if others.keeps_images else None
+    return Toolbox(others.with_files([*files.tools(), *own]), keep)

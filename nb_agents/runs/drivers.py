@@ -161,6 +161,7 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
         spec.paths,
         job.emit,
         spec.resumed.view.worktrees if spec.resumed else (),
+        wanted.drift_conflict_policy,
     )
 
     async def open_tools(agent: AgentSpec) -> None:

@@ -135,7 +135,8 @@ class Spawner:
         for each in ended:
             each.is_told = True
         text = ToolResult(f"{_RESULTS}\n{_dumped(ended)}")
-        return Results(text, tuple(each.id for each in ended))
+        in_result = self._wanted.background_subagents.injection_strategy == "tool_result"
+        return Results(text, tuple(each.id for each in ended), in_result)
 
     async def spawn_subagents(self, tasks: list[SubTask], background: bool = False) -> str:
         """Let sub-agents work on parts of your work, side by side; none knows what you know.

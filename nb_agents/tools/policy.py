@@ -31,15 +31,26 @@ from nb_agents.tools.base import Tool, ToolError, current_call, hide_arguments, 
 from nb_agents.tools.command_guard import read_commands
 from nb_agents.tools.task_plan import PLAN_ACTIONS, PLAN_FILE
 
-__all__ = ["AgentTools", "Answer", "ApprovalConfig", "Ask", "Decision", "Policy", "Tally", "judge"]
+__all__ = [
+    "AgentTools",
+    "Answer",
+    "ApprovalConfig",
+    "Ask",
+    "Decision",
+    "FILE_TOOLS",
+    "Policy",
+    "Tally",
+    "judge",
+]
 
-_FILE_TOOLS = {
+FILE_TOOLS = {
     "list_files": "read_file",
     "read_file": "read_file",
     "write_file": "write_file",
     "edit_file": "write_file",
     "delete_file": "write_file",
 }
+"""The tools of an agent's workspace, each with the action that permissions name."""
 _UNASKED = frozenset({"list_files", "read_file", "write_file", "edit_file"})
 # None of these runs another program, as git may by its configuration, or writes a file.
 _LOOKS = frozenset("ls cat head tail pwd echo which whoami wc grep stat true".split())
@@ -175,7 +186,7 @@ def judge(permissions: PermissionSpec, tool: str, args: dict[str, Any], workspac
     if tool == "run_python":
         whole = Act("command", f"python -c {_text(args, 'code')}")
         return permissions.decide([[whole], [Act("command", _UNREADABLE)]]) or "ask"
-    if action := _FILE_TOOLS.get(tool):
+    if action := FILE_TOOLS.get(tool):
         acts = [Act(action, name) for name in _names(_text(args, "path") or ".", workspace)]
         return permissions.decide([acts]) or ("allow" if tool in _UNASKED else "ask")
     if action := PLAN_ACTIONS.get(tool):
@@ -267,11 +278,13 @@ class AgentTools:
         others: What it has besides.
         rule: Does with tools what the agent's configuration says of them; see `Policy.take`.
         access: What it may write outside its workspace, and whether now.
+        keeps_images: Whether images that its model makes become files of its workspace.
     """
 
     others: Sequence[Tool] = ()
     rule: Callable[[Iterable[Tool]], Sequence[Tool]] = tuple
     access: WriteAccess = field(default_factory=WriteAccess)
+    keeps_images: bool = True
 
     def with_files(self, files: Iterable[Tool]) -> list[Tool]:
         """Give it the tools of its files, too, under the same rules.

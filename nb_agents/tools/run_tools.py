@@ -18,6 +18,7 @@ from typing import Any, Self
 import anyio
 from anyio import CancelScope, to_thread
 
+from nb_agents.config.native_tools import why_withheld
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.report import command_line, tool_notices
 from nb_agents.config.tools import ToolKeys
@@ -32,7 +33,7 @@ from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.data_tools import AgentStore
 from nb_agents.tools.mcp import McpServers
 from nb_agents.tools.offered import OfferedFunction, tool_of
-from nb_agents.tools.policy import AgentTools, Ask, Policy
+from nb_agents.tools.policy import FILE_TOOLS, AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Sandbox, confinement
 from nb_agents.tools.shell import Shell, last_chars
@@ -193,7 +194,12 @@ class RunTools:
         if keys.mcp_servers:
             served = await self._servers.tools(context, keys.mcp_servers, keys.takes)
             found += map(policy.guarded, served)
-        return AgentTools(found, policy.take, context.access)
+        withheld = why_withheld(keys, "enable_image_generation", "image_generation")
+        given = AgentTools(found, policy.take, context.access, keeps_images=not withheld)
+        if keys.chosen_tools and not (found or any(map(keys.takes, FILE_TOOLS))):
+            names = ", ".join(keys.chosen_tools)
+            self._notice(f"{agent}: it has no tool that `tool_choice` could have it call: {names}.")
+        return given
 
     def _hands(self, context: ToolContext, keys: ToolKeys) -> list[Tool]:
         """Give an agent a shell and a Python, as far as it may have them; looks at the machine."""

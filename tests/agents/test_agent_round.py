@@ -23,6 +23,7 @@ from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import (
     Abstained,
     Answered,
+    Note,
     Offer,
     Stale,
     Verdict,
@@ -59,9 +60,9 @@ class RoundContext:
         judged = {"agent1": Verdict("a", ""), "agent2": Verdict("b", voting.STALE)}
         return judged.get(label, Verdict("", "Nobody of that name."))
 
-    def note(self, *, was_refused: bool) -> str:
+    def note(self, *, was_refused: bool) -> Note:
         self.refused.append(was_refused)
-        return self.notes.pop(0) if self.notes else ""
+        return Note(self.notes.pop(0) if self.notes else "")
 
     def hear(self) -> str:
         return self.texts.pop(0) if self.texts else ""

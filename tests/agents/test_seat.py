@@ -45,11 +45,11 @@ def test_new_answers_are_shown_once_and_a_vote_then_counts() -> None:
     desk = Desk(None, "a")
     desk.answer("b")
     assert desk.seat.judge_vote("agent1").refusal == voting.STALE
-    note = desk.seat.note(was_refused=False)
+    note = desk.seat.note(was_refused=False).text
     assert "b's no. 1" in note and "a's no. 1" not in note and '<ANSWER from="agent2">' in note
     assert desk.seat.judge_vote("agent2") == ("b", "")
     assert desk.seat.offer().voters == ALL
-    assert "b's no. 1" not in desk.seat.note(was_refused=False)
+    assert "b's no. 1" not in desk.seat.note(was_refused=False).text
     assert desk.told == [{"a": 1, "b": 1}, None]
 
 
@@ -75,7 +75,7 @@ def test_new_answers_are_shown_at_most_twice_a_round() -> None:
 def test_one_without_an_answer_of_its_own_is_left_to_its_thoughts() -> None:
     desk = Desk()
     desk.answer("b", "c")
-    assert "b's" not in desk.seat.note(was_refused=False)
+    assert "b's" not in desk.seat.note(was_refused=False).text
     assert desk.seat.offer() == Offer(text_stands_for="answer")
 
 
@@ -83,8 +83,8 @@ def test_one_whose_copy_was_refused_is_shown_what_it_may_vote_for() -> None:
     desk = Desk()
     desk.answer("b")
     assert "word for word the current answer of agent2" in desk.seat.judge_answer("b's no. 1")
-    assert "b's no. 1" not in desk.seat.note(was_refused=False)
-    assert "b's no. 1" in desk.seat.note(was_refused=True)
+    assert "b's no. 1" not in desk.seat.note(was_refused=False).text
+    assert "b's no. 1" in desk.seat.note(was_refused=True).text
     assert desk.seat.offer() == Offer(voters=ALL, text_stands_for="answer")
     assert desk.seat.judge_vote("agent2") == ("b", "")
 
@@ -137,7 +137,7 @@ def test_a_presenter_is_shown_nothing_new_and_may_say_what_was_said() -> None:
     desk.answer("b")
     assert desk.seat.offer() == Offer(text_counts=True)
     assert desk.seat.judge_answer("a's no. 1") == ""
-    assert "b's" not in desk.seat.note(was_refused=False)
+    assert "b's" not in desk.seat.note(was_refused=False).text
 
 
 def test_a_follow_up_text_is_told_once_and_makes_a_vote_count_again() -> None:
@@ -156,20 +156,20 @@ def test_a_follow_up_text_is_told_once_and_makes_a_vote_count_again() -> None:
 def test_time_left_is_told_each_time_and_to_wrap_up_once() -> None:
     desk = Desk()
     assert desk.seat.opening_note() == ""
-    assert desk.seat.note(was_refused=False) == "[Time left: 1 min 40 s of 1 min 40 s]"
+    assert desk.seat.note(was_refused=False).text == "[Time left: 1 min 40 s of 1 min 40 s]"
     desk.elapsed = Elapsed(80, 100)
-    assert desk.seat.note(was_refused=False).splitlines() == [
+    assert desk.seat.note(was_refused=False).text.splitlines() == [
         "[Time left: 20 s of 1 min 40 s]",
         prompts.WRAP_UP,
     ]
-    assert desk.seat.note(was_refused=False) == "[Time left: 20 s of 1 min 40 s]"
+    assert desk.seat.note(was_refused=False).text == "[Time left: 20 s of 1 min 40 s]"
 
 
 def test_a_round_that_opens_late_says_so_at_once() -> None:
     desk = Desk()
     desk.elapsed = Elapsed(80, 100)
     assert desk.seat.opening_note() == prompts.WRAP_UP
-    assert prompts.WRAP_UP not in desk.seat.note(was_refused=False)
+    assert prompts.WRAP_UP not in desk.seat.note(was_refused=False).text
 
 
 def test_after_a_rounds_limit_it_must_decide() -> None:
@@ -177,4 +177,5 @@ def test_after_a_rounds_limit_it_must_decide() -> None:
     desk.elapsed = Elapsed(5, 100, 5, 5, 2)
     offer = Offer(voters=ALL, text_stands_for="no vote", must_decide=True)
     assert desk.seat.offer() == offer
-    assert "by new_answer or vote. In 2 s the round is cut." in desk.seat.note(was_refused=False)
+    told = desk.seat.note(was_refused=False).text
+    assert "by new_answer or vote. In 2 s the round is cut." in told

@@ -45,6 +45,8 @@ COORDINATION_DEFAULTS = {
         "subagent_min_timeout": 60.0,
         "subagent_max_timeout": 600.0,
         "write_mode": None,
+        # MassGen's is "skip". Here a change is merged whole, unless a file says otherwise.
+        "drift_conflict_policy": "fail",
     },
 }
 TIMEOUT_DEFAULTS = {

@@ -7,14 +7,16 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic_ai.messages import VideoUrl
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.config import uploads
+from nb_agents.config.uploads import UploadSpec
 from nb_agents.runs.team_report import report_on
 from nb_agents.session.layout import TurnPaths
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
-from tests.models.test_settings import ask, team_of
+from tests.models.test_settings import ask, body_of, team_of
 from tests.team_kit import WAIT_S
 
 PICTURE = base64.b64decode(
@@ -93,6 +95,67 @@ def test_an_address_is_given_to_who_fetches_it_and_fetched_by_nobody_here(
     assert len(told) == len(BY_ADDRESS) - len(sent)
     assert all("by its address" in line for line in told)
     assert body.count("File paper.pdf:") == sum(PAPER in str(part) for part in sent)
+
+
+TUBE, CLIP, SONG = (
+    "https://www.youtube.com/watch?v=1",
+    "https://files.example/clip.mp4",
+    "https://files.example/song.mp3",
+)
+MEDIA = [{"file_path": TUBE}, {"video_path": CLIP}, {"audio_path": SONG}]
+
+
+@pytest.mark.parametrize(
+    "kind, sent",
+    [
+        ("openai", []),
+        ("openai responses", []),
+        ("claude", []),
+        ("gemini", [{"fileData": {"file_uri": TUBE, "mime_type": "video/mp4"}}]),
+        ("openrouter", []),  # at another address it speaks OpenAI's protocol and no more
+    ],
+)
+def test_a_video_by_its_address_is_given_to_who_fetches_it_and_audio_to_nobody(
+    kind: str, sent: list[dict[str, Any]]
+) -> None:
+    with ModelServer(DONE, strict=True) as server:
+        team = team_of(kind, server, upload_files=MEDIA)
+        anyio.run(ask, team)
+    body = server.requests[0].body
+    assert [part for part in _parts(body) if "https://" in str(part)] == sent
+    told = [line for line in report_on(team).lines if line.startswith("Not sent")]
+    assert len(told) == len(MEDIA) - len(sent)
+    assert f"Not sent to ann: song.mp3; {kind.split()[0]} takes no audio by its address" in told
+
+
+def test_gemini_is_said_to_take_videos_of_youtube_alone() -> None:
+    backend = {"type": "gemini", "model": "m", "api_key": "k", "upload_files": MEDIA}
+    team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+    told = "Not sent to ann: clip.mp4; gemini takes no video by its address but YouTube's"
+    assert told in report_on(team).lines
+
+
+@pytest.mark.anyio
+async def test_openrouter_itself_is_given_videos_and_papers_by_their_address(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "clip.mp4").write_bytes(b"0")
+    files = [*MEDIA, {"file_path": PAPER}, {"video_path": str(tmp_path / "clip.mp4")}]
+    backend = {"type": "openrouter", "model": "google/gemini-3-pro", "api_key": "k"}
+    parts = _parts(await body_of(**backend, upload_files=files))
+    local = "data:video/mp4;base64,MA=="
+    assert [p["video_url"]["url"] for p in parts if "video_url" in p] == [TUBE, CLIP, local]
+    assert [p["file"]["file_data"] for p in parts if "file" in p] == [PAPER]
+    agent = {"id": "ann", "backend": {**backend, "upload_files": files}}
+    told = "Not sent to ann: song.mp3; openrouter takes no audio by its address"
+    assert told in report_on(TeamSpec.model_validate({"agents": [agent]})).lines
+    assert "song.mp3" not in str(parts)
+
+
+@pytest.mark.parametrize("host", ["youtu.be", "m.youtube.com", "music.youtube.com", "a.example"])
+def test_what_counts_as_youtubes_is_what_pydantic_ai_gives_to_google(host: str) -> None:
+    url = f"https://{host}/watch?v=1"
+    assert UploadSpec(video_path=url).is_youtube == VideoUrl(url).is_youtube
 
 
 def test_openai_itself_is_asked_by_the_interface_that_fetches_papers() -> None:

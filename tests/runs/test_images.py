@@ -1,7 +1,7 @@
-"""Images that OpenAI's own tool makes: files of the agent's workspace, paid for once."""
+"""Images that models and their providers' tools make: files of the workspace, paid for once."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,13 @@ def team(server: ModelServer, **backend: Any) -> TeamSpec:
     return TeamSpec.model_validate({"agents": [{"id": "ann", "backend": keys}]})
 
 
+def gemini(server: ModelServer, model: str = "gemini-3-pro", **backend: Any) -> TeamSpec:
+    """One of Gemini's, whose own code interpreter draws."""
+    keys = {"enable_code_execution": True, "enable_image_generation": False, "api": None}
+    base = {"type": "gemini", "base_url": server.base, "model": model}
+    return team(server, **base | keys | backend)
+
+
 def start(root: Path, spec: TeamSpec) -> Run:
     return nb_agents.start("Draw a cat.", spec, "s", options=RunOptions(session_root=root))
 
@@ -39,18 +46,25 @@ def picture(run: Run, name: str = "images/1_1.png") -> bytes:
     return (run.path / "workspaces" / "ann" / name).read_bytes()
 
 
+EACH = pytest.mark.parametrize(
+    ("make", "model"), [(team, "gpt-5"), (gemini, "gemini-3-pro")], ids=["openai", "gemini"]
+)
+
+
+@EACH
 def test_an_image_is_a_file_of_the_workspace_and_named_to_the_model_and_the_person(
-    tmp_path: Path, server: ModelServer
+    tmp_path: Path, server: ModelServer, make: Callable[..., TeamSpec], model: str
 ) -> None:
     look = Reply(image=PNG, tool_calls=(ToolCall("list_files", {}),))
-    server.script("gpt-5", look, DONE)
-    run = start(tmp_path, team(server))
+    server.script(model, look, DONE)
+    run = start(tmp_path, make(server))
     assert run.wait(WAIT_S) == "see the picture"
     assert picture(run) == PNG
     told = f"file images/1_1.png of the workspace, {len(PNG)} bytes"
     assert told in str(server.requests[1].messages)
     assert "images/1_1.png" in str(card_bundle(run.view, str(run.path)))
-    assert run.view.tools[0].tool == "image_generation"
+    own = ["image_generation"] if make is team else []
+    assert [each.tool for each in run.view.tools] == [*own, "list_files"]
     assert (run.path / "events.jsonl").stat().st_size < 100_000
 
 
@@ -62,12 +76,13 @@ def test_an_image_that_comes_with_the_answer_is_kept_too(
     assert run.wait(WAIT_S) == "see the picture" and picture(run) == PNG
 
 
+@EACH
 def test_a_resumed_run_has_the_image_and_asks_for_none_again(
-    tmp_path: Path, server: ModelServer
+    tmp_path: Path, server: ModelServer, make: Callable[..., TeamSpec], model: str
 ) -> None:
     look = Reply(image=PNG, tool_calls=(ToolCall("list_files", {}),))
-    server.script("gpt-5", look, Reply("hm", hang_after=0), DONE)
-    spec = team(server)
+    server.script(model, look, Reply("hm", hang_after=0), DONE)
+    spec = make(server)
     run = start(tmp_path, spec)
     wait_until(lambda: len(server.requests) == 2, WAIT_S)
     run.stop(True)
@@ -77,6 +92,84 @@ def test_a_resumed_run_has_the_image_and_asks_for_none_again(
     assert picture(run) == picture(again) == PNG
     _, cut, resumed = server.requests
     assert resumed.messages == cut.messages
+
+
+PAINTER = "gemini-3-pro-image-preview"
+
+
+def painter(server: ModelServer, **backend: Any) -> TeamSpec:
+    """A model of Gemini's that makes images itself, and calls no tools."""
+    return gemini(server, PAINTER, **{"enable_code_execution": False, **backend})
+
+
+def test_a_model_for_images_answers_with_its_words_and_its_image(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.script(PAINTER, Reply("A cat.", image=PNG))
+    spec = painter(server)
+    run = start(tmp_path, spec)
+    answer = run.wait(WAIT_S)
+    assert "A cat." in answer and "file images/1_1.png of the workspace" in answer
+    assert picture(run) == PNG and "images/1_1.png" in str(card_bundle(run.view, str(run.path)))
+    [request] = server.requests
+    assert "tools" not in request.body and "toolConfig" not in request.body
+    assert request.body["generationConfig"]["responseModalities"] == ["TEXT", "IMAGE"]
+    told = f"ann: {PAINTER} makes images and calls no tools"
+    assert any(line.startswith(told) for line in report_on(spec).lines)
+
+
+def test_a_model_for_images_works_in_a_team_and_is_asked_no_more_than_it_needs(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    """It answers by its text at once, and abstains once another has answered."""
+    vote = ToolCall("vote", {"agent_id": "agent1", "reason": "a cat"})
+    server.script(PAINTER, Reply("A cat.", image=PNG))
+    server.script("gemini-3-pro", lambda r: Reply("", (vote,)))
+    spec = painter(server)
+    judge = gemini(server).agents[0].model_copy(update={"id": "bob"})
+    rules = {"orchestrator": {"skip_final_presentation": True, "max_new_answers_per_agent": 1}}
+    both = TeamSpec.model_validate(
+        {"agents": [a.model_dump(exclude_none=True) for a in (*spec.agents, judge)], **rules}
+    )
+    run = start(tmp_path, both)
+    assert "A cat." in run.wait(WAIT_S)
+    assert sum(r.model == PAINTER for r in server.requests) == 2
+
+
+def test_a_stopped_model_for_images_is_asked_again_and_keeps_what_it_made(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.script(PAINTER, Reply("A cat.", image=PNG, hang_after=1), Reply("A cat.", image=PNG))
+    spec = painter(server)
+    run = start(tmp_path, spec)
+    wait_until(lambda: run.view.agents["ann"].partial, WAIT_S)
+    run.stop(True)
+    run.wait(WAIT_S, raise_on_stop=False)
+    again = nb_agents.resume("s", spec, options=RunOptions(session_root=tmp_path))
+    assert "A cat." in again.wait(WAIT_S)
+    assert len([*again.path.rglob("*.png")]) == 1
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"permissions": {"rules": {"deny": ["write_file(*)"]}}},
+        {"tool_policy": [{"match": "image_generation", "action": "ask"}]},
+        {"exclude_tools": ["image_generation"]},
+    ],
+)
+def test_an_image_of_one_who_may_write_none_is_not_kept(
+    tmp_path: Path, server: ModelServer, keys: dict[str, Any]
+) -> None:
+    server.script(PAINTER, Reply("A cat.", image=PNG))
+    run = start(tmp_path, painter(server, **keys))
+    assert "A file of type image/png was made, and is not kept" in run.wait(WAIT_S)
+    assert not [*run.path.rglob("*.png")]
+
+
+def test_a_model_for_images_can_not_be_made_to_call_a_tool(server: ModelServer) -> None:
+    verdict = report_on(painter(server, tool_choice=["list_files"])).verdict
+    assert "it calls no tools; remove `tool_choice`" in verdict
 
 
 def test_an_image_that_can_not_be_written_is_told(tmp_path: Path, server: ModelServer) -> None:

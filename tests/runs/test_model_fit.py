@@ -1,16 +1,19 @@
 """What a start says of a file's words that a model does not take, and what it asks of the model."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ConfigError
 from nb_agents.runs.team_report import report_on
-from tests.model_server import ModelServer, Reply, ToolCall
+from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.team_kit import finish
 
 DONE = Reply("", (ToolCall("new_answer", {"content": "done"}),))
@@ -92,15 +95,129 @@ def test_each_reply_of_a_team_must_call_a_tool_and_that_of_a_recipe_may_end_in_w
     assert asked[0] == "any" and {*asked[1:]} == {"auto"}
 
 
-def test_a_model_that_can_not_be_made_to_call_tools_and_another_choice_are_refused() -> None:
-    def verdict(**words: Any) -> str:
-        backend = {"type": "claude", "model": "claude-opus-5-5", "api_key": "k"} | words
-        team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
-        return report_on(team).verdict
+WITHOUT_TOOLS = frozenset({"new_answer"})
+LOOK = Reply("", (ToolCall("list_files", {"path": "."}),))
+WRITE = Reply("", (ToolCall("write_file", {"path": "a.txt", "content": "a"}),))
+NAMED = "list_files"
+CHOICES: dict[str, tuple[Any, Any]] = {
+    "openai": ({"type": "function", "function": {"name": NAMED}}, "required"),
+    "openai responses": ({"type": "function", "name": NAMED}, "required"),
+    "claude": ({"type": "tool", "name": NAMED}, {"type": "any"}),
+    "gemini": ({"mode": "ANY", "allowedFunctionNames": [NAMED]}, {"mode": "ANY"}),
+}
+"""How each wire format says that one tool must be called, and that any must."""
 
-    assert "can't be made to call a tool; remove `tool_choice`" in verdict(tool_choice="required")
+
+def choice_of(request: Request) -> Any:
+    google = request.body.get("toolConfig", {})
+    choice = request.body.get("tool_choice") or google.get("functionCallingConfig")
+    return {k: v for k, v in choice.items() if v} if isinstance(choice, dict) else choice
+
+
+def api_of(kind: str) -> dict[str, str]:
+    return {"api": "responses"} if kind == "openai responses" else {}
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+def test_a_tool_that_a_file_names_begins_each_round_and_no_other_is_to_be_had(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    """Also when the round is resumed: the call is not asked for once more."""
+    named, required = CHOICES[kind]
+    choice = ["list_files"] if kind == "gemini" else named
+    server.script("m", LOOK, WRITE, Reply(hang_after=0), once=True)
+    team = team_of(server, kind.split()[0], model="m", tool_choice=choice, **api_of(kind))
+    options = RunOptions(session_root=tmp_path)
+    run = nb_agents.start("the task", team, options=options)
+    server.wait_until(lambda: server.count() == 3, what="the third request")
+    run.stop(now=True)
+    finish(run)
+    again = finish(nb_agents.resume(run.session, team, options=options))
+    assert again.result == "done"
+    assert [choice_of(each) for each in server.requests] == [named, *[required] * 3]
+    assert {frozenset(each.tool_names) for each in server.requests} == {
+        frozenset({"list_files", "new_answer"})
+    }
+    assert "no tool 'write_file'" in json.dumps(server.requests[-1].body)
+    assert not [*run.path.rglob("a.txt")]
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+def test_an_agent_whose_file_chooses_no_tool_answers_all_the_same(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    words = {"enable_web_search": True, "enable_mcp_command_line": True, **api_of(kind)}
+    server.script("m", WRITE, DONE)
+    team = team_of(server, kind.split()[0], model="m", tool_choice={"type": "none"}, **words)
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+    assert run.result == "done" and not [*run.path.rglob("a.txt")]
+    assert {frozenset(each.tool_names) for each in server.requests} == {WITHOUT_TOOLS}
+    assert all("web_search" not in str(each.body.get("tools")) for each in server.requests)
+
+
+def test_agents_whose_file_names_a_tool_answer_and_vote(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    def reply(request: Request) -> Reply:
+        if isinstance(request.body["tool_choice"], dict):
+            return LOOK
+        if not (answered := re.findall(r"ANSWER from=\W+(agent\d)", json.dumps(request.body))):
+            return Reply("", (ToolCall("new_answer", {"content": f"done {request.number}"}),))
+        return Reply("", (ToolCall("vote", {"agent_id": answered[-1], "reason": "good"}),))
+
+    server.default = reply
+    agents = [
+        {"id": name, "backend": server.backend("openai", model="m", tool_choice=[NAMED, "vote"])}
+        for name in ("ann", "bob")
+    ]
+    rules = {"skip_final_presentation": True}
+    team = TeamSpec.model_validate({"agents": agents, "orchestrator": rules})
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+    assert run.status == "completed" and run.result.startswith("done")
+    assert sum(run.view.votes.values()) == 2
+
+
+def test_a_step_of_a_recipe_begins_with_the_named_tool_and_ends_in_words(
+    tmp_path: Path, server: ModelServer
+) -> None:
+    server.script("m", LOOK, Reply("The end."))
+    team = team_of(server, "claude", model="m", tool_choice=["list_files"])
+    recipe = tmp_path / "one.yaml"
+    head = "name: one\ndescription: one step\nversion: 1.0.0\n"
+    recipe.write_text(f"{head}steps:\n- {{id: s, agent: ann, prompt: Go, output: said}}\n")
+    options = RunOptions(session_root=tmp_path)
+    run = finish(nb_agents.start("", team, recipe=recipe, options=options))
+    assert run.result is not None and run.result["said"] == "The end."
+    assert [choice_of(each)["type"] for each in server.requests] == ["any", "auto"]
+
+
+def test_a_tool_is_named_that_the_agent_does_not_have(tmp_path: Path, server: ModelServer) -> None:
+    team = team_of(server, "openai", model="m", tool_choice=["lookup"])
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+    told = "ann: it has no tool that `tool_choice` could have it call: lookup."
+    assert run.result == "done" and told in run.view.notices
+    assert choice_of(server.requests[0]) == "required"
+    assert told in report_on(team, connects=True).lines
+
+
+def verdict(**words: Any) -> str:
+    backend = {"type": "claude", "model": "claude-opus-5-5", "api_key": "k"} | words
+    team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+    return report_on(team).verdict
+
+
+@pytest.mark.parametrize("choice", ["required", ["list_files"]])
+def test_a_model_that_can_not_be_made_to_call_tools_is_refused(choice: Any) -> None:
+    assert "can't be made to call a tool; remove `tool_choice`" in verdict(tool_choice=choice)
     thinking = {"model": "claude-opus-4-6", "thinking": {"type": "adaptive"}}
-    assert "it does not think when it must call" in verdict(tool_choice="required", **thinking)
-    assert verdict(tool_choice="auto", **thinking) == "Can start."
-    for other in ("none", {"type": "tool", "name": "vote"}):
-        assert "`agents.backend.tool_choice` restricts which tools" in verdict(tool_choice=other)
+    assert "it does not think when it must call" in verdict(tool_choice=choice, **thinking)
+
+
+def test_a_model_that_can_not_be_made_to_call_tools_may_have_a_choice_or_none() -> None:
+    assert verdict(tool_choice="none") == verdict(tool_choice="auto") == "Can start."
+
+
+@pytest.mark.parametrize("choice", ["list_files", [], {"type": "tool"}, 3])
+def test_a_choice_of_tools_that_nobody_knows_is_refused(choice: Any) -> None:
+    with pytest.raises(ValidationError, match=r"write `required`, `none`, or \[NAME\]"):
+        verdict(tool_choice=choice)

@@ -143,6 +143,59 @@ def told_of(run: Run) -> list[tuple[str, ...]]:
     return [e.subagents for e in events(run, ev.Told) if e.subagents]
 
 
+def parts_with(text: str, model: ScriptedModel, request: int) -> list[str]:
+    """The kinds of the parts of a request that hold a text."""
+    parts = [part for message in model.requests[request] for part in message.parts]
+    return [part.part_kind for part in parts if text in str(getattr(part, "content", ""))]
+
+
+@pytest.mark.parametrize(
+    "given, part", [({}, "tool-return"), ({"injection_strategy": "user_message"}, "user-prompt")]
+)
+def test_results_come_where_the_file_says_and_a_resume_finds_them_there(
+    tmp_path: Path, given: dict[str, Any], part: str
+) -> None:
+    gate, held = Gate(), Gate()
+    play = Play(
+        [
+            Turn(calls=(spawn(BIO, background=True),)),
+            Turn(text="meanwhile", gate=gate, calls=(Call("list_files"), Call("list_files"))),
+            Turn(text="never", gate=held),
+            Answer("done"),
+        ],
+        biography=[Turn(text="Born 1941.")],
+    )
+    run = start(tmp_path, play, background_subagents=given)
+    gate.wait_reached()
+    wait_until(lambda: run.view.agents["ada/bio#1"].outcome == "finished")
+    gate.open()
+    held.wait_reached()
+    run.stop(now=True)
+    finish(run)
+    again = finish(run.resume())
+    assert again.result == "done"
+    assert parts_with("Born 1941.", play.model, -1) == [part]
+    cut, resumed = (
+        [(p.part_kind, vars(p) | {"timestamp": None}) for m in request for p in m.parts]
+        for request in play.model.requests[-2:]
+    )
+    assert resumed == cut
+
+
+def test_results_are_told_a_model_that_called_nothing_too(tmp_path: Path) -> None:
+    gate = Gate()
+    play = Play(
+        [Turn(calls=(spawn(BIO, background=True),)), Turn(text=" ", gate=gate), Answer("done")],
+        biography=[Turn(text="Born 1941.")],
+    )
+    run = start(tmp_path, play)
+    gate.wait_reached()
+    wait_until(lambda: run.view.agents["ada/bio#1"].outcome == "finished")
+    gate.open()
+    assert finish(run).result == "done"
+    assert parts_with("Born 1941.", play.model, -1) == ["user-prompt"]
+
+
 def test_what_one_in_the_background_came_to_is_told_once_with_the_next_results(
     tmp_path: Path,
 ) -> None:

@@ -61,14 +61,15 @@ def shell(command: str) -> Turn:
 def team(
     models: Sequence[ScriptedModel], path: Path, mode: str = "worktree", **keys: Any
 ) -> TeamSpec:
-    backend = keys.pop("backend", {})
+    backend, policy = keys.pop("backend", {}), keys.pop("policy", "")
     agents = [
         {"id": name, "backend": {"type": "python", "instance": model, **backend}}
         for name, model in zip("ab", models, strict=False)
     ]
     paths = [path, *keys.pop("others", ())]
     given = [{"path": str(each), "permission": "write", **keys} for each in paths]
-    orchestrator = {"context_paths": given, "coordination": {"write_mode": mode}}
+    coordination = {"write_mode": mode, **({"drift_conflict_policy": policy} if policy else {})}
+    orchestrator = {"context_paths": given, "coordination": coordination}
     return TeamSpec.model_validate({"agents": agents, "orchestrator": orchestrator})
 
 
@@ -92,6 +93,18 @@ def read(folder: Path) -> dict[str, str]:
 
 def notices(it: Run) -> str:
     return "\n".join(it.view.notices)
+
+
+def cut_before_the_merge(it: Run) -> None:
+    """Leave of a run what there is when it is killed once it has merged."""
+    journal = it.path / "events.jsonl"
+    kinds = ("context_changed", "turn_ended", "files_listed")
+    lines = journal.read_text().splitlines(keepends=True)
+    cut = [line for line in lines if not any(f'"{kind}"' in line for kind in kinds)]
+    based = [n for n, line in enumerate(cut) if '"worktree_based"' in line]
+    journal.write_text("".join(cut[: based[-1]]))
+    for view in ("metadata.json", "answer.txt"):
+        (it.path / view).unlink()
 
 
 def test_each_agent_changes_its_own_copy_and_the_presenters_is_merged(
@@ -193,13 +206,129 @@ def test_what_the_person_changed_meanwhile_stays_and_a_conflict_loses_nothing(
     patch = it.path / "changes" / "a-site.patch"
     told = notices(it)
     assert f"What a changed of {site} is not merged, as patch failed: style.css:1" in told, told
-    command = shlex.split(told[told.index("git -C") :].splitlines()[0])
-    assert subprocess.run(command, capture_output=True, timeout=20).returncode == 1
+    assert subprocess.run(command_in(told), capture_output=True, timeout=20).returncode == 1
     found = read(site)
     assert (found["style.css"], found["index.html"]) == ("the person's\n", "new\n")
     assert "+new" in found["style.css.rej"]
     assert read(it.path / "workspaces" / "a" / COPY)["style.css"] == "new\n"
     assert "+new" in patch.read_text()
+
+
+LINES = [f"line {number}\n" for number in range(30)]
+BOTH = "".join(["new\n", *LINES[1:-1], "the person's\n"])
+
+
+def meet(root: Path, site: Path, policy: str) -> Run:
+    """Let an agent and the person change and delete the same files, and others."""
+    (site / "[a]*.txt").write_text("old\n")
+    (site / "long.txt").write_text("".join(LINES))
+    gate = Gate()
+    model = ScriptedModel(
+        put(f"{COPY}/long.txt", "".join(["new\n", *LINES[1:]])),
+        *(put(f"{COPY}/{name}") for name in ("[a]*.txt", "style.css", "new.txt", "a.txt")),
+        Turn(calls=(Call("delete_file", {"path": f"{COPY}/index.html"}),)),
+        Turn(calls=(Call("delete_file", {"path": f"{COPY}/keep/a.txt"}),)),
+        Answer("done", gate=gate),
+    )
+    it = start(root, team([model], site, policy=policy))
+    gate.wait_reached(timeout_s=WAIT_S)
+    for name in ("style.css", "index.html"):
+        (site / name).write_text("the person's\n")
+    (site / "new.txt").unlink()
+    (site / "long.txt").write_text("".join([*LINES[:-1], "the person's\n"]))
+    (site / "mine.txt").write_text("the person's\n")
+    gate.open()
+    finish(it)
+    assert it.result == "done"
+    assert it.path.joinpath("changes", "a-site.patch").read_text().count("+new\n") == 5
+    return it
+
+
+def command_in(told: str) -> list[str]:
+    return shlex.split(told[told.index("git -C") :].splitlines()[0])
+
+
+def test_skip_merges_what_fits_and_names_the_files_that_it_leaves_out(
+    tmp_path: Path, site: Path
+) -> None:
+    before = read(site)
+    it = meet(tmp_path, site, "skip")
+    theirs = {"style.css": "the person's\n", "index.html": "the person's\n"}
+    merged = {"[a]*.txt": "new\n", "a.txt": "new\n", "mine.txt": "the person's\n"}
+    merged |= {"long.txt": BOTH}
+    wanted = {k: v for k, v in before.items() if k not in ("new.txt", "keep/a.txt")}
+    assert read(site) == wanted | theirs | merged
+    assert it.receipt.context_changes == (
+        (str(site / "a.txt"), "made"),
+        (str(site / "[a]*.txt"), "changed"),
+        (str(site / "long.txt"), "changed"),
+        (str(site / "keep" / "a.txt"), "deleted"),
+    )
+    told = notices(it)
+    assert "is merged but for" in told and "'index.html', 'new.txt', 'style.css'" in told, told
+    assert "is merged but for" in card_text(it.view, str(it.path))
+    assert subprocess.run(command_in(told), capture_output=True, timeout=20).returncode == 1
+    assert "+new" in (site / "style.css.rej").read_text()
+    assert not (site / "a.txt.rej").exists()
+
+
+def test_prefer_presenter_replaces_what_the_person_changed_and_can_be_undone(
+    tmp_path: Path, site: Path
+) -> None:
+    it = meet(tmp_path, site, "prefer_presenter")
+    found = read(site)
+    assert (found["style.css"], found["new.txt"], found["a.txt"]) == ("new\n",) * 3
+    assert "index.html" not in found and found["mine.txt"] == "the person's\n"
+    assert found["long.txt"] == BOTH
+    assert (str(site / "new.txt"), "made") in it.receipt.context_changes
+    told = notices(it)
+    assert "'index.html', 'new.txt', 'style.css'. This brings them back" in told, told
+    subprocess.run(command_in(told), check=True, capture_output=True, timeout=20)
+    back = read(site)
+    assert back["style.css"] == back["index.html"] == "the person's\n"
+    assert "new.txt" not in back and back["a.txt"] == "new\n"
+
+
+def test_fail_merges_nothing_where_there_is_a_conflict(tmp_path: Path, site: Path) -> None:
+    it = meet(tmp_path, site, "fail")
+    found = read(site)
+    assert (found["style.css"], found["[a]*.txt"]) == ("the person's\n", "old\n")
+    assert "a.txt" not in found and not it.receipt.context_changes
+    assert "is not merged, as" in notices(it)
+
+
+@pytest.mark.parametrize("policy", ["skip", "prefer_presenter"])
+def test_a_conflict_beyond_a_link_is_left_out(tmp_path: Path, site: Path, policy: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a.txt").write_text("old keep/a.txt\n")
+    gate = Gate()
+    model = ScriptedModel(
+        put(f"{COPY}/keep/a.txt"), put(f"{COPY}/index.html"), Answer("done", gate=gate)
+    )
+    it = start(tmp_path, team([model], site, policy=policy))
+    gate.wait_reached(timeout_s=WAIT_S)
+    (site / "keep" / "a.txt").unlink()
+    (site / "keep").rmdir()
+    (site / "keep").symlink_to(outside)
+    gate.open()
+    finish(it)
+    assert (site / "index.html").read_text() == "new\n"
+    assert (outside / "a.txt").read_text() == "old keep/a.txt\n"
+    assert "is merged but for" in notices(it) and "'keep/a.txt'" in notices(it)
+
+
+def test_what_is_merged_in_part_when_a_run_is_killed_is_not_merged_twice(
+    tmp_path: Path, site: Path
+) -> None:
+    it = meet(tmp_path, site, "skip")
+    before = read(site)
+    cut_before_the_merge(it)
+    spec = team([ScriptedModel()], site, policy="skip")
+    resumed = resume(it, tmp_path, spec)
+    assert resumed.result == "done" and read(site) == before
+    assert resumed.receipt.context_changes == it.receipt.context_changes
+    assert "is merged but for" in notices(resumed)
 
 
 def test_what_the_person_changed_elsewhere_meanwhile_is_no_conflict(
@@ -285,14 +414,7 @@ def test_what_is_merged_already_when_a_run_is_killed_is_not_merged_twice(
 ) -> None:
     model = ScriptedModel(put(f"{COPY}/index.html"), Answer("done"))
     it = run(tmp_path, team([model], site))
-    journal = it.path / "events.jsonl"
-    kinds = ("context_changed", "turn_ended", "files_listed")
-    lines = journal.read_text().splitlines(keepends=True)
-    cut = [line for line in lines if not any(f'"{kind}"' in line for kind in kinds)]
-    based = [n for n, line in enumerate(cut) if '"worktree_based"' in line]
-    journal.write_text("".join(cut[: based[-1]]))
-    for view in ("metadata.json", "answer.txt"):
-        (it.path / view).unlink()
+    cut_before_the_merge(it)
     resumed = resume(it, tmp_path, team([ScriptedModel()], site))
     assert resumed.result == "done" and "not merged" not in notices(resumed)
     assert read(site)["index.html"] == "new\n"

@@ -23,7 +23,7 @@ from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 import nb_agents
 from nb_agents.agents.agent_round import AgentRound
-from nb_agents.agents.decisions import Offer, Verdict
+from nb_agents.agents.decisions import Note, Offer, Verdict
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind, checkpoint
 from nb_agents.errors import UserError
@@ -619,8 +619,8 @@ class RoundContext:
     def judge_vote(self, label: str) -> Verdict:
         raise AssertionError("nobody votes")
 
-    def note(self, *, was_refused: bool) -> str:
-        return ""
+    def note(self, *, was_refused: bool) -> Note:
+        return Note()
 
     def hear(self) -> str:
         return ""
