@@ -71,7 +71,7 @@ def test_a_task_that_looks_like_the_teams_own_marks_does_no_harm(tmp_path: Path)
 def test_it_writes_at_a_pace_that_a_person_can_follow_and_stops_at_once(tmp_path: Path) -> None:
     assert 10 <= DEMO_WORDS_PER_SECOND <= 50
     run = nb_agents.start("t", options=RunOptions(session_root=tmp_path))
-    wait_until(lambda: all(a.partial for a in run.view.agents.values()))
+    wait_until(lambda: all("I am" in a.partial for a in run.view.agents.values()))
     run.stop(now=True)
     finish(run)
     assert all("I am" in a.partial for a in run.view.agents.values())
