@@ -6,12 +6,14 @@ Source: MassGen 0.1.97, `agent_config.py` (defaults), `config_validator.py` (val
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import Field, StrictInt, ValidationInfo, field_validator, model_validator
 
 from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts
+from nb_agents.config.start_place import start_place
 
 __all__ = [
     "ApprovalSpec",
@@ -87,7 +89,7 @@ class ContextPath(Spec):
     """A file or directory that all agents may read.
 
     Attributes:
-        path: Where it is, absolute or from the working directory.
+        path: Where it is; a relative one is taken from the directory that the run is started in.
         permission: With "write", the agent that presents may change it, too.
         protected_paths: What of it nobody may change: absolute or relative to it, or to the
             directory of a file.
@@ -103,6 +105,14 @@ class ContextPath(Spec):
     @classmethod
     def _from_string(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str) else value
+
+    @field_validator("path")
+    @classmethod
+    def _from_here(cls, value: str) -> str:
+        # A journal keeps it, and a resume from elsewhere reads the same place.
+        with suppress(RuntimeError):  # ~nobody: it is told when it is looked for
+            return str(start_place() / Path(value).expanduser())
+        return value
 
 
 class BackgroundSpec(Spec):

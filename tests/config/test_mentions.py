@@ -55,5 +55,5 @@ def test_what_is_named_is_read_by_the_team(here: Path) -> None:
     run = nb_agents.start("Review it.", scripted_team(a=model), options=options)
     run.wait(WAIT_S)
     assert str(here / "notes.md") in prompt(model, 0)
-    with pytest.raises(ConfigError, match="'gone.md' does not exist"):
+    with pytest.raises(ConfigError, match="gone.md' does not exist"):
         nb_agents.start("t", options=RunOptions(context_paths=["gone.md"]))

@@ -234,6 +234,20 @@ def test_a_team_on_a_worker_has_the_directory_that_it_was_started_in(
     assert str(project) in server.requests[0].prompt
 
 
+def test_a_team_on_a_worker_reads_what_is_named_from_there(
+    two: Dask, root: Path, project: Path, server: ModelServer
+) -> None:
+    server.script("m", Reply(tool_calls=(ToolCall("new_answer", {"content": "done"}),)))
+    path = team_file(project, server, "k")
+    path.write_text(f"{path.read_text()}\norchestrator: {{context_paths: [notes]}}\n")
+    for name in ("notes", "more"):
+        (project / name).mkdir()
+    options = RunOptions(session_root=root, cluster=two.client, context_paths=["more"])
+    assert nb_agents.start("t", "team.yaml", options=options).wait(WAIT_S) == "done"
+    for name in ("notes", "more"):
+        assert str(project / name) in server.requests[0].prompt
+
+
 def test_a_project_that_a_worker_does_not_see_is_told_before_anything_begins(
     tmp_path: Path, root: Path, project: Path, server: ModelServer
 ) -> None:
