@@ -18,10 +18,11 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from nb_agents.config.faults import foreign_keys
 from nb_agents.config.spec import Seconds, Spec, Texts
+from nb_agents.config.start_place import start_place
 
 __all__ = [
     "McpEnvSecurity",
@@ -195,7 +196,8 @@ class McpServerSpec(Spec):
         args: Further arguments. ``${cwd}`` stands for the agent's workspace, here and in all that
             follows; agents with equal servers share one.
         env: Variables that it gets besides the ordinary ones.
-        cwd: Its working directory; by default this process's.
+        cwd: Its working directory; by default the one that the run is started in, from which a
+            relative one is taken.
         url: Where a streamable-http server lives.
         headers: Sent with each request.
         authorization: Sent as that header; a bare token as a bearer's.
@@ -212,7 +214,7 @@ class McpServerSpec(Spec):
     command: _Command = Field(default=(), repr=False)
     args: tuple[_Argument, ...] = Field(default=(), repr=False)
     env: dict[str, _Value] = Field(default_factory=dict)
-    cwd: str | None = None
+    cwd: str = Field(default="", validate_default=True)
     url: str = Field(default="", repr=False)
     headers: dict[str, _Value] = Field(default_factory=dict)
     authorization: SecretStr | None = None
@@ -221,6 +223,13 @@ class McpServerSpec(Spec):
     tool_timeout_sec: Seconds | None = None
     timeout: Seconds | None = None
     security: McpSecurity | None = None
+
+    @field_validator("cwd", mode="before")
+    @classmethod
+    def _from_here(cls, value: Any) -> Any:
+        # A journal keeps it, and a resume from elsewhere works at the same place.
+        is_relative = value is None or (isinstance(value, str) and value[:1] not in ("$", "~"))
+        return str(start_place() / (value or "")) if is_relative else value
 
     @model_validator(mode="before")
     @classmethod

@@ -228,7 +228,7 @@ def _endpoint(spec: McpServerSpec, workspace: Path) -> Endpoint:
         headers["Authorization"] = given if " " in given else f"Bearer {given}"
     return Endpoint(
         argv=tuple(map(full, (*spec.command, *spec.args))),
-        cwd=Path(full(spec.cwd)).expanduser() if spec.cwd else Path.cwd(),
+        cwd=Path(full(spec.cwd)).expanduser(),
         env=tuple(env.items()),
         url=full(spec.url),
         headers=tuple(headers.items()),
