@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
@@ -241,13 +241,18 @@ def live_work() -> tuple[list[Run], dict[Path, str]]:
     """
     from nb_agents.sweeps.manifest import is_live_sweep, sweep_of
 
-    alone, sweeps = list[Run](), dict[Path, str]()
+    alone, rows, sweeps = list[Run](), defaultdict[Path, list[Run]](list), dict[Path, str]()
     for run in registry.runs():
         path = sweep_of(run.path)
-        if path is None or not (run.is_over or is_live_sweep(path)):
+        if path is None:
             alone.append(run)
         elif not run.is_over:
-            sweeps[path] = run.where
+            rows[path].append(run)
+    for path, runs in rows.items():
+        if is_live_sweep(path):
+            sweeps[path] = runs[0].where
+        else:  # they are asked once more: a sweep ends after its rows
+            alone += [run for run in runs if not run.is_over]
     here = {group.path.resolve(): "here" for group in registry.groups()}
     return alone, sweeps | here
 

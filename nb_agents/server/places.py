@@ -147,7 +147,9 @@ class Places:
         # A copy: threads that look at the same time change it.
         self._sweeps -= {sweep for sweep in list(self._sweeps) if not is_live_sweep(sweep)}
         rows = {s: [turn for sweep, turn in found if sweep == s] for s in sorted(self._sweeps)}
-        return Live([turn for sweep, turn in found if sweep not in rows], rows)
+        # Asked once more: a sweep ends after its rows.
+        others = [(sweep, turn) for sweep, turn in found if sweep not in rows]
+        return Live([turn for sweep, turn in others if not sweep or turn.paths.is_live(0)], rows)
 
     def _only(self, name: str, is_one: Callable[[Path], bool]) -> Path:
         found = {path for path in self._candidates(name) if is_one(path)}

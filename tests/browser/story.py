@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from playwright.sync_api import Dialog, Locator
+from playwright.sync_api import Dialog, Locator, expect
 from playwright.sync_api import Request as PageRequest
 
 from tests.browser.lab import NotebookPage, write_notebook
@@ -109,8 +109,10 @@ class Story:
         return self.page.outputs(i).locator(".nba")
 
     def card(self, i: int) -> Locator:
-        """The card in a cell's output."""
-        return self.page.outputs(i).locator('[role="group"][aria-label^="nb_agents:"]')
+        """The card in a cell's output; a row that is opened on a sweep's panel has its own."""
+        return self.page.outputs(i).locator(
+            '[role="group"][aria-label^="nb_agents:"]:not(.nba.sweep *)'
+        )
 
     def chip(self, i: int) -> Locator:
         """The panel's status chip."""
@@ -132,7 +134,7 @@ class Story:
         """Wait for the card of a state, such as "stopped"; the panel is gone then."""
         card = self.card(i)
         card.get_by_text(re.compile(rf"^\W+ {state}$")).wait_for()
-        assert self.panel(i).count() == 0
+        expect(self.panel(i)).to_have_count(0)
         return card
 
     # What is on the disk

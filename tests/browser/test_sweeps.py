@@ -39,7 +39,7 @@ def wait_card(story: Story, i: int, chip: str) -> Locator:
     """Wait for the sweep's card; rows in its table may have the words of its chip."""
     card = story.card(i)
     expect(card.get_by_text(chip, exact=True).first).to_be_visible()
-    assert story.panel(i).count() == 0
+    expect(story.panel(i)).to_have_count(0)
     return card
 
 

@@ -138,6 +138,8 @@ def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
     story.wait_card(i, "complete")
     live_run(story, server)
     status_item(story).click()
+    filter = sidebar(story).locator("input")
+    expect(filter).to_be_focused()
     done, live = (row(story, path.name) for path in story.sessions())
     expect(live.locator("summary")).to_contain_text(TASK)
     expect(live.locator("summary .state")).to_have_text("running")
@@ -146,13 +148,13 @@ def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
     shoot(story, artifacts, "page-sidebar")
 
     page = story.page.page
-    page.keyboard.type("alert(1)")  # the filter has the focus
+    filter.press_sequentially("alert(1)")
     expect(live).to_have_count(0)
     done.locator("summary").click()
     done.get_by_role("button", name="Say").click()
     card = page.locator(".nba-tab [aria-label^='nb_agents:']")
     expect(card).to_contain_text("onerror=alert(1)")
-    sidebar(story).locator("input").fill("")
+    filter.fill("")
     live.get_by_role("button", name=TASK).click()
     panel = page.locator(".nba-tab:visible .nba")
     expect(panel.locator("header .chip")).to_have_text("running")

@@ -197,8 +197,27 @@ def test_a_row_that_is_resumed_when_its_sweep_is_over_is_a_run_of_its_own(
 ) -> None:
     _, row = sweep_with_row(tmp_path)
     set_live(monkeypatch, row)
-    found: Any = Places(tmp_path).live()
+    with row.lock():
+        found: Any = Places(tmp_path).live()
     assert ([turn.paths for turn in found.turns], found.sweeps) == ([row], {})
+
+
+def test_the_rows_of_a_sweep_that_ends_while_it_is_looked_at_are_no_runs_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, row = sweep_with_row(tmp_path)
+    places = Places(tmp_path)
+    with sweep.lock() as of_sweep, row.lock() as of_row:
+        set_live(monkeypatch, row)
+        assert [len(rows) for rows in places.live().sweeps.values()] == [1]
+
+        def ending() -> tuple[LiveTurn, ...]:
+            of_row.release()
+            of_sweep.release()
+            return (LiveTurn(str(row.path), "r1", 1, "", ""),)
+
+        monkeypatch.setattr(places_module, "live_turns", ending)
+        assert places.live() == ([], {})
 
 
 # What a page without a kernel sees
