@@ -12,6 +12,7 @@ import { type Api, serverId } from "./api";
 import { type Target, makeDoors } from "./doors";
 import type { Kernel } from "./kernel";
 import { makeLivePanel } from "./live";
+import { DRAWN_REQUEST, sendOnControl } from "./send";
 import { makeServerSweep } from "./server-sweep";
 import { type PanelState, isFinal } from "./state";
 import { type SweepState, isSweep } from "./sweep-state";
@@ -136,9 +137,16 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       this.card?.dispose();
       this.card = null;
       this.node.append(this.panel.el);
+      this.relieve(state);
     }
     const notices = this.problem ? [...state.notices, this.problem] : state.notices;
     this.panel.draw({ ...state, notices });
+  }
+
+  /** Tell the kernel that this page draws it by itself, so that it need not send each change, too. */
+  private relieve(state: PanelState | SweepState): void {
+    const shown = isSweep(state) ? state.sweep : `${state.session}/${state.turn}`;
+    sendOnControl(this.app.kernelOf(this.node), DRAWN_REQUEST, { shown }).catch(() => {}); // it is gone
   }
 
   /** Draw a bundle's HTML, as JupyterLab draws HTML: what is not trusted is sanitised. */

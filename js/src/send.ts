@@ -12,6 +12,7 @@ import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";
 export const STOP_REQUEST = "nb_agents_stop_request";
 export const SAY_REQUEST = "nb_agents_say_request";
 export const DECIDE_REQUEST = "nb_agents_decide_request";
+export const DRAWN_REQUEST = "nb_agents_drawn_request";
 
 /** Made once for each load of the page, so that Python can tell a reloaded page. */
 const page = newId();

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "close_doors",
     "decide_once",
+    "drawn_by_page",
     "has_front_end",
     "is_headless",
     "open_doors",
@@ -54,6 +55,8 @@ SAY_REQUEST = "nb_agents_say_request"
 SAY_REPLY = "nb_agents_say_reply"
 DECIDE_REQUEST = "nb_agents_decide_request"
 DECIDE_REPLY = "nb_agents_decide_reply"
+DRAWN_REQUEST = "nb_agents_drawn_request"
+DRAWN_REPLY = "nb_agents_drawn_reply"
 
 SWITCH_S = 0.001
 """How long the agents' thread may keep a cell from the interpreter: Python's 5 ms add up, as a
@@ -100,6 +103,7 @@ def open_doors(ip: InteractiveShell) -> None:
     kernel.control_handlers[STOP_REQUEST] = partial(_on_control, kernel)
     kernel.control_handlers[SAY_REQUEST] = partial(_on_said, kernel)
     kernel.control_handlers[DECIDE_REQUEST] = partial(_on_decided, kernel)
+    kernel.control_handlers[DRAWN_REQUEST] = partial(_on_drawn, kernel)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is not _on_shutdown:
         kernel.control_handlers["shutdown_request"] = partial(_on_shutdown, shut_down)
@@ -116,9 +120,8 @@ def close_doors(ip: InteractiveShell) -> None:
     saved = getattr(kernel, "saved_sigint_handler", None)
     if isinstance(saved, _IdleInterrupt):
         kernel.saved_sigint_handler = saved.previous
-    kernel.control_handlers.pop(STOP_REQUEST, None)
-    kernel.control_handlers.pop(SAY_REQUEST, None)
-    kernel.control_handlers.pop(DECIDE_REQUEST, None)
+    for request in (STOP_REQUEST, SAY_REQUEST, DECIDE_REQUEST, DRAWN_REQUEST):
+        kernel.control_handlers.pop(request, None)
     shut_down = kernel.control_handlers["shutdown_request"]
     if getattr(shut_down, "func", None) is _on_shutdown:
         kernel.control_handlers["shutdown_request"] = shut_down.args[0]
@@ -277,6 +280,31 @@ async def _on_decided(kernel: Any, stream: Any, ident: Any, parent: dict[str, An
             refusal = "The message lacks a run, a gate, a decision, a text or an id."
     reply = {"status": "ok", "refusal": refusal}
     kernel.session.send(stream, DECIDE_REPLY, reply, parent, ident)
+
+
+# Called when a page tells that it draws these by itself, by what it calls them.
+_drawn_by_page: dict[str, Callable[[], object]] = {}
+
+
+def drawn_by_page(shown: str, callback: Callable[[], object]) -> Callable[[], object]:
+    """Call back when a page tells that it draws a run or a sweep without this kernel.
+
+    Args:
+        shown: What the page calls it: "session/turn", or a sweep's name.
+        callback: Called on the kernel's control thread.
+
+    Returns:
+        Ends it.
+    """
+    _drawn_by_page[shown] = callback
+    return lambda: _drawn_by_page.pop(shown, None)
+
+
+async def _on_drawn(kernel: Any, stream: Any, ident: Any, parent: dict[str, Any]) -> None:
+    match parent.get("content"):
+        case {"shown": str(shown)}:
+            _drawn_by_page.get(shown, lambda: None)()
+    kernel.session.send(stream, DRAWN_REPLY, {"status": "ok"}, parent, ident)
 
 
 async def _on_shutdown(

@@ -1,9 +1,9 @@
 """The live panel: a widget while the run is live, its frozen card afterwards.
 
-The widget only carries the state. At the end the
-output is replaced by the static card and the widget is closed. A page that was reloaded in
-between has lost the way to replace an output, but still sees the widget: for it the widget stays,
-showing the card.
+The widget only carries the state. A page with our extension draws from the disk instead, and says
+so: then nothing is sent until some page mounts the widget. At the end the output is replaced by the
+static card and the widget is closed. A page that was reloaded in between has lost the way to
+replace an output, but still sees the widget: for it the widget stays, showing the card.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from IPython.display import DisplayHandle
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text, turn_bundle
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.kernel import decide_once, pin_comm, say_once, stop_as_asked
+from nb_agents.jupyter.kernel import (
+    decide_once,
+    drawn_by_page,
+    pin_comm,
+    say_once,
+    stop_as_asked,
+)
 from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn
@@ -107,17 +113,22 @@ class LiveOutputs:
     Made on a cell's thread.
 
     Args:
-        state: What the widget draws first.
+        shown: What a page calls what is shown: "session/turn", or a sweep's name.
+        state: Gives what the widget draws.
         take: Called with each message of a page, but for the one that it is there.
     """
 
-    def __init__(self, state: dict[str, Any], take: Callable[[Any], object]) -> None:
-        self._widget = PanelWidget(state=state)
+    def __init__(
+        self, shown: str, state: Callable[[], dict[str, Any]], take: Callable[[Any], object]
+    ) -> None:
+        self._widget = PanelWidget(state=state())
         pin_comm(self._widget)
         self._widget.on_msg(self._on_message)
-        self._take = take
+        self._state, self._take = state, take
         self._outputs: list[tuple[DisplayHandle, contextvars.Context]] = []
         self._pages: set[str] = set()
+        self._is_drawn_by_page = False
+        self._end = drawn_by_page(shown, self._leave_to_page)
 
     def show(self, bundle: dict[str, Any]) -> None:
         """Display the widget in the current cell, and the bundle to whoever has no kernel."""
@@ -125,19 +136,23 @@ class LiveOutputs:
         # The context holds the cell that an update belongs to.
         self._outputs.append((handle, contextvars.copy_context()))
 
-    def draw(self, state: dict[str, Any]) -> None:
-        """Have the widget draw another state."""
-        self._widget.state = state
+    def draw(self) -> None:
+        """Have the widget draw how it stands, where a page may draw it."""
+        if self._pages or not self._is_drawn_by_page:
+            self._widget.state = self._state()
 
     def rewrite(self, bundle: dict[str, Any]) -> None:
         """Bring the static part up to date. It mounts the widget anew."""
         self._update(self._live(bundle))
 
-    def freeze(self, bundle: dict[str, Any], state: dict[str, Any]) -> None:
+    def freeze(self, bundle: dict[str, Any]) -> None:
         """Put the bundle into the widget's place; a page that was reloaded sees it in the state."""
+        self._end()
         self._update(bundle)
         if len(self._pages) > 1:
-            self.draw({**state, "card": bundle["text/html"]})
+            last = {**self._state(), "card": bundle["text/html"]}
+            self._state = lambda: last
+            self.draw()
         else:
             self._widget.close()
 
@@ -149,10 +164,14 @@ class LiveOutputs:
         for handle, context in self._outputs:
             context.run(handle.update, bundle, raw=True)
 
+    def _leave_to_page(self) -> None:
+        self._is_drawn_by_page = True
+
     def _on_message(self, widget: object, content: Any, buffers: object) -> None:
         match content:
             case {"type": "mounted", "page": str(page)}:
                 self._pages.add(page)
+                self.draw()
             case _:
                 self._take(content)
 
@@ -166,7 +185,8 @@ class Panel:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._outputs = LiveOutputs(panel_state(run.view, run.id, time.time()), do_as_asked)
+        shown = f"{run.view.session}/{run.view.turn}"
+        self._outputs = LiveOutputs(shown, self._state, do_as_asked)
         self._written = _milestones(run.view)
         self._written_at = time.monotonic()
         run.subscribe(self._on_news)
@@ -177,8 +197,11 @@ class Panel:
         if self._run.view.is_over:
             self._freeze(self._run.view)
 
+    def _state(self) -> dict[str, Any]:
+        return panel_state(self._run.view, self._run.id, time.time())
+
     def _on_news(self, view: RunView) -> None:
-        self._outputs.draw(panel_state(view, self._run.id, time.time()))
+        self._outputs.draw()
         with _lock:
             if view.is_over:
                 self._freeze(view)
@@ -199,7 +222,7 @@ class Panel:
     def _freeze(self, view: RunView) -> None:
         run = self._run
         bundle = card_bundle(view, _shown_path(run), run.timeline, run.preview)
-        self._outputs.freeze(bundle, panel_state(view, run.id, time.time()))
+        self._outputs.freeze(bundle)
         _panels.pop(run.id, None)
 
 

@@ -40,7 +40,7 @@ class _SweepPanel:
         self._sweep = sweep
         self._title, self._path = sweep_title(sweep.path), shown_path(sweep.path)
         self._opened: _Opened | None = None
-        self._outputs = LiveOutputs(self._state(sweep.view), self._do)
+        self._outputs = LiveOutputs(sweep.name, self._state, self._do)
         self._written = _milestone(sweep.view)
         sweep.subscribe(self._on_news)
 
@@ -50,25 +50,24 @@ class _SweepPanel:
         if self._sweep.view.is_over:
             self._freeze(self._sweep.view)
 
-    def _state(self, view: SweepView) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         opened = self._opened.row() if self._opened else None
-        return sweep_state(view, self._title, self._path, time.time(), opened)
+        return sweep_state(self._sweep.view, self._title, self._path, time.time(), opened)
 
     def _on_news(self, view: SweepView) -> None:
         with _lock:
             if view.is_over:
                 self._freeze(view)
                 return
-            self._outputs.draw(self._state(view))
+            self._outputs.draw()
             if (reached := _milestone(view)) != self._written:
                 self._written = reached
                 self._outputs.rewrite(_bundle(self._sweep, view))
 
     def _freeze(self, view: SweepView) -> None:
         self._opened = None
-        state = self._state(view)
-        self._outputs.draw(state)
-        self._outputs.freeze(_bundle(self._sweep, view), state)
+        self._outputs.draw()
+        self._outputs.freeze(_bundle(self._sweep, view))
         _panels.pop(self._sweep.path, None)
 
     def _do(self, content: Any) -> None:
@@ -90,7 +89,7 @@ class _SweepPanel:
         run = self._sweep.runs.get(row)
         with _lock:
             self._opened = _Opened(row, run) if run is not None else None
-            self._outputs.draw(self._state(self._sweep.view))
+            self._outputs.draw()
 
 
 class _Opened:

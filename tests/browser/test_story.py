@@ -203,6 +203,25 @@ def test_a_run_outlives_a_reload_and_its_panel_comes_back(
     story.wait_card(card, "stopped")
 
 
+def test_the_kernel_sends_no_state_to_a_page_that_draws_from_the_disk(
+    story: Story, server: ModelServer
+) -> None:
+    server.script("m", agent("Redis is simplest.", SAYS))
+    server.hold(30)
+    story.open()
+    i = story.start(TASK, story.team(server_team(server, ada="m")))
+    story.wait_running(i)
+    panel = story.panel(i)
+    panel.get_by_placeholder("Say something").fill("Be short")
+    panel.get_by_role("button", name="Send").click()
+    expect(panel.locator(".said")).to_contain_text("Be short")
+    sent = story.run(
+        "import gc\nfrom nb_agents.jupyter.panel import PanelWidget\n"
+        "[each.state['said'] for each in gc.get_objects() if isinstance(each, PanelWidget)]"
+    )
+    assert story.page.output_text(sent) == "[None]"
+
+
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_saved_notebook_is_read_without_a_kernel(
     story: Story, server: ModelServer, lab: Lab, trusted: bool

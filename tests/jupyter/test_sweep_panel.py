@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -261,8 +261,8 @@ def test_what_is_shown_while_it_is_live_is_true_later() -> None:
 class Outputs:
     """Stands for the widget and the outputs of cells."""
 
-    def __init__(self, state: dict[str, Any], take: Any) -> None:
-        self.state, self.ask = state, take
+    def __init__(self, state: Callable[[], dict[str, Any]], take: Any) -> None:
+        self._make, self.state, self.ask = state, state(), take
         self.frozen: list[dict[str, Any]] = []
         self.written = 0
 
@@ -272,10 +272,10 @@ class Outputs:
     def rewrite(self, bundle: dict[str, Any]) -> None:
         self.written += 1
 
-    def draw(self, state: dict[str, Any]) -> None:
-        self.state = state
+    def draw(self) -> None:
+        self.state = self._make()
 
-    def freeze(self, bundle: dict[str, Any], state: dict[str, Any]) -> None:
+    def freeze(self, bundle: dict[str, Any]) -> None:
         self.frozen.append(bundle)
 
 
@@ -284,7 +284,7 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Outputs]:
     """The outputs that panels have made."""
     made: list[Outputs] = []
 
-    def make(state: dict[str, Any], take: Any) -> Outputs:
+    def make(shown: str, state: Callable[[], dict[str, Any]], take: Any) -> Outputs:
         made.append(Outputs(state, take))
         return made[-1]
 

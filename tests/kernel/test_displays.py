@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nb_agents.jupyter.cards import TURN_MIME
+from nb_agents.jupyter.kernel import DRAWN_REQUEST
 from tests.kernel.notebook import Notebook
 
 
@@ -52,3 +53,26 @@ def test_a_mistyped_option_or_verb_is_guessed(notebook: Notebook) -> None:
     error = notebook.kernel.run("%%agents --confg=team.yaml\nA task").error
     assert error
     assert error.evalue.startswith("There is no option --confg. Did you mean --config?")
+
+
+def test_a_page_that_draws_from_the_disk_is_sent_nothing_until_it_mounts_the_widget(
+    notebook: Notebook,
+) -> None:
+    kernel = notebook.kernel
+    turn = notebook.start_held("--out team")
+    reply = kernel.control(DRAWN_REQUEST, {"shown": turn.name})
+    assert reply["status"] == "ok"
+    assert kernel.run("seen = []\nend = team.subscribe(seen.append)\nteam.say('x')").status == "ok"
+    kernel.wait_until(lambda: kernel.eval("bool(seen and seen[-1].said)"), 60, "the text")
+    assert notebook.panel(turn).state["state"]["said"] is None
+    kernel.send_custom(notebook.panel(turn).comm_id, {"type": "mounted", "page": "p"})
+    kernel.wait_until(lambda: notebook.panel(turn).state["state"]["said"], 60, "the state")
+    kernel.run("team.say('y')")
+    kernel.wait_until(
+        lambda: notebook.panel(turn).state["state"]["said"]["text"] == "y", 60, "the next one"
+    )
+
+
+def test_what_is_not_shown_can_not_be_left_to_a_page(notebook: Notebook) -> None:
+    for content in ({"shown": "nobody/1"}, {"shown": 1}, {}):
+        assert notebook.kernel.control(DRAWN_REQUEST, content)["status"] == "ok"
