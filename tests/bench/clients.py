@@ -23,8 +23,12 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.models.providers import http_client
 from nb_agents.runs.run import Run
+from nb_agents.view import RunView
 
-__all__ = ["bare_streams", "live_team", "team"]
+__all__ = ["Show", "bare_streams", "live_team", "team"]
+
+Show = Callable[[Run], Callable[[RunView], object]]
+"""Makes what is called with each view of a run."""
 
 _SCHEMA = {"type": "object", "properties": {"content": {"type": "string"}}}
 _TOOL = ToolDefinition(name="new_answer", parameters_json_schema=_SCHEMA)
@@ -37,20 +41,30 @@ def team(url: str, count: int) -> dict[str, Any]:
 
 
 @contextmanager
-def live_team(url: str, count: int, *, is_shown: bool = True) -> Iterator[Run]:
-    """Give a run, its panel's state drawn as often as in a notebook; stopped at the end."""
+def live_team(url: str, count: int, show: Show | None = None) -> Iterator[Run]:
+    """Give a run; stopped at the end.
+
+    Args:
+        url: The model server's.
+        count: How many agents.
+        show: Makes what is called with its view, as often as in a notebook; by default it makes the
+            state that a widget draws.
+    """
     spec = TeamSpec.model_validate(team(url, count))
     with TemporaryDirectory() as root:
         run = nb_agents.start(
             "Write at length.", config=spec, options=RunOptions(session_root=Path(root))
         )
-        if is_shown:
-            run.subscribe(lambda view: panel_state(view, run.id, time.time()))
+        run.subscribe((show or _for_widget)(run))
         try:
             yield run
         finally:
             run.stop(now=True)
             run.wait(raise_on_stop=False)
+
+
+def _for_widget(run: Run) -> Callable[[RunView], object]:
+    return lambda view: panel_state(view, run.id, time.time())
 
 
 @asynccontextmanager

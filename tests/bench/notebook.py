@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from nb_agents.jupyter.kernel import DRAWN_REQUEST
 from tests.bench.clients import team
 from tests.kernel.driver import Kernel
 
-__all__ = ["START", "live_notebook", "seconds", "stop_and_wait"]
+__all__ = ["START", "draw_from_disk", "live_notebook", "seconds", "stop_and_wait"]
 
 START = "%%agents --config team.json\nWrite at length."
 _STOP = "%agents stop --now\n%agents wait"
@@ -31,6 +32,13 @@ def seconds(kernel: Kernel, code: str) -> float:
     took = time.perf_counter() - began
     assert result.status == "ok", result.error
     return took
+
+
+def draw_from_disk(kernel: Kernel) -> None:
+    """Be JupyterLab with our extension: draw the latest run without its kernel."""
+    states = [comm.state.get("state", {}) for comm in kernel.comms.values() if comm.is_open]
+    [shown] = [f"{state['session']}/{state['turn']}" for state in states if "turn" in state]
+    kernel.control(DRAWN_REQUEST, {"shown": shown})
 
 
 def stop_and_wait(kernel: Kernel) -> None:
