@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 
 __all__ = ["watched"]
 
-LOOK_S = 0.1
+LOOK_S = 0.125
+"""A look costs 0.15 ms, most of it to wake a thread; what is asked is to be heard in 0.15 s."""
 
 _lock = threading.Lock()
 _watches: dict[object, tuple[Callable[[], bool], Callable[[], object]]] = {}
@@ -26,7 +27,7 @@ def watched(has_news: Callable[[], bool], tell: Callable[[], object]) -> Iterato
     """Call a function within the block as long as there is news.
 
     Args:
-        has_news: Looks on the disk; asked in a thread, ten times a second.
+        has_news: Looks on the disk; asked in a thread, eight times a second.
         tell: Called in that thread; RuntimeError means that its loop has ended.
     """
     global _thread

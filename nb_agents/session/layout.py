@@ -172,7 +172,7 @@ class TurnPaths:
         """A stop that another process has asked for, as JSON."""
         return self.path / "stop.json"
 
-    @cached_property  # it is asked for ten times a second
+    @cached_property  # it is asked for several times a second
     def commands(self) -> Path:
         """What other processes ask of the writer: a file each, there until it is taken."""
         return self.path / "commands"

@@ -145,7 +145,7 @@ class Offer:
     def _folder(self) -> Path:
         return self.root / ".offers"
 
-    @cached_property  # it is asked for ten times a second
+    @cached_property  # it is asked for several times a second
     def _path(self) -> Path:
         return self._folder / self.id
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +247,67 @@ async def test_a_connection_is_used_again_after_a_reply_that_was_read_to_its_end
                 async for _ in stream:
                     pass
     assert (server.count(), len(ports)) == (3, 1)
+
+
+# How often a reply is read ------------------------------------------------------------------------
+
+
+class Clock:
+    """A server that sends a word each 20 ms, and the time, which passes only while it is waited."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.rests: list[tuple[float, float]] = []
+        monkeypatch.setattr(limits, "current_time", lambda: self.now)
+        monkeypatch.setattr(limits, "sleep", self._rest)
+
+    async def _rest(self, seconds: float) -> None:
+        self.rests.append((self.now, seconds))
+        self.now += seconds
+
+    async def words(self, count: int, began: float = 0.0) -> AsyncIterator[bytes]:
+        for number in range(count):
+            self.now = max(self.now, began + 0.02 * (number + 1))
+            yield b"data: %d\n\n" % number
+
+
+async def _read(source: AsyncIterator[bytes]) -> bytes:
+    stream = httpx2.Response(200, stream=Streamed(source))
+    await limits.limit(stream)
+    return b"".join([piece async for piece in stream.aiter_bytes()])
+
+
+class Streamed(httpx2.AsyncByteStream):
+    def __init__(self, source: AsyncIterator[bytes]) -> None:
+        self._source = source
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._source
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("others", [0, 1, 3, 19])
+async def test_of_many_streams_several_words_are_read_at_a_time_and_one_alone_as_it_comes(
+    others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(limits, "_streams", others)
+    words = b"".join([piece async for piece in clock.words(100)])
+    clock.now = 0
+    assert await _read(clock.words(100)) == words
+    assert limits._streams == others
+    assert {seconds for _, seconds in clock.rests} == (
+        {(others + 1) / limits.READS_PER_S} if others else set()
+    )
+    assert all(began >= 0.5 for began, _ in clock.rests)
+
+
+@given(st.integers(1, 2000), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_a_rest_is_short_and_none_where_words_are_waiting(
+    streams: int, open_s: float, waited_s: float
+) -> None:
+    rest = limits.rest_s(streams, open_s, waited_s)
+    assert 0 <= rest <= limits.MAX_REST_S
+    assert limits.rest_s(streams, open_s, 0.0) == 0
+    assert limits.rest_s(streams, 0.1, waited_s) == 0
+    assert limits.rest_s(1, open_s, waited_s) == 0
