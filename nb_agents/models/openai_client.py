@@ -2,14 +2,17 @@
 
 The SDK goes through each chunk of a stream field by field in Python, as it takes what no type
 describes. Most chunks are as described; those pydantic makes, to the same objects, and the SDK
-makes the others: a third less work for each token. And each client asks the machine which platform
-it is, in another thread, before its first request; pydantic-ai sends each request by a copy of the
-client, so that each asks.
+makes the others: a third less work for each token. It goes through each request against all types
+that its messages might have, which changes nothing of plain JSON and takes 37 ms for 200 messages;
+what is given as the body's extra part it takes as it is. And each client asks the machine which
+platform it is, in another thread, before its first request; pydantic-ai sends each request by a
+copy of the client, so that each asks.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Awaitable, Callable
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 __all__ = ["lighten"]
+
+_LARGE = ("messages", "input", "tools")
+"""Of a request: what grows with the conversation."""
 
 
 def lighten(client: AsyncOpenAI) -> None:
@@ -48,6 +54,18 @@ def _lighter(kind: Any) -> Any:
         def _platform(self, found: Any) -> None:
             """A new client does not know it yet."""
 
+        @cached_property
+        def chat(self) -> Any:
+            chat = super().chat
+            chat.completions.create = _as_it_is(chat.completions.create)
+            return chat
+
+        @cached_property
+        def responses(self) -> Any:
+            responses = super().responses
+            responses.create = _as_it_is(responses.create)
+            return responses
+
         def _process_response_data(self, **given: Any) -> Any:
             if given.get("cast_to") is ChatCompletionChunk:
                 try:
@@ -59,3 +77,27 @@ def _lighter(kind: Any) -> Any:
 
     platform = get_platform()
     return Lighter
+
+
+def _as_it_is(create: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Have a call send its large parts as they are, where they are plain JSON."""
+
+    async def send(**given: Any) -> Any:
+        plain = {name: given[name] for name in _LARGE if _is_plain_list(given.get(name))}
+        extra = plain | (given.pop("extra_body", None) or {})
+        # Those in the extra part are put in the place of the empty ones.
+        return await create(**given | dict.fromkeys(plain, ()), extra_body=extra or None)
+
+    return send
+
+
+def _is_plain_list(value: object) -> bool:
+    return isinstance(value, list) and _is_plain(value)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float)

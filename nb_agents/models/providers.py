@@ -312,9 +312,9 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     from pydantic_ai.providers.openai import OpenAIProvider
 
     provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
+    lighten(provider.client)
     if spec.wire_format == "openai responses":
         return OpenAIResponsesModel(spec.model, provider=provider)
-    lighten(provider.client)
     is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)
     return OpenAIChatModel(spec.model, provider=provider, profile=partial(_profile, is_openai))
 

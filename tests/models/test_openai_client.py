@@ -1,18 +1,24 @@
 """OpenAI's client does less for each token and request, and what it sends and gives is the same."""
 
 import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, BadRequestError, omit
+from openai.resources.chat.completions import completions as chat_completions
+from openai.resources.responses import responses as openai_responses
 from openai.types.chat import ChatCompletionChunk
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
-from nb_agents.models.openai_client import lighten
+from nb_agents.models.openai_client import _as_it_is, lighten
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import finish
 
@@ -114,6 +120,102 @@ def test_the_chunks_of_a_run_are_made_by_pydantic(
         run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
     assert run.result == "three words here"
     assert "So:" in str(made)
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=9,
+)
+function = st.fixed_dictionaries({"name": words, "arguments": words, "parameters": plain})
+message = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": words | plain},
+    optional={
+        "tool_calls": st.lists(
+            st.fixed_dictionaries({"id": words, "type": words, "function": function}), max_size=2
+        ),
+        "tool_call_id": words,
+        "type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning"]),
+        "output": words,
+    },
+)
+messages = st.lists(message | plain, max_size=4)
+tools = st.lists(st.fixed_dictionaries({"type": words, "function": function}) | plain, max_size=2)
+
+
+@given(said=messages, offered=tools | st.none(), extra=st.dictionaries(words, plain, max_size=2))
+def test_a_request_has_the_same_bytes_by_both_ways(
+    said: list[Any], offered: list[Any] | None, extra: dict[str, Any]
+) -> None:
+    more: dict[str, Any] = {"model": "m", "extra_body": extra or None}
+    more |= {} if offered is None else {"tools": offered}
+    assert sent_by(lambda client: client.chat.completions.create(messages=said, **more)) == 1
+    assert sent_by(lambda client: client.responses.create(input=said, **more)) == 1
+
+
+def sent_by(ask: Callable[[AsyncOpenAI], Awaitable[Any]]) -> int:
+    """Ask by the SDK's client, by ours and by a copy of ours; count the bodies that differ."""
+    bodies = set[bytes]()
+
+    def note(request: httpx2.Request) -> httpx2.Response:
+        bodies.add(request.content)
+        return httpx2.Response(400, json={})
+
+    async def ask_all() -> None:
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(note)) as http:
+            its, ours = (AsyncOpenAI(api_key="k", http_client=http) for _ in range(2))
+            lighten(ours)
+            for client in (its, ours, ours.copy()):
+                with pytest.raises(BadRequestError):
+                    await ask(client)
+
+    anyio.run(ask_all)
+    return len(bodies)
+
+
+@pytest.mark.parametrize("value", [b"\0", omit, Path("x"), range(2), {"x": omit}])
+def test_what_is_no_plain_json_is_left_to_the_sdk(value: Any) -> None:
+    sent = list[dict[str, Any]]()
+
+    async def create(**given: Any) -> None:
+        sent.append(given)
+
+    for large in (value, [value], [{"role": "user", "content": value}]):
+        anyio.run(partial(_as_it_is(create), messages=large))
+    assert [each["extra_body"] for each in sent] == [None] * 3
+    assert sent[0]["messages"] is value
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "said"),
+    [
+        ("openai", chat_completions, "messages"),
+        ("azure_openai", chat_completions, "messages"),
+        ("responses", openai_responses, "input"),
+    ],
+)
+def test_the_sdk_goes_through_nothing_of_what_a_run_has_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, module: Any, said: str
+) -> None:
+    gone_through = list[dict[str, Any]]()
+    transform = module.async_maybe_transform
+    monkeypatch.setattr(
+        module,
+        "async_maybe_transform",
+        lambda data, kind: gone_through.append(data) or transform(data, kind),
+    )
+    answer = ToolCall("new_answer", {"content": "three words here"})
+    with ModelServer(default=Reply("So:", (answer,))) as server:
+        url = server.base if kind == "azure_openai" else server.url
+        backend = {"type": kind, "model": "m", "base_url": url, "api_key": "k"}
+        if kind == "responses":
+            backend |= {"type": "openai", "api": "responses"}
+        team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
+        run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+        [request] = server.requests
+    assert run.result == "three words here"
+    assert "t" in request.prompt
+    assert [(each[said], each["tools"]) for each in gone_through] == [((), ())]
 
 
 def test_a_client_asks_nothing_of_the_machine_and_says_the_same_of_it(
