@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -41,6 +41,7 @@ from nb_agents.runs.status import failure_of, result_of
 from nb_agents.session.commands import are_waiting, take_commands
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, turns_of
+from nb_agents.sweeps.heap import passed_over
 from nb_agents.sweeps.judge import Judge, Judgement
 from nb_agents.sweeps.manifest import (
     FIRST_ROWS,
@@ -160,6 +161,7 @@ class Sweep:
         self._asked = CancellationStatus.NONE
         self._is_paused = False
         self._began, self._ended = time.monotonic(), 0
+        self._has_begun_one, self._at_end = False, ExitStack()
         self._elapsed_s: float | None = None
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
@@ -362,6 +364,7 @@ class Sweep:
                     with suppress(Empty):
                         self._inbox.get(timeout=SHOW_S)()
         finally:
+            self._at_end.close()
             if self._scorers is not None:
                 # A score function that hangs must not hold up a stop.
                 self._scorers.shutdown(wait=False, cancel_futures=True)
@@ -417,6 +420,9 @@ class Sweep:
     def _take_begun(self, row: Row, begun: Run | Result) -> None:
         self._beginning.remove(row.name)
         if isinstance(begun, Run):
+            if not self._has_begun_one:  # it has brought what is imported only then
+                self._has_begun_one = True
+                self._at_end.enter_context(passed_over())
             self._running[row.name] = begun
             self._note(RowBegan(row.name, begun.turn))
             begun.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row)))
