@@ -7,6 +7,7 @@ through again for each seventy rows or so: a sixth of a sweep's time.
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,3 +40,15 @@ def passed_over() -> Iterator[None]:
             if _within == 0 and _is_ours:
                 _is_ours = False
                 gc.unfreeze()
+
+
+def _forget() -> None:
+    """In a forked process, in which no sweep works."""
+    global _lock, _within, _is_ours
+    if _is_ours:
+        gc.unfreeze()
+    _lock, _within, _is_ours = threading.Lock(), 0, False
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,15 @@ def test_a_heap_that_the_program_has_frozen_stays_frozen() -> None:
     with passed_over():
         assert gc.get_freeze_count() == frozen
     assert gc.get_freeze_count() == frozen
+
+
+def test_a_forked_child_finds_garbage_again() -> None:
+    with passed_over():
+        child = os.fork()
+        if not child:
+            os._exit(gc.get_freeze_count() and 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert gc.get_freeze_count()
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
