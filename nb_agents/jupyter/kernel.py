@@ -134,17 +134,13 @@ def when_idle(ip: InteractiveShell, action: Callable[[], object]) -> None:
 
 
 class _IdleInterrupt:
-    """The handler of an idle kernel: one press for every live run, else what was there before."""
+    """The handler of an idle kernel: one press for all that lives, else what was there before."""
 
     def __init__(self, previous: Handler | int | None) -> None:
         self.previous = previous
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        live = [group.press for group in registry.groups()]
-        live += [run.press for run in registry.live_runs()]
-        for press in live:
-            press()
-        if not live and callable(self.previous):
+        if not registry.press() and callable(self.previous):
             self.previous(number, frame)
 
 

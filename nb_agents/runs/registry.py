@@ -67,6 +67,7 @@ __all__ = [
     "groups",
     "join",
     "live_runs",
+    "press",
     "runs",
     "start",
     "stop",
@@ -247,10 +248,28 @@ def find_group(name: str = "") -> Group | None:
     latest = max(groups(), key=lambda group: group.began_at, default=None)
     if latest is None:
         return None
-    folders = {group.path.resolve() for group in groups()}
-    alone = [run for run in begun_runs() if folders.isdisjoint(run.path.resolve().parents)]
+    alone = (run for run in begun_runs() if not _is_in_group(run))
     is_later = any(run.view.started_at > latest.began_at for run in alone if not run.view.is_over)
     return None if is_later else latest
+
+
+def press() -> bool:
+    """Take one interrupt for all that lives here; must not wait, for signal handlers.
+
+    A run of a group gets it through the group alone: it would be taken for a second one.
+
+    Returns:
+        Whether anything lives here.
+    """
+    alone = (run for run in live_runs() if not _is_in_group(run))
+    pressed: list[Group | Run] = [*groups(), *alone]
+    for each in pressed:
+        each.press()
+    return bool(pressed)
+
+
+def _is_in_group(run: Run) -> bool:
+    return any(group.path in run.path.parents for group in groups())
 
 
 def join(group: Group) -> Callable[[], None]:

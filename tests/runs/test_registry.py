@@ -8,6 +8,7 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
+from nb_agents.cancel import StopResult, StopSource
 from nb_agents.errors import (
     ConfigError,
     SessionBusyError,
@@ -17,8 +18,11 @@ from nb_agents.errors import (
     UnknownSessionError,
     UserError,
 )
+from nb_agents.runs import registry
+from nb_agents.runs.loop import call
 from nb_agents.runs.registry import find_run, live_runs, start, stop
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
+from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish, metadata, prompt, read_line, script, sessions
 from tests.team_kit import start as start_team
 
@@ -253,3 +257,35 @@ def test_votes_of_one_session_do_not_reach_the_next(tmp_path: Path) -> None:
     second = finish(start("t", team, first.session, options=RunOptions(session_root=tmp_path)))
     assert all("CURRENT_ANSWERS>\n(no answers yet)" in prompt(again, n) for n in (0,))
     assert second.status == "completed"
+
+
+class _Pair:
+    """A group of one run that takes its time over an interrupt, until its run was told."""
+
+    def __init__(self, path: Path, run: nb_agents.Run) -> None:
+        self.path, self.name, self.began_at, self.run = path, path.name, 0.0, run
+
+    def stop(self, now: bool, *, reason: str, source: StopSource) -> StopResult:
+        return self.run.stop(now, reason=reason, source=source)
+
+    def press(self) -> None:
+        self.stop(False, reason="interrupted", source="interrupt")
+        wait_until(lambda: self.run.view.stop)
+
+    def hold(self, is_paused: bool) -> None:
+        raise NotImplementedError
+
+
+def test_one_interrupt_of_a_group_is_no_second_one_for_its_runs(tmp_path: Path, gate: Gate) -> None:
+    inside, alone = _hold(tmp_path / "group", gate), _hold(tmp_path, gate)
+    leave = registry.join(_Pair(tmp_path / "group", inside))
+    try:
+        gate.wait_reached(2)
+        assert registry.press()
+        call(lambda: None)  # behind what was posted
+        assert [run.stop().status for run in (inside, alone)] == ["stopping", "stopping"]
+        gate.open()
+        finish(inside), finish(alone)
+    finally:
+        leave()
+    assert not registry.press()
