@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from os.path import commonprefix
 from threading import Lock
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -42,6 +42,9 @@ of a secret. Fewer end every other word: a process that is killed would lose eac
 # What stands between a name and its value; JSON within JSON has its quotes escaped.
 _BETWEEN = r"[\s\"'\\]{0,4}[:=][\s\"'\\]{0,4}(?i:(?:bearer|basic|token) )?"
 _MAX_AFTER = 4 + len("bearer ")
+
+MAX_CLEAN_CHARS, MAX_CLEAN = 100, 2_000
+"""Characters of a text in which nothing is hidden for it to be known again, and how many are."""
 
 MAX_DEPTH = 100
 """Levels of a value that are gone through; nobody nests deeper, and Python's stack has its end."""
@@ -131,6 +134,8 @@ class SecretSearch:
         self._name = _any_of(self._names)
         self._named = self._compiled_named()
         self._open_name, self._open_reach = self._compiled_open()
+        # Texts of people too, which stay: but none in which there is anything to hide.
+        self._clean: set[str] = set()
 
     def _compiled_named(self) -> re.Pattern[str]:
         """Compile each value beside its name; the one group that is found is what stays."""
@@ -154,6 +159,18 @@ class SecretSearch:
     def is_beside(self, name: str, value: str) -> bool:
         """Whether a value that is found under a name is hidden there."""
         return _folded(name) in self._under.get(value, ())
+
+    def is_clean(self, text: str) -> bool:
+        """Whether nothing is to be hidden in a whole text; a short one is looked at once.
+
+        What is written down is full of the same words: names of fields, of agents and of models.
+        """
+        if text in self._clean:
+            return True
+        is_clean = not self.scan(text, is_whole=True).found
+        if is_clean and len(text) <= MAX_CLEAN_CHARS and len(self._clean) < MAX_CLEAN:
+            self._clean.add(text)
+        return is_clean
 
     def scan(self, text: str, *, is_whole: bool) -> Scan:
         """Find what is to be hidden.
@@ -274,6 +291,9 @@ def _spellings(names: Iterable[str]) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
+_search_for = lru_cache(maxsize=8)(SecretSearch)  # many runs have the same secrets
+
+
 def _folded(name: str) -> str:
     return re.sub("[-_ ]", "", name.lower())
 
@@ -291,7 +311,7 @@ class Mask:
 
     def __init__(self, secrets: Iterable[Secret] = ()) -> None:
         self._known: frozenset[Secret] = frozenset()
-        self._search = SecretSearch(())
+        self._search = _search_for(self._known)
         # Separates the loop from threads in which backends are made: none may lose the other's.
         self._adding = Lock()
         self.add(secrets)
@@ -306,7 +326,7 @@ class Mask:
             known = self._known | {secret for secret in secrets if secret.value}
             if known != self._known:
                 # Made aside and put in its place at once.
-                self._known, self._search = known, SecretSearch(known)
+                self._known, self._search = known, _search_for(known)
 
     def text(self, text: str) -> str:
         """Hide secrets in a whole text.
@@ -314,8 +334,9 @@ class Mask:
         Args:
             text: What somebody wrote.
         """
-        found = self._search.scan(text, is_whole=True).found
-        return replaced(text, found, 0, len(text)) if found else text
+        if self._search.is_clean(text):
+            return text
+        return replaced(text, self._search.scan(text, is_whole=True).found, 0, len(text))
 
     def value(self, value: T) -> T:
         """Hide secrets in all texts of a value: of mappings, lists and dataclasses, names too.

@@ -38,6 +38,7 @@ __all__ = [
     "keys_of",
     "meant_by",
     "nearest",
+    "own_foreign_keys",
     "refusal",
     "slips",
 ]
@@ -291,8 +292,7 @@ def foreign_keys(
         path: Where it stands.
         section: The section of a file that it is.
     """
-    for key, value in (spec.model_extra or {}).items():
-        yield from _judged(path, section, key, value)
+    yield from own_foreign_keys(spec, path, section)
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         place = "agents" if name == "callable_agents" else name
@@ -302,6 +302,14 @@ def foreign_keys(
             if isinstance(item, BaseModel):
                 where = getattr(item, "id", number)
                 yield from foreign_keys(item, (*path, name, where), (*section, place, "*"))
+
+
+def own_foreign_keys(
+    spec: BaseModel, path: tuple[object, ...] = (), section: tuple[str, ...] = ()
+) -> Iterator[ForeignKey]:
+    """Give every key of a spec itself that it does not know; see `foreign_keys`."""
+    for key, value in (spec.model_extra or {}).items():
+        yield from _judged(path, section, key, value)
 
 
 def refusal(found: ForeignKey) -> str:

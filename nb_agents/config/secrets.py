@@ -20,7 +20,7 @@ from pydantic import BaseModel, SecretStr
 
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
 from nb_agents.config.document import expand
-from nb_agents.config.faults import foreign_keys
+from nb_agents.config.faults import own_foreign_keys
 from nb_agents.config.mcp_servers import (
     McpServerSpec,
     is_reference_or_harmless,
@@ -254,6 +254,6 @@ def _restrictions(spec: BaseModel, section: tuple[str, ...]) -> dict[str, bool]:
     """Keep that a tool is withheld, and not by which words."""
     return {
         found.key: found.value is not False
-        for found in foreign_keys(spec, section=section)
+        for found in own_foreign_keys(spec, section=section)
         if found.sort == "withheld" and len(found.path) == 1
     }

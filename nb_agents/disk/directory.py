@@ -354,6 +354,7 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
         RefusedError: It is something else, or larger.
         OSError: There is none, or it can't be read.
     """
+    os.lstat(path)  # what is not there is told by one look, not by one at each directory above it
     with Directory(real_above(path).parent) as directory:
         return directory.read(path.name, limit, follow=False)
 

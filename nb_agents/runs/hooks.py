@@ -211,7 +211,9 @@ class Hooks:
             self._news.set()
 
     async def watch(self) -> None:
-        """Tell each status; runs as long as the run does."""
+        """Tell each status; runs as long as the run does, or ends at once where nobody is told."""
+        if self._options.on_status_change is None:
+            return
         while True:
             await self._news.wait()
             self._news.clear()

@@ -119,9 +119,12 @@ class Limits:
         if limit_s:
             logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
         logger.info("Starting coordination...")
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._watch_time, limit_s)
-            group.start_soon(self._watch_budget)
+        if not limit_s:
+            await self._watch_budget()
+        else:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch_time, limit_s)
+                group.start_soon(self._watch_budget)
 
     def observe(self, event: ev.Event, before: RunView, after: RunView) -> None:
         """See what the team has done, and what it used up."""
@@ -150,8 +153,6 @@ class Limits:
     # Time ------------------------------------------------------------------------------------
 
     async def _watch_time(self, limit_s: float) -> None:
-        if not limit_s:
-            return
         await self._pass(limit_s)
         if self._view().stop is not None:
             return

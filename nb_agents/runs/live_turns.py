@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -82,9 +82,13 @@ def announce(turn: LiveTurn) -> Callable[[], None]:
     name = sha256(os.fsencode(turn.path)).hexdigest()[:16]
     entry = _folder() / f"{turn.pid}-{name}.json"
     aside = entry.with_suffix(".new")
+    text = json.dumps(vars(turn))
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        aside.write_text(json.dumps(asdict(turn)), encoding="ascii")
+        try:
+            aside.write_text(text, encoding="ascii")
+        except FileNotFoundError:
+            aside.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            aside.write_text(text, encoding="ascii")
         aside.replace(entry)
     except OSError as exc:
         logger.warning("%s is not announced to other processes: %s", turn.path, exc.strerror or exc)

@@ -475,9 +475,10 @@ def _open_session(
     else:
         path = layout.new_session(where, now)
     wait_until_saved(path)
-    if any(turn.is_live() for turn in layout.turns_of(path)[-1:]):
+    found = load_session(path)
+    if any(turn.is_live for turn in found.turns[-1:]):
         raise SessionBusyError(path.name, owner_of(path))
-    return load_session(path), ()
+    return found, ()
 
 
 def stop_all() -> None:

@@ -288,8 +288,11 @@ def named_session(root: Path, name: str) -> Path:
     except ValueError as exc:
         raise UserError(f"Session {exc}.") from None
     try:
-        make_root(root)
-        path.mkdir(exist_ok=True)
+        try:
+            path.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            make_root(root)
+            path.mkdir(exist_ok=True)
     except OSError as exc:
         raise StorageError(str(root), exc.strerror or str(exc)) from None
     return path
@@ -417,7 +420,8 @@ def _working_in(paths: TurnPaths, task: Path | None) -> Path | None:
     directory = task or paths.own_task
     try:
         if task is None:
-            (directory / "workspaces").mkdir(parents=True)
+            directory.mkdir(exist_ok=True)
+            (directory / "workspaces").mkdir()
         paths.workspaces.symlink_to(f"../{directory.name}/workspaces", True)
     except (OSError, NotImplementedError):
         # A filesystem without links; or the directory is left of a turn that somebody removed.

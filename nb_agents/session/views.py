@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pydantic_core import from_json
 
@@ -284,14 +284,21 @@ def write_atomic(path: Path, text: str) -> None:
     # One fixed name a target: a killed process leaves at most one stray file, not one a try.
     temp = path.with_name(f".{path.name}.tmp")
     try:
-        # Made anew: a link of that name would lead elsewhere.
-        temp.unlink(missing_ok=True)
-        with open(temp, "xb") as file:
+        with _made_anew(temp) as file:
             file.write(text.encode("utf-8", "replace"))
         os.replace(temp, path)
     except OSError:
         temp.unlink(missing_ok=True)
         raise
+
+
+def _made_anew(path: Path) -> BinaryIO:
+    """Open a file that is not there yet: a link of its name would lead elsewhere."""
+    try:
+        return open(path, "xb")
+    except FileExistsError:
+        path.unlink(missing_ok=True)
+        return open(path, "xb")
 
 
 def read_json(path: Path) -> dict[str, Any]:

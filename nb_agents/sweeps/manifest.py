@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -213,7 +213,8 @@ class Manifest:
         """
         if isinstance(note, Result):
             self.results[note.row] = note
-        self._file.write(json.dumps(asdict(note)) + "\n")
+        said = {field.name: getattr(note, field.name) for field in fields(note)}
+        self._file.write(json.dumps(said) + "\n")
         self._file.flush()
 
     def score(self, row: str, score: float) -> None:

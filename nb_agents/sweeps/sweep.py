@@ -41,7 +41,7 @@ from nb_agents.runs.status import failure_of, result_of
 from nb_agents.session.commands import are_waiting, take_commands
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, turns_of
-from nb_agents.sweeps.heap import passed_over
+from nb_agents.sweeps.heap import collecting_less
 from nb_agents.sweeps.judge import Judge, Judgement
 from nb_agents.sweeps.manifest import (
     FIRST_ROWS,
@@ -422,7 +422,7 @@ class Sweep:
         if isinstance(begun, Run):
             if not self._has_begun_one:  # it has brought what is imported only then
                 self._has_begun_one = True
-                self._at_end.enter_context(passed_over())
+                self._at_end.enter_context(collecting_less())
             self._running[row.name] = begun
             self._note(RowBegan(row.name, begun.turn))
             begun.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row)))
@@ -641,6 +641,8 @@ def _completed(session: Path) -> Result | None:
 def _earlier(path: Path) -> list[RunView]:
     """Give the turns of a session before this one, but for those that can't be read."""
     views = list[RunView]()
+    if TurnPaths(path).number == 1:
+        return views
     with suppress(UserError):
         for turn in turns_of(path.parent):
             if turn.path != path:

@@ -300,7 +300,7 @@ class Policy:
 
     Args:
         keys: The configuration.
-        workspace: The agent's directory.
+        workspace: The agent's directory, real where ``permissions`` are given.
         ask: Asks a person: the tool, its arguments in short, whether a denial stops the run.
     """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -152,9 +152,15 @@ class RunTools:
         Args:
             agents: All that may work in the run, with what their configuration gives them.
         """
-        protects = self._places.has_protected_paths
-        texts = partial(_look, tuple(agents), protects)
-        for text in await to_thread.run_sync(texts, abandon_on_cancel=True):
+        known = tuple(agents)
+        look = partial(_look, known, self._places.has_protected_paths)
+        if not _tidy.cache_info().currsize:
+            await to_thread.run_sync(_tidy, abandon_on_cancel=True)
+        if any(keys.enable_mcp_command_line for _, keys in known):
+            texts = await to_thread.run_sync(look, abandon_on_cancel=True)
+        else:  # the machine is not looked at
+            texts = look()
+        for text in texts:
             self._notice(text)
 
     async def open(
@@ -178,7 +184,9 @@ class RunTools:
         self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool]
     ) -> AgentTools:
         context = self._context(agent, workspace)
-        policy = Policy(keys, context.workspace.resolve(), partial(self._ask, agent))
+        # Only rules ask where it really is; once, before an agent could put a link there.
+        real = await to_thread.run_sync(workspace.resolve) if keys.rules is not None else workspace
+        policy = Policy(keys, real, partial(self._ask, agent))
         tools = [tool_of(function, context) for function in self._functions]
         tools += others
         if keys.enable_mcp_command_line:
@@ -252,9 +260,10 @@ class RunTools:
         return told
 
 
+_tidy = cache(remove_leftovers)  # once a process: it goes through all that is temporary
+
+
 def _look(agents: Sequence[tuple[str, ToolKeys]], protects: bool) -> list[str]:
-    """Remove what dead processes left, and look at the machine, in one thread."""
-    remove_leftovers()
     return list(announcements(agents, has_protected_paths=protects))
 
 

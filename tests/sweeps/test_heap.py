@@ -1,4 +1,4 @@
-"""While a sweep works, the collector passes over what was there before; then all is as it was."""
+"""While a sweep works, the collector looks at less and less often; then all is as it was."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.sweeps.heap import passed_over
+from nb_agents.sweeps.heap import YOUNG, collecting_less
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.team_kit import WAIT_S
 
@@ -25,17 +25,19 @@ class Knot:
 
 
 @pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
+def as_before() -> Iterator[None]:
     assert gc.get_freeze_count() == 0
+    thresholds = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
 
 
 def test_garbage_of_before_is_found_after_all_blocks_and_garbage_of_within_at_once() -> None:
     knot = Knot()
     before = weakref.ref(knot)
-    with passed_over():
-        with passed_over():
+    with collecting_less():
+        with collecting_less():
             del knot
             within = weakref.ref(Knot())
             gc.collect()
@@ -49,30 +51,45 @@ def test_garbage_of_before_is_found_after_all_blocks_and_garbage_of_within_at_on
 def test_a_heap_that_the_program_has_frozen_stays_frozen() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
-    with passed_over():
-        assert gc.get_freeze_count() == frozen
-    assert gc.get_freeze_count() == frozen
+    with collecting_less():
+        assert 0 < gc.get_freeze_count() <= frozen  # some are let go of
+    assert 0 < gc.get_freeze_count() <= frozen
+
+
+@pytest.mark.parametrize("own", [(700, 10, 10), (0, 10, 10), (50_000, 5, 5)])
+def test_new_objects_are_looked_at_less_often_and_never_more_often(own: tuple[int, ...]) -> None:
+    gc.set_threshold(*own)
+    with collecting_less():
+        assert gc.get_threshold() == (YOUNG if own[0] == 700 else own[0], *own[1:])
+    assert gc.get_threshold() == own
+
+
+def test_how_often_a_program_looks_since_then_stays() -> None:
+    with collecting_less():
+        gc.set_threshold(1_000, 2, 2)
+    assert gc.get_threshold() == (1_000, 2, 2)
 
 
 def test_a_forked_child_finds_garbage_again() -> None:
-    with passed_over():
+    own = gc.get_threshold()
+    with collecting_less():
         child = os.fork()
         if not child:
-            os._exit(gc.get_freeze_count() and 1)
+            os._exit(gc.get_freeze_count() > 0 or gc.get_threshold() != own)
         assert os.waitpid(child, 0)[1] == 0
         assert gc.get_freeze_count()
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_a_sweep_leaves_the_collector_as_it_was(tmp_path: Path, is_stopped: bool) -> None:
-    gate = Gate()
+    own, gate = gc.get_threshold(), Gate()
     team = scripted_team(a=ScriptedModel(Answer("So.", text="I think ", gate=gate)))
     options = RunOptions(session_root=tmp_path)
     sweep = nb_agents.map(range(3), "{{value}}?", team, limit=2, options=options)
     gate.wait_reached(2)
-    assert gc.get_freeze_count()
+    assert gc.get_freeze_count() and gc.get_threshold() != own
     if is_stopped:
         sweep.stop(now=True)
     gate.open()
     sweep.wait(WAIT_S)
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() == 0 and gc.get_threshold() == own

@@ -5,13 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import nb_agents
-from nb_agents import RunOptions
 from nb_agents.process import environment
 from nb_agents.process.environment import ScratchFolder, remove_leftovers
-from nb_agents.testing import Answer, ScriptedModel, scripted_team
 from tests.processes import BOUND_BY_PERMISSIONS, line, output, python
-from tests.team_kit import finish
 
 LEAVE = """
 import os, signal, sys
@@ -33,6 +29,18 @@ import sys
 from nb_agents.process import environment
 environment.PLACE = sys.argv[1]
 environment.remove_leftovers()
+"""
+
+
+RUN = """
+import sys
+import nb_agents
+from nb_agents.process import environment
+from nb_agents.testing import Answer, ScriptedModel, scripted_team
+environment.PLACE = sys.argv[1]
+team = scripted_team(a=ScriptedModel(Answer("done")))
+options = nb_agents.RunOptions(session_root=sys.argv[2])
+print(nb_agents.start("t", team, options=options).wait(), flush=True)
 """
 
 
@@ -88,11 +96,13 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(place: Path, oth
     assert (others / "kept").exists() and others.stat().st_mode & 0o777 == 0o750
 
 
-def test_the_next_run_removes_what_a_killed_kernel_left(place: Path, others: Path) -> None:
+def test_the_next_kernels_first_run_removes_what_a_killed_one_left(
+    place: Path, others: Path
+) -> None:
     _leave_one(place, others)
     assert len(os.listdir(place)) == 1
-    team = scripted_team(a=ScriptedModel(Answer("done")))
-    finish(nb_agents.start("t", team, options=RunOptions(session_root=place.parent / "sessions")))
+    with python(RUN, place, place.parent / "sessions") as process:
+        assert line(process) == "done"
     assert os.listdir(place) == []
 
 
