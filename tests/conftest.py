@@ -43,7 +43,7 @@ def _is_personal(name: str) -> bool:
     return name.startswith("NB_AGENTS_") or name.endswith(("_API_KEY", "_BASE_URL", "_PROXY"))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     # Fixtures wider than a test start kernels and servers, which inherit this environment.
     for name in filter(_is_personal, list(os.environ)):
         del os.environ[name]
@@ -51,7 +51,9 @@ def pytest_configure() -> None:
     # What a shell starts in the background ignores it, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Live runs are known to all processes of a user: those of other tests are none of ours.
-    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="nb-agents-state-")
+    state = tempfile.TemporaryDirectory(prefix="nb-agents-state-", ignore_cleanup_errors=True)
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from getpass import getuser
 from importlib import import_module
 from pathlib import Path
@@ -504,12 +505,10 @@ class Run:
 
     def press(self) -> None:
         """Take one interrupt: graceful first, then immediate. Only posts; for signal handlers."""
-        post(self._press)
-
-    def _press(self) -> None:
+        # Decided here: once the loop comes to it, the same interrupt may have stopped its sweep.
         now = self._was_pressed or self.view.stop is not None
         self._was_pressed = True
-        self.stop(now, reason="interrupted", source="interrupt")
+        post(partial(self.stop, now, reason="interrupted", source="interrupt"))
 
     def resume(
         self,

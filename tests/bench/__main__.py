@@ -38,12 +38,13 @@ def main(names: list[str]) -> int:
         print(f"No benchmark {', '.join(sorted(unknown))}. There are: {', '.join(BENCHMARKS)}.")
         return 2
     # The live runs of whoever measures are no part of it.
-    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="nb-agents-state-")
-    canaries.plant(os.environ)  # a kernel's driver looks for them
-    print_machine()
-    for name in names or BENCHMARKS:
-        with BenchServer() as server:
-            import_module(f"tests.bench.{name}").main(server)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as state:
+        os.environ["XDG_STATE_HOME"] = state
+        canaries.plant(os.environ)  # a kernel's driver looks for them
+        print_machine()
+        for name in names or BENCHMARKS:
+            with BenchServer() as server:
+                import_module(f"tests.bench.{name}").main(server)
     return 0
 
 
