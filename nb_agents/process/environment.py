@@ -4,9 +4,9 @@ An agent's processes get the variables that are listed here and those that the t
 and nothing else: of the others nobody can tell which are secrets. A proxy's address may hold a
 password, and an index's a token, so those are named or left out, too.
 
-A temporary directory is removed also when its process was killed: by the next start. Each has a
-lock beside it, which its process holds; the operating system frees that when the process dies, also
-by ``kill -9``. A free lock says that nobody needs the directory any more.
+A temporary directory is removed also when its process was killed: by the first run of the next one.
+Each has a lock beside it, which its process holds; the operating system frees that when the process
+dies, also by ``kill -9``. A free lock says that nobody needs the directory any more.
 """
 
 from __future__ import annotations
