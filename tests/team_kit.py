@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError
 from nb_agents.fold import fold
 from nb_agents.models.backend import Backend
+from nb_agents.runs.loop import ensure_loop, post
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session, past_events
 from nb_agents.session.journal import read_journal
@@ -51,16 +53,35 @@ def start_by_rules(
     **orchestrator: Any,
 ) -> Run:
     """Start a team of these models with these settings of a team file."""
+    team = team_by_rules(models, timeouts, **orchestrator)
+    return nb_agents.start(
+        "the task", team, options=RunOptions(session_root=root, cancel=policy, debug=debug)
+    )
+
+
+def team_by_rules(
+    models: dict[str, Backend], timeouts: dict[str, Any] | None = None, **orchestrator: Any
+) -> TeamSpec:
+    """A team of these models with these settings of a team file."""
     agents = [
         {"id": agent, "backend": {"type": "python", "instance": model}}
         for agent, model in models.items()
     ]
-    team = TeamSpec.model_validate(
+    return TeamSpec.model_validate(
         {"agents": agents, "orchestrator": orchestrator, "timeout_settings": timeouts or {}}
     )
-    return nb_agents.start(
-        "the task", team, options=RunOptions(session_root=root, cancel=policy, debug=debug)
-    )
+
+
+@contextmanager
+def loop_held() -> Iterator[None]:
+    """Let the loop of all runs do nothing within the block: what is called there comes first."""
+    go_on = threading.Event()
+    ensure_loop()
+    post(go_on.wait, WAIT_S)
+    try:
+        yield
+    finally:
+        go_on.set()
 
 
 def finish(run: Run) -> Run:

@@ -168,12 +168,9 @@ def test_after_cancel_does_not_run_for_a_run_that_was_not_stopped(tmp_path: Path
     assert told == []
 
 
-def test_a_failing_after_cancel_is_noted_and_the_waiters_are_told(
-    tmp_path: Path, gate: Gate
-) -> None:
+def test_a_failing_after_cancel_is_noted_and_the_waiters_are_told(tmp_path: Path) -> None:
     for hook in (_raises, _exits):
-        run = start(tmp_path, CancelPolicy(after_cancel=hook), a=ScriptedModel(Turn(gate=gate)))
-        gate.open()
+        run = start(tmp_path, CancelPolicy(after_cancel=hook), a=ScriptedModel(Turn(hang=True)))
         run.stop(now=True)
         finish(run)
         assert any("failed" in notice for notice in run.view.notices)

@@ -17,6 +17,7 @@ from tests.team_kit import (
     events,
     finish,
     give_tools,
+    loop_held,
     metadata,
     outcome,
     outcomes,
@@ -115,12 +116,12 @@ def test_an_immediate_stop_keeps_an_answer_that_was_being_written(tmp_path: Path
 def test_a_stop_before_the_first_await_asks_no_model(tmp_path: Path) -> None:
     for now in (False, True):
         model = ScriptedModel(Answer("A's"))
-        run = start(tmp_path, a=model, b=model)
-        run.stop(now=now)
+        with loop_held():
+            run = start(tmp_path, a=model, b=model)
+            run.stop(now=now)
         finish(run)
-        assert run.status == "cancelled"
-        if not model.requests:
-            assert set(outcomes(run).values()) == {"never started"}
+        assert (run.status, model.requests) == ("cancelled", [])
+        assert set(outcomes(run).values()) == {"never started"}
 
 
 def test_a_stop_that_came_before_the_work_did_asks_no_model(

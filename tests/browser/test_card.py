@@ -166,9 +166,11 @@ def test_pictures_of_what_happened(story: Story, server: ModelServer, artifacts:
     models = {"researcher": "gpt-5-mini", "critic": "gpt-4o", "builder": "gpt-4.1-mini"}
     i = story.start(TASK, story.team(server_team(server, **models)))
     story.page.wait_until(lambda: len(story.events("answer_given")) == 3, what="three answers")
+    server.hold(8)  # else the run may be over before the second press
     story.page.click_button("Stop", i)
     story.page.click_button("Stop now", i)
     card = story.wait_card(i, "stopped")
+    server.release()
     shoot(story, card, artifacts, "what-happened-stopped")
     i = press_resume(story, i)
     shoot(story, story.card(i), artifacts, "what-happened-resumed")

@@ -40,7 +40,7 @@ from tests.recipes.live import (
     wait_held,
     write,
 )
-from tests.team_kit import events, finish, outcomes, prompt
+from tests.team_kit import events, finish, loop_held, outcomes, prompt
 
 # test_cancellation.py ----------------------------------------------------------------------------
 
@@ -60,8 +60,9 @@ def stopped(run: Run) -> CancellationRequestedError:
 @pytest.mark.parametrize("now", [False, True])
 def test_a_stop_before_the_start_asks_no_model(tmp_path: Path, now: bool) -> None:
     model = answering("one", "two")
-    run = begin(write(tmp_path, AGENT), model)
-    run.stop(now=now)
+    with loop_held():
+        run = begin(write(tmp_path, AGENT), model)
+        run.stop(now=now)
     exc = stopped(run)
     assert (model.requests, exc.is_immediate, exc.current_step) == ([], now, "first")
     assert f"({'immediate' if now else 'graceful'}) at step 'first'" in str(exc)
@@ -561,8 +562,9 @@ steps:
 
 def test_what_is_said_at_once_is_heard_once(tmp_path: Path) -> None:
     model = answering("one")
-    run = begin(write(tmp_path, 'steps:\n- {id: a, agent: worker, prompt: "Say it"}\n'), model)
-    run.say("in verse")
+    with loop_held():
+        run = begin(write(tmp_path, "steps:\n- {id: a, agent: worker, prompt: Say it}\n"), model)
+        run.say("in verse")
     finish(run)
     assert prompt(model, 0).count("in verse") == 1
 

@@ -17,16 +17,16 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.agents.replay import dump_messages
 from nb_agents.cancel import CancellationStatus, StopRequest
+from nb_agents.models.backend import Backend
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resumption import what_resumes
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn as Writer
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
-from tests.model_server import wait_until
 from tests.recipes.live import write
 from tests.recipes.rich import assert_truthful as assert_recipe_truthful
 from tests.runs.proof import all_events, assert_truthful
-from tests.team_kit import WAIT_S, start_by_rules
+from tests.team_kit import WAIT_S, start_by_rules, team_by_rules
 from tests.watching import turns_watched
 
 LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
@@ -155,13 +155,12 @@ def test_one_whose_time_was_over_without_an_answer_goes_on_where_it_was(tmp_path
     a = ScriptedModel(Turn(calls=(WRITE,)), Turn(text="so far ", gate=held), Answer("A's"))
     b = ScriptedModel(Turn(text="hm ", gate=gate), Turn(gate=gate), Answer("B's"), Vote("agent1"))
     times = {"initial_round_timeout_seconds": 0.3, "round_timeout_grace_seconds": 0}
-    run = start_by_rules(tmp_path, {"a": a, "b": b}, times)
-    wait_until(lambda: run.view.agents["a"].error)
-    over(run)
+    models: dict[str, Backend] = {"a": a, "b": b}
+    run = over(start_by_rules(tmp_path, models, times))
     old, told = all_events(tmp_path, run.session), preview(run.session, session_root=tmp_path)
     held.open()
     gate.open()
-    again = resumed(run)
+    again = over(run.resume(team_by_rules(models)))
     assert told.asked_again == ("a", "b")
     assert_truthful(told, old, all_events(tmp_path, run.session)[len(old) :])
     assert again.view.agents["a"].answers == ("A's",)
