@@ -276,6 +276,7 @@ def test_a_hundred_streams_at_once(server: ModelServer) -> None:
         return {task.result() for task in tasks}
 
     assert asyncio.run(many()) == {"a b c d"}
+    server.wait_closed()
     assert server.stats() == {
         "requests": 100,
         "open": 0,
