@@ -149,18 +149,25 @@ def test_a_stop_after_any_event_changes_nothing_of_what_comes_of_a_recipe(
 
 # Killed ------------------------------------------------------------------------------------------
 
-# Forks a process for each run from one that has everything imported and no thread yet.
+# Forks a process for each run from one that has everything imported, has read a recipe and
+# messages once, for which libraries make much ready, and has no thread yet.
 UNDERSTUDY = """
-import gc, os, signal, ssl, sys, threading
+import gc, os, signal, sys, threading
 from pathlib import Path
+import anyio
 import nb_agents
+from nb_agents.agents.replay import dump_messages, load_messages
+from nb_agents.models.providers import load
+from nb_agents.recipes import executor
+from nb_agents.runs.file_report import check_file
 from nb_agents.session.journal import Journal
 from nb_agents.testing import scripted_team
 from tests.model_server import wait_until
 from tests.recipes.live import Echo, begin
-# Reading certificates anew would take a quarter of each run.
-context = ssl.create_default_context()
-ssl.create_default_context = lambda *args, **more: context
+load()
+load_messages(dump_messages([]))
+check_file(sys.argv[1])
+anyio.run(anyio.sleep, 0)
 
 def play(verb, recipe, after):
     append, count = Journal.append, 0
@@ -223,6 +230,6 @@ def test_a_recipe_that_is_killed_goes_on_as_if_it_had_not_been(
     whole: Whole, tmp_path: Path
 ) -> None:
     """Every fifth event."""
-    with python(UNDERSTUDY) as process:
+    with python(UNDERSTUDY, write_rich(tmp_path / "read")) as process:
         for after in range(2, whole.events - 1, 5):
             play_killed(process, write_rich(tmp_path / str(after)), after, whole)
