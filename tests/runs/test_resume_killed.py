@@ -28,11 +28,12 @@ KEY = "sk-nobody-may-read-this"
 PARTS = 4
 """In so many tests, which may run side by side."""
 
-# Forks a process for each run from one that has everything imported, has asked a model once, for
-# which an SDK makes much ready, and has no thread yet.
+# Forks a process for each run from one that has everything imported, has asked a model and read
+# messages once, for which the libraries make much ready, and has no thread yet.
 UNDERSTUDY = """
 import asyncio, gc, os, signal, ssl, sys, threading
 import nb_agents
+from nb_agents.agents.replay import dump_messages, load_messages
 from nb_agents.config.team import TeamSpec
 from nb_agents.models.providers import backend_for, http_client, load
 from nb_agents.session.journal import Journal
@@ -49,6 +50,7 @@ async def rehearse(url):
     [agent] = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]}).agents
     parts = ToolCallPart("look", {}, "c1"), ToolReturnPart("look", "seen", "c1")
     said = [ModelRequest.user_text_prompt("t"), ModelResponse([parts[0]]), ModelRequest([parts[1]])]
+    said = load_messages(dump_messages(said))
     async with http_client() as client:
         async with backend_for(agent, client).stream(said, [ToolDefinition(name="look")]) as reply:
             async for _ in reply:
