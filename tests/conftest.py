@@ -4,6 +4,7 @@ Tests may talk to a model server of their own on loopback, so pydantic-ai's swit
 ALLOW_MODEL_REQUESTS is no guard; the sockets of this process are.
 """
 
+import gc
 import ipaddress
 import os
 import shutil
@@ -54,6 +55,16 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.TemporaryDirectory(prefix="nb-agents-state-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)
     os.environ["XDG_STATE_HOME"] = state.name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage meanwhile: imports make a million objects, and hardly any."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
