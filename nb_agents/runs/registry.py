@@ -153,7 +153,7 @@ def start(
         ConfigError: The team can't be used.
         MissingKeyError: A provider's key is not set.
         UnknownSessionError: There is no such session to continue.
-        SessionBusyError: The session is being run already.
+        SessionBusyError: The session is being run already, or got another turn meanwhile.
         StorageError: The session root can't be written.
 
     Example:
@@ -211,7 +211,7 @@ def start(
             mask=mask,
         )
 
-    return launch(past.path, make, resume)
+    return launch(past, make, resume)
 
 
 def runs() -> tuple[Run, ...]:

@@ -89,6 +89,11 @@ class Session:
     turns: tuple[PastTurn, ...] = field(default=())
 
     @property
+    def last(self) -> int:
+        """Number of the last turn; 0 when there is none."""
+        return self.turns[-1].paths.number if self.turns else 0
+
+    @property
     def told(self) -> tuple[PastTurn, ...]:
         """The turns that count: one that a later turn resumed is told by that one."""
         resumed = {turn.view.resumes for turn in self.turns}
@@ -157,7 +162,7 @@ class Session:
             return ()
         lines = [
             f"📚 Restored session with {count} previous turn(s)",
-            f"   Starting turn {self.turns[-1].paths.number + 1}",
+            f"   Starting turn {self.last + 1}",
         ]
         last = self.turns[-1]
         if not last.is_complete:

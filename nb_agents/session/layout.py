@@ -48,6 +48,7 @@ from nb_agents.config.team import safe_name
 from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import (
     SessionBusyError,
+    SessionChangedError,
     SessionUnreadableError,
     StorageError,
     UnknownSessionError,
@@ -380,6 +381,7 @@ def claim_turn(
     session: Path,
     owner_of: Callable[[Path], str] = lambda session: "another process",
     task: Path | None = None,
+    after: int | None = None,
 ) -> tuple[TurnPaths, FileLock]:
     """Allot the next turn of a session and hold it.
 
@@ -387,12 +389,15 @@ def claim_turn(
         session: The session's directory.
         owner_of: Says who runs a session that is live, for the message.
         task: Directory of the task that it goes on with; by default it gets a new one.
+        after: Number of the turn that was the last when the session was read, 0 for none: what
+            goes on from there must be the next. By default it may come behind any.
 
     Returns:
         The turn's paths and its lock, held until released.
 
     Raises:
         SessionBusyError: A turn of the session is live.
+        SessionChangedError: There is another turn behind ``after``.
         UnknownSessionError: The session was removed or renamed while this waited.
         StorageError: The directory can't be written.
     """
@@ -401,9 +406,12 @@ def claim_turn(
             if not os.path.exists(session / ALLOT_LOCK):
                 raise UnknownSessionError(session.name, str(session.parent))
             turns = turns_of(session)
+            last = turns[-1].number if turns else 0
             if turns and turns[-1].is_live():
                 raise SessionBusyError(session.name, owner_of(session))
-            paths = TurnPaths(session.absolute() / f"turn_{turns[-1].number + 1 if turns else 1}")
+            if after is not None and last != after:
+                raise SessionChangedError(session.name, last)
+            paths = TurnPaths(session.absolute() / f"turn_{last + 1}")
             paths.path.mkdir(parents=True)
             paths = replace(paths, task=_working_in(paths, task))
             lock = paths.lock()
