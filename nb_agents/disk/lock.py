@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 
 from filelock import FileLock, Timeout
 
+from nb_agents.disk.entry import LACKING
+
 __all__ = ["PROBE_S", "is_held"]
 
 PROBE_S = 0.05
 """Whoever only looks holds the lock for far less, so it is not taken for an owner."""
-
-_LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of a process that can't look just now: they tell nothing of the lock."""
 
 
 def is_held(lock: FileLock, probe_s: float = PROBE_S) -> bool:
@@ -36,7 +34,7 @@ def is_held(lock: FileLock, probe_s: float = PROBE_S) -> bool:
     except Timeout:
         return True
     except OSError as exc:
-        return exc.errno in _LACKING or _is_held_by_reading(lock.lock_file)
+        return exc.errno in LACKING or _is_held_by_reading(lock.lock_file)
     lock.release()
     return False
 
@@ -50,7 +48,7 @@ def _is_held_by_reading(path: str) -> bool:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as exc:
-        return exc.errno in _LACKING
+        return exc.errno in LACKING
     try:
         # A shared one, as NFS gives no other to who may not write.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
