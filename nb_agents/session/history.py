@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from nb_agents.disk.directory import Directory, real_above
 from nb_agents.disk.entry import in_words, shown
 from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
@@ -19,7 +21,7 @@ from nb_agents.fold import apply, fold
 from nb_agents.session.conversation import Message, messages_of, restored_lines
 from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import WORKTREES, TurnPaths, settle_dead, turns_of
+from nb_agents.session.layout import ALLOT_LOCK, WORKTREES, TurnPaths, settle_dead, turns_of
 from nb_agents.session.memories import carry_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view import RunView
@@ -313,7 +315,11 @@ def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
     if is_up_to_date(view, paths):
         return ()
     try:
-        return write_views(view, paths)
+        # One reader at a time, and none while a turn begins: the files have one writer, too.
+        with FileLock(paths.path.parent / ALLOT_LOCK, timeout=0):
+            return () if paths.is_live() else write_views(view, paths)
+    except Timeout:
+        return ()  # whoever holds it mends them, or the next who reads them does
     except OSError as exc:
         return (f"{paths.metadata} can't be brought up to date: {exc.strerror}",)
 
