@@ -213,13 +213,22 @@ class Offer:
         """Take the stops that calls are to feel."""
         return self._take(_STOP, _STOPPED)
 
-    def answer(self, name: str, answered: CallAnswered) -> None:
-        """Tell what became of a call."""
+    def answer(self, name: str, answered: CallAnswered) -> bool:
+        """Tell what became of a call.
+
+        Returns:
+            False when the disk refused, and it is to be told again.
+        """
         data = _ANSWERED.dump_json(answered)
         if len(data) > MAX_BYTES:
             data = _ANSWERED.dump_json(CallAnswered("Error: the result is too long.", True))
-        with suppress(OSError):
+        try:
             self._write(name + _ANSWER, data)
+        except FileNotFoundError:
+            return True  # the offer is withdrawn: nobody waits for it
+        except OSError:
+            return False
+        return True
 
     def _take(self, kind: str, form: TypeAdapter[T]) -> list[tuple[str, T]]:
         taken = []

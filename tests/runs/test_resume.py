@@ -277,14 +277,16 @@ def test_a_turn_that_another_run_resumes_meanwhile_is_paid_for_once(
 ) -> None:
     """Whatever a run goes on from is still the last turn when its own begins."""
     run, model = held(tmp_path)
+    module: Any = resume_module if door == "resume" else registry
+    launch = module.launch
 
     def overtaken(*args: Any) -> Run:
         """Let another run resume the session, to its end, after this one has read it."""
-        monkeypatch.undo()
+        monkeypatch.setattr(module, "launch", launch)
         resumed(run)
-        return resume_module.launch(*args)
+        return launch(*args)  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(resume_module if door == "resume" else registry, "launch", overtaken)
+    monkeypatch.setattr(module, "launch", overtaken)
     with pytest.raises(SessionChangedError, match="'s' has got turn 2 from another run meanwhile"):
         if door == "resume":
             run.resume()
