@@ -102,10 +102,10 @@ def remember(run: Run) -> Run:
 
 
 def _prune() -> None:
-    """Let go of the oldest runs that are over: what they were is on disk."""
+    """Let go of the oldest runs that are over and saved: what they were is on disk."""
     # No others are asked: of a run that lives elsewhere the disk is.
     for run in tuple(_runs.values())[: max(0, len(_runs) - MAX_OVER)]:
-        if run.is_over:
+        if run.is_over and not run.is_unsaved:
             run.let_go()
             del _runs[run.id]
 
@@ -153,13 +153,21 @@ def _begin(
 def wait_until_saved(session: Path) -> None:
     """Wait, a moment, for the files of a turn of this process that has ended.
 
+    What could not be saved then is saved now: who reads less of it would have it done again.
+
     Args:
         session: The session's directory.
+
+    Raises:
+        StorageError: It still can't be saved.
     """
-    for run in live_runs():
-        if run.path.parent == session and run.view.is_over:
-            with suppress(TimeoutError):
-                run.wait(SAVED_S, raise_on_stop=False)
+    for run in begun_runs():
+        if run.where or run.path.parent != session or not run.view.is_over:
+            continue
+        with suppress(TimeoutError):
+            run.wait(SAVED_S, raise_on_stop=False)
+        if run.is_unsaved:
+            run.save()
 
 
 def begun_runs() -> tuple[Run, ...]:

@@ -15,6 +15,7 @@ from nb_agents.cancel import StopResult, StopSource
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     SessionBusyError,
+    StorageError,
     TaskError,
     UnknownRunError,
     UnknownSessionError,
@@ -495,6 +496,10 @@ def stop_all() -> None:
     for run in live:
         with suppress(TimeoutError):
             run.wait(max(0.0, deadline - time.monotonic()), raise_on_stop=False)
+    for run in begun_runs():
+        if run.is_unsaved:  # there may be room on the disk by now
+            with suppress(TimeoutError, StorageError):
+                run.save(max(0.0, deadline - time.monotonic()))
 
 
 at_shutdown(stop_all)
