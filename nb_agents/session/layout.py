@@ -34,8 +34,8 @@ import difflib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -74,6 +74,7 @@ __all__ = [
     "make_root",
     "named_session",
     "new_session",
+    "resting",
     "session_root",
     "sessions_in",
     "settle",
@@ -94,6 +95,8 @@ LISTED = 100
 
 _TURN = re.compile(r"turn_([1-9][0-9]*)")
 _ALLOT_TIMEOUT_S = 10.0
+_REST_TIMEOUT_S = 1.0
+"""What a reader who mends a turn gets to be done with it; a turn that begins may take longer."""
 
 
 @dataclass(frozen=True)
@@ -421,6 +424,27 @@ def claim_turn(
         raise SessionBusyError(session.name, "another process is starting a turn") from None
     except OSError as exc:
         raise StorageError(str(session), exc.strerror or str(exc)) from None
+
+
+@contextmanager
+def resting(session: Path) -> Iterator[None]:
+    """Let no turn of a session begin within the block.
+
+    Args:
+        session: The session's directory.
+
+    Raises:
+        SessionBusyError: A turn of it is live, or begins.
+        OSError: The disk refused.
+    """
+    try:
+        with FileLock(session / ALLOT_LOCK, timeout=_REST_TIMEOUT_S):
+            turns = turns_of(session)
+            if turns and turns[-1].is_live():
+                raise SessionBusyError(session.name, f"turn {turns[-1].number} is live")
+            yield
+    except Timeout:
+        raise SessionBusyError(session.name, "a turn begins") from None
 
 
 def _working_in(paths: TurnPaths, task: Path | None) -> Path | None:
