@@ -34,6 +34,8 @@ MAX_REPLY_BYTES = 32 * 2**20
 MAX_SAID_CHARS = 500
 """Of a server's own words in an error."""
 
+_NO_ADDRESS = "{!r} is not the address of a server{}. Write, for example, http://localhost:8888."
+
 
 class Client:
     """Talks to the extension of a Jupyter server; a context manager that closes its connections.
@@ -57,7 +59,9 @@ class Client:
         try:
             given = httpx2.URL(url)
         except (httpx2.InvalidURL, UnicodeError) as exc:
-            raise UserError(f"That is no address of a server: {exc}.") from None
+            raise UserError(_NO_ADDRESS.format(url, f" ({exc})")) from None
+        if given.scheme not in ("http", "https"):
+            raise UserError(_NO_ADDRESS.format(url, ""))
         token = token or given.params.get("token", "")
         # What may be shown: no secret of the address.
         self._url = str(given.copy_with(query=None, fragment=None, userinfo=b"")).rstrip("/")

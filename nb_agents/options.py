@@ -103,6 +103,9 @@ class RunOptions:
             must see, has all of it.
         context_paths: Files and directories that the agents may read, besides the team's.
 
+    Raises:
+        UserError: The timeout is no number and no Timeout, or the grace time is below 0.
+
     Example:
         >>> RunOptions(timeout=Timeout(ms=1500), retry=Retry(attempts=1)).timeout_s
         1.5
@@ -122,6 +125,13 @@ class RunOptions:
     detach: bool | None = None
     cluster: Cluster | Any = None
     context_paths: Sequence[str | PathLike[str]] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.timeout, Timeout | float | int | None):
+            raise UserError(f"The timeout is {self.timeout!r}. Give seconds, or a Timeout.")
+        grace_s = self.cancel.grace_timeout_s if self.cancel else None
+        if grace_s is not None and not 0 <= grace_s:
+            raise UserError(f"grace_timeout_s is {grace_s!r}. Give a number from 0, or None.")
 
     @property
     def timeout_s(self) -> float | None:

@@ -93,6 +93,11 @@ OWN = "own"
 NO_AGENTS = "It has no agents: this is MassGen's table of rate limits, not a team."
 
 
+_TEAM_KEYS = {"agents", "agent"}
+
+_A_RECIPE = "This is a recipe, not a team file. Start it with --recipe (`recipe=` in Python)."
+
+
 class AgentSpec(Spec):
     """One agent.
 
@@ -394,6 +399,8 @@ class TeamSpec(Spec):
         document = load_document(path)
         if _is_rate_table(document.data):
             return cls.model_construct(agents=(), **document.data)
+        if document.data.keys() & {"steps", "stages"} and not document.data.keys() & _TEAM_KEYS:
+            raise ConfigError(_A_RECIPE, file=document.file)
         found = slips(document, SECTIONS)
         try:
             context = {"folder": Path(path).absolute().parent}

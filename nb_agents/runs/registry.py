@@ -148,7 +148,7 @@ def start(
         The run, at once. Its turn is on disk already, marked incomplete.
 
     Raises:
-        TaskError: The task is empty, or there is a recipe besides.
+        TaskError: The task is empty, there is a recipe besides, or values are given without one.
         RecipeError: The recipe needs a value that is not given.
         ConfigError: The team can't be used.
         MissingKeyError: A provider's key is not set.
@@ -161,6 +161,7 @@ def start(
         run.stop(reason="wrong path")
     """
     task, options = _task(task, recipe), options or RunOptions()
+    _check_arguments(config, context, recipe, options)
     spec, notices = team_for(config, options)
     if is_detached(options, spec):
         return begin_elsewhere(
@@ -398,12 +399,27 @@ def _script(
 
 
 def _task(task: str, recipe: object) -> str:
+    if not isinstance(task, str):
+        raise TaskError(f"The task is of type {type(task).__name__!r}. Give a string.")
     task = well_formed(task.strip())
     if task and recipe is not None:
         raise TaskError("A task and a recipe are both given. A recipe asks for itself.")
     if not task and recipe is None:
-        raise TaskError("The task is empty. Write what the agents are to do below the first line.")
+        raise TaskError(
+            "The task is empty. Write what the agents are to do; in a cell, below its first line."
+        )
     return task
+
+
+def _check_arguments(config: object, context: object, recipe: object, options: object) -> None:
+    if context and recipe is None:
+        raise TaskError("Values (--set, `context=`) are given without a recipe. Add --recipe FILE.")
+    if not isinstance(config, str | os.PathLike | TeamSpec | None):
+        kind = type(config).__name__
+        raise UserError(f"config is of type {kind!r}. Give the path of a team file, or a TeamSpec.")
+    if not isinstance(options, RunOptions):
+        kind = type(options).__name__
+        raise UserError(f"options is of type {kind!r}. Give RunOptions, as RunOptions(timeout=60).")
 
 
 def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:

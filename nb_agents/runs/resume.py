@@ -230,7 +230,9 @@ def attach(
     """
     paths = TurnPaths(Path(path).absolute())
     if not (paths.journal.is_file() or paths.metadata.is_file()):
-        raise UserError(f"{paths.path} is no turn: it has no {paths.journal.name}.")
+        raise UserError(
+            f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
+        )
     name = f"{paths.session}/{paths.number}"
     run = Run(name, TurnReader(paths, restart=restart), paths, resume, where=where)
     run.options = options or run.options

@@ -233,7 +233,9 @@ async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
     """
     paths = TurnPaths(Path(path))
     if not paths.journal.is_file():
-        raise UserError(f"{paths.path} is no turn: it has no {paths.journal.name}.")
+        raise UserError(
+            f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
+        )
     reader = JournalReader(paths.journal)
     is_live = True
     while True:

@@ -416,7 +416,7 @@ def _each(items: Iterable[T]) -> Iterator[T]:
 def _name(text: str) -> str:
     """Check a key or namespace."""
     if not isinstance(text, str):
-        raise UserError(f"{text!r} is no key or namespace: those are texts. Use str() of it.")
+        raise UserError(f"{text!r} is not a key or namespace: those are strings. Use str() of it.")
     if len(text) > MAX_NAME_CHARS:
         raise UserError(
             f"{text[:20]!r}… has {len(text)} characters; a key or namespace has at most "

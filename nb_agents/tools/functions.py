@@ -164,7 +164,7 @@ def _find(name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
         function: Callable[..., Any] = namespace[name]
         if not callable(function):
             kind = type(function).__name__
-            raise UserError(f"{name!r} is no function but of type {kind!r}. Name one to --tools.")
+            raise UserError(f"{name!r} is not a function but of type {kind!r}. Name functions.")
         return function
     known = [each for each, value in namespace.items() if callable(value) and each[:1] != "_"]
     near = difflib.get_close_matches(name, known, n=1)
@@ -178,6 +178,9 @@ def _refusal(name: str, why: str) -> str:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
+    if not callable(function):
+        kind = type(function).__name__
+        raise UserError(f"{function!r} can't be a tool: it is of type {kind!r}. Give a function.")
     name = getattr(function, "__name__", "")
     if not _NAME.fullmatch(name):
         shown = name or type(function).__name__

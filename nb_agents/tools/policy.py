@@ -157,7 +157,7 @@ class Tally:
         config = self.config
         if config.approvers and by not in config.approvers:
             named = ", ".join(config.approvers)
-            raise UserError(f"{by!r} is no approver of this run. They are: {named}.")
+            raise UserError(f"{by!r} is not an approver of this run. They are: {named}.")
         if not approved:
             return Decision(False, message, by)
         self.messages[by] = message
