@@ -22,7 +22,7 @@ __all__ = ["ApprovalConfig", "CancelPolicy", "Cluster", "Retry", "RunOptions", "
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """How long a run may take, without the time in which it waits for a person.
+    """Time limit of a run; the time in which it waits for a person does not count.
 
     Attributes:
         seconds, ms: One of them says how long.
@@ -50,7 +50,7 @@ class Timeout:
 
     @property
     def total_s(self) -> float:
-        """How long, in seconds."""
+        """The limit in seconds."""
         return self.seconds if self.seconds is not None else (self.ms or 0.0) / 1000
 
 
@@ -75,7 +75,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run goes; what is left out comes from the team's file.
+    """Options of a run; what is left out comes from the team's file.
 
     The functions are called in worker threads, one after the other, and each gets the cancel
     policy's ``hook_timeout_s``; what fails in one is noted in the journal and ends there.
@@ -135,5 +135,5 @@ class RunOptions:
 
     @property
     def timeout_s(self) -> float | None:
-        """How long it may take, in seconds; None when the team's file says it."""
+        """The time limit in seconds; None leaves it to the team's file."""
         return self.timeout.total_s if isinstance(self.timeout, Timeout) else self.timeout

@@ -113,7 +113,7 @@ class PlacedStage(NamedTuple):
 
 
 class Recipe(Spec):
-    """A recipe. `from_file` and `from_text` make one; the class alone checks no rules.
+    """A parsed recipe; read one with `from_file` or `from_text`, which check its rules.
 
     Attributes:
         name: Names it.
@@ -172,7 +172,7 @@ class Recipe(Spec):
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """What the file says and nobody here listens to, in its order."""
+        """Keys of the file that have no effect here, in its order."""
         return self._warnings
 
     @property

@@ -237,7 +237,7 @@ class TeamSpec(Spec):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """What was given and means nothing here, each once.
+        """The keys that have no effect here, each once.
 
         A key is a dotted path; a value of MassGen's that stands for another here is the path, the
         value and the one that is used.
@@ -247,7 +247,7 @@ class TeamSpec(Spec):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The keys of which nothing is known, as dotted paths, each once."""
+        """The unknown keys, as dotted paths, each once."""
         return tuple(dict.fromkeys(report.unknown(self, self._gone)))
 
     @property
@@ -329,7 +329,7 @@ class TeamSpec(Spec):
         )
 
     def reading(self, paths: Iterable[str | os.PathLike[str]]) -> TeamSpec:
-        """Give the team with files and directories besides that it may read.
+        """Return the team with files and directories besides that it may read.
 
         Args:
             paths: Where they are.
@@ -342,7 +342,7 @@ class TeamSpec(Spec):
         return self.model_copy(update={"orchestrator": orchestrator})
 
     def without_unsupported(self) -> TeamSpec:
-        """Give the team of the agents that can run here: itself when all can.
+        """Return the team of the agents that can run here: itself when all can.
 
         Raises:
             ConfigError: None can.
@@ -358,7 +358,7 @@ class TeamSpec(Spec):
         return rest
 
     def without(self, gone: Collection[str]) -> TeamSpec:
-        """Give the team without some of its agents, and without what names them.
+        """Return the team without some of its agents, and without what names them.
 
         Args:
             gone: Their ids.

@@ -138,11 +138,11 @@ def start(
             by default three demo agents that need no key.
         session: The session's id: goes on in it when it exists, else begins it. By default a new
             session of its own, or with ``continue_`` the one used last.
-        continue_: Go on in a session that must exist.
+        continue_: Whether to take the next turn of a session, which must exist.
         recipe: A recipe file, or a Recipe, for the agents to work through.
         context: The values that the recipe starts with.
         tools: Functions that all agents may call; see `nb_agents.tool`.
-        options: How it goes: its time, retries, stop, approvals, callbacks, and where it is kept.
+        options: Time limit, retries, stop, approvals, callbacks, session root.
 
     Returns:
         The run, at once. Its turn is on disk already, marked incomplete.
@@ -216,9 +216,9 @@ def start(
 
 
 def runs() -> tuple[Run, ...]:
-    """All runs that this process began, oldest first, and behind them the live ones of others.
+    """Return the runs of this process, oldest first, and then the live ones of other processes.
 
-    Who lives elsewhere has `Run.where`.
+    `Run.where` tells where one of another process lives.
     """
     begun = {run.path: run for run in begun_runs()}
     others = {turn.paths.path: turn for turn in live_turns() if turn.paths.path not in begun}
@@ -431,7 +431,7 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
 
 
 def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
-    """Give the person's directory that a recipe works in, if it does."""
+    """Return the person's directory that a recipe works in, if it does."""
     if isinstance(recipe, str | os.PathLike):
         from nb_agents.config.recipe import Recipe
 
@@ -442,7 +442,7 @@ def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
 def team_for(
     config: str | os.PathLike[str] | TeamSpec | None, options: RunOptions
 ) -> tuple[TeamSpec, tuple[str, ...]]:
-    """Give the team that can start, and what a person should know of it.
+    """Return the team that can start, and what a person should know of it.
 
     Args:
         config: As for `start`.

@@ -101,7 +101,7 @@ def resume(
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
 ) -> Run:
-    """Go on with the incomplete last turn of a session: same task, same agents, from there.
+    """Resume the incomplete last turn of a session: same task, same agents.
 
     Agents that failed are asked again; those that a person stopped alone stay out.
 
@@ -271,7 +271,7 @@ def _find(
 
 
 def _project_of(events: Sequence[Event]) -> Path | None:
-    """Give the person's directory that a turn's recipe works in, if it does."""
+    """Return the person's directory that a turn's recipe works in, if it does."""
     if not started_of(events).recipe:
         return None
     from nb_agents.runs.recipes import past
@@ -282,7 +282,7 @@ def _project_of(events: Sequence[Event]) -> Path | None:
 
 
 def _given(context: Mapping[str, Any] | None, events: Sequence[Event]) -> Mapping[str, Any]:
-    """Give the values that a recipe goes on with; refuse them for a team."""
+    """Return the values that a recipe goes on with; refuse them for a team."""
     if context and not started_of(events).recipe:
         raise UserError("The turn ran no recipe: leave out --set.")
     return context or {}

@@ -219,7 +219,7 @@ def _cut_torn_tail(fd: int) -> None:
 
 
 async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
-    """Give all events of a turn: those so far, then each that comes, until nobody writes it.
+    """Return all events of a turn: those so far, then each that comes, until nobody writes it.
 
     Args:
         path: The turn's directory, such as ``run.path``.

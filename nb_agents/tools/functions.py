@@ -54,7 +54,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def tool(function: F) -> F:
-    """Offer a function to agents; it can be called as before.
+    """Mark a function as a tool for agents; it can still be called directly.
 
     Its name, signature and docstring are what a model is told; what it returns goes to the model: a
     text as it is, other values as JSON, and what has no JSON (a data frame, a figure) by its repr.
@@ -204,7 +204,7 @@ def _hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
 def _parameters_of(
     function: Callable[..., Any], name: str, hints: Mapping[str, Any], hidden: set[str]
 ) -> list[inspect.Parameter]:
-    """Give the parameters that a model fills, with their annotations read."""
+    """Return the parameters that a model fills, with their annotations read."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as exc:  # some that are written in C have none
@@ -316,7 +316,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Give what stands in JSON for a value that has none."""
+    """Return what stands in JSON for a value that has none."""
     is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
     return value.item() if is_scalar else repr(value)  # numpy's numbers, and everything else
 
