@@ -286,7 +286,7 @@ def test_the_keyboard_alone_stops_a_run(story: Story, server: ModelServer) -> No
 
 def test_two_runs_at_once_have_two_panels(story: Story) -> None:
     story.open()
-    slow = story.team(demo_team(3))
+    slow = story.team(demo_team(1))
     one, two = story.start("First task", slow), story.start("Second task", slow)
     for i, task in ((one, "First task"), (two, "Second task")):
         story.wait_running(i)
