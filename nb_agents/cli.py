@@ -35,7 +35,7 @@ from nb_agents.runs.file_report import check_file
 from nb_agents.runs.registry import find_known, runs, start
 from nb_agents.runs.resume import preview, resume
 from nb_agents.runs.run import Run
-from nb_agents.runs.status import log_lines
+from nb_agents.runs.status import failure_of, log_lines
 from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import follow
@@ -484,6 +484,7 @@ def _progress(view: RunView) -> str:
 
 def _told(run: Run) -> dict[str, Any]:
     view = run.view
+    has_failed = run.status == "failed"
     return {
         "session": run.session,
         "turn": run.turn,
@@ -491,6 +492,7 @@ def _told(run: Run) -> dict[str, Any]:
         "where": run.where,
         "task": view.task,
         "result": run.result,
+        "failed": failure_of(run.id, view, run.path).reasons if has_failed else {},
         "partial": {a.id: a.unsubmitted for a in view.agents.values() if a.unsubmitted},
         "tokens": sum(a.tokens for a in view.agents.values()),
         "cost": total_cost(view),

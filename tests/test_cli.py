@@ -68,7 +68,8 @@ def test_a_task_is_run_to_its_answer_and_shown_later(place: Path, server: ModelS
 
 def test_one_that_fails_says_so_in_its_exit_code(place: Path, server: ModelServer) -> None:
     server.script("m", Reply(status=400))
-    assert "Failed" in call("run", "-c", "team.yaml", "What is it?", code=FAILED)
+    assert "Failed" in call("run", "-c", "team.yaml", "-s", "lab", "What is it?", code=FAILED)
+    assert "400" in told("show", "lab")["failed"]["a"]
 
 
 @pytest.mark.parametrize(
