@@ -9,6 +9,7 @@
     │   ├── UnknownRunError      no such run in this process
     │   ├── UnknownSessionError  no such session or turn on disk
     │   ├── SessionBusyError     another process (or run) is working in that session
+    │   │   ├── SessionChangedError  another run has had a turn of it meanwhile
     │   │   └── SweepBusyError   a sweep is at work already
     │   ├── SessionUnreadableError   a session's directory can't be read
     │   ├── StorageError         the session root can't be written
@@ -52,6 +53,7 @@ __all__ = [
     "RunFailed",
     "ServerError",
     "SessionBusyError",
+    "SessionChangedError",
     "SessionUnreadableError",
     "StorageError",
     "SweepBusyError",
@@ -194,6 +196,26 @@ class SessionBusyError(UserError):
         return (
             f"Session {self.session!r} is running already ({self.owner}). Stop that run or wait "
             f"for it, or start without --session for a new one."
+        )
+
+
+class SessionChangedError(SessionBusyError):
+    """A session got another turn while a run read it, to go on from what it held.
+
+    Attributes:
+        turn: Number of the turn that it has got.
+    """
+
+    def __init__(self, session: str, turn: int) -> None:
+        UserError.__init__(self, session, turn)
+        self.session = session
+        self.owner = "another run"
+        self.turn = turn
+
+    def __str__(self) -> str:
+        return (
+            f"Session {self.session!r} has got turn {self.turn} from another run meanwhile. Look "
+            f"at it (`%agents show {self.session}/{self.turn}`), and go on from there."
         )
 
 

@@ -21,6 +21,7 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.UnknownRunError("r9", ("r1",)),
     errors.UnknownSessionError("sesion_1", "/root", "session_1"),
     errors.SessionBusyError("session_1", "pid 7"),
+    errors.SessionChangedError("session_1", 2),
     errors.SweepBusyError("a-sweep", "another sweep"),
     errors.SessionUnreadableError("/s", "Permission denied"),
     errors.ClusterLostError("tcp://127.0.0.1:8786", "Connection refused"),

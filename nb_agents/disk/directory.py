@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from nb_agents.disk.entry import (
+    LACKING,
     TEMP,
     Entry,
     Kind,
@@ -36,7 +37,7 @@ from nb_agents.disk.entry import (
     scan,
 )
 
-__all__ = ["Directory", "Guard", "MAX_DEPTH", "read_file", "real_above"]
+__all__ = ["Directory", "Guard", "MAX_DEPTH", "read_file", "real_above", "take_file"]
 
 MAX_DEPTH = 100
 """Directories within each other that are walked: each takes a descriptor."""
@@ -357,6 +358,30 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
     os.lstat(path)  # what is not there is told by one look, not by one at each directory above it
     with Directory(real_above(path).parent) as directory:
         return directory.read(path.name, limit, follow=False)
+
+
+def take_file(path: Path, limit: int) -> bytes:
+    """Read a file that another process has left here for this one, and remove it.
+
+    What can't be read is removed, too, unless this process can read nothing just now: then it is
+    there the next time.
+
+    Args:
+        path: The file, as for `read_file`.
+        limit: Bytes that it may have at most.
+
+    Raises:
+        RefusedError: It is something else, or larger.
+        OSError: There is none, or it can't be read, or not be removed.
+    """
+    try:
+        data = read_file(path, limit)
+    except OSError as exc:
+        if exc.errno not in LACKING:
+            path.unlink(missing_ok=True)
+        raise
+    path.unlink()
+    return data
 
 
 def real_above(path: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal, NamedTuple
 __all__ = [
     "Entry",
     "Kind",
+    "LACKING",
     "RefusedError",
     "Scanned",
     "TEMP",
@@ -34,6 +35,11 @@ _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
 
 _LIST = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_RDONLY
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of a process that has no descriptor or no memory left just now: they tell nothing of what
+it wanted to look at, which it finds as it was the next time.
+"""
 
 _UNREADABLE = (
     errno.EACCES,

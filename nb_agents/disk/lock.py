@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from filelock import FileLock, Timeout
+
+from nb_agents.disk.entry import LACKING
 
 __all__ = ["PROBE_S", "is_held"]
 
@@ -19,6 +22,10 @@ def is_held(lock: FileLock, probe_s: float = PROBE_S) -> bool:
         lock: The lock.
         probe_s: Seconds until a lock that is held counts as its owner's; with 0 another one who
             looks may be taken for it, for a moment.
+
+    Returns:
+        As asked. Who has no file left to look with is told that it is held: that its owner has died
+        is said for good, and that it lives is asked again.
     """
     if not os.path.exists(lock.lock_file):  # to look must make neither it nor a deleted place anew
         return False
@@ -26,7 +33,29 @@ def is_held(lock: FileLock, probe_s: float = PROBE_S) -> bool:
         lock.acquire(timeout=probe_s, poll_interval=PROBE_S / 10)
     except Timeout:
         return True
+    except OSError as exc:
+        return exc.errno in LACKING or _is_held_by_reading(lock.lock_file)
+    lock.release()
+    return False
+
+
+def _is_held_by_reading(path: str) -> bool:
+    """Whether somebody holds a lock whose file may only be read, such as another user's."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as exc:
+        return exc.errno in LACKING
+    try:
+        # A shared one, as NFS gives no other to who may not write.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     except OSError:
         return False
-    lock.release()
+    finally:
+        os.close(file)
     return False

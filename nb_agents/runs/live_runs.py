@@ -22,6 +22,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.session import layout
+from nb_agents.session.history import Session
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json
 
@@ -50,7 +51,7 @@ _numbers = itertools.count(1)
 
 
 def launch(
-    session: Path,
+    session: Session,
     make: Callable[[TurnPaths], TurnSpec],
     resume: Callable[..., Run],
     task: Path | None = None,
@@ -58,7 +59,7 @@ def launch(
     """Take the next turn of a session and let a run go in it.
 
     Args:
-        session: The session's directory.
+        session: The session, as it was read.
         make: Given the turn's paths, makes what to do; may already write into them.
         resume: What the run's own `resume` calls; handed in, as it lies above this module.
         task: Directory of the task that it goes on with; by default it gets a new one.
@@ -68,15 +69,17 @@ def launch(
 
     Raises:
         SessionBusyError: A turn of the session is live.
-        UnknownSessionError: The session was removed or renamed since it was found.
+        SessionChangedError: It has got another turn since it was read.
+        UnknownSessionError: It was removed or renamed since then.
         StorageError: The directory can't be written.
     """
     ensure_loop()  # where it can't be had, nothing is begun
     # An interrupt comes before the run is there, or when it is known and every door reaches it.
     with interrupts_held(), _lock:
-        if not session.is_dir():  # or it would be made anew, without its past
-            raise UnknownSessionError(session.name, str(session.parent))
-        paths, lock = layout.claim_turn(session, owner_of, task)
+        path = session.path
+        if not path.is_dir():  # or it would be made anew, without its past
+            raise UnknownSessionError(path.name, str(path.parent))
+        paths, lock = layout.claim_turn(path, owner_of, task, session.last)
         run = _begin(f"r{next(_numbers)}", make, paths, lock, resume)
         _runs[run.id] = run
         _prune()
@@ -99,10 +102,10 @@ def remember(run: Run) -> Run:
 
 
 def _prune() -> None:
-    """Let go of the oldest runs that are over: what they were is on disk."""
+    """Let go of the oldest runs that are over and saved: what they were is on disk."""
     # No others are asked: of a run that lives elsewhere the disk is.
     for run in tuple(_runs.values())[: max(0, len(_runs) - MAX_OVER)]:
-        if run.is_over:
+        if run.is_over and not run.is_unsaved:
             run.let_go()
             del _runs[run.id]
 
@@ -150,13 +153,21 @@ def _begin(
 def wait_until_saved(session: Path) -> None:
     """Wait, a moment, for the files of a turn of this process that has ended.
 
+    What could not be saved then is saved now: who reads less of it would have it done again.
+
     Args:
         session: The session's directory.
+
+    Raises:
+        StorageError: It still can't be saved.
     """
-    for run in live_runs():
-        if run.path.parent == session and run.view.is_over:
-            with suppress(TimeoutError):
-                run.wait(SAVED_S, raise_on_stop=False)
+    for run in begun_runs():
+        if run.where or run.path.parent != session or not run.view.is_over:
+            continue
+        with suppress(TimeoutError):
+            run.wait(SAVED_S, raise_on_stop=False)
+        if run.is_unsaved:
+            run.save()
 
 
 def begun_runs() -> tuple[Run, ...]:

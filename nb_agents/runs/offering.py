@@ -40,6 +40,9 @@ __all__ = ["Offering"]
 ALIVE_S = 1.0
 """How often is looked whether the run is over."""
 
+RETRY_S = 0.5
+"""How often an answer that the disk refused is written again, until its caller is stopped."""
+
 
 class _News(NamedTuple):
     """What has come: calls, and stops that they or earlier ones are to feel, by their names."""
@@ -150,7 +153,11 @@ class Offering:
                 result = await self._call(asked)
                 self._mask.add(secrets_of_environment())
                 answered = CallAnswered(self._mask.text(result), result.is_error)
-            await to_thread.run_sync(self._offer.answer, name, answered)
+            # What the function did is done: on a full disk its caller would wait for ever.
+            while not await to_thread.run_sync(self._offer.answer, name, answered):
+                if token.is_stopping:
+                    break
+                await anyio.sleep(RETRY_S)
         finally:
             del self._tokens[name]
 

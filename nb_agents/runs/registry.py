@@ -15,6 +15,7 @@ from nb_agents.cancel import StopResult, StopSource
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import (
     SessionBusyError,
+    StorageError,
     TaskError,
     UnknownRunError,
     UnknownSessionError,
@@ -153,7 +154,7 @@ def start(
         ConfigError: The team can't be used.
         MissingKeyError: A provider's key is not set.
         UnknownSessionError: There is no such session to continue.
-        SessionBusyError: The session is being run already.
+        SessionBusyError: The session is being run already, or got another turn meanwhile.
         StorageError: The session root can't be written.
 
     Example:
@@ -212,7 +213,7 @@ def start(
             mask=mask,
         )
 
-    return launch(past.path, make, resume)
+    return launch(past, make, resume)
 
 
 def runs() -> tuple[Run, ...]:
@@ -511,6 +512,10 @@ def stop_all() -> None:
     for run in live:
         with suppress(TimeoutError):
             run.wait(max(0.0, deadline - time.monotonic()), raise_on_stop=False)
+    for run in begun_runs():
+        if run.is_unsaved:  # there may be room on the disk by now
+            with suppress(TimeoutError, StorageError):
+                run.save(max(0.0, deadline - time.monotonic()))
 
 
 at_shutdown(stop_all)

@@ -123,7 +123,7 @@ def resume(
     Raises:
         UserError: There is nothing to resume, or the team is another one.
         RecipeError: A value is no plain data.
-        SessionBusyError: The session is being run.
+        SessionBusyError: The session is being run, or another run has resumed it meanwhile.
         StorageError: The session can't be written.
     """
     options = options or RunOptions()
@@ -194,7 +194,7 @@ def resume(
             mask=mask,
         )
 
-    return launch(past_session.path, make, resume, task)
+    return launch(past_session, make, resume, task)
 
 
 def begin_elsewhere(

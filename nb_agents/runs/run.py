@@ -587,16 +587,25 @@ class Run:
         """
         return follow(self.path)
 
-    def save(self) -> None:
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether it is over and only memory has all of it, because saving failed."""
+        return isinstance(self._turn, Turn) and self.is_over and not self.view.is_saved
+
+    def save(self, timeout: float | None = None) -> None:
         """Write all files again after saving failed.
+
+        Args:
+            timeout: Seconds after which to give up waiting for the disk. None means never.
 
         Raises:
             StorageError: It still fails; memory keeps it.
+            TimeoutError: ``timeout`` passed.
         """
         if not isinstance(self._turn, Turn):
             return
         # On the loop: the journal has one writer.
-        error = submit(self._turn.save).result()
+        error = submit(self._turn.save).result(timeout)
         if error is not None:
             raise StorageError(str(self.path), error.strerror or str(error))
 

@@ -25,7 +25,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from nb_agents.cancel import StopResult
-from nb_agents.errors import SessionBusyError, UserError
+from nb_agents.errors import SessionBusyError, SessionChangedError, UserError
 from nb_agents.events import EVENT
 from nb_agents.jupyter import text
 from nb_agents.jupyter.sweep_state import standing
@@ -109,7 +109,11 @@ def _allowed(action: Literal["read", "execute"]) -> Callable[[_Method], _Method]
     return guarded
 
 
-_CODES: dict[type[UserError], int] = {UnknownNameError: 404, SessionBusyError: 409}
+_CODES: dict[type[UserError], int] = {
+    UnknownNameError: 404,
+    SessionBusyError: 409,
+    SessionChangedError: 409,
+}
 """Status of a person's mistake, where it is not 400."""
 
 

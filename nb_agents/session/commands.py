@@ -19,16 +19,17 @@ from uuid import uuid4
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import StopRequest
-from nb_agents.disk.directory import read_file
-from nb_agents.errors import StorageError
+from nb_agents.disk.directory import take_file
+from nb_agents.errors import StorageError, UserError
 from nb_agents.events import Command, CommandAnswered, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths
 
 __all__ = ["are_waiting", "ask", "send", "take_commands", "withdraw_older"]
 
-MAX_BYTES = 200_000
-"""Of a command: a follow-up text has at most 20,000 characters."""
+MAX_BYTES = 1_000_000
+"""Of a command: a follow-up text of 20,000 characters has 240,000 as JSON, an answer may be long.
+"""
 
 MAX_AT_ONCE = 100
 """Commands that are taken at one look: who floods the directory holds up nobody."""
@@ -53,12 +54,18 @@ def send(turn: TurnPaths, command: Command) -> str:
         The command's id; `CommandAnswered` carries it.
 
     Raises:
+        UserError: It is too long.
         StorageError: It can't be written.
     """
     # Ids sort by time, as commands are taken in order.
     name = f"{time.time_ns():020d}-{uuid4().hex[:8]}"
     kind = type(command).__name__
     text = json.dumps({"kind": kind, "data": _KINDS[kind].dump_python(command, mode="json")})
+    if len(text) > MAX_BYTES:
+        raise UserError(
+            f"What a run of another process is told has at most {MAX_BYTES} bytes, and this has "
+            f"{len(text)}. Shorten it, or let the agents read it from a file."
+        )
     aside = turn.commands / f".{name}"
     try:
         turn.commands.mkdir(exist_ok=True)
@@ -84,6 +91,7 @@ def ask(
         The answer; None when there is none within the time, or nobody to give one.
 
     Raises:
+        UserError: It is too long.
         StorageError: It can't be written.
     """
     reader = JournalReader(turn.journal, from_end=True)
@@ -118,15 +126,12 @@ def take_commands(turn: TurnPaths) -> list[tuple[str, Command]]:
         turn: Where it is.
 
     Returns:
-        Each with its id. What can't be read is removed and left out.
+        Each with its id. What is none is removed and left out; what can't be read just now stays.
     """
     taken = []
     for path in _waiting(turn.commands)[:MAX_AT_ONCE]:
         with suppress(OSError, ValueError, KeyError, TypeError, ValidationError):
-            try:
-                said = json.loads(read_file(path, MAX_BYTES))
-            finally:
-                path.unlink(missing_ok=True)
+            said = json.loads(take_file(path, MAX_BYTES))
             command: Command = _KINDS[said["kind"]].validate_python(said["data"])
             taken.append((path.stem, command))
     return taken

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from nb_agents.disk.directory import Directory, real_above
 from nb_agents.disk.entry import in_words, shown
 from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
@@ -19,7 +21,7 @@ from nb_agents.fold import apply, fold
 from nb_agents.session.conversation import Message, messages_of, restored_lines
 from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import WORKTREES, TurnPaths, settle_dead, turns_of
+from nb_agents.session.layout import ALLOT_LOCK, WORKTREES, TurnPaths, settle_dead, turns_of
 from nb_agents.session.memories import carry_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view import RunView
@@ -87,6 +89,11 @@ class Session:
 
     path: Path
     turns: tuple[PastTurn, ...] = field(default=())
+
+    @property
+    def last(self) -> int:
+        """Number of the last turn; 0 when there is none."""
+        return self.turns[-1].paths.number if self.turns else 0
 
     @property
     def told(self) -> tuple[PastTurn, ...]:
@@ -157,7 +164,7 @@ class Session:
             return ()
         lines = [
             f"📚 Restored session with {count} previous turn(s)",
-            f"   Starting turn {self.turns[-1].paths.number + 1}",
+            f"   Starting turn {self.last + 1}",
         ]
         last = self.turns[-1]
         if not last.is_complete:
@@ -308,7 +315,11 @@ def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
     if is_up_to_date(view, paths):
         return ()
     try:
-        return write_views(view, paths)
+        # One reader at a time, and none while a turn begins: the files have one writer, too.
+        with FileLock(paths.path.parent / ALLOT_LOCK, timeout=0):
+            return () if paths.is_live() else write_views(view, paths)
+    except Timeout:
+        return ()  # whoever holds it mends them, or the next who reads them does
     except OSError as exc:
         return (f"{paths.metadata} can't be brought up to date: {exc.strerror}",)
 

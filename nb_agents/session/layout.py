@@ -34,8 +34,8 @@ import difflib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -48,6 +48,7 @@ from nb_agents.config.team import safe_name
 from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import (
     SessionBusyError,
+    SessionChangedError,
     SessionUnreadableError,
     StorageError,
     UnknownSessionError,
@@ -73,6 +74,7 @@ __all__ = [
     "make_root",
     "named_session",
     "new_session",
+    "resting",
     "session_root",
     "sessions_in",
     "settle",
@@ -93,6 +95,8 @@ LISTED = 100
 
 _TURN = re.compile(r"turn_([1-9][0-9]*)")
 _ALLOT_TIMEOUT_S = 10.0
+_REST_TIMEOUT_S = 1.0
+"""What a reader who mends a turn gets to be done with it; a turn that begins may take longer."""
 
 
 @dataclass(frozen=True)
@@ -380,6 +384,7 @@ def claim_turn(
     session: Path,
     owner_of: Callable[[Path], str] = lambda session: "another process",
     task: Path | None = None,
+    after: int | None = None,
 ) -> tuple[TurnPaths, FileLock]:
     """Allot the next turn of a session and hold it.
 
@@ -387,12 +392,15 @@ def claim_turn(
         session: The session's directory.
         owner_of: Says who runs a session that is live, for the message.
         task: Directory of the task that it goes on with; by default it gets a new one.
+        after: Number of the turn that was the last when the session was read, 0 for none: what
+            goes on from there must be the next. By default it may come behind any.
 
     Returns:
         The turn's paths and its lock, held until released.
 
     Raises:
         SessionBusyError: A turn of the session is live.
+        SessionChangedError: There is another turn behind ``after``.
         UnknownSessionError: The session was removed or renamed while this waited.
         StorageError: The directory can't be written.
     """
@@ -401,9 +409,12 @@ def claim_turn(
             if not os.path.exists(session / ALLOT_LOCK):
                 raise UnknownSessionError(session.name, str(session.parent))
             turns = turns_of(session)
+            last = turns[-1].number if turns else 0
             if turns and turns[-1].is_live():
                 raise SessionBusyError(session.name, owner_of(session))
-            paths = TurnPaths(session.absolute() / f"turn_{turns[-1].number + 1 if turns else 1}")
+            if after is not None and last != after:
+                raise SessionChangedError(session.name, last)
+            paths = TurnPaths(session.absolute() / f"turn_{last + 1}")
             paths.path.mkdir(parents=True)
             paths = replace(paths, task=_working_in(paths, task))
             lock = paths.lock()
@@ -413,6 +424,27 @@ def claim_turn(
         raise SessionBusyError(session.name, "another process is starting a turn") from None
     except OSError as exc:
         raise StorageError(str(session), exc.strerror or str(exc)) from None
+
+
+@contextmanager
+def resting(session: Path) -> Iterator[None]:
+    """Let no turn of a session begin within the block.
+
+    Args:
+        session: The session's directory.
+
+    Raises:
+        SessionBusyError: A turn of it is live, or begins.
+        OSError: The disk refused.
+    """
+    try:
+        with FileLock(session / ALLOT_LOCK, timeout=_REST_TIMEOUT_S):
+            turns = turns_of(session)
+            if turns and turns[-1].is_live():
+                raise SessionBusyError(session.name, f"turn {turns[-1].number} is live")
+            yield
+    except Timeout:
+        raise SessionBusyError(session.name, "a turn begins") from None
 
 
 def _working_in(paths: TurnPaths, task: Path | None) -> Path | None:

@@ -16,7 +16,7 @@ from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import Entry, RefusedError, shown
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session.copying import copy_file, copy_tree
-from nb_agents.session.layout import new_session, settle_dead, turns_of
+from nb_agents.session.layout import new_session, resting, settle_dead, turns_of
 
 __all__ = ["Made", "export_session", "fork_session", "rename_session"]
 
@@ -51,10 +51,9 @@ def rename_session(session: Path, name: str) -> Path:
 
     Raises:
         UserError: The name can't be a directory, or is taken.
-        SessionBusyError: A turn of it is live.
+        SessionBusyError: A turn of it is live, or begins.
         StorageError: The disk refused.
     """
-    _refuse_live(session)
     try:
         target = session.with_name(safe_name(name))
     except ValueError as exc:
@@ -62,7 +61,8 @@ def rename_session(session: Path, name: str) -> Path:
     if target.exists():
         raise UserError(f"There is a session {name!r} already. Choose another name.")
     try:
-        session.rename(target)
+        with resting(session):
+            session.rename(target)
     except OSError as exc:
         raise StorageError(str(target), exc.strerror or str(exc)) from None
     return target
@@ -195,9 +195,3 @@ def _inner(entry: Entry) -> bytes:
     if text.startswith("/") or sum(ups) > entry.depth or sorted(ups, reverse=True) != ups:
         raise RefusedError("leads out")
     return os.fsencode(text)
-
-
-def _refuse_live(session: Path) -> None:
-    turns = turns_of(session)
-    if turns and turns[-1].is_live():
-        raise SessionBusyError(session.name, f"turn {turns[-1].number} is live")

@@ -16,11 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from nb_agents.errors import SessionBusyError, StorageError, UserError
+from nb_agents.errors import StorageError, UserError
 from nb_agents.session.history import is_up_to_date, load_turn
-from nb_agents.session.layout import ALLOT_LOCK, is_real, turns_of
+from nb_agents.session.layout import ALLOT_LOCK, is_real, resting, turns_of
 
 __all__ = ["delete_session", "strip_session", "work_of"]
 
@@ -39,7 +37,7 @@ def delete_session(session: Path) -> None:
         StorageError: The disk refused.
     """
     with _told(session):
-        with _resting(session):
+        with _removable(session):
             _put_aside(session, session.parent)
         _delete(session.parent)
 
@@ -62,7 +60,7 @@ def strip_session(session: Path) -> None:
         if turn.view.seq and not is_up_to_date(turn.view, turn.paths):
             raise StorageError(str(turn.paths.metadata), "it is not up to date")
     with _told(session):
-        with _resting(session):
+        with _removable(session):
             for path in work_of(session):
                 _put_aside(path, session.parent)
         _delete(session.parent)
@@ -88,20 +86,14 @@ def work_of(session: Path) -> list[Path]:
 
 
 @contextmanager
-def _resting(session: Path) -> Iterator[None]:
-    """Let no turn of a session begin meanwhile; one that is live, or begins, is not disturbed."""
+def _removable(session: Path) -> Iterator[None]:
+    """Let no turn of a session begin meanwhile; what is somebody else's is not removed."""
     if not is_real(session):
         raise UserError(
             f"{session} is a link or gone. Delete a link, and what it leads to, yourself."
         )
-    try:
-        with FileLock(session / ALLOT_LOCK, timeout=0):
-            turns = turns_of(session)
-            if turns and turns[-1].is_live():
-                raise SessionBusyError(session.name, f"turn {turns[-1].number} is live")
-            yield
-    except Timeout:
-        raise SessionBusyError(session.name, "a turn begins") from None
+    with resting(session):
+        yield
 
 
 def _put_aside(path: Path, root: Path) -> None:

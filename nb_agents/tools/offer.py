@@ -24,7 +24,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import StopRequest
-from nb_agents.disk.directory import read_file
+from nb_agents.disk.directory import read_file, take_file
 from nb_agents.disk.lock import is_held
 from nb_agents.errors import StorageError
 from nb_agents.tools.base import ToolError
@@ -206,29 +206,35 @@ class Offer:
         return bool(self._waiting(_CALL, _STOP))
 
     def take_calls(self) -> list[tuple[str, CallAsked]]:
-        """Take the calls that are asked for, oldest first; one that can't be read is left out."""
+        """Take the calls that are asked for, oldest first; what is none is left out."""
         return self._take(_CALL, _ASKED)
 
     def take_stops(self) -> list[tuple[str, StopRequest]]:
         """Take the stops that calls are to feel."""
         return self._take(_STOP, _STOPPED)
 
-    def answer(self, name: str, answered: CallAnswered) -> None:
-        """Tell what became of a call."""
+    def answer(self, name: str, answered: CallAnswered) -> bool:
+        """Tell what became of a call.
+
+        Returns:
+            False when the disk refused, and it is to be told again.
+        """
         data = _ANSWERED.dump_json(answered)
         if len(data) > MAX_BYTES:
             data = _ANSWERED.dump_json(CallAnswered("Error: the result is too long.", True))
-        with suppress(OSError):
+        try:
             self._write(name + _ANSWER, data)
+        except FileNotFoundError:
+            return True  # the offer is withdrawn: nobody waits for it
+        except OSError:
+            return False
+        return True
 
     def _take(self, kind: str, form: TypeAdapter[T]) -> list[tuple[str, T]]:
         taken = []
         for path in self._waiting(kind)[:MAX_AT_ONCE]:
-            read = self._read(path, form)
-            with suppress(OSError):
-                path.unlink()
-            if read is not None:
-                taken.append((path.stem, read))
+            with suppress(OSError, ValueError):
+                taken.append((path.stem, form.validate_json(take_file(path, MAX_BYTES))))
         return taken
 
     def _waiting(self, *kinds: str) -> list[Path]:

@@ -1,6 +1,7 @@
 """Functions of this process in a run that lives in one of its own."""
 
 import asyncio
+import errno
 import os
 import signal
 import threading
@@ -180,6 +181,62 @@ def test_keys_are_in_no_call_and_in_no_answer(
 
 
 # Stopping
+
+
+class FullDisk:
+    """A disk that has no room for what a function is to answer."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.has_room = False
+        self._write = Path.write_bytes
+
+    def write(self, path: Path, data: bytes) -> int:
+        if path.suffix == ".answer" and not self.has_room:
+            self.refused += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._write(path, data)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
+    full = FullDisk()
+    monkeypatch.setattr(Path, "write_bytes", lambda path, data: full.write(path, data))
+    return full
+
+
+def test_what_a_function_gave_is_told_when_the_disk_has_room_again(
+    team: Path, root: Path, server: ModelServer, disk: FullDisk
+) -> None:
+    called: list[int] = []
+
+    def query() -> str:
+        """Look."""
+        called.append(1)
+        return "found"
+
+    calling(server, ToolCall("query"))
+    run = begin(team, root, query)
+    wait_until(lambda: disk.refused > 1, WAIT_S)
+    disk.has_room = True
+    finish(run)
+    assert (results(run), called) == ([("ok", "found")], [1])
+
+
+def test_a_run_is_stopped_whose_function_can_not_tell_what_it_gave(
+    team: Path, root: Path, server: ModelServer, disk: FullDisk
+) -> None:
+    def query() -> str:
+        """Look."""
+        return "found"
+
+    calling(server, ToolCall("query"))
+    run = begin(team, root, query)
+    wait_until(lambda: disk.refused, WAIT_S)
+    run.stop(now=True)
+    finish(run)
+    assert run.status == "cancelled"
+    wait_until(lambda: not offers(root), WAIT_S, "the offer's end", lambda: offers(root))
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["graceful", "at once"])

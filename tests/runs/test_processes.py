@@ -171,6 +171,57 @@ def test_a_full_disk_is_told_kept_in_memory_and_written_later(tmp_path: Path, mo
     assert json.loads(turn.paths.metadata.read_text())["run_status"] == "completed"
 
 
+UNSAVED = """
+import resource, signal, nb_agents
+from nb_agents.runs import live_runs
+from nb_agents.errors import StorageError
+from nb_agents.testing import *
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+live_runs.MAX_OVER = 0
+gate = Gate()
+model = ScriptedModel(Answer("paid once " + "x" * 5000, gate=gate))
+team = scripted_team(a=model)
+run = nb_agents.start("t", team, "s")
+gate.wait_reached()
+size = (run.path / "events.jsonl").stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
+gate.open()
+run.wait(60)
+if END == "resume":
+    try:
+        run.resume()
+    except StorageError as exc:
+        print("File too large" in str(exc))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    try:
+        run.resume()
+    except nb_agents.UserError as exc:
+        print("Turn s/1 is complete" in str(exc))
+elif END == "continue":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    nb_agents.start("more", team, "s", continue_=True).wait(60)
+    print("paid once" in str(model.requests[-1]))
+else:
+    del run
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    nb_agents.start("another", team, "other").wait(60)
+print(len(model.requests) == (1 if END == "resume" else 2), flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["resume", "continue", "exit"])
+def test_what_a_full_disk_left_in_memory_is_saved_before_more_is_paid_and_at_the_exit(
+    tmp_path: Path, end: str
+) -> None:
+    with script(f"END = {end!r}\n{UNSAVED}", tmp_path) as process:
+        output, errors = process.communicate(timeout=60)
+        assert (set(output.split()), errors) == ({"True"}, "")
+    session = next(each for each in sessions(tmp_path) if each.name == "s")
+    first, *_ = load_session(session).turns
+    assert first.is_complete and first.warnings == ()
+    assert first.view.answer == "paid once " + "x" * 5000
+
+
 INTERRUPTED = """
 import asyncio, signal, sys, threading, nb_agents
 from nb_agents.testing import *

@@ -13,7 +13,15 @@ from pydantic_ai.exceptions import ModelHTTPError
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.errors import ConfigError, SessionBusyError, StorageError, UserError
+from nb_agents.errors import (
+    ConfigError,
+    SessionBusyError,
+    SessionChangedError,
+    StorageError,
+    UserError,
+)
+from nb_agents.runs import registry
+from nb_agents.runs import resume as resume_module
 from nb_agents.runs.loop import THREAD_NAME, call
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
@@ -261,6 +269,32 @@ def test_a_live_turn_is_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path, SessionBusyError, "'s' is running already .run r[0-9]+ in this kernel")
     gate.open()
     run.wait(WAIT_S)
+
+
+@pytest.mark.parametrize("door", ["resume", "continue"])
+def test_a_turn_that_another_run_resumes_meanwhile_is_paid_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    """Whatever a run goes on from is still the last turn when its own begins."""
+    run, model = held(tmp_path)
+    module: Any = resume_module if door == "resume" else registry
+    launch = module.launch
+
+    def overtaken(*args: Any) -> Run:
+        """Let another run resume the session, to its end, after this one has read it."""
+        monkeypatch.setattr(module, "launch", launch)
+        resumed(run)
+        return launch(*args)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(module, "launch", overtaken)
+    with pytest.raises(SessionChangedError, match="'s' has got turn 2 from another run meanwhile"):
+        if door == "resume":
+            run.resume()
+        else:
+            team, options = scripted_team(None, a=model), RunOptions(session_root=tmp_path)
+            nb_agents.start("more", team, "s", continue_=True, options=options)
+    assert [turn.number for turn in turns_of(tmp_path / "s")] == [1, 2]
+    assert len(model.requests) == 2  # the one that was cut, and that again
 
 
 def test_a_team_of_others_is_refused(tmp_path: Path) -> None:

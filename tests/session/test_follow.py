@@ -17,6 +17,7 @@ from nb_agents import events as ev
 from nb_agents.fold import fold
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
+from tests.processes import BOUND_BY_PERMISSIONS, line, python
 from tests.team_kit import events, finish, start
 
 LOOK = Turn(calls=(Call("list_files", {}),))
@@ -30,6 +31,24 @@ run = nb_agents.start("t", scripted_team(a=model), "s", options=options)
 while not run.view.agents["a"].partial: pass
 print("streams", flush=True)
 run.wait(raise_on_stop=False)
+"""
+
+
+READER = """
+import asyncio, sys, nb_agents
+from pathlib import Path
+from nb_agents.runs.resume import attach
+from nb_agents.session.history import load_turn
+from nb_agents.session.layout import TurnPaths
+place = sys.argv[1]
+print(load_turn(TurnPaths(Path(place))).state, attach(place).status, flush=True)
+async def follow():
+    async for event in nb_agents.follow(place):
+        last = event.kind
+        if last == "model_started":
+            print(last, flush=True)
+    print(last, attach(place).status, flush=True)
+asyncio.run(follow())
 """
 
 
@@ -60,6 +79,21 @@ def test_who_comes_late_hears_what_was_and_then_each_event_to_the_end(tmp_path: 
     heard = asyncio.run(asyncio.wait_for(follow(), 60))
     assert heard == events(run)
     assert fold(heard).answer == "A's"
+
+
+def test_who_may_only_read_a_live_turn_follows_it_to_its_end(tmp_path: Path) -> None:
+    gate = Gate()
+    run = start(tmp_path, a=ScriptedModel(Answer("A's", gate=gate)))
+    gate.wait_reached()
+    for path in run.path.iterdir():
+        if path.is_file():
+            path.chmod(0o444)
+    with python(READER, run.path, before=BOUND_BY_PERMISSIONS) as reader:
+        assert line(reader) == "running in-progress"
+        assert line(reader) == "model_started"
+        gate.open()
+        run.wait()
+        assert line(reader) == "files_listed completed"
 
 
 def test_two_who_follow_hear_the_same(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from nb_agents import events as ev
 from nb_agents.session.conversation import Message
@@ -15,13 +17,14 @@ from nb_agents.session.history import (
     LISTED,
     PastTurn,
     Session,
+    is_up_to_date,
     load_session,
     load_turn,
     past_events,
     workspace_files,
 )
 from nb_agents.session.journal import MAX_BYTES
-from nb_agents.session.layout import TurnPaths, claim_turn, turns_of
+from nb_agents.session.layout import ALLOT_LOCK, TurnPaths, claim_turn, turns_of
 from nb_agents.session.views import write_atomic, write_views
 from nb_agents.view import RunView
 from tests import processes
@@ -428,6 +431,30 @@ def test_a_turn_is_mended_once_and_then_only_read(
     )
     load_turn(paths)
     assert written == []
+
+
+def test_readers_who_come_at_once_read_the_same_and_one_of_them_mends(tmp_path: Path) -> None:
+    """Each writes aside under one name, and none may take what another has not written whole."""
+    long = " ".join(f"word{n}" for n in range(20_000))
+    for number in range(20):
+        paths = turn_paths(tmp_path / str(number))
+        write_journal(paths, started(), answer("ada", long))
+        with ThreadPoolExecutor(4) as readers:
+            told = [*readers.map(load_turn, [paths] * 4)]
+        assert [(turn.warnings, turn.view == told[0].view) for turn in told] == [((), True)] * 4
+        assert is_up_to_date(told[0].view, paths)
+        assert json.loads(paths.partial_answers.read_text())["ada"]["answer"] == long
+        assert not [path for path in paths.path.rglob(".*.tmp")]
+
+
+def test_no_turn_is_mended_that_begins_just_then(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    write_journal(paths, started())
+    with FileLock(paths.path.parent / ALLOT_LOCK):
+        assert load_turn(paths).warnings == ()
+    assert not paths.metadata.exists()
+    load_turn(paths)
+    assert paths.metadata.exists()
 
 
 def test_a_turn_that_can_not_be_mended_is_read_with_a_warning(

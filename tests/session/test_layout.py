@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
+from nb_agents.errors import (
+    SessionBusyError,
+    SessionChangedError,
+    StorageError,
+    UnknownSessionError,
+    UserError,
+)
 from nb_agents.session import layout
 from nb_agents.session.layout import (
     TurnPaths,
@@ -220,6 +226,19 @@ def test_a_live_turn_refuses_a_second_claim(tmp_path: Path) -> None:
     lock.release()
     assert not paths.is_live()
     assert claim(tmp_path) == 2
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_what_goes_on_from_an_earlier_turn_gets_no_place_behind_a_later_one(
+    tmp_path: Path, known: int
+) -> None:
+    make_turns(tmp_path, *range(1, known + 1))
+    paths, lock = claim_turn(tmp_path, after=known)
+    lock.release()
+    assert paths.number == known + 1
+    with pytest.raises(SessionChangedError, match=f"has got turn {known + 1} from another run"):
+        claim_turn(tmp_path, after=known)
+    assert [turn.number for turn in turns_of(tmp_path)] == list(range(1, known + 2))
 
 
 def test_a_turn_of_another_process_is_live_until_that_process_dies(tmp_path: Path) -> None:

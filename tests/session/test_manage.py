@@ -9,13 +9,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session import manage
 from nb_agents.session.history import load_session
-from nb_agents.session.layout import turns_of
+from nb_agents.session.layout import ALLOT_LOCK, turns_of
 from nb_agents.session.manage import export_session, fork_session, rename_session
 from nb_agents.session.removal import delete_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
@@ -171,6 +172,14 @@ def test_a_live_session_is_neither_deleted_nor_renamed(tmp_path: Path) -> None:
     run.stop(now=True)
     run.wait(raise_on_stop=False)
     assert (tmp_path / "live" / "turn_1" / "metadata.json").exists()
+
+
+def test_a_session_in_which_a_turn_begins_is_neither_deleted_nor_renamed(session: Path) -> None:
+    for attempt in (delete_session, lambda path: rename_session(path, "other")):
+        with FileLock(session / ALLOT_LOCK), pytest.raises(SessionBusyError, match="a turn begins"):
+            attempt(session)
+    assert [turn.number for turn in turns_of(session)] == [1, 2, 3]
+    assert rename_session(session, "other").is_dir()
 
 
 def test_a_fork_begins_with_the_turns_before_and_leaves_the_session_alone(session: Path) -> None:
