@@ -75,7 +75,7 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """What a stop did.
+    """Result of a request to stop.
 
     Attributes:
         changed: Whether this request raised the level.
@@ -104,7 +104,7 @@ class AgentStopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class CancelPolicy:
-    """How a run stops.
+    """Stop policy of a run: grace time and hooks.
 
     Attributes:
         grace_timeout_s: Seconds after which a graceful stop becomes immediate; None means never.
@@ -296,12 +296,12 @@ def bind(token: CancelToken) -> Iterator[CancelToken]:
 
 
 def current_token() -> CancelToken | None:
-    """Give the token that is bound here; None outside a run."""
+    """Return the token that is bound here; None outside a run."""
     return _current.get()
 
 
 def checkpoint() -> None:
-    """Stop here if the run that this code works for is being stopped.
+    """Raise AgentStopped if the run that called this code is being stopped.
 
     Call it in tools and user functions between steps, sync or async, in any thread that the tool
     was started in. Outside a run it does nothing.
@@ -319,7 +319,7 @@ def checkpoint() -> None:
 
 
 def should_stop() -> bool:
-    """Tell whether the run that this code works for is being stopped.
+    """Return whether the run that called this code is being stopped.
 
     Returns:
         True from the moment that a stop of any level was asked for; False outside a run.

@@ -25,7 +25,7 @@ from rich.text import Text
 from nb_agents.cancel import StopResult
 from nb_agents.chat import STOPPING, Chat
 from nb_agents.config.mentions import Mentions, mentions
-from nb_agents.config.team import chosen_team
+from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import RunCancelled, RunFailed, UnknownRunError, UserError
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text
@@ -35,7 +35,7 @@ from nb_agents.runs.file_report import check_file
 from nb_agents.runs.registry import find_known, runs, start
 from nb_agents.runs.resume import preview, resume
 from nb_agents.runs.run import Run
-from nb_agents.runs.status import log_lines
+from nb_agents.runs.status import failure_of, log_lines
 from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import follow
@@ -49,6 +49,14 @@ from nb_agents.view import RunView
 __all__ = ["app", "main"]
 
 COMPLETE, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
+
+_COMMANDS = {
+    "`%agents`": "`nb-agents runs`",
+    "%%agents": "nb-agents run",
+    "%agents": "nb-agents",
+    "%env ": "export ",
+}
+"""What a remedy names, and what that is in a terminal; the first that fits counts."""
 
 MAX_WIDTH = 1000
 
@@ -105,8 +113,15 @@ def main() -> None:
     try:
         app()
     except UserError as exc:
-        typer.echo(without_controls(str(exc)), err=True)
+        typer.echo(without_controls(_in_terminal(str(exc))), err=True)
         sys.exit(USAGE)
+
+
+def _in_terminal(sentence: str) -> str:
+    """Name the commands of a terminal where a sentence names those of a notebook."""
+    for cell, command in _COMMANDS.items():
+        sentence = sentence.replace(cell, command)
+    return sentence
 
 
 @app.command("run")
@@ -151,7 +166,7 @@ def run_(
         session,
         continue_,
         recipe=recipe,
-        context=context_of("", settings or [], {}) if recipe else None,
+        context=context_of("", settings or [], {}) if recipe or settings else None,
         options=options,
     )
     _leave(run, as_json)
@@ -168,6 +183,8 @@ def chat(
 ) -> None:
     """Talk with a team, turn by turn. What is typed while it works is said to it; /quit ends."""
     team = chosen_team(config, model)
+    if isinstance(team, str):
+        TeamSpec.from_file(team)  # a mistake in it is told before the first prompt
     begun: list[str] = []
 
     def begin(task: str) -> Run:
@@ -355,11 +372,12 @@ def check(
         bool, typer.Option("--connect", help="Load custom tools and start MCP servers, to try.")
     ] = False,
 ) -> None:
-    """Say what would become of a team file or a recipe, without running it."""
+    """Check a team file or a recipe without running it; exits with 1 if it can't start."""
     told = check_file(file, config, bundles or [], connects=connects)
     if told.agents:
         _table(AgentReport._fields, told.agents, False, "")
-    _say("\n".join(told.lines))
+    _say(_in_terminal("\n".join(told.lines)))
+    sys.exit(COMPLETE if told.can_start else FAILED)
 
 
 @app.command("export")
@@ -466,6 +484,7 @@ def _progress(view: RunView) -> str:
 
 def _told(run: Run) -> dict[str, Any]:
     view = run.view
+    has_failed = run.status == "failed"
     return {
         "session": run.session,
         "turn": run.turn,
@@ -473,6 +492,7 @@ def _told(run: Run) -> dict[str, Any]:
         "where": run.where,
         "task": view.task,
         "result": run.result,
+        "failed": failure_of(run.id, view, run.path).reasons if has_failed else {},
         "partial": {a.id: a.unsubmitted for a in view.agents.values() if a.unsubmitted},
         "tokens": sum(a.tokens for a in view.agents.values()),
         "cost": total_cost(view),

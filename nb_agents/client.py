@@ -34,9 +34,11 @@ MAX_REPLY_BYTES = 32 * 2**20
 MAX_SAID_CHARS = 500
 """Of a server's own words in an error."""
 
+_NO_ADDRESS = "{!r} is not the address of a server{}. Write, for example, http://localhost:8888."
+
 
 class Client:
-    """Talks to the extension of a Jupyter server; a context manager that closes its connections.
+    """Client of the nb_agents extension of a Jupyter server; use it as a context manager.
 
     Each run goes by the ``id`` that `runs` and `start` tell, or by "session/turn_1".
 
@@ -57,7 +59,9 @@ class Client:
         try:
             given = httpx2.URL(url)
         except (httpx2.InvalidURL, UnicodeError) as exc:
-            raise UserError(f"That is no address of a server: {exc}.") from None
+            raise UserError(_NO_ADDRESS.format(url, f" ({exc})")) from None
+        if given.scheme not in ("http", "https"):
+            raise UserError(_NO_ADDRESS.format(url, ""))
         token = token or given.params.get("token", "")
         # What may be shown: no secret of the address.
         self._url = str(given.copy_with(query=None, fragment=None, userinfo=b"")).rstrip("/")
@@ -97,7 +101,7 @@ class Client:
         return self._get("runs")  # type: ignore[no-any-return]
 
     def run(self, run: str) -> dict[str, Any]:
-        """Tell how a run stands, live or over, with its receipt.
+        """Return the state of a run, live or over, with its receipt.
 
         Args:
             run: Its id.
@@ -120,7 +124,7 @@ class Client:
         return self._get("sessions", folder=folder)  # type: ignore[no-any-return]
 
     def events(self, run: str, after: int = 0) -> Iterator[Event]:
-        """Give the events of a run: those so far, then each that comes, to its end.
+        """Return the events of a run: those so far, then each that comes, to its end.
 
         Whoever stops reading stops nothing.
 
@@ -219,7 +223,7 @@ class Client:
         self._ask(run, "approve", message=message, gate=gate)
 
     def deny(self, run: str, message: str = "", gate: str = "") -> None:
-        """Deny it; as `approve`."""
+        """Deny what has waited longest, or at a gate; raises as `approve`."""
         self._ask(run, "deny", message=message, gate=gate)
 
     def answer(self, run: str, text: str) -> None:
@@ -231,11 +235,11 @@ class Client:
         self._ask(run, "say", text=text)
 
     def pause(self, run: str) -> None:
-        """Let a run hold still at its next boundary; raises as `approve`."""
+        """Pause a run at its next boundary; raises as `approve`."""
         self._ask(run, "pause")
 
     def resume(self, run: str) -> None:
-        """Let a paused run go on; raises as `approve`."""
+        """Continue a paused run; raises as `approve`."""
         self._ask(run, "resume")
 
     def _ask(self, run: str, action: str, **body: str) -> None:
@@ -317,7 +321,7 @@ def _whole(response: httpx2.Response) -> bytes:
 
 
 def _lines(response: httpx2.Response) -> Iterator[bytes]:
-    """Give the lines of a stream; not by ``iter_lines``, which has no limit."""
+    """Return the lines of a stream; not by ``iter_lines``, which has no limit."""
     rest = b""
     for piece in response.iter_bytes():
         *whole, rest = (rest + piece).split(b"\n")

@@ -22,7 +22,7 @@ __all__ = ["ApprovalConfig", "CancelPolicy", "Cluster", "Retry", "RunOptions", "
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """How long a run may take, without the time in which it waits for a person.
+    """Time limit of a run; the time in which it waits for a person does not count.
 
     Attributes:
         seconds, ms: One of them says how long.
@@ -50,7 +50,7 @@ class Timeout:
 
     @property
     def total_s(self) -> float:
-        """How long, in seconds."""
+        """The limit in seconds."""
         return self.seconds if self.seconds is not None else (self.ms or 0.0) / 1000
 
 
@@ -75,7 +75,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run goes; what is left out comes from the team's file.
+    """Options of a run; what is left out comes from the team's file.
 
     The functions are called in worker threads, one after the other, and each gets the cancel
     policy's ``hook_timeout_s``; what fails in one is noted in the journal and ends there.
@@ -103,6 +103,9 @@ class RunOptions:
             must see, has all of it.
         context_paths: Files and directories that the agents may read, besides the team's.
 
+    Raises:
+        UserError: The timeout is no number and no Timeout, or the grace time is below 0.
+
     Example:
         >>> RunOptions(timeout=Timeout(ms=1500), retry=Retry(attempts=1)).timeout_s
         1.5
@@ -123,7 +126,14 @@ class RunOptions:
     cluster: Cluster | Any = None
     context_paths: Sequence[str | PathLike[str]] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.timeout, Timeout | float | int | None):
+            raise UserError(f"The timeout is {self.timeout!r}. Give seconds, or a Timeout.")
+        grace_s = self.cancel.grace_timeout_s if self.cancel else None
+        if grace_s is not None and not 0 <= grace_s:
+            raise UserError(f"grace_timeout_s is {grace_s!r}. Give a number from 0, or None.")
+
     @property
     def timeout_s(self) -> float | None:
-        """How long it may take, in seconds; None when the team's file says it."""
+        """The time limit in seconds; None leaves it to the team's file."""
         return self.timeout.total_s if isinstance(self.timeout, Timeout) else self.timeout

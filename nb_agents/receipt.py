@@ -38,7 +38,7 @@ class AgentReceipt:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
-    """What a run leaves behind.
+    """What finished, what was stopped and what it cost, for each agent, step and tool.
 
     Attributes:
         status: How it ended.

@@ -192,7 +192,7 @@ class StopView:
 
 @dataclass(frozen=True, repr=False)
 class RunView:
-    """A turn as it stands.
+    """State of a turn, folded from its events.
 
     Attributes:
         session, turn: Its address on disk.
@@ -299,7 +299,7 @@ class RunView:
 
     @property
     def unheard(self) -> tuple[str, ...]:
-        """Follow-up texts that no agent has been told yet."""
+        """Follow-up texts that no agent has read yet."""
         return self.said[max((a.heard for a in self.agents.values()), default=0) :]
 
     @property

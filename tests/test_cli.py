@@ -68,7 +68,8 @@ def test_a_task_is_run_to_its_answer_and_shown_later(place: Path, server: ModelS
 
 def test_one_that_fails_says_so_in_its_exit_code(place: Path, server: ModelServer) -> None:
     server.script("m", Reply(status=400))
-    assert "Failed" in call("run", "-c", "team.yaml", "What is it?", code=FAILED)
+    assert "Failed" in call("run", "-c", "team.yaml", "-s", "lab", "What is it?", code=FAILED)
+    assert "400" in told("show", "lab")["failed"]["a"]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,30 @@ def test_a_persons_mistake_is_a_sentence_without_a_traceback(
 ) -> None:
     said = call(*words, code=USAGE)
     assert said.strip() and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("show", "no"), "`nb-agents runs` lists the runs, `nb-agents sessions` what is on disk"),
+        (("resume",), "`nb-agents sessions` lists them"),
+        (("run", "Count.", "--set", "depth=2"), "without a recipe. Add --recipe"),
+        (("chat", "-c", "no.yaml"), "no.yaml: No such file"),
+    ],
+)
+def test_a_mistake_names_the_remedy_as_a_terminal_has_it(
+    place: Path, words: tuple[str, ...], says: str
+) -> None:
+    said = call(*words, code=USAGE)
+    assert says in said
+    assert "%agents" not in said
+
+
+def test_a_check_of_what_can_not_start_fails(place: Path) -> None:
+    (place / "team.yaml").write_text("agents: [{id: a, backend: {type: openai, model: m}}]\n")
+    assert "OPENAI_API_KEY is not set" in call("check", "team.yaml", code=FAILED)
+    (place / "team.yaml").write_text("agents: [{id: a, backend: {type: demo}}]\n")
+    assert "Can start." in call("check", "team.yaml")
 
 
 @pytest.mark.parametrize("presses", [1, 2])

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
+from yaml.reader import ReaderError
 from yaml.resolver import Resolver
 
 from nb_agents.errors import ConfigError
@@ -159,7 +160,7 @@ def parse_document(text: str, file: str, kind: FileKind) -> Document:
             column=mark.column + 1 if mark else None,
         ) from None
     except yaml.YAMLError as exc:
-        raise ConfigError(f"Not valid YAML: {exc}", file=file) from None
+        raise ConfigError(_unreadable(exc), file=file) from None
     except RecursionError:
         raise ConfigError(f"Nested too deeply: not a {kind.noun}.", file=file) from None
     except _TooManyNodes:
@@ -177,7 +178,8 @@ def _parse(text: str, file: str, kind: FileKind) -> Document:
     loader, node = _nodes(text if data is None else _as_yaml(text))
     try:
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"A {kind.noun} is a mapping with {kind.keys}.", file=file, line=1)
+            what = f"{_top(node)}; a {kind.noun} is a mapping with {kind.keys}."
+            raise ConfigError(what, file=file, line=1)
         keys: dict[tuple[object, ...], Place] = {}
         values: dict[tuple[object, ...], Place] = {(): Place(1, 1)}
         _walk(node, (), keys, values, file)
@@ -185,6 +187,21 @@ def _parse(text: str, file: str, kind: FileKind) -> Document:
         return Document(expand(data) if kind.expands else data, file, keys, values)
     finally:
         loader.dispose()
+
+
+def _top(node: yaml.Node | None) -> str:
+    """Name what stands at a file's top, where a mapping should."""
+    if node is None:
+        return "The file is empty"
+    return f"The file holds a {'list' if isinstance(node, yaml.SequenceNode) else 'single value'}"
+
+
+def _unreadable(exc: yaml.YAMLError) -> str:
+    if isinstance(exc, ReaderError):
+        return (
+            f"Not valid YAML: character {exc.position + 1} can't be printed. Save it as plain text."
+        )
+    return f"Not valid YAML: {exc}"
 
 
 class _Bounded(Composer):

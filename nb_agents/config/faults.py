@@ -176,7 +176,7 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
         return Fault(f"{name!r} is missing{hint}", place)
     what = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
     if error["type"] == "tuple_type":
-        what = "it is no list; begin each item of it with `- `"
+        what = "it is not a list; begin each item of it with `- `"
     return Fault(f"{name}: {what}." if name else f"{what}.", document.place(path))
 
 

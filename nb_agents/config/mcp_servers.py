@@ -262,7 +262,7 @@ class McpServerSpec(Spec):
         try:
             return self.security.fault("".join(self.command[:1]), self.url, self.env)
         except ValueError:  # half an IPv6 address
-            return f"{self.url!r} is no address"
+            return f"{self.url!r} is not an address"
 
 
 def is_storable(server: McpServerSpec) -> bool:

@@ -116,7 +116,7 @@ def as_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as exc:
-        raise ValueError(f"{text!r} is no regular expression ({exc})") from None
+        raise ValueError(f"{text!r} is not a regular expression ({exc})") from None
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ def _rule(text: str) -> _Rule:
     found = _RULE.fullmatch(text)
     if not found or found[1] not in ACTIONS:
         raise ValueError(
-            f"{text!r} is no rule; write action(target) with one of the actions "
+            f"{text!r} is not a rule; write action(target) with one of the actions "
             f"{', '.join(ACTIONS)}"
         )
     return _Rule(found[1], "*" if found[2] is None else found[2])

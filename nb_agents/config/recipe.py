@@ -53,6 +53,8 @@ __all__ = [
 RECIPE_FILE = FileKind("recipe", "`name:`, `description:`, `version:` and `steps:`", expands=False)
 """``${VAR}`` is left alone: in a recipe it belongs to bash, and may be a secret."""
 
+_A_TEAM = "This is a team file, not a recipe. Give it with --config (`config=` in Python)."
+
 _NAME = re.compile(r"[\w-]*[^\W_][\w-]*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)", re.ASCII)
 _DECLARED_TYPES = {"string", "integer", "number", "boolean", "array", "object"}
@@ -62,7 +64,7 @@ _DECLARING_KEYS = {"type", "required", "default", "description"}
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise ValueError(f"{text!r} is no recipe name: use letters, digits, '-' and '_'")
+        raise ValueError(f"{text!r} is not a recipe name: use letters, digits, '-' and '_'")
     return text
 
 
@@ -70,7 +72,7 @@ def _version(value: object) -> object:
     if isinstance(value, int | float):
         raise ValueError(f'{value} is a number; write text with three parts, as "1.0.0"')
     if isinstance(value, str) and not _VERSION.fullmatch(value):
-        raise ValueError(f'{value!r} is no version; write three numbers, as "1.0.0"')
+        raise ValueError(f'{value!r} is not a version; write three numbers, as "1.0.0"')
     return value
 
 
@@ -111,7 +113,7 @@ class PlacedStage(NamedTuple):
 
 
 class Recipe(Spec):
-    """A recipe. `from_file` and `from_text` make one; the class alone checks no rules.
+    """A parsed recipe; read one with `from_file` or `from_text`, which check its rules.
 
     Attributes:
         name: Names it.
@@ -170,7 +172,7 @@ class Recipe(Spec):
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """What the file says and nobody here listens to, in its order."""
+        """Keys of the file that have no effect here, in its order."""
         return self._warnings
 
     @property
@@ -240,6 +242,8 @@ class Recipe(Spec):
             ConfigError: As `from_file`.
         """
         document = parse_document(text, name, RECIPE_FILE)
+        if "agents" in document.data and not document.data.keys() & {"steps", "stages"}:
+            raise ConfigError(_A_TEAM, file=document.file)
         try:
             return cls._checked(document, text, path)
         except RecursionError:

@@ -287,7 +287,7 @@ def _idle_in(each: _Located) -> Iterator[Breach]:
     if not step.get("foreach") and step.get("while_condition") is None:
         for key in ("as", "collect", "max_iterations", "max_while_iterations"):
             if step.get(key):
-                yield _idle(path, key, "the step is no loop")
+                yield _idle(path, key, "the step is not a loop")
 
 
 def _idle(path: Keys, key: str, why: str) -> Breach:

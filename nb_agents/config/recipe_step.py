@@ -173,7 +173,7 @@ class Approval(Spec):
 
 def _stage_name(name: str) -> str:
     if not _STAGE_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no stage name: use letters, digits, '-', '_' and spaces")
+        raise ValueError(f"{name!r} is not a stage name: use letters, digits, '-', '_' and spaces")
     return name
 
 

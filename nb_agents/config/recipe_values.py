@@ -177,7 +177,7 @@ def _as_variable(name: str) -> str:
 
 def _as_name(name: str) -> str:
     if not name.strip() or not name.isprintable():
-        raise ValueError(f"{name!r} is no name: use printable characters in one line")
+        raise ValueError(f"{name!r} is not a name: use printable characters in one line")
     return name
 
 

@@ -299,8 +299,8 @@ def skills(coordination: CoordinationSpec) -> Iterator[str]:
     if coordination.skills_path is None:
         where = coordination.skills_directory
         yield (
-            f"There are no skills: {where!r} is no directory. Install some there, or name another "
-            "by `skills_directory`."
+            f"There are no skills: {where!r} is not a directory. Install some there, or name "
+            "another by `skills_directory`."
         )
     if coordination.massgen_skills:
         named = ", ".join(coordination.massgen_skills)

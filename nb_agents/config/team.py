@@ -93,6 +93,11 @@ OWN = "own"
 NO_AGENTS = "It has no agents: this is MassGen's table of rate limits, not a team."
 
 
+_TEAM_KEYS = {"agents", "agent"}
+
+_A_RECIPE = "This is a recipe, not a team file. Start it with --recipe (`recipe=` in Python)."
+
+
 class AgentSpec(Spec):
     """One agent.
 
@@ -232,7 +237,7 @@ class TeamSpec(Spec):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """What was given and means nothing here, each once.
+        """The keys that have no effect here, each once.
 
         A key is a dotted path; a value of MassGen's that stands for another here is the path, the
         value and the one that is used.
@@ -242,7 +247,7 @@ class TeamSpec(Spec):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The keys of which nothing is known, as dotted paths, each once."""
+        """The unknown keys, as dotted paths, each once."""
         return tuple(dict.fromkeys(report.unknown(self, self._gone)))
 
     @property
@@ -324,7 +329,7 @@ class TeamSpec(Spec):
         )
 
     def reading(self, paths: Iterable[str | os.PathLike[str]]) -> TeamSpec:
-        """Give the team with files and directories besides that it may read.
+        """Return the team with files and directories besides that it may read.
 
         Args:
             paths: Where they are.
@@ -337,7 +342,7 @@ class TeamSpec(Spec):
         return self.model_copy(update={"orchestrator": orchestrator})
 
     def without_unsupported(self) -> TeamSpec:
-        """Give the team of the agents that can run here: itself when all can.
+        """Return the team of the agents that can run here: itself when all can.
 
         Raises:
             ConfigError: None can.
@@ -353,7 +358,7 @@ class TeamSpec(Spec):
         return rest
 
     def without(self, gone: Collection[str]) -> TeamSpec:
-        """Give the team without some of its agents, and without what names them.
+        """Return the team without some of its agents, and without what names them.
 
         Args:
             gone: Their ids.
@@ -394,6 +399,8 @@ class TeamSpec(Spec):
         document = load_document(path)
         if _is_rate_table(document.data):
             return cls.model_construct(agents=(), **document.data)
+        if document.data.keys() & {"steps", "stages"} and not document.data.keys() & _TEAM_KEYS:
+            raise ConfigError(_A_RECIPE, file=document.file)
         found = slips(document, SECTIONS)
         try:
             context = {"folder": Path(path).absolute().parent}

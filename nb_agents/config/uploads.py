@@ -134,7 +134,7 @@ class UploadSpec(Spec):
         except (OSError, ValueError):
             size = -1
         if size < 0:
-            return f"Upload {str(self.path)!r} is no file here. Mend or remove it."
+            return f"Upload {str(self.path)!r} is not a file here. Mend or remove it."
         if size > MAX_BYTES:
             return f"Upload {str(self.path)!r} has {size} bytes; {MAX_BYTES} can be sent."
         return ""

@@ -216,7 +216,7 @@ class AgentsMagics(Magics):
     def _start(self, args: Any, cell: str) -> None:
         names = self.shell.user_ns
         if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
-            raise TaskError(f"--out {args.out}: that is no variable's name. Write, say, --out run.")
+            raise TaskError(f"--out {args.out} is not a variable name. Write, say, --out run.")
         if args.over:
             made = work_over(self.shell, args, cell, options_of(args, names))
             if args.out:
@@ -283,6 +283,8 @@ def _parse(function: Any, line: str, *, has_message: bool = False) -> Any:
     try:
         return (parse_message if has_message else parse_line)(function, line)
     except UsageError as exc:
-        raise UsageError(f"{exc}. %%agents? and %agents? list the options.") from None
+        said = f"{str(exc)[:1].upper()}{str(exc)[1:]}".removesuffix(".")
+        end = "" if said.endswith("?") else "."
+        raise UsageError(f"{said}{end} %%agents? and %agents? list the options.") from None
     except ValueError as exc:
-        raise UsageError(f"The line can't be split into words: {exc}.") from None
+        raise UsageError(f"The line can't be split into words: {exc}. Close the quote.") from None

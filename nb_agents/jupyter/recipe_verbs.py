@@ -113,8 +113,8 @@ def _yaml(text: str) -> Any:
         place = getattr(exc, "problem_mark", None)
         where = f" (line {place.line + 1} of it)" if place else ""
         raise TaskError(
-            f"The recipe's values are no YAML{where}: write `name: value`, and text that has a "
-            "colon or a `#` in quotes."
+            f"The recipe's values are not valid YAML{where}: write `name: value`, and text with "
+            "a colon or a `#` in quotes."
         ) from None
 
 

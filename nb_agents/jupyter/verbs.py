@@ -489,7 +489,10 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
     found = namespace[name]
     if not isinstance(found, RunOptions):
         kind = type(found).__name__
-        raise UserError(f"--options {name}: {name!r} is of type {kind}, and no RunOptions.")
+        raise UserError(
+            f"--options {name}: {name!r} is of type {kind}, not RunOptions. Make it with "
+            "nb_agents.RunOptions(…)."
+        )
     return found
 
 

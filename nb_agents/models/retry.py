@@ -36,7 +36,7 @@ _TRANSIENT_STATUS = {408, 409, 425, 429, *range(500, 600)}
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a failed model call is tried again, and after how long.
+    """Retry policy of failed model calls: how often, and after how long.
 
     Attributes:
         attempts: How many tries may follow the first; 0 means none.
@@ -79,7 +79,7 @@ class Retry:
         return MAX_DELAY_S if self.max_delay is None else self.max_delay
 
     def delay_s(self, attempt: int) -> float:
-        """Give the wait before a try.
+        """Return the wait before a try.
 
         Args:
             attempt: Which one after the first, from 1.
@@ -128,7 +128,7 @@ def retry_delay_s(
 
 
 def is_transient(error: Exception) -> bool:
-    """Tell whether a failed call may go well another time.
+    """Return whether a failed call may go well another time.
 
     Args:
         error: What pydantic-ai (or the connection) raised.

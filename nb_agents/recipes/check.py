@@ -344,7 +344,9 @@ class _Checker:
         foreign = [b[0] for b in _BRACES.finditer(text) if not _UNDERSTOOD.fullmatch(b[0])]
         if foreign:
             more = f" ({len(foreign) - 1} more such)" if len(foreign) > 1 else ""
-            what = f"{who} has {one_line(foreign[0])}, which is no template here and stays as it is"
+            what = (
+                f"{who} has {one_line(foreign[0])}, which is not a template here and stays as it is"
+            )
             self.warnings.append(placed(recipe, f"{what}{more}.", path, foreign[0]))
 
     def _known(

@@ -203,7 +203,7 @@ class Approvals:
 
 
 def text_of(answer: Answer) -> str:
-    """Give the text that was asked for.
+    """Return the text that was asked for.
 
     Args:
         answer: What the person said to `Approvals.ask_for_text`.
@@ -218,7 +218,7 @@ def text_of(answer: Answer) -> str:
 
 
 def ask(prompt: str) -> str:
-    """Ask the person who watches the run that this code works for, and wait for the answer.
+    """Ask the person who watches this code's run a question, and wait for the answer.
 
     For plain functions given as tools; in an async one it would hold up the others.
 

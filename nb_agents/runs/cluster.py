@@ -403,6 +403,8 @@ def _open(address: str) -> Client:
                 security=True,
             )
         return Client(cluster)
+    if address.startswith("local:"):
+        raise UserError(f"{address!r} names no number of workers. Write, for example, local:4.")
     try:
         return Client(address, timeout=CONNECT_S)
     except (OSError, ValueError, TimeoutError) as exc:

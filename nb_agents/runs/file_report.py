@@ -25,10 +25,12 @@ class FileReport:
     Attributes:
         agents: Those of the team, where there is one.
         lines: What a person should know, and last whether it can start.
+        can_start: Whether it can.
     """
 
     agents: tuple[AgentReport, ...]
     lines: tuple[str, ...]
+    can_start: bool
 
 
 def check_file(
@@ -56,7 +58,8 @@ def check_file(
     if bundles:
         raise TaskError("--bundle says where a recipe's bundles are: it goes with a recipe.")
     found = report_on(TeamSpec.from_file(file), connects=connects)
-    return FileReport(found.agents, (file, *found.lines, found.verdict))
+    can_start = found.verdict == CAN_START
+    return FileReport(found.agents, (file, *found.lines, found.verdict), can_start)
 
 
 def _of_recipe(
@@ -79,9 +82,10 @@ def _of_recipe(
     if not team.missing_paths:
         lines += told_beforehand(recipe, team, given_values({}))
     missing = missing_values(recipe, {})
-    lines += ["It can't run." if found.faults or told.verdict != CAN_START else "It can run."]
+    can_start = not found.faults and told.verdict == CAN_START
+    lines += ["It can run." if can_start else "It can't run."]
     lines += [missing] if missing else []
-    return FileReport(told.agents if config else (), tuple(dict.fromkeys(lines)))
+    return FileReport(told.agents if config else (), tuple(dict.fromkeys(lines)), can_start)
 
 
 def _said(kind: str, finding: Finding) -> str:

@@ -139,17 +139,17 @@ def start(
             by default three demo agents that need no key.
         session: The session's id: goes on in it when it exists, else begins it. By default a new
             session of its own, or with ``continue_`` the one used last.
-        continue_: Go on in a session that must exist.
+        continue_: Whether to take the next turn of a session, which must exist.
         recipe: A recipe file, or a Recipe, for the agents to work through.
         context: The values that the recipe starts with.
         tools: Functions that all agents may call; see `nb_agents.tool`.
-        options: How it goes: its time, retries, stop, approvals, callbacks, and where it is kept.
+        options: Time limit, retries, stop, approvals, callbacks, session root.
 
     Returns:
         The run, at once. Its turn is on disk already, marked incomplete.
 
     Raises:
-        TaskError: The task is empty, or there is a recipe besides.
+        TaskError: The task is empty, there is a recipe besides, or values are given without one.
         RecipeError: The recipe needs a value that is not given.
         ConfigError: The team can't be used.
         MissingKeyError: A provider's key is not set.
@@ -162,6 +162,7 @@ def start(
         run.stop(reason="wrong path")
     """
     task, options = _task(task, recipe), options or RunOptions()
+    _check_arguments(config, context, recipe, options)
     spec, notices = team_for(config, options)
     if is_detached(options, spec):
         return begin_elsewhere(
@@ -216,9 +217,9 @@ def start(
 
 
 def runs() -> tuple[Run, ...]:
-    """All runs that this process began, oldest first, and behind them the live ones of others.
+    """Return the runs of this process, oldest first, and then the live ones of other processes.
 
-    Who lives elsewhere has `Run.where`.
+    `Run.where` tells where one of another process lives.
     """
     begun = {run.path: run for run in begun_runs()}
     others = {turn.paths.path: turn for turn in live_turns() if turn.paths.path not in begun}
@@ -399,12 +400,27 @@ def _script(
 
 
 def _task(task: str, recipe: object) -> str:
+    if not isinstance(task, str):
+        raise TaskError(f"The task is of type {type(task).__name__!r}. Give a string.")
     task = well_formed(task.strip())
     if task and recipe is not None:
         raise TaskError("A task and a recipe are both given. A recipe asks for itself.")
     if not task and recipe is None:
-        raise TaskError("The task is empty. Write what the agents are to do below the first line.")
+        raise TaskError(
+            "The task is empty. Write what the agents are to do; in a cell, below its first line."
+        )
     return task
+
+
+def _check_arguments(config: object, context: object, recipe: object, options: object) -> None:
+    if context and recipe is None:
+        raise TaskError("Values (--set, `context=`) are given without a recipe. Add --recipe FILE.")
+    if not isinstance(config, str | os.PathLike | TeamSpec | None):
+        kind = type(config).__name__
+        raise UserError(f"config is of type {kind!r}. Give the path of a team file, or a TeamSpec.")
+    if not isinstance(options, RunOptions):
+        kind = type(options).__name__
+        raise UserError(f"options is of type {kind!r}. Give RunOptions, as RunOptions(timeout=60).")
 
 
 def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
@@ -416,7 +432,7 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
 
 
 def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
-    """Give the person's directory that a recipe works in, if it does."""
+    """Return the person's directory that a recipe works in, if it does."""
     if isinstance(recipe, str | os.PathLike):
         from nb_agents.config.recipe import Recipe
 
@@ -427,7 +443,7 @@ def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
 def team_for(
     config: str | os.PathLike[str] | TeamSpec | None, options: RunOptions
 ) -> tuple[TeamSpec, tuple[str, ...]]:
-    """Give the team that can start, and what a person should know of it.
+    """Return the team that can start, and what a person should know of it.
 
     Args:
         config: As for `start`.

@@ -101,7 +101,7 @@ def resume(
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
 ) -> Run:
-    """Go on with the incomplete last turn of a session: same task, same agents, from there.
+    """Resume the incomplete last turn of a session: same task, same agents.
 
     Agents that failed are asked again; those that a person stopped alone stay out.
 
@@ -230,7 +230,9 @@ def attach(
     """
     paths = TurnPaths(Path(path).absolute())
     if not (paths.journal.is_file() or paths.metadata.is_file()):
-        raise UserError(f"{paths.path} is no turn: it has no {paths.journal.name}.")
+        raise UserError(
+            f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
+        )
     name = f"{paths.session}/{paths.number}"
     run = Run(name, TurnReader(paths, restart=restart), paths, resume, where=where)
     run.options = options or run.options
@@ -269,7 +271,7 @@ def _find(
 
 
 def _project_of(events: Sequence[Event]) -> Path | None:
-    """Give the person's directory that a turn's recipe works in, if it does."""
+    """Return the person's directory that a turn's recipe works in, if it does."""
     if not started_of(events).recipe:
         return None
     from nb_agents.runs.recipes import past
@@ -280,7 +282,7 @@ def _project_of(events: Sequence[Event]) -> Path | None:
 
 
 def _given(context: Mapping[str, Any] | None, events: Sequence[Event]) -> Mapping[str, Any]:
-    """Give the values that a recipe goes on with; refuse them for a team."""
+    """Return the values that a recipe goes on with; refuse them for a team."""
     if context and not started_of(events).recipe:
         raise UserError("The turn ran no recipe: leave out --set.")
     return context or {}

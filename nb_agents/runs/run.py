@@ -65,7 +65,7 @@ MAX_SAID = 20_000
 
 
 class Run:
-    """A team at work on a task. Made by `nb_agents.start`.
+    """Handle of a run: watch it, stop it, wait for its result. Made by `nb_agents.start`.
 
     ``await run`` and `wait` give the final answer. All methods may be called from any thread.
 
@@ -129,17 +129,17 @@ class Run:
 
     @property
     def view(self) -> RunView:
-        """The turn as it stands: answers, votes, calls; `timeline` has when they were."""
+        """The turn's current state: answers, votes, calls; `timeline` has their times."""
         return self._turn.view
 
     @property
     def status(self) -> RunStatus:
-        """OS Protocol's word for how it stands; "cancelled" is shown to people as "stopped"."""
+        """The run's status, in OS Protocol's words; people are shown "stopped" for "cancelled"."""
         return self.view.status
 
     @property
     def progress(self) -> Progress:
-        """How far it is."""
+        """The current round or step, of how many, with a message."""
         return progress_of(self.view, time.time())
 
     @property
@@ -149,7 +149,7 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """The final answer, or a recipe's outputs by name; None as long as there is none."""
+        """The final answer, or a recipe's outputs by name; None while there is none."""
         return result_of(self.view)
 
     @property
@@ -173,7 +173,7 @@ class Run:
         return self._turn.timeline
 
     def to_frame(self) -> Any:
-        """Give the timeline as a pandas DataFrame: a row for each span and mark.
+        """Return the timeline as a pandas DataFrame: a row for each span and mark.
 
         Returns:
             Columns agent, kind, name, start, end (UTC), seconds, outcome, tokens, cost, text.
@@ -443,7 +443,7 @@ class Run:
     # Pausing --------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let work hold still at its next boundary: calls in flight finish, none begins.
+        """Pause at the next boundary: calls in flight finish, none begins.
 
         The status is "awaiting" meanwhile. The time does not count, and a stop works as ever.
 
@@ -488,7 +488,7 @@ class Run:
         return turn.send(StopRequest(level, source, reason, agent or ""))  # type: ignore[no-any-return]
 
     async def cancel(self, reason: str | None = None) -> StopResult:
-        """Ask for a stop as the run's policy has it, and wait until it is done and saved.
+        """Stop the run as its CancelPolicy says, and wait until it is stopped and saved.
 
         Args:
             reason: Why, for the record; by default the policy's.
@@ -593,7 +593,7 @@ class Run:
         return isinstance(self._turn, Turn) and self.is_over and not self.view.is_saved
 
     def save(self, timeout: float | None = None) -> None:
-        """Write everything again, after saving had failed.
+        """Write all files again after saving failed.
 
         Args:
             timeout: Seconds after which to give up waiting for the disk. None means never.
@@ -617,7 +617,7 @@ class Run:
         await self._turn.run()
 
     def let_go(self) -> None:
-        """Keep no more of a run that is over and saved than where it is."""
+        """Drop from memory a run that is over and saved; its files stay."""
         if isinstance(self._turn, Turn) and self.is_over and self.view.is_saved:
             self._turn = TurnReader(self._paths, self._turn.crash)
 

@@ -408,7 +408,7 @@ class SubAgents:
 
 
 async def call(name: str, input: str) -> str:
-    r"""Have another agent of the team work on an input, from a function that an agent calls.
+    r"""Call another agent of the team on an input, from within a tool.
 
     It has a row, a workspace and costs of its own, and ends with the agent that called the
     function. In a plain function, write ``asyncio.run(nb_agents.call(...))``.

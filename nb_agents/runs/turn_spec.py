@@ -204,7 +204,7 @@ def project_place(
         return None
     if not path.is_dir():
         raise ConfigError(
-            f"The recipe works in {str(path)!r}, which is no directory any more. Put it back, or "
+            f"The recipe works in {str(path)!r}, which is no longer a directory. Put it back, or "
             "start the recipe anew elsewhere."
         )
     return WritablePath(path, [sessions.resolve()])
@@ -246,7 +246,7 @@ def offered_of(functions: Sequence[object], command: OfferTools) -> list[Offered
     """
     known = {each.name: each for each in functions if isinstance(each, OfferedFunction)}
     if not Offer.is_id(command.offer):
-        raise UserError(f"{command.offer!r} is no offer of tools.")
+        raise UserError(f"{command.offer!r} is not an offer of tools.")
     for name in command.names:
         if name not in known:
             has = f"Of a notebook it has: {', '.join(known) or 'none'}"

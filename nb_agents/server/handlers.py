@@ -162,8 +162,9 @@ class _Handler(APIHandler):
         try:
             return kind.model_validate_json(self._body or b"{}")
         except ValidationError as exc:
-            told = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in exc.errors()]
-            raise web.HTTPError(400, "; ".join(told)) from None
+            told = [f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in exc.errors()]
+            why = "; ".join(told)
+            raise web.HTTPError(400, f"{why}. openapi.json lists what can be sent.") from None
 
     def reply(self, data: Any) -> None:
         """Answer with JSON."""
@@ -502,7 +503,7 @@ class Events(_Stream):
         try:
             after = int(self.request.headers.get("Last-Event-ID", "0"))
         except ValueError:
-            raise web.HTTPError(400, "Last-Event-ID is no number.") from None
+            raise web.HTTPError(400, "Last-Event-ID is not a number.") from None
         read = _notes_of(path) if is_sweep(path) else _events_of(path)
         await self.stream(self._messages(self.feeds.of(path), read, after))
 

@@ -35,7 +35,7 @@ class UnknownNameError(UserError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"{name!r} is not there: no turn or session below the roots, no file or folder."
+            f"Nothing below the server's roots is called {name!r}: no turn, session or file."
         )
 
 

@@ -38,7 +38,7 @@ class Requested(NamedTuple):
 
 
 class SessionStore:
-    """The cancellation of sessions on disk; usable from any process and thread.
+    """Requests and reads the cancellation of sessions on disk, from any process and thread.
 
     Example:
         >>> SessionStore("/no/where").get_cancellation_status("session_x").name
@@ -112,7 +112,7 @@ class SessionStore:
     def get_cancellation_status(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
     ) -> CancellationStatus:
-        """Tell how far the stop of a session's last turn has gone; NONE for an unknown session."""
+        """Return the stop level of a session's last turn; NONE for an unknown session."""
         try:
             paths = self._turn(session_id, project_path)
         except UnknownSessionError:
@@ -134,13 +134,13 @@ class SessionStore:
     def is_cancellation_requested(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
     ) -> bool:
-        """Tell whether a stop of any level was asked for."""
+        """Return whether a stop of any level was asked for."""
         return self.get_cancellation_status(session_id, project_path) is not _NONE
 
     def is_immediate_cancellation(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
     ) -> bool:
-        """Tell whether the stop that is under way is immediate."""
+        """Return whether the stop that is under way is immediate."""
         status = self.get_cancellation_status(session_id, project_path)
         return status is CancellationStatus.IMMEDIATE
 

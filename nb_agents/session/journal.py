@@ -219,7 +219,7 @@ def _cut_torn_tail(fd: int) -> None:
 
 
 async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
-    """Give all events of a turn: those so far, then each that comes, until nobody writes it.
+    """Return all events of a turn: those so far, then each that comes, until nobody writes it.
 
     Args:
         path: The turn's directory, such as ``run.path``.
@@ -233,7 +233,9 @@ async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
     """
     paths = TurnPaths(Path(path))
     if not paths.journal.is_file():
-        raise UserError(f"{paths.path} is no turn: it has no {paths.journal.name}.")
+        raise UserError(
+            f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
+        )
     reader = JournalReader(paths.journal)
     is_live = True
     while True:

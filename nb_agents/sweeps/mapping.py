@@ -175,7 +175,7 @@ def _own_name(name: str) -> str:
         return ""
     with suppress(ValueError):
         return safe_name(name)
-    raise UserError(f"A sweep can't be called {name!r}: it is a directory's name.")
+    raise UserError(f"A sweep can't be called {name!r}. Use letters, digits, '_', '-' and '.'.")
 
 
 def _made_name(about: Mapping[str, Any], rows: Sequence[Row]) -> str:

@@ -76,7 +76,7 @@ def seconds_of(age: str) -> int:
     """
     found = _AGE.fullmatch(age.strip())
     if found is None:
-        raise UserError(f"{age!r} is no length of time. Write hours, days or weeks: 12h, 30d, 8w.")
+        raise UserError(f"{age!r} is not a duration. Write hours, days or weeks: 12h, 30d, 8w.")
     return int(found[1]) * _UNITS_S[found[2]]
 
 

@@ -86,8 +86,8 @@ def _records(source: Any) -> Iterator[Any]:
         yield from source
     else:
         raise UserError(
-            f"A {type(source).__name__} has no rows. Give a CSV, JSONL or Parquet file, "
-            "a DataFrame, or a list of mappings."
+            f"A source of type {type(source).__name__!r} has no rows. Give a CSV, JSONL or Parquet "
+            "file, a DataFrame, or a list of mappings."
         )
 
 
@@ -95,15 +95,18 @@ def _file(path: Path) -> Iterator[Any]:
     readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise UserError(f"{path} is no {', '.join(readers)} file.")
+        kind = path.suffix or "no suffix"
+        known = ", ".join(readers)
+        raise UserError(f"{path} has {kind}; a file of rows has one of {known}.")
     try:
         yield from reader(path)
     except OSError as exc:
-        raise UserError(f"{path} can't be read: {exc.strerror or exc}.") from None
+        why = f"{exc.strerror or exc} (looked from {Path.cwd()})"
+        raise UserError(f"{path} can't be read: {why}. Check the path.") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is not UTF-8 text.") from None
+        raise UserError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
     except csv.Error as exc:
-        raise UserError(f"{path} is no CSV: {exc}.") from None
+        raise UserError(f"{path} is not valid CSV: {exc}.") from None
 
 
 def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -123,7 +126,7 @@ def _jsonl(path: Path) -> Iterator[Any]:
             try:
                 yield json.loads(line)
             except ValueError as exc:
-                raise UserError(f"{path}:{number} is no JSON: {exc}.") from None
+                raise UserError(f"{path}:{number} is not valid JSON: {exc}.") from None
 
 
 def _parquet(path: Path) -> Iterator[Any]:
@@ -134,7 +137,7 @@ def _parquet(path: Path) -> Iterator[Any]:
             "Parquet files need pandas and pyarrow: `pip install pandas pyarrow`."
         ) from None
     except ValueError as exc:
-        raise UserError(f"{path} is no Parquet file: {exc}.") from None
+        raise UserError(f"{path} is not a Parquet file: {exc}.") from None
     yield from frame.to_dict("records")
 
 

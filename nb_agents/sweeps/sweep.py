@@ -125,7 +125,7 @@ class SweepSpec:
 
 
 class Sweep:
-    """Many rows at work. Made by `nb_agents.map`; all methods may be called from any thread.
+    """Handle of a sweep: one run for each row. Made by `nb_agents.map`; thread-safe.
 
     Args:
         spec: What it is to do.
@@ -200,7 +200,7 @@ class Sweep:
 
     @property
     def status(self) -> SweepStatus:
-        """How it stands."""
+        """The sweep's status."""
         return self.view.status
 
     @property
@@ -214,7 +214,7 @@ class Sweep:
         return dict(self._running)
 
     def table(self) -> list[dict[str, Any]]:
-        """Give a record for each row: its values, and what became of it.
+        """Return a record for each row: its values, and what became of it.
 
         Returns:
             Beside the row's own columns: row, status, answer (or each of a recipe's outputs),
@@ -224,7 +224,7 @@ class Sweep:
         return [self._record(row, row.name in running) for row in self.rows]
 
     def to_frame(self) -> Any:
-        """Give `table` as a pandas DataFrame, as it stands.
+        """Return `table` as a pandas DataFrame, as it stands.
 
         Raises:
             UserError: pandas is not installed.
@@ -313,15 +313,15 @@ class Sweep:
         self.stop(now, reason="interrupted", source="interrupt")
 
     def pause(self) -> None:
-        """Begin no row and let those at work hold still at their next boundary."""
+        """Pause: begin no row, and pause the running ones at their next boundary."""
         self.hold(True)
 
     def hold(self, is_paused: bool) -> None:
-        """Pause it, or let it go on after a pause."""
+        """Pause the sweep, or continue it."""
         self._inbox.put(lambda: self._hold(is_paused))
 
     def resume(self) -> Sweep:
-        """Go on: after a pause, or with the rows that a stop has left, in a new sweep.
+        """Continue: after a pause, or with the rows that a stop has left, in a new sweep.
 
         Returns:
             This sweep after a pause; else another one, on the same directory.
@@ -631,7 +631,7 @@ def _result(name: str, view: RunView, path: Path) -> Result:
 
 
 def _completed(session: Path) -> Result | None:
-    """Give how a row ended whose session is complete already."""
+    """Return how a row ended whose session is complete already."""
     last = next(reversed(turns_of(session)), None)
     if last is None or (view := load_turn(last).view).status != "completed":
         return None
@@ -639,7 +639,7 @@ def _completed(session: Path) -> Result | None:
 
 
 def _earlier(path: Path) -> list[RunView]:
-    """Give the turns of a session before this one, but for those that can't be read."""
+    """Return the turns of a session before this one, but for those that can't be read."""
     views = list[RunView]()
     if TurnPaths(path).number == 1:
         return views

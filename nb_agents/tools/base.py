@@ -286,7 +286,7 @@ def summarize(name: str, args: str | dict[str, Any] | None) -> str:
 
 
 def hide_arguments(args: Any) -> Any:
-    """Give a call's arguments as people are shown them: without those that are called a secret.
+    """Return a call's arguments as people are shown them: without those that are called a secret.
 
     Args:
         args: The model's: JSON text or a mapping.

@@ -253,7 +253,7 @@ class DataStore:
 
     @classmethod
     def of(cls, context: ToolContext) -> DataStore:
-        """Give the store of an agent's session, as that agent uses it."""
+        """Return the store of an agent's session, as that agent uses it."""
         return cls(context.session / FILE_NAME, context.agent)
 
     def use_namespace(self, namespace: str) -> DataStore:
@@ -265,7 +265,7 @@ class DataStore:
         return DataStore(self._path, self._by, namespace)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Give a key's value.
+        """Return a key's value.
 
         Args:
             key: Any text.
@@ -322,14 +322,14 @@ class DataStore:
             return [namespace for (namespace,) in _each(db.execute(query))]
 
     def get_all(self) -> dict[str, Any]:
-        """Give all values of the namespace by their keys, sorted."""
+        """Return all values of the namespace by their keys, sorted."""
         query = "SELECT key, value FROM entries WHERE namespace = ? ORDER BY key"
         with self._operation("get_all") as db:
             rows = _each(db.execute(query, (self._namespace,)))
             return {key: json.loads(value) for key, value in rows}
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Give the values of keys; those that are not there are left out."""
+        """Return the values of keys; those that are not there are left out."""
         keys = list(keys)
         with self._operation("get_many", keys) as db:
             return dict(self._read(db, keys))
@@ -357,7 +357,7 @@ class DataStore:
             return self._drop(db, [key for (key,) in keys.fetchall()])
 
     def entry(self, key: str) -> Entry | None:
-        """Give a key's value with what is known of it; None when the key is not there."""
+        """Return a key's value with what is known of it; None when the key is not there."""
         query = (
             "SELECT value, metadata, set_by, set_at FROM entries WHERE namespace = ? AND key = ?"
         )
@@ -407,7 +407,7 @@ class DataStore:
 
 
 def _each(items: Iterable[T]) -> Iterator[T]:
-    """Give the items; feel a stop before each."""
+    """Return the items; feel a stop before each."""
     for item in items:
         checkpoint()
         yield item
@@ -416,7 +416,7 @@ def _each(items: Iterable[T]) -> Iterator[T]:
 def _name(text: str) -> str:
     """Check a key or namespace."""
     if not isinstance(text, str):
-        raise UserError(f"{text!r} is no key or namespace: those are texts. Use str() of it.")
+        raise UserError(f"{text!r} is not a key or namespace: those are strings. Use str() of it.")
     if len(text) > MAX_NAME_CHARS:
         raise UserError(
             f"{text[:20]!r}… has {len(text)} characters; a key or namespace has at most "

@@ -54,7 +54,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def tool(function: F) -> F:
-    """Offer a function to agents; it can be called as before.
+    """Mark a function as a tool for agents; it can still be called directly.
 
     Its name, signature and docstring are what a model is told; what it returns goes to the model: a
     text as it is, other values as JSON, and what has no JSON (a data frame, a figure) by its repr.
@@ -164,7 +164,7 @@ def _find(name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
         function: Callable[..., Any] = namespace[name]
         if not callable(function):
             kind = type(function).__name__
-            raise UserError(f"{name!r} is no function but of type {kind!r}. Name one to --tools.")
+            raise UserError(f"{name!r} is not a function but of type {kind!r}. Name functions.")
         return function
     known = [each for each, value in namespace.items() if callable(value) and each[:1] != "_"]
     near = difflib.get_close_matches(name, known, n=1)
@@ -178,6 +178,9 @@ def _refusal(name: str, why: str) -> str:
 
 
 def _name_of(function: Callable[..., Any]) -> str:
+    if not callable(function):
+        kind = type(function).__name__
+        raise UserError(f"{function!r} can't be a tool: it is of type {kind!r}. Give a function.")
     name = getattr(function, "__name__", "")
     if not _NAME.fullmatch(name):
         shown = name or type(function).__name__
@@ -201,7 +204,7 @@ def _hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
 def _parameters_of(
     function: Callable[..., Any], name: str, hints: Mapping[str, Any], hidden: set[str]
 ) -> list[inspect.Parameter]:
-    """Give the parameters that a model fills, with their annotations read."""
+    """Return the parameters that a model fills, with their annotations read."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as exc:  # some that are written in C have none
@@ -313,7 +316,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Give what stands in JSON for a value that has none."""
+    """Return what stands in JSON for a value that has none."""
     is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
     return value.item() if is_scalar else repr(value)  # numpy's numbers, and everything else
 

@@ -75,7 +75,7 @@ _STRICTNESS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 
 @dataclass(frozen=True, slots=True)
 class ApprovalConfig:
-    """How a call of a tool, `Run.wait_for_approval` or a recipe's gate is approved.
+    """Who approves tool calls, `Run.wait_for_approval` and recipes' gates, and by when.
 
     A gate that the recipe gives a timeout keeps that, and what comes then.
 
@@ -157,7 +157,7 @@ class Tally:
         config = self.config
         if config.approvers and by not in config.approvers:
             named = ", ".join(config.approvers)
-            raise UserError(f"{by!r} is no approver of this run. They are: {named}.")
+            raise UserError(f"{by!r} is not an approver of this run. They are: {named}.")
         if not approved:
             return Decision(False, message, by)
         self.messages[by] = message
@@ -212,7 +212,7 @@ def _judge_commands(permissions: PermissionSpec, line: str) -> Verdict:
 
 
 def _names(path: str, workspace: Path) -> list[str]:
-    """Give a file's names: as it was written, from the workspace, and absolute, links followed."""
+    """Return a file's names: as written, from the workspace, and absolute, links followed."""
     absolute = os.path.normpath(workspace / path)
     found = [path]
     try:
@@ -228,7 +228,7 @@ def _names(path: str, workspace: Path) -> list[str]:
 
 
 def _acts(tool: str, args: dict[str, Any]) -> Names:
-    """Give what a tool does that is not one of ours, by MassGen's hints in its name."""
+    """Return what a tool does that is not one of ours, by MassGen's hints in its name."""
     full, name, server = tool, tool.removeprefix("custom_tool__"), ""
     if tool.startswith("mcp__"):
         server, _, name = tool.removeprefix("mcp__").partition("__")

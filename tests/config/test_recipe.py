@@ -243,7 +243,7 @@ steps:
 """
     told = [(e.line, e.column, e.message) for e in faults(text)]
     expected = [
-        (1, 7, "no recipe name"),
+        (1, 7, "not a recipe name"),
         (2, 1, "'description' is missing; is 'descripton' meant for it?"),
         (3, 10, 'write text with three parts, as "1.0.0"'),
         (5, 32, "Unknown key 'steps.0.timout'; did you mean 'timeout'?"),
@@ -332,13 +332,13 @@ def test_a_wrong_step_is_refused_in_its_line(keys: str, said: str) -> None:
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("- a list\n", "A recipe is a mapping with `name:`"),
+        ("- a list\n", "The file holds a list; a recipe is a mapping with `name:`"),
         (HEAD, "A recipe needs `steps` or `stages`"),
         (f"{HEAD}steps: []\n", "A recipe needs `steps` or `stages`"),
         (f"{HEAD}stesp:\n{AGENT}", "did you mean 'steps'?"),
         (f"{HEAD}steps:\n{AGENT}stages: [{{name: s, steps: []}}]", "Keep one."),
         (f"{HEAD}steps: [no]\n", "valid dictionary"),
-        (f"{HEAD}steps: {{a: 1}}\n", "steps: it is no list; begin each item of it with `- `."),
+        (f"{HEAD}steps: {{a: 1}}\n", "steps: it is not a list; begin each item of it with `- `."),
         (f"{HEAD}steps:\n- id: a\n  agent: x\n  prompt: {{{{name}}}}\n", "Put the value in quotes"),
         (f"{HEAD}steps:\n- id: a\n  prompt: {{{{a}}}} and {{{{b}}}}\n", "Put the value in quotes"),
         (f"{HEAD}stages: [no]\n", "valid dictionary"),
@@ -355,12 +355,12 @@ def test_a_wrong_step_is_refused_in_its_line(keys: str, said: str) -> None:
             "max_delay_ms 500 is below initial_delay_ms 1000",
         ),
         (f"{HEAD}rate_limiting: {{backoff: {{multiplier: 0.5}}}}\nsteps:\n{AGENT}", "from 1"),
-        (HEAD.replace("1.0.0", "v1.0.0") + f"steps:\n{AGENT}", "'v1.0.0' is no version"),
-        (HEAD.replace("1.0.0", "1.0.0-rc1") + f"steps:\n{AGENT}", "is no version"),
+        (HEAD.replace("1.0.0", "v1.0.0") + f"steps:\n{AGENT}", "'v1.0.0' is not a version"),
+        (HEAD.replace("1.0.0", "1.0.0-rc1") + f"steps:\n{AGENT}", "is not a version"),
         (HEAD.replace("1.0.0", "1") + f"steps:\n{AGENT}", "1 is a number"),
         (HEAD.replace(": d", ": ''") + f"steps:\n{AGENT}", "it is blank"),
-        (HEAD.replace(": r", ": a/b") + f"steps:\n{AGENT}", "no recipe name"),
-        (f'{HEAD}steps: [{{id: "a\\nb", agent: x, prompt: p}}]', "is no name"),
+        (HEAD.replace(": r", ": a/b") + f"steps:\n{AGENT}", "not a recipe name"),
+        (f'{HEAD}steps: [{{id: "a\\nb", agent: x, prompt: p}}]', "is not a name"),
     ],
 )
 def test_a_wrong_recipe_is_refused(text: str, said: str) -> None:
@@ -391,7 +391,7 @@ def test_stages_and_their_steps_have_different_names() -> None:
     ]
     assert "needs at least one step" in faults(f"{HEAD}stages: [{{name: s}}]")[0].message
     assert (
-        "no stage name"
+        "not a stage name"
         in faults(f"{HEAD}stages: [{{name: '', steps: [{AGENT[2:-1]}]}}]")[0].message
     )
 
@@ -457,7 +457,7 @@ def test_a_file_that_is_missing_or_no_recipe_is_refused(tmp_path: Path) -> None:
         ),
         (HEAD + "steps:\n- {id: a, agent: x, prompt: p, agent_config: {t: 1}}", 5, 32, "not used"),
         (HEAD + "steps:\n- {id: a, agent: x, prompt: p, spawn_mode: subprocess}", 5, 32, "own"),
-        (HEAD + "steps:\n- {id: a, agent: x, prompt: p, collect: c}", 5, 32, "is no loop"),
+        (HEAD + "steps:\n- {id: a, agent: x, prompt: p, collect: c}", 5, 32, "is not a loop"),
         (HEAD + "steps:\n- {id: a, agent: x, prompt: p, cwd: /}", 5, 32, "of type agent"),
         (HEAD + "steps:\n- {id: a, type: bash, command: l, model: m}", 5, 35, "of type bash"),
         (

@@ -77,17 +77,17 @@ def test_settings_of_the_line_win(settings: list[str], wanted: dict[str, Any]) -
     [
         ("Write a poem.", [], "the cell holds the recipe's values, one `name: value` a line"),
         ("- a\n- b", [], "the cell holds the recipe's values, one `name: value` a line"),
-        ("a: 1\nb: c: d", [], "are no YAML (line 2 of it): write `name: value`"),
-        ("a: [1", [], "are no YAML (line 1 of it)"),
-        ("a: !!python/name:os.system", [], "are no YAML (line 1 of it)"),
-        ("[" * 5000, [], "are no YAML"),
-        ("a: 2026-99-99", [], "are no YAML"),
+        ("a: 1\nb: c: d", [], "are not valid YAML (line 2 of it): write `name: value`"),
+        ("a: [1", [], "are not valid YAML (line 1 of it)"),
+        ("a: !!python/name:os.system", [], "are not valid YAML (line 1 of it)"),
+        ("[" * 5000, [], "are not valid YAML"),
+        ("a: 2026-99-99", [], "are not valid YAML"),
         ("a: {{unknown}}", [], "The cell uses {{unknown}}, and no variable 'unknown' is defined."),
         ("{{unknown}}: 1", [], "no variable 'unknown' is defined"),
         ("", ["depth"], "--set depth is not NAME=VALUE."),
         ("", ["=3"], "--set =3 is not NAME=VALUE."),
         ("", ["a.b=3"], "--set a.b=3 is not NAME=VALUE."),
-        ("", ["a=[1"], "are no YAML"),
+        ("", ["a=[1"], "are not valid YAML"),
     ],
 )
 def test_what_is_no_value_is_told_in_a_sentence(

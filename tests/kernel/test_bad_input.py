@@ -34,7 +34,14 @@ def team(backend: str = "type: demo", agents: str = "a", extra: str = "") -> str
 
 
 CELLS = {
-    "unknown option": ("%%agents --confg team.yaml\nCount.", r"--confg.*%%agents\?"),
+    "unknown option": (
+        "%%agents --confg team.yaml\nCount.",
+        r"--confg. Did you mean --config\? %%agents\?",
+    ),
+    "a cluster without a number": (
+        "%%agents --cluster local:x\nCount.",
+        r"'local:x' names no number of workers. Write, for example, local:4",
+    ),
     "unknown verb": (
         "%agents stahp",
         r"no verb 'stahp'. Did you mean 'stop'\? It has: stop, pause, continue, wait",
@@ -49,7 +56,7 @@ CELLS = {
     "timeout below 0": ("%%agents --orchestrator-timeout -5\nCount.", r"-5"),
     "timeout nan": ("%%agents --orchestrator-timeout nan\nCount.", r"nan"),
     "timeout inf": ("%%agents --orchestrator-timeout inf\nCount.", r"inf"),
-    "out is no name": ("%%agents --out 1st\nCount.", r"--out 1st: that is no variable's name"),
+    "out is no name": ("%%agents --out 1st\nCount.", r"--out 1st is not a variable name"),
     "out is a keyword": ("%%agents --out class\nCount.", r"--out class"),
     "unknown run": ("%agents stop r999", r"No run named 'r999'"),
     "unknown run to wait for": ("%agents wait r999", r"No run named 'r999'"),
@@ -102,6 +109,13 @@ FILES = {
     "timeout of 0": (
         team(extra="timeout_settings: {orchestrator_timeout_seconds: 0}"),
         r"team\.yaml:4.*above 0",
+    ),
+    "empty file": ("", r"team\.yaml:1: The file is empty; a team file is a mapping with"),
+    "a list": ("- a\n", r"The file holds a list; a team file is a mapping"),
+    "no text": ("agents: \x00", r"character 9 can't be printed. Save it as plain text"),
+    "a recipe": (
+        "name: r\nsteps:\n  - {id: a, agent: x, prompt: p}\n",
+        r"This is a recipe, not a team file. Start it with --recipe",
     ),
     "missing context path": (
         team(extra="orchestrator: {context_paths: [/no/such/place]}"),

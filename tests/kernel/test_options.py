@@ -38,7 +38,7 @@ def test_options_that_are_not_there_or_none_are_told_in_a_sentence(notebook: Not
     notebook.kernel.run("seven = 7")
     for name, why in (
         ("nowhere", "no variable 'nowhere' is defined. Define it in a cell before"),
-        ("seven", "'seven' is of type int, and no RunOptions."),
+        ("seven", "'seven' is of type int, not RunOptions."),
     ):
         error = notebook.kernel.run(notebook.magic(f"--options {name}")).error
         assert error

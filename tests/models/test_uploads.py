@@ -187,9 +187,9 @@ def test_an_address_with_a_password_or_without_a_host_is_refused(url: str, tmp_p
 @pytest.mark.parametrize(
     "upload, why",
     [
-        ({"image_path": "nowhere.png"}, "'nowhere.png' is no file here"),
-        ({"file_path": "/"}, "is no file here"),
-        ({"file_path": "a\0b"}, "is no file here"),
+        ({"image_path": "nowhere.png"}, "'nowhere.png' is not a file here"),
+        ({"file_path": "/"}, "is not a file here"),
+        ({"file_path": "a\0b"}, "is not a file here"),
         ({"image_path": "big.png"}, r"has 70 bytes; 69 can be sent"),
     ],
 )

@@ -326,7 +326,9 @@ def test_as_many_must_approve_as_the_run_requires_and_only_approvers_may(tmp_pat
     run = governed(tmp_path, BY_TWO)
     wait_for_gate(run)
     for decide in (run.approve, run.deny):
-        with pytest.raises(UserError, match="'eve' is no approver of this run. They are: ann, ben"):
+        with pytest.raises(
+            UserError, match="'eve' is not an approver of this run. They are: ann, ben"
+        ):
             decide("mine", by="eve")
     run.approve("the matt one", by="ann")
     run.approve("the matt one", by="ann")  # again: she counts once
@@ -417,7 +419,7 @@ def test_a_team_file_says_how_the_gates_of_its_recipes_are_approved(tmp_path: Pa
     wait_for_gate(run)
     (gate,) = run.view.gates.values()
     assert (gate.timeout_s, gate.default) == (60, "approve")
-    with pytest.raises(UserError, match="'eve' is no approver"):
+    with pytest.raises(UserError, match="'eve' is not an approver"):
         run.approve(by="eve")
     run.approve(by="ann")
     assert finish(run).status == "completed"

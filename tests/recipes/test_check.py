@@ -247,7 +247,7 @@ def test_a_required_variable_counts_as_given() -> None:
 def test_braces_that_are_no_template_are_told_once_a_text(braces: str) -> None:
     report = checked(f"steps: [{{id: a, agent: x, prompt: 'p {braces} and {braces}'}}]")
     (found,) = report.warnings
-    assert f"has {braces}, which is no template here" in found.what
+    assert f"has {braces}, which is not a template here" in found.what
     assert "(1 more such)" in found.what
 
 

@@ -128,7 +128,7 @@ def test_a_resume_without_the_directory_is_refused_in_a_sentence(
     assert run.status == "failed"
     monkeypatch.chdir(tmp_path)
     project.rename(tmp_path / "moved")
-    with pytest.raises(ConfigError, match="which is no directory any more"):
+    with pytest.raises(ConfigError, match="which is no longer a directory"):
         run.resume(scripted_team(None, worker=writes()))
     assert not (run.path.parent / "turn_2").exists()
 

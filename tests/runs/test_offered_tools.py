@@ -367,7 +367,7 @@ def test_functions_are_offered_again_by_who_comes_later(
         process.kill()
     with pytest.raises(UserError, match="without a tool 'others'. Of a notebook it has: query"):
         run.offer([others])
-    with pytest.raises(UserError, match="is no offer of tools"):
+    with pytest.raises(UserError, match="is not an offer of tools"):
         run._turn.send(ev.OfferTools("../../elsewhere", ("query",), "somebody"))
     run.offer([query])
     server.release()

@@ -605,7 +605,7 @@ def test_as_many_must_approve_as_are_required_and_only_approvers_may(
     gate.wait_reached()
     given = in_thread(run.wait_for_approval, "Publish it?")
     wait_gate(run)
-    with pytest.raises(UserError, match="'eve' is no approver of this run. They are: ann, bob"):
+    with pytest.raises(UserError, match="'eve' is not an approver of this run. They are: ann, bob"):
         run.approve(by="eve")
     run.approve("fine", by="ann")
     run.approve("fine", by="ann")  # again: she counts once

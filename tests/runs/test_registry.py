@@ -2,13 +2,15 @@
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.cancel import StopResult, StopSource
+from nb_agents.cancel import CancelPolicy, StopResult, StopSource
 from nb_agents.errors import (
     ConfigError,
     SessionBusyError,
@@ -190,6 +192,38 @@ def test_an_empty_task_is_refused(tmp_path: Path, task: str) -> None:
     with pytest.raises(TaskError):
         start(task, scripted_team(a=ScriptedModel()), options=RunOptions(session_root=tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"context": {"depth": 2}}, "without a recipe. Add --recipe"),
+        ({"config": {"agents": []}}, "config is of type 'dict'. Give the path of a team file"),
+        ({"options": {"timeout": 3}}, "options is of type 'dict'. Give RunOptions"),
+        ({"task": 3}, "The task is of type 'int'. Give a string."),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=says):
+        start(**{"task": "Count.", **given})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "make, says",
+    [
+        (lambda: RunOptions(timeout="soon"), "The timeout is 'soon'. Give seconds"),  # type: ignore[arg-type]
+        (lambda: RunOptions(cancel=CancelPolicy(grace_timeout_s=-1)), "grace_timeout_s is -1."),
+    ],
+)
+def test_options_that_are_none_are_refused_where_they_are_made(
+    make: Callable[[], RunOptions], says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        make()
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])

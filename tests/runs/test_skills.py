@@ -74,7 +74,7 @@ def test_a_missing_directory_is_told_by_the_check_and_the_start_and_stops_nothin
     tmp_path: Path, server: ModelServer
 ) -> None:
     file = write_team(tmp_path, server, FILE)
-    told = "There are no skills: '.agent/skills' is no directory."
+    told = "There are no skills: '.agent/skills' is not a directory."
     report = report_on(TeamSpec.from_file(file))
     assert any(line.startswith(told) for line in report.lines) and report.verdict == "Can start."
     model = ScriptedModel(Answer("A's"))

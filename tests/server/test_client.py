@@ -188,14 +188,14 @@ def test_a_server_without_nb_agents_is_told(jupyter: JupyterServer) -> None:
 
 
 def test_what_is_no_address_is_told() -> None:
-    with pytest.raises(UserError, match="no address"):
+    with pytest.raises(UserError, match="is not the address"):
         Client("http://[::1")
 
 
 def test_a_start_that_cannot_be_is_told(client: Client, jupyter: JupyterServer) -> None:
     with pytest.raises(UserError, match="The task is empty"):
         client.start("")
-    with pytest.raises(UserError, match=r"'missing.yaml' is not there"):
+    with pytest.raises(UserError, match=r"is called 'missing.yaml'"):
         client.start("t", config="missing.yaml")
 
 

@@ -137,7 +137,7 @@ def test_half_a_line_waits_for_its_other_half_and_a_bad_one_is_left_out(tmp_path
 
 
 def test_what_is_no_turn_is_said_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no turn"):
+    with pytest.raises(UserError, match="is not a turn"):
         asyncio.run(all_of(nb_agents.follow(tmp_path)))
 
 

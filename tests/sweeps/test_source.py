@@ -52,10 +52,10 @@ def test_a_data_frame_gives_its_columns_with_pythons_types(tmp_path: Path) -> No
     "name, text, says",
     [
         ("none.csv", None, "can't be read: No such file"),
-        ("rows.txt", "a\n1\n", "is no .csv, .jsonl, .parquet file"),
+        ("rows.txt", "a\n1\n", "has .txt; a file of rows has one of .csv, .jsonl, .parquet"),
         ("rows.csv", "a,b\n", "There are no rows in"),
         ("rows.csv", "a,b\n1,2,3\n", "rows.csv:2 has more values than there are columns"),
-        ("rows.jsonl", '{"a": 1}\n{"a"\n', "rows.jsonl:2 is no JSON"),
+        ("rows.jsonl", '{"a": 1}\n{"a"\n', "rows.jsonl:2 is not valid JSON"),
         ("rows.csv", b"a\n\xff\n", "is not UTF-8 text"),
     ],
 )

@@ -30,6 +30,8 @@ def test_one_who_denies_is_enough() -> None:
 @pytest.mark.parametrize("approved", [True, False])
 def test_who_is_no_approver_can_not_decide(approved: bool) -> None:
     tally = Tally(ApprovalConfig(approvers=("ann", "bob")))
-    with pytest.raises(UserError, match="'eve' is no approver of this run. They are: ann, bob."):
+    with pytest.raises(
+        UserError, match="'eve' is not an approver of this run. They are: ann, bob."
+    ):
         tally.take(approved, "", "eve")
     assert tally.messages == {}

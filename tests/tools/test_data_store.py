@@ -369,7 +369,7 @@ LOOP.append(LOOP)
         ("k", "x" * 1_000_000, "has 1000002 characters as JSON; at most 1000000"),
         ("k" * 1001, 1, "has 1001 characters; a key or namespace has at most 1000"),
         ("\ud800", 1, "holds half a character"),
-        (3, 1, "3 is no key or namespace"),
+        (3, 1, "3 is not a key or namespace"),
     ],
 )
 def test_what_can_not_be_kept_is_told_and_nothing_is_set(

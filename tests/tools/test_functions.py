@@ -697,6 +697,11 @@ def test_functions_are_found_by_name_once_and_in_order() -> None:
     assert find_functions("save, area,save,", namespace) == [save, area]
 
 
+def test_what_is_no_function_is_refused_by_its_type() -> None:
+    with pytest.raises(UserError, match="3 can't be a tool: it is of type 'int'. Give a function"):
+        tool(3)  # type: ignore[type-var]
+
+
 @pytest.mark.parametrize(
     "names, told",
     [
@@ -704,7 +709,7 @@ def test_functions_are_found_by_name_once_and_in_order() -> None:
         (" , ", "No function is named."),
         ("aera", "No function 'aera' in this notebook. Did you mean 'area'?"),
         ("zzz", "No function 'zzz' in this notebook. Marked as tools: marked."),
-        ("rows", "'rows' is no function but of type 'DataFrame'."),
+        ("rows", "'rows' is not a function but of type 'DataFrame'."),
         ("area,same", "are functions called 'area'. Rename one of them."),
     ],
 )
