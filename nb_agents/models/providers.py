@@ -258,6 +258,8 @@ def load(kinds: Iterable[str] = ()) -> None:
         providers = [PROVIDERS[kind] for kind in kinds if kind in PROVIDERS]
         for name in (*_BASE, *(name for each in providers for name in each.modules)):
             importlib.import_module(name)
+        # What their first use would make otherwise, on the loop.
+        importlib.import_module("pydantic_ai.messages").ModelMessagesTypeAdapter.rebuild()
         _tls()
 
 

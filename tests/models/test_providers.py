@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -307,3 +309,13 @@ async def test_elsewhere_it_is_max_tokens_but_for_models_that_refuse_that_name(
 def test_all_modules_load_by_name() -> None:
     load(PROVIDERS)
     load(["demo", "python", "no such type"])
+
+
+def test_what_a_librarys_first_use_would_build_on_the_loop_is_ready() -> None:
+    code = (
+        "from nb_agents.models.providers import load; load()\n"
+        "from pydantic_ai.messages import ModelMessagesTypeAdapter as adapter\n"
+        "print(adapter.pydantic_complete)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
