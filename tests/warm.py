@@ -142,6 +142,7 @@ def address() -> str:
 def warm_up() -> None:
     """Start the process that others are forked from: the first then has less to wait for."""
     place = tempfile.TemporaryDirectory(prefix="nb-warm-")
+    path = filter(None, [os.environ.get("PYTHONPATH")])
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{place.name}/socket")
     listener.listen()
@@ -149,6 +150,7 @@ def warm_up() -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.warm", str(listener.fileno())],
             cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *path])},
             stdin=subprocess.PIPE,  # it ends when this is closed, hence also when we are killed
             pass_fds=[listener.fileno()],
             start_new_session=True,  # a Ctrl-C in the terminal is for pytest
