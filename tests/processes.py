@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.warm import WarmProcess
+
 ROOT = Path(__file__).parent.parent
 
 _DROP = """
@@ -22,8 +24,12 @@ BOUND_BY_PERMISSIONS = (sys.executable, "-c", _DROP)
 
 @contextmanager
 def python(code: str, *args: object, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
-    """Run code with arguments; whatever is left of it at the end is killed."""
-    process = subprocess.Popen(
+    """Run code with arguments; whatever is left of it at the end is killed.
+
+    Forked from where all is imported, unless another command comes before.
+    """
+    start = subprocess.Popen if before else WarmProcess
+    process = start(
         [*before, sys.executable, "-c", code, *map(str, args)],
         cwd=ROOT,
         stdin=subprocess.PIPE,

@@ -1,10 +1,10 @@
 """Processes of Python that have everything imported: each is forked from one that has.
 
-    process = WarmProcess(["-m", "ipykernel_launcher", "-f", file], cwd, env, log, log)
+    process = WarmProcess([sys.executable, "-m", "ipykernel_launcher", "-f", file])
 
-It is what ``python -m ipykernel_launcher -f …`` starts, with a process id, a session, an
-environment and files of its own, except that what this module imports has been imported before.
-Tests of imports, and of the start itself, start Python in the ordinary way.
+It is what `subprocess.Popen` starts of that, with a process id, a session, an environment and files
+of its own, except that what this module imports has been imported before. Tests of imports, and of
+the start itself, start Python in the ordinary way.
 
 The process that others are forked from starts with the first of them, one for each process of
 tests; a server that the tests have started finds it by the environment. It runs nothing but
@@ -25,11 +25,12 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
@@ -54,63 +55,43 @@ _IMPORTS = (
 # --- the process that wants another ---------------------------------------------------------------
 
 
-class WarmProcess:
-    """A process with the part of `subprocess.Popen` that managers of kernels use.
+class WarmProcess(subprocess.Popen[Any]):
+    """What `subprocess.Popen` would start of the same command, which is one of Python.
 
-    Args:
-        argv: What would come after ``python``: ``-m``, a module, and its arguments.
-        cwd: Its working directory.
-        env: All of its environment.
-        stdout: Where its output goes.
-        stderr: Where its errors go.
+    Of its arguments those on the command, the environment, the directory and the standard streams
+    count. It leads a session of its own; a standard input that is not given is empty.
     """
 
-    stdin = stdout = stderr = None
-
-    def __init__(
-        self,
-        argv: Sequence[str],
-        cwd: str | os.PathLike[str],
-        env: Mapping[str, str],
-        stdout: IO[Any] = sys.stdout,
-        stderr: IO[Any] = sys.stderr,
-    ) -> None:
-        flag, *self.args = argv
-        assert flag == "-m", argv
-        self.returncode: int | None = None
+    def _execute_child(self, args: Sequence[str], *rest: Any) -> None:  # type: ignore[override]
+        _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
+        reads, _, _, writes, _, errs = pipes
+        order = {
+            "argv": [word for word in args[1:] if not word.startswith("-X")],
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "env": dict(os.environ if env is None else env),
+        }
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(address())
-        order = {"argv": self.args, "cwd": os.fspath(cwd), "env": dict(env)}
-        _send(self._line, json.dumps(order).encode(), [stdout.fileno(), stderr.fileno()])
+        with open(os.devnull, "rb") as nothing:
+            its = zip((reads, writes, errs), (nothing.fileno(), 1, 2), strict=True)
+            files = [instead if file == -1 else file for file, instead in its]
+            _send(self._line, json.dumps(order).encode(), files)
         [self.pid] = _NUMBER.unpack(self._line.recv(_NUMBER.size, socket.MSG_WAITALL))
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
 
-    def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
         with suppress(subprocess.TimeoutExpired):
-            self.wait(0)
+            self._wait(0)
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and give its exit code."""
+    def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
             if not select.select([self._line], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
             [self.returncode] = _NUMBER.unpack(self._line.recv(_NUMBER.size, socket.MSG_WAITALL))
             self._line.close()
         return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        """Send it SIGTERM unless it has ended."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send it SIGKILL unless it has ended."""
-        self.send_signal(signal.SIGKILL)
 
 
 class WarmProvisioner(LocalProvisioner):
@@ -121,7 +102,7 @@ class WarmProvisioner(LocalProvisioner):
         names = ("env", "cwd", "stdout", "stderr")
         wanted = {"cwd": os.getcwd(), **{name: kwargs[name] for name in names if name in kwargs}}
         wanted["env"]["JPY_PARENT_PID"] = str(os.getpid())
-        self.process = WarmProcess(cmd[1:], **wanted)
+        self.process = WarmProcess(cmd, **wanted)
         self.pid = self.pgid = self.process.pid
         self.cwd = wanted["cwd"]
         return self.connection_info
@@ -175,7 +156,7 @@ def _send(line: socket.socket, text: bytes, files: Sequence[int]) -> None:
 
 
 def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
-    head, files, _, _ = socket.recv_fds(line, _SIZE.size, 2)
+    head, files, _, _ = socket.recv_fds(line, _SIZE.size, 3)
     [size] = _SIZE.unpack(head)
     return line.recv(size, socket.MSG_WAITALL), files
 
@@ -187,7 +168,10 @@ def _import_all() -> None:
     import pkgutil
     from importlib import import_module
 
+    from pydantic_ai.models.test import TestModel
+
     import nb_agents
+    from nb_agents.agents.replay import dump_messages, load_messages
     from nb_agents.models import providers
 
     for each in pkgutil.walk_packages(nb_agents.__path__, "nb_agents."):
@@ -195,6 +179,10 @@ def _import_all() -> None:
     for name in _IMPORTS:
         import_module(name)
     providers.load(["openai"])
+    # The first of each makes ready what all others use.
+    TestModel()
+    providers.http_client()
+    load_messages(dump_messages([]))
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:
@@ -245,22 +233,30 @@ def _take_over(files: Sequence[int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for number, file in enumerate((null, *files)):
+    for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, 1024)
 
 
 def _become(order: dict[str, Any]) -> None:
-    """Do as ``python -m`` does in this directory with this environment."""
+    """Do as Python does in this directory with this environment and these words."""
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
     if "JPY_PARENT_PID" in os.environ:  # a kernel ends with its parent
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
-    module, *_ = sys.argv = order["argv"]
-    sys.path[0] = os.getcwd()
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    what, *rest = order["argv"]
+    if what == "-m":
+        sys.argv, sys.path[0] = rest, os.getcwd()
+        sys.modules.pop(rest[0], None)  # runpy warns of one that it is to run
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv, sys.path[0] = [what, *rest], os.path.dirname(os.path.abspath(what))
+        runpy.run_path(what, run_name="__main__")
 
 
 if __name__ == "__main__":
