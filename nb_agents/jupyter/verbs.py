@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents.cancel import StopResult
-from nb_agents.disk.entry import in_words
+from nb_agents.disk.entry import join_names
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
@@ -167,7 +167,7 @@ def export(ip: Any, args: Any) -> None:
     """Put a session into a zip."""
     made = export_session(_find(args), args.file)
     size = text.size(made.path.stat().st_size)
-    left_out = f" Left out: {in_words(made.left_out)}." if made.left_out else ""
+    left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
     _say(f"Wrote {shown_path(made.path)} ({size}).{left_out}")
 
 

@@ -32,7 +32,7 @@ from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, NbAgentsError
 from nb_agents.models.backend import Backend
 from nb_agents.process.command import run_bash
-from nb_agents.process.environment import persons_env
+from nb_agents.process.environment import user_env
 from nb_agents.process.writable import WritablePath
 from nb_agents.recipes import agents
 from nb_agents.recipes.agents import Worker, resolve_agent
@@ -447,7 +447,7 @@ class Executor:
                 work.command,
                 cwd=_directory(self._workspace, work.cwd),
                 # By this name recipes find a Python.
-                env=persons_env(
+                env=user_env(
                     {"AMPLIFIER_PYTHON": sys.executable, **work.env}, self._models.secrets
                 ),
                 timeout_s=work.timeout_s,

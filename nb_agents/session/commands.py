@@ -25,7 +25,7 @@ from uuid import uuid4
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
-from nb_agents.disk.directory import take_file
+from nb_agents.disk.directory import consume_file
 from nb_agents.errors import StorageError, UnknownSessionError, UserError
 from nb_agents.events import Command, CommandAnswered, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.session.history import load_turn
@@ -148,7 +148,7 @@ def take_commands(turn: TurnPaths) -> list[tuple[str, Command]]:
     taken = []
     for path in _waiting(turn.commands)[:MAX_AT_ONCE]:
         with suppress(OSError, ValueError, KeyError, TypeError, ValidationError):
-            said = json.loads(take_file(path, MAX_BYTES))
+            said = json.loads(consume_file(path, MAX_BYTES))
             command: Command = _KINDS[said["kind"]].validate_python(said["data"])
             taken.append((path.stem, command))
     return taken

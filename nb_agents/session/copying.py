@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import Entry, RefusedError, in_words, shown
+from nb_agents.disk.entry import Entry, RefusedError, join_names, printable_name
 
 __all__ = ["copy_file", "copy_tree", "copy_workspaces", "not_copied"]
 
@@ -68,7 +68,7 @@ def copy_tree(
 
 def not_copied(left_out: Sequence[str]) -> tuple[str, ...]:
     """Say what a copy lacks, for a run's notices."""
-    return (f"Not copied: {in_words(left_out)}.",) if left_out else ()
+    return (f"Not copied: {join_names(left_out)}.",) if left_out else ()
 
 
 def copy_file(old: IO[bytes], new: IO[bytes], size: int) -> None:
@@ -90,7 +90,7 @@ def _copy(entry: Entry, new: Directory, left_out: list[str]) -> None:
         else:
             left_out.append(entry.about)
     except RefusedError as exc:
-        left_out.append(f"{shown(entry.path)} ({exc.strerror})")
+        left_out.append(f"{printable_name(entry.path)} ({exc.strerror})")
 
 
 def _fill(old: IO[bytes], new: IO[bytes]) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from nb_agents.disk.directory import Directory, real_above
-from nb_agents.disk.entry import in_words, shown
+from nb_agents.disk.directory import Directory, resolve_parent
+from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
 from nb_agents.session.conversation import Message, messages_of, restored_lines
 from nb_agents.session.files import read_files
@@ -274,7 +274,7 @@ def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> FilesListed:
         named += [FileInfo(agent=agent, path=name, size=size) for name, size in files[:LISTED]]
         left_out += [f"{agent}/{each}" for each in others]
         count, size = count + len(files), size + sum(size for _, size in files)
-    return FilesListed(files=tuple(named), count=count, size=size, left_out=in_words(left_out))
+    return FilesListed(files=tuple(named), count=count, size=size, left_out=join_names(left_out))
 
 
 def _files(workspace: Path) -> tuple[list[tuple[str, int]], list[str]]:
@@ -285,7 +285,7 @@ def _files(workspace: Path) -> tuple[list[tuple[str, int]], list[str]]:
         with Directory.at(workspace) as directory:
             for entry in directory.walk():
                 if entry.kind == "file":
-                    files.append((shown(entry.path), entry.stat.st_size))
+                    files.append((printable_name(entry.path), entry.stat.st_size))
                 elif entry.kind not in ("folder", "link"):
                     others.append(entry.about)
     except FileNotFoundError:
@@ -350,12 +350,12 @@ def _winners(turn: PastTurn) -> list[Path]:
     """
     paths = turn.paths
     where = [paths.workspace, *([paths.workspaces / turn.view.winner] if turn.view.winner else [])]
-    return [real_above(p) for p in where if _is_folder(p)][:1]
+    return [resolve_parent(p) for p in where if _is_folder(p)][:1]
 
 
 def _folders(path: Path) -> list[Path]:
     try:
-        return sorted(real_above(each) for each in path.iterdir() if _is_folder(each))
+        return sorted(resolve_parent(each) for each in path.iterdir() if _is_folder(each))
     except OSError:  # there is none, or it may not be read
         return []
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from nb_agents.config.team import safe_name
 from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import Entry, RefusedError, shown
+from nb_agents.disk.entry import Entry, RefusedError, printable_name
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session.copying import copy_file, copy_tree
 from nb_agents.session.history import is_up_to_date, load_turn
@@ -183,7 +183,7 @@ def _fill(archive: zipfile.ZipFile, session: Path) -> tuple[str, ...]:
             try:
                 _add(archive, session.name, entry)
             except RefusedError as exc:
-                left_out.append(f"{shown(entry.path)} ({exc.strerror})")
+                left_out.append(f"{printable_name(entry.path)} ({exc.strerror})")
     return tuple(left_out)
 
 
