@@ -40,7 +40,7 @@ from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyErro
 from nb_agents.events import Command
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.runs.registry import find_group, live_runs, runs, stop
-from nb_agents.session.commands import send, withdraw_older
+from nb_agents.session.commands import remove_commands_before, send
 from nb_agents.session.layout import TurnPaths, make_root, turns_of
 from nb_agents.session.views import read_json
 
@@ -194,7 +194,9 @@ class Manifest:
             path.mkdir(exist_ok=True)
             asked_before = time.time_ns()
             self._lock.acquire(timeout=PROBE_S * 2)
-            withdraw_older(TurnPaths(path), asked_before)  # meant for a process that is gone
+            remove_commands_before(
+                TurnPaths(path), asked_before
+            )  # meant for a process that is gone
             (path / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
             self._file = (path / ROWS).open("a+", encoding="utf-8", newline="\n")
             self.results = read_results(path)

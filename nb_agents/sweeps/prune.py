@@ -17,7 +17,7 @@ from filelock import Timeout
 from nb_agents.disk.directory import Directory, resolve_parent
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.session.layout import TurnPaths, last_use, sessions_in, turns_of
-from nb_agents.session.manage import delete_session, strip_session, work_of
+from nb_agents.session.manage import delete_session, strip_session, strippable_paths
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import owner_lock, read_results, sweeps_in
 
@@ -132,7 +132,7 @@ def _goes(session: Path, spec: PruneSpec, pruned: Pruned) -> bool:
         pruned.incomplete += 1
         return False
     try:
-        parts = work_of(session) if spec.keep_answers else [session]
+        parts = strippable_paths(session) if spec.keep_answers else [session]
         sizes = [size for part in parts for size in _sizes(part)]
         if parts and not spec.is_rehearsal:
             (strip_session if spec.keep_answers else delete_session)(session)

@@ -37,7 +37,7 @@ from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of, result_of
-from nb_agents.session.commands import are_waiting, take_commands
+from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.sweeps.heap import collecting_less
@@ -352,7 +352,7 @@ class Sweep:
     def _work(self) -> None:
         try:
             shown_at = -math.inf
-            asked = partial(are_waiting, TurnPaths(self.path))
+            asked = partial(has_commands, TurnPaths(self.path))
             with watched(asked, lambda: self._inbox.put(self._take_commands)):
                 while not self._is_finished():
                     self._begin_due()
