@@ -20,7 +20,7 @@ from tests.server.conftest import JupyterServer, jupyter_server
 
 GIL_S = 5
 
-QUEUED = ("cell", "panel, shell only")
+QUEUED = ("cell",)
 DOORS = (*OF_THE_KERNEL, *ELSEWHERE)
 STATES = ("idle", "busy in Python", "holding the GIL", "dead", "detached")
 
