@@ -21,7 +21,6 @@ from nb_agents.cancel import AgentStopped, StopResult, checkpoint, should_stop
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError, RunCancelled, RunFailed, UserError
 from nb_agents.options import RunOptions
-from nb_agents.receipt import Receipt
 from nb_agents.runs.approvals import ask
 from nb_agents.runs.registry import runs, start
 from nb_agents.runs.resume import resume
@@ -31,7 +30,8 @@ from nb_agents.session.journal import follow
 from nb_agents.tools.base import ToolError
 from nb_agents.tools.functions import tool
 from nb_agents.unicode import WithoutControls
-from nb_agents.view import RunView
+from nb_agents.view.receipt import Receipt
+from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -13,7 +13,7 @@ from threading import Thread
 
 from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 
 __all__ = ["Chat", "GOODBYE", "SAVED", "STOPPING"]
 

@@ -24,13 +24,12 @@ from rich.text import Text
 
 from nb_agents.cancel import StopResult
 from nb_agents.chat import STOPPING, Chat
-from nb_agents.config.mentions import Mentions, mentions
 from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, RunFailed, UnknownRunError, UserError
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle, card_text
 from nb_agents.options import RunOptions
-from nb_agents.receipt import total_cost
 from nb_agents.runs.file_report import check_file
 from nb_agents.runs.registry import find_known, runs, start
 from nb_agents.runs.resume import preview, resume
@@ -44,7 +43,8 @@ from nb_agents.session.manage import export_session
 from nb_agents.sweeps.manifest import stop_sweep, sweep_meant
 from nb_agents.sweeps.prune import PruneSpec, prune, seconds_of
 from nb_agents.unicode import without_controls
-from nb_agents.view import RunView
+from nb_agents.view.receipt import total_cost
+from nb_agents.view.run_view import RunView
 
 __all__ = ["app", "main"]
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 from nb_agents.unicode import without_controls
 
 if TYPE_CHECKING:
-    from nb_agents.receipt import Receipt
+    from nb_agents.view.receipt import Receipt
 
 __all__ = [
     "CancellationRequestedError",

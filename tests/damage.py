@@ -33,8 +33,8 @@ from nb_agents.session.history import load_session, past_events
 from nb_agents.session.journal import Journal, read_journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import write_views
-from nb_agents.timeline import fold_timeline
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
+from nb_agents.view.timeline import fold_timeline
 
 __all__ = [
     "Damage",

@@ -18,7 +18,6 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError
-from nb_agents.fold import fold
 from nb_agents.models.backend import Backend
 from nb_agents.runs.loop import ensure_loop, post
 from nb_agents.runs.run import Run
@@ -28,6 +27,7 @@ from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import ScriptedModel, scripted_team
 from nb_agents.tools.base import Tool
 from nb_agents.tools.workspace import Workspace
+from nb_agents.view.fold import fold
 
 WAIT_S = 60.0
 ROOT = Path(__file__).parent.parent

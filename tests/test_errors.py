@@ -8,8 +8,8 @@ import pytest
 
 from nb_agents import errors
 from nb_agents.cancel import AgentStopped, CancellationStatus, StopRequest
-from nb_agents.receipt import receipt
-from nb_agents.view import RunView
+from nb_agents.view.receipt import receipt
+from nb_agents.view.run_view import RunView
 
 RECEIPT = receipt(RunView(), "/s/turn_1")
 

@@ -19,7 +19,6 @@ PACKAGE = ROOT / "nb_agents"
 FLOORS = {
     "disk": 0,
     "errors": 0,
-    "growing": 0,
     "unicode": 0,
     "cancel": 1,
     "config": 1,
@@ -28,10 +27,6 @@ FLOORS = {
     "models": 2,
     "process": 2,
     "view": 3,
-    "fold": 3,
-    "steps": 3,
-    "receipt": 3,
-    "timeline": 3,
     "tools": 3,
     "options": 4,
     "session": 4,
@@ -51,11 +46,6 @@ FLOORS = {
 
 NEIGHBOURS = {
     ("errors", "unicode"),
-    ("view", "steps"),
-    ("fold", "steps"),
-    ("fold", "view"),
-    ("receipt", "steps"),
-    ("receipt", "view"),
     ("models", "events"),
     ("agents", "session"),
     ("cli", "chat"),
@@ -160,7 +150,7 @@ def test_imports_go_strictly_down_and_notebook_libraries_stay_in_jupyter() -> No
         ("nb_agents.runs.run", "import IPython.display"),
         ("nb_agents.jupyter.panel", "from jupyter_server.base.handlers import APIHandler"),
         ("nb_agents.server.handlers", "import IPython"),
-        ("nb_agents.view", "try:\n    import ipykernel\nexcept ImportError:\n    pass"),
+        ("nb_agents.view.run_view", "try:\n    import ipykernel\nexcept ImportError:\n    pass"),
     ],
 )
 def test_a_breach_is_noticed(module: str, source: str) -> None:
@@ -186,7 +176,7 @@ def test_no_two_files_have_the_same_name() -> None:
 
 
 def test_session_knows_nothing_of_agents() -> None:
-    below = [i for i in all_imports() if _part(i.importer) in ("session", "tools", "view", "fold")]
+    below = [i for i in all_imports() if _part(i.importer) in ("session", "tools", "view")]
     assert [i for i in below if _part(i.target) == "agents"] == []
 
 

@@ -26,17 +26,15 @@ from nb_agents.agents.decisions import (
     decision_tools,
     has_refused_answer,
 )
-from nb_agents.agents.images import with_images_kept
-from nb_agents.agents.pauses import MAX_PAUSES, is_paused, joined
 from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
-from nb_agents.agents.replies import Replies
+from nb_agents.agents.replies import MAX_PAUSES, Replies, is_paused, joined, with_images_kept
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.stream_buffer import Cut, Draft, told
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, BrokenReplyError, ending_of, usage_of
 from nb_agents.models.failures import describe, is_throttled
-from nb_agents.models.pace import pace_of
+from nb_agents.models.retry import pace_of
 from nb_agents.tools.base import Toolbox, ToolCall, ToolResult, calling, summarize
 from nb_agents.unicode import well_formed
 

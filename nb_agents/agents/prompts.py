@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nb_agents.agents import voting
-from nb_agents.agents.framing import fenced
-from nb_agents.agents.guides import guides, worktrees_guide
-from nb_agents.agents.memory_note import memory_note
-from nb_agents.agents.skills import Skill, skills_guide
+from nb_agents.agents.guides import (
+    Skill,
+    fenced,
+    guides,
+    memory_note,
+    skills_guide,
+    worktrees_guide,
+)
 from nb_agents.agents.voting import Restart, Rules
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec

@@ -29,9 +29,9 @@ from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
-from nb_agents.growing import grown
 from nb_agents.process.writable import WritablePath
 from nb_agents.tools.workspace import compare, look
+from nb_agents.view.growing import grown
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage

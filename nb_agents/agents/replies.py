@@ -1,14 +1,22 @@
-"""What an agent's replies of one round come to: a decision, or another request.
+"""What the replies of one agent in one round lead to: a decision, or another request.
 
 Replies that decide nothing are counted: refused ones, and those that were cut off, whose answer is
-kept until it is whole. Each count has an end.
+kept until it is whole. Each count has an end. A reply that its provider paused, while its own tools
+run long, is sent back as it is and goes on. Images that a provider made become files of the
+workspace, and their names stand in the conversation: the journal holds no image, and a resumed run
+asks for none again.
+
+Source: https://platform.claude.com/docs/en/build-with-claude/handling-stop-reasons (`pause_turn`);
+pydantic-ai's agents join such replies in the same way (`models/_continuation.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from anyio import CancelScope
 
 from nb_agents import events as ev
 from nb_agents.agents import prompts
@@ -24,13 +32,21 @@ from nb_agents.agents.stream_buffer import Cut, cut_of, join, marked, told
 from nb_agents.agents.voting import MAX_REJECTED_TURNS
 from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import ending_of
+from nb_agents.tools.base import ToolError
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.messages import FilePart, ModelMessage, ModelResponse, ModelResponsePart
 
     from nb_agents.agents.replay import Exchange
 
-__all__ = ["Replies"]
+__all__ = [
+    "Keep",
+    "MAX_PAUSES",
+    "Replies",
+    "is_paused",
+    "joined",
+    "with_images_kept",
+]
 
 MAX_CUTS = 10
 """Replies of one round that may be cut off: with so many pieces an answer is taken as it is."""
@@ -203,3 +219,74 @@ class Replies:
 
 def _is_plain(response: ModelResponse) -> bool:
     return not response.tool_calls and bool((response.text or "").strip())
+
+
+MAX_PAUSES = 10
+"""In one reply: a model that never ends it must end somewhere. As pydantic-ai's agents have it."""
+
+
+def is_paused(message: ModelMessage) -> bool:
+    """Tell whether a message is a reply that is to go on."""
+    return message.kind == "response" and message.state == "suspended"
+
+
+def joined(messages: list[ModelMessage], response: ModelResponse) -> ModelResponse:
+    """Join a reply to the paused one that it goes on with, which is taken out of the conversation.
+
+    Args:
+        messages: The conversation.
+        response: The reply.
+
+    Returns:
+        The reply from its beginning; its usage is that of its last part.
+    """
+    before = messages[-1]
+    if before.kind != "response" or not is_paused(before):
+        return response
+    messages.pop()
+    details = {**(before.provider_details or {}), **(response.provider_details or {})}
+    parts = [*before.parts, *response.parts]
+    return replace(response, parts=parts, provider_details=details or None)
+
+
+Keep = Callable[[str, bytes], Awaitable[None]]
+"""Writes a file into the agent's workspace, or raises ToolError."""
+
+FOLDER = "images"
+_ENDINGS = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp", "image/gif": "gif"}
+
+
+async def with_images_kept(response: ModelResponse, call: int, keep: Keep | None) -> ModelResponse:
+    """Write the images of a reply into files, and put their names in their place.
+
+    Args:
+        response: The reply.
+        call: The agent's number of the request, for the names.
+        keep: Writes a file; None where there is no workspace.
+    """
+    from pydantic_ai.messages import FilePart, TextPart
+
+    if not response.files:
+        return response
+    parts: list[ModelResponsePart] = []
+    number = 0
+    for part in response.parts:
+        if not isinstance(part, FilePart):
+            parts.append(part)
+            continue
+        number += 1
+        with CancelScope(shield=True):  # it is paid for
+            parts.append(TextPart(await _kept(part, f"{call}_{number}", keep)))
+    return replace(response, parts=parts)
+
+
+async def _kept(part: FilePart, name: str, keep: Keep | None) -> str:
+    kind, data = part.content.media_type, part.content.data
+    if keep is None or kind not in _ENDINGS:
+        return f"[A file of type {kind[:50]} was made, and is not kept.]"
+    path = f"{FOLDER}/{name}.{_ENDINGS[kind]}"
+    try:
+        await keep(path, data)
+    except ToolError as exc:
+        return f"[An image was made, and is not kept: {exc}.]"
+    return f"[The image that was made is the file {path} of the workspace, {len(data)} bytes.]"

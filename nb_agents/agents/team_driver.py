@@ -28,6 +28,7 @@ from nb_agents.agents.decisions import (
     TeamContext,
     Voted,
 )
+from nb_agents.agents.guides import Skill
 from nb_agents.agents.prompts import Briefing, Elapsed
 from nb_agents.agents.replay import (
     OpenRound,
@@ -37,7 +38,6 @@ from nb_agents.agents.replay import (
     load_round,
     telling_changes,
 )
-from nb_agents.agents.skills import Skill
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.voting import rules_of
 from nb_agents.agents.worktrees import Worktrees

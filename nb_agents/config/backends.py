@@ -17,16 +17,16 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 
 from nb_agents.config.model_keys import Assignment, ModelKeys, WireFormat, assignments
-from nb_agents.config.native_tools import (
+from nb_agents.config.tools import (
     NATIVE_KEYS,
     OFFERED,
     Missing,
     NativeTool,
+    ToolKeys,
     has_search_library,
     judged,
     needs_ordinary_search,
 )
-from nb_agents.config.tools import ToolKeys
 from nb_agents.config.uploads import UploadSpec, is_taken
 
 __all__ = ["BACKEND_TYPES", "BackendSpec", "BackendType", "type_at", "why_unsupported"]

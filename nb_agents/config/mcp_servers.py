@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from nb_agents.config.faults import foreign_keys
-from nb_agents.config.spec import Seconds, Spec, Texts
-from nb_agents.config.start_place import start_place
+from nb_agents.config.spec import Seconds, Spec, Texts, start_place
 
 __all__ = [
     "McpEnvSecurity",

@@ -12,8 +12,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, StrictInt, ValidationInfo, field_validator, model_validator
 
-from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts
-from nb_agents.config.start_place import start_place
+from nb_agents.config.spec import Count, Dollars, Grace, Seconds, Spec, Texts, start_place
 
 __all__ = [
     "ApprovalSpec",

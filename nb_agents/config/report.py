@@ -17,10 +17,9 @@ from nb_agents.config.faults import ForeignKey, foreign_keys, own_foreign_keys
 from nb_agents.config.massgen_keys import Restriction, Sort
 from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
-from nb_agents.config.native_tools import Missing, is_for_images
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
-from nb_agents.config.tools import ToolKeys
+from nb_agents.config.tools import Missing, ToolKeys, is_for_images
 
 __all__ = [
     "CommandLine",

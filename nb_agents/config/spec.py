@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -28,6 +31,8 @@ __all__ = [
     "Texts",
     "as_tuple",
     "safe_name",
+    "start_place",
+    "started_in",
 ]
 
 _SAFE_NAME = re.compile(r"[\w][\w .\-]{0,63}", re.ASCII)
@@ -105,3 +110,25 @@ class Spec(BaseModel):
         """Show our own keys alone: another's may hold a token or a password."""
         fields = type(self).model_fields
         return ((k, v) for k, v in super().__repr_args__() if k in fields)
+
+
+_place: ContextVar[Path | None] = ContextVar("nb_agents_start_place", default=None)
+
+
+def start_place() -> Path:
+    """Return the directory that the run is started in; the process's own unless another is set."""
+    return _place.get() or Path.cwd()
+
+
+@contextmanager
+def started_in(place: Path) -> Iterator[None]:
+    """Let runs that begin within the block be started in a directory.
+
+    Args:
+        place: It, absolute.
+    """
+    reset = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(reset)

@@ -50,8 +50,7 @@ from nb_agents.config.orchestrator import (
 )
 from nb_agents.config.permissions import CommandLimits, PermissionRules, PermissionSpec
 from nb_agents.config.report import Unsupported
-from nb_agents.config.spec import SafeName, Spec, safe_name
-from nb_agents.config.start_place import start_place
+from nb_agents.config.spec import SafeName, Spec, safe_name, start_place
 from nb_agents.config.tools import CustomToolSpec, ToolRule
 from nb_agents.errors import ConfigError
 

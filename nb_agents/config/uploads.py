@@ -1,26 +1,39 @@
-"""Files that an agent's model is shown with its task: MassGen's ``upload_files``.
+r"""Files that a person gives to agents: MassGen's ``upload_files``, and ``@path`` in a task.
 
-One is on this machine, or has an address: that is given to the provider, which fetches it. From
-here none is fetched, so who can't fetch it does not get it.
+An uploaded file is on this machine, or has an address that its provider fetches; nothing is fetched
+from here. ``@path`` is read only in what a person typed, never in what a variable, a table or a
+model put there: it lets agents read a file. Where there is no such file it is plain text, as in
+``@property``.
 
-Source: MassGen 0.1.97, `backend/base_with_custom_tool_and_mcp.py` (the keys of an entry); which
-provider takes what, pydantic-ai 2.68.
+Source: MassGen 0.1.97, `backend/base_with_custom_tool_and_mcp.py` (the keys of an entry) and
+`path_handling/prompt_parser.py` (where a path ends; ``:w``; ``\@``); pydantic-ai 2.68 (which
+provider takes what).
 """
 
 from __future__ import annotations
 
 import mimetypes
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, ValidationInfo, model_validator
 
 from nb_agents.config.model_keys import WireFormat
 from nb_agents.config.spec import Spec
+from nb_agents.errors import TaskError
 
-__all__ = ["MAX_BYTES", "Server", "UploadSpec", "beside_the_file", "is_taken"]
+__all__ = [
+    "MAX_BYTES",
+    "Mentions",
+    "Server",
+    "UploadSpec",
+    "beside_the_file",
+    "is_taken",
+    "mentions",
+]
 
 MAX_BYTES = 20_000_000
 """Of one file: it is sent with each request. Anthropic and Google take about so much in one."""
@@ -170,3 +183,62 @@ def _is_there(file: Path) -> bool:
         return file.is_file()
     except OSError:  # in a directory that may not be looked into
         return False
+
+
+_MENTION = re.compile(
+    r"""(?<![\w\\])@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>[^\s@:"]+?))(?P<write>:w)?"""
+    r"(?=\s|$|[,;!?)}\]>:]|\.(?=\s|$))"
+)
+_ESCAPED = re.compile(r"\\@(?=\S)")
+
+
+class Mentions(NamedTuple):
+    """A task and the files that it names.
+
+    Attributes:
+        task: It, with each mention replaced by where the file is.
+        paths: Where they are, absolute, each once.
+    """
+
+    task: str
+    paths: tuple[str, ...]
+
+
+def mentions(task: str) -> Mentions:
+    r"""Find the files that a person's task names.
+
+    Args:
+        task: As it was typed.
+
+    Returns:
+        The task and the files. ``\@`` stands for an @ that is none.
+
+    Raises:
+        TaskError: One is to be written, which a team's file allows and a task does not.
+
+    Example:
+        >>> mentions("Ask ada@example.org about @property.").paths
+        ()
+    """
+    found: dict[str, None] = {}
+
+    def place(match: re.Match[str]) -> str:
+        path = _existing(match["quoted"] or match["plain"])
+        if path is None:
+            return match[0]
+        if match["write"]:
+            raise TaskError(
+                f"{match[0]} asks to write {str(path)!r}. Allow that in the team's file: "
+                "`orchestrator.context_paths`, with `permission: write`."
+            )
+        found[str(path)] = None
+        return str(path)
+
+    return Mentions(_ESCAPED.sub("@", _MENTION.sub(place, task)), tuple(found))
+
+
+def _existing(name: str) -> Path | None:
+    try:
+        return Path(name).expanduser().resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):  # an unknown ~user, a NUL
+        return None

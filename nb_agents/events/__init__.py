@@ -1,8 +1,8 @@
 """Everything that can happen in a turn, as frozen dataclasses.
 
 Drivers emit events; the journal, the live panel and the final card are three readers of one fold
-over them (`nb_agents.fold`). An event is one JSON line of ``events.jsonl``; its ``kind`` names the
-class, so the union parses itself. Fields may be added with a default; a field is never renamed
+over them (`nb_agents.view.fold`). An event is one JSON line of ``events.jsonl``; its ``kind`` names
+the class, so the union parses itself. Fields may be added with a default; a field is never renamed
 or re-used for something else.
 
 Versions of the journal (the first event carries it):

@@ -22,8 +22,8 @@ from nb_agents.jupyter.markdown import as_html, harmless, plots_of
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
-from nb_agents.timeline import Timeline, fold_timeline
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, RunView
+from nb_agents.view.timeline import Timeline, fold_timeline
 
 __all__ = [
     "TURN_MIME",

@@ -13,9 +13,9 @@ from nb_agents.jupyter.markdown import harmless
 from nb_agents.jupyter.panel import show_run
 from nb_agents.jupyter.sweep_panel import show_sweep
 from nb_agents.jupyter.sweep_state import count, counts, score_of, spent, sweep_chip
-from nb_agents.receipt import Receipt
 from nb_agents.runs.run import Run
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.receipt import Receipt
+from nb_agents.view.run_view import AgentView, RunView
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from nb_agents.config.faults import nearest
-from nb_agents.config.mentions import Mentions, mentions
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import chosen_team
+from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
 from nb_agents.jupyter.ipython import (

@@ -26,7 +26,7 @@ from nb_agents.disk.directory import Directory
 from nb_agents.masking import Mask
 from nb_agents.tools.python import FOLDER
 from nb_agents.unicode import without_controls
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 
 __all__ = ["MAX_BYTES", "MAX_PLOTS", "PlotImage", "as_html", "harmless", "plots_of", "without_html"]
 

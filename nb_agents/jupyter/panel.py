@@ -33,7 +33,7 @@ from nb_agents.jupyter.kernel import (
 from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 
 __all__ = [
     "LiveOutputs",

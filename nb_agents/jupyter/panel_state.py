@@ -9,8 +9,8 @@ from typing import Any
 
 from nb_agents.jupyter import text
 from nb_agents.jupyter.rows import MAX_SAYS, UnitRow, agent_row, asked_for, name_of, units
-from nb_agents.receipt import total_cost
-from nb_agents.view import RunView
+from nb_agents.view.receipt import total_cost
+from nb_agents.view.run_view import RunView
 
 __all__ = ["panel_state"]
 

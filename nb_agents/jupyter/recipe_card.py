@@ -14,8 +14,8 @@ from typing import Any, Literal
 from nb_agents.jupyter import text
 from nb_agents.jupyter.rows import UnitRow, called_by, decided, standing_of, to_do, units
 from nb_agents.runs.resumption import Preview
-from nb_agents.steps import StepView, parent_of
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, RunView
+from nb_agents.view.steps import StepView, parent_of
 
 __all__ = [
     "RecipeCard",

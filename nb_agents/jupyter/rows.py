@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from nb_agents.events import PlannedUnit
 from nb_agents.jupyter import text
-from nb_agents.steps import ApprovalView, GateView, StepView, parent_of
-from nb_agents.view import AgentView, RunView, call_so_far
+from nb_agents.view.run_view import AgentView, RunView, call_so_far
+from nb_agents.view.steps import ApprovalView, GateView, StepView, parent_of
 
 __all__ = [
     "MAX_SAYS",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from nb_agents.jupyter import text
 from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.jupyter.rows import MAX_SAYS, doing, name_of, numbers, says
-from nb_agents.receipt import total_cost
 from nb_agents.session.views import read_json
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.receipt import total_cost
+from nb_agents.view.run_view import AgentView, RunView
 
 if TYPE_CHECKING:
     from nb_agents.sweeps.sweep_view import LiveRow, SweepView

@@ -223,7 +223,7 @@ def wait_for_sweep_on_disk(path: Path) -> None:
 
 def _bundle_on_disk(path: Path) -> dict[str, Any]:
     from nb_agents.sweeps.manifest import is_live_sweep
-    from nb_agents.sweeps.sweep_reader import SweepReader
+    from nb_agents.sweeps.sweep_view import SweepReader
 
     reader, is_live = SweepReader(path), is_live_sweep(path)
     reader.read()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from nb_agents.receipt import total_cost
 from nb_agents.session.history import Session
-from nb_agents.steps import GateView
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.receipt import total_cost
+from nb_agents.view.run_view import AgentView, RunView
+from nb_agents.view.steps import GateView
 
 if TYPE_CHECKING:
     from nb_agents.sweeps.prune import Pruned, PruneSpec

@@ -15,8 +15,8 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 from nb_agents.jupyter import text
-from nb_agents.timeline import Entry, EntryKind, Stretch, Timeline
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, RunView
+from nb_agents.view.timeline import Entry, EntryKind, Stretch, Timeline
 
 __all__ = [
     "Bar",

@@ -52,8 +52,7 @@ from nb_agents.session.layout import (
     sessions_in,
     turns_of,
 )
-from nb_agents.session.manage import export_session, rename_session
-from nb_agents.session.removal import delete_session
+from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
 from nb_agents.unicode import without_controls

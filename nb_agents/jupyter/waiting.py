@@ -18,8 +18,8 @@ from nb_agents.jupyter.rows import asked_for
 from nb_agents.jupyter.text import clip
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
-from nb_agents.steps import GateView
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
+from nb_agents.view.steps import GateView
 
 __all__ = ["question", "stay"]
 

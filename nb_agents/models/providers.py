@@ -23,8 +23,7 @@ from nb_agents.config.backends import BACKEND_TYPES, type_at, why_unsupported
 from nb_agents.config.document import unset_variable
 from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
-from nb_agents.models.attachments import read_uploads
-from nb_agents.models.backend import Backend, PydanticBackend
+from nb_agents.models.backend import Backend, PydanticBackend, read_uploads
 from nb_agents.models.openai_client import lighten
 from nb_agents.models.settings import settings_of, untaken, without
 

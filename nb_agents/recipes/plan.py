@@ -28,7 +28,7 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Approval, Stage, Step
 from nb_agents.config.recipe_values import Recursion
 from nb_agents.recipes import units
-from nb_agents.recipes.fault_places import path_of, with_place
+from nb_agents.recipes.check import path_of, with_place
 from nb_agents.recipes.output import Read, Wanted, wanted
 from nb_agents.recipes.progress import Gate, Progress, Unit
 from nb_agents.recipes.tasks import (

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from nb_agents import events as ev
 from nb_agents.config.recipe import Recipe
-from nb_agents.growing import grown
 from nb_agents.recipes.output import Output
 from nb_agents.recipes.units import is_within
+from nb_agents.view.growing import grown
 
 __all__ = ["Gate", "Progress", "Unit", "apply", "fold", "forget"]
 

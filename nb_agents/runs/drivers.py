@@ -14,7 +14,7 @@ from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents.decisions import Results
-from nb_agents.agents.skills import find_skills, skills_guide
+from nb_agents.agents.guides import find_skills, skills_guide
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest

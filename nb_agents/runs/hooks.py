@@ -21,7 +21,7 @@ from nb_agents.events import Event
 from nb_agents.models.retry import DEFAULT_RETRY, retry_delay_s
 from nb_agents.options import Timeout
 from nb_agents.runs.turn_spec import TurnSpec
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 
 __all__ = ["Hooks", "Subscribers"]
 

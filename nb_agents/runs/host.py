@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from nb_agents.config.start_place import started_in
+from nb_agents.config.spec import started_in
 from nb_agents.errors import UserError
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume

@@ -18,7 +18,7 @@ from nb_agents.config.orchestrator import OnTimeout, OrchestratorSpec
 from nb_agents.options import Timeout
 from nb_agents.runs.hooks import Hooks
 from nb_agents.runs.turn_spec import TurnSpec
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 
 __all__ = ["Limits", "over_budget", "stands_still", "unpriced"]
 

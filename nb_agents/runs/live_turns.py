@@ -1,6 +1,9 @@
-"""The live turns of this user on this machine: an entry each, in the user's state directory.
+"""The live turns of this user on this machine, and what other processes ask of those of this one.
 
-An entry is a hint where to look; whether somebody writes the turn is said by its lock alone.
+Each live turn has an entry in the user's state directory. It is a hint where to look: only the
+turn's lock says whether somebody writes it. One thread polls the disk for all turns of the process:
+a timer on the loop for each would cost a hundred times as much, and a slow disk would hold the loop
+up.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +26,14 @@ from platformdirs import user_state_path
 from nb_agents.disk.directory import read_file
 from nb_agents.session.layout import TurnPaths
 
-__all__ = ["LiveTurn", "announce", "announce_here", "live_turns", "place_of_this_process"]
+__all__ = [
+    "LiveTurn",
+    "announce",
+    "announce_here",
+    "live_turns",
+    "place_of_this_process",
+    "watched",
+]
 
 logger = logging.getLogger("nb_agents")
 
@@ -146,3 +158,59 @@ def place_of_this_process() -> str:
         with suppress(ValueError):  # this thread is none of a worker's
             return f"worker {dask.get_worker().address}"
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+
+
+LOOK_S = 0.125
+"""A look costs 0.15 ms, most of it to wake a thread; what is asked is to be heard in 0.15 s."""
+
+_lock = threading.Lock()
+_watches: dict[object, tuple[Callable[[], bool], Callable[[], object]]] = {}
+_thread: threading.Thread | None = None
+
+
+@contextmanager
+def watched(has_news: Callable[[], bool], tell: Callable[[], object]) -> Iterator[None]:
+    """Call a function within the block as long as there is news.
+
+    Args:
+        has_news: Looks on the disk; asked in a thread, eight times a second.
+        tell: Called in that thread; RuntimeError means that its loop has ended.
+    """
+    global _thread
+    name = object()
+    with _lock:
+        _watches[name] = has_news, tell
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_look, name="nb_agents disk", daemon=True)
+            _thread.start()
+    try:
+        yield
+    finally:
+        with _lock:
+            _watches.pop(name, None)
+
+
+def _look() -> None:
+    global _thread
+    while True:
+        with _lock:
+            if not _watches:
+                _thread = None
+                return
+            watching = tuple(_watches.values())
+        for has_news, tell in watching:
+            if has_news():
+                with suppress(RuntimeError):
+                    tell()
+        time.sleep(LOOK_S)
+
+
+def _forget() -> None:
+    """In a forked process, which has neither the thread nor those who wait."""
+    global _lock, _thread
+    _lock, _thread = threading.Lock(), None
+    _watches.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

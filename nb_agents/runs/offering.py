@@ -24,16 +24,15 @@ from nb_agents.errors import UserError
 from nb_agents.events import TurnStarted
 from nb_agents.masking import Mask
 from nb_agents.runs.approvals import bind_asker
-from nb_agents.runs.disk_watch import watched
 from nb_agents.runs.hiding import hidden_in_logs
+from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import checked_functions
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.base import ToolCall, ToolContext, ToolResult, calling
 from nb_agents.tools.functions import function_tool
-from nb_agents.tools.offer import CallAnswered, CallAsked, Offer
-from nb_agents.tools.offered import OfferedFunction
+from nb_agents.tools.offer import CallAnswered, CallAsked, Offer, OfferedFunction
 
 __all__ = ["Offering"]
 

@@ -16,16 +16,16 @@ from anyio import to_thread
 from nb_agents.cancel import CancellationStatus, StopRequest, StopResult
 from nb_agents.errors import UserError
 from nb_agents.events import Command
-from nb_agents.fold import fold
-from nb_agents.runs.disk_watch import watched
 from nb_agents.runs.hooks import Subscribers
+from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import is_loop_thread, submit
 from nb_agents.session.commands import ask, send
 from nb_agents.session.history import load_turn, with_past
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
-from nb_agents.timeline import Timeline, TimelineFold
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
+from nb_agents.view.timeline import Timeline, TimelineFold
 
 __all__ = ["TurnReader"]
 

@@ -17,7 +17,7 @@ from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
 from nb_agents.config.recipe_step import Step
 from nb_agents.config.recipe_values import Plain
-from nb_agents.config.start_place import start_place
+from nb_agents.config.spec import start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, UserError
 from nb_agents.masking import Mask

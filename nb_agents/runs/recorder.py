@@ -17,16 +17,16 @@ import anyio
 from anyio import to_thread
 
 from nb_agents.events import Event, FilesListed, Noticed
-from nb_agents.fold import apply
 from nb_agents.masking import Mask
 from nb_agents.runs.hiding import EventMask
 from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths, settle
 from nb_agents.session.views import write_views
-from nb_agents.timeline import Timeline, TimelineFold
 from nb_agents.unicode import well_formed
-from nb_agents.view import RunView
+from nb_agents.view.fold import apply
+from nb_agents.view.run_view import RunView
+from nb_agents.view.timeline import Timeline, TimelineFold
 
 __all__ = ["Observer", "Recorder", "TurnFiles"]
 

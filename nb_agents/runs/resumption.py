@@ -21,7 +21,7 @@ from nb_agents.errors import UserError
 from nb_agents.events import Event, ModelFinished, TurnStarted
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe

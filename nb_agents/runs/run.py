@@ -35,7 +35,6 @@ from nb_agents.errors import (
 from nb_agents.events import Event
 from nb_agents.events.turn_events import Continue, Decide, OfferTools, Pause, Say
 from nb_agents.options import RunOptions
-from nb_agents.receipt import Receipt, receipt
 from nb_agents.runs.approvals import text_of
 from nb_agents.runs.live_turns import place_of_this_process
 from nb_agents.runs.loop import interrupt_calls, post, submit
@@ -47,11 +46,12 @@ from nb_agents.runs.turn import Turn
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.session.journal import follow, read_journal
 from nb_agents.session.layout import TurnPaths, turns_of
-from nb_agents.steps import ApprovalView
-from nb_agents.timeline import COLUMNS, Timeline
 from nb_agents.tools.threads import still_runs
 from nb_agents.unicode import well_formed
-from nb_agents.view import RunStatus, RunView
+from nb_agents.view.receipt import Receipt, receipt
+from nb_agents.view.run_view import RunStatus, RunView
+from nb_agents.view.steps import ApprovalView
+from nb_agents.view.timeline import COLUMNS, Timeline
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe

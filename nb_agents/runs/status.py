@@ -10,9 +10,9 @@ from typing import Any
 
 from nb_agents.errors import RunFailed
 from nb_agents.events import Event, TextStreamed
-from nb_agents.steps import holders_of
 from nb_agents.unicode import without_controls
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
+from nb_agents.view.steps import holders_of
 
 __all__ = ["Progress", "failure_of", "log_lines", "progress_of", "result_of"]
 

@@ -39,28 +39,27 @@ from nb_agents.cancel import (
 from nb_agents.errors import UserError
 from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.models.providers import http_client
-from nb_agents.receipt import receipt
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
-from nb_agents.runs.disk_watch import watched
 from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
 from nb_agents.runs.hiding import hidden_in_logs
 from nb_agents.runs.hooks import Hooks, Subscribers
 from nb_agents.runs.limits import Limits
+from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import call, is_loop_thread, post, submit
 from nb_agents.runs.recorder import Recorder, TurnFiles
 from nb_agents.runs.status import failure_of, result_of
 from nb_agents.runs.subagents import SubAgents
 from nb_agents.runs.turn_spec import TurnSpec, offered_of
-from nb_agents.session.cancellation import read_stop
-from nb_agents.session.commands import are_waiting, take_commands
+from nb_agents.session.commands import are_waiting, read_stop, take_commands
 from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
-from nb_agents.timeline import Timeline
 from nb_agents.tools.offer import Offer
 from nb_agents.tools.run_tools import RunTools
 from nb_agents.tools.threads import still_runs
-from nb_agents.view import RunView
+from nb_agents.view.receipt import receipt
+from nb_agents.view.run_view import RunView
+from nb_agents.view.timeline import Timeline
 
 __all__ = ["Turn"]
 

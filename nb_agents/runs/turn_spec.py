@@ -21,11 +21,10 @@ from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.functions import function_tool
-from nb_agents.tools.offer import Offer
-from nb_agents.tools.offered import OfferedFunction
+from nb_agents.tools.offer import Offer, OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
 from nb_agents.tools.task_plan import PLAN_ACTIONS
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe

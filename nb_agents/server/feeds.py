@@ -22,7 +22,6 @@ import anyio
 
 from nb_agents.disk.lock import is_held
 from nb_agents.events import TurnStarted
-from nb_agents.fold import fold
 from nb_agents.jupyter.cards import turn_bundle
 from nb_agents.jupyter.markdown import harmless
 from nb_agents.jupyter.panel_state import panel_state
@@ -33,8 +32,9 @@ from nb_agents.session.history import load_turn, past_events
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.manifest import is_sweep, owner_lock
-from nb_agents.sweeps.sweep_reader import SweepReader
-from nb_agents.view import RunView
+from nb_agents.sweeps.sweep_view import SweepReader
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
 
 __all__ = ["Feed", "Feeds", "SweepFeed", "TurnFeed"]
 

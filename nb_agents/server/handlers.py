@@ -30,25 +30,30 @@ from nb_agents.events import EVENT
 from nb_agents.jupyter import text
 from nb_agents.jupyter.sweep_state import standing
 from nb_agents.options import RunOptions
-from nb_agents.receipt import receipt, total_cost
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.server.feeds import Feed, Feeds, SweepFeed, TurnFeed
-from nb_agents.server.going_on import continue_session, resume_turn
 from nb_agents.server.openapi import BODIES, Continue, Rename, Start, document
-from nb_agents.server.places import DEFAULT_ROOT, Places, UnknownNameError
-from nb_agents.server.sweeps import sweep_on_disk, told_sweep
+from nb_agents.server.places import (
+    DEFAULT_ROOT,
+    Places,
+    UnknownNameError,
+    continue_session,
+    resume_turn,
+    sweep_on_disk,
+    told_sweep,
+)
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
-from nb_agents.session.manage import export_session, rename_session
-from nb_agents.session.removal import delete_session
+from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import Result, hold_sweep, is_sweep, stop_sweep, sweeps_below
-from nb_agents.sweeps.sweep_reader import NoteReader
-from nb_agents.view import RunView
+from nb_agents.sweeps.sweep_view import NoteReader
+from nb_agents.view.receipt import receipt, total_cost
+from nb_agents.view.run_view import RunView
 
 __all__ = ["routes"]
 

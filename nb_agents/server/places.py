@@ -1,4 +1,4 @@
-"""Which turns, sessions and sweeps a request may name, and how they are called.
+"""Turns, sessions and sweeps that a request may name, how they are called, and how they go on.
 
 A turn's name is its directory, from the server's own root on, such as
 ``reports/.nb_agents/sessions/session_20261120_120000/turn_1``: a notebook knows where it is, and
@@ -6,23 +6,46 @@ what it shows names the turn from there on. One that is elsewhere is called by i
 session root the session's id and ``turn_1`` do. A sweep's name is its directory, too.
 
 Whatever a name says, links followed, it leads below the server's root or a session root, or it
-leads nowhere.
+leads nowhere. Whatever goes on does so in a process of its own, as there is no kernel.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionUnreadableError, UserError
+from nb_agents.jupyter import text
+from nb_agents.jupyter.sweep_state import standing, sweep_title
+from nb_agents.options import RunOptions
 from nb_agents.runs.live_turns import LiveTurn, live_turns
+from nb_agents.runs.registry import start
+from nb_agents.runs.resume import resume
+from nb_agents.runs.resumption import started_of, stored_team
+from nb_agents.runs.run import Run
+from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths, session_root, turns_of
-from nb_agents.sweeps.manifest import is_live_sweep, is_sweep, sweep_of
+from nb_agents.sweeps.manifest import ROWS, is_live_sweep, is_sweep, sweep_of
+from nb_agents.sweeps.sweep_view import SweepReader, SweepView
 
-__all__ = ["DEFAULT_ROOT", "Live", "Places", "UnknownNameError", "shown_path"]
+__all__ = [
+    "DEFAULT_ROOT",
+    "Live",
+    "Places",
+    "SweepOnDisk",
+    "UnknownNameError",
+    "continue_session",
+    "resume_turn",
+    "shown_path",
+    "sweep_on_disk",
+    "told_sweep",
+]
 
 DEFAULT_ROOT = PurePosixPath(".nb_agents", "sessions")
 """Where a notebook's sessions are by default, beside it."""
@@ -206,3 +229,125 @@ def _has_turns(path: Path) -> bool:
 def _real(path: Path) -> Path:
     # Not Path.resolve, which raises a RuntimeError for a loop.
     return Path(os.path.realpath(path))
+
+
+def resume_turn(paths: TurnPaths) -> Run:
+    """Go on with an incomplete turn.
+
+    Args:
+        paths: The turn.
+
+    Returns:
+        The run, as the next turn of the session.
+
+    Raises:
+        UserError: It is complete, or a later turn went on with it.
+        SessionBusyError: The session is being run.
+    """
+    last = turns_of(paths.path.parent)[-1]
+    if last.number != paths.number:
+        raise UserError(f"{paths.session}/{paths.number} is followed by turn {last.number}.")
+    root = paths.root
+    return resume(paths.session, options=RunOptions(detach=True, session_root=root))
+
+
+def continue_session(session: Path, task: str) -> Run:
+    """Ask the team of a session's last turn something new.
+
+    Args:
+        session: The session's directory.
+        task: What is asked.
+
+    Returns:
+        The run, as the next turn of the session.
+
+    Raises:
+        UserError: The team isn't known, or can't be used.
+        SessionBusyError: The session is being run.
+    """
+    options = RunOptions(detach=True, session_root=session.parent)
+    return start(task, _team(turns_of(session)[-1]), session.name, True, options=options)
+
+
+def _team(last: TurnPaths) -> str | TeamSpec:
+    """Find the team of a turn: its file, or else as the journal has it."""
+    started = started_of(past_events(last))
+    if started.config and Path(started.config).is_file():
+        return started.config
+    team = stored_team(started)
+    if team is None:
+        raise UserError(
+            f"The team of {last.session} can't be made from its journal. In a cell, "
+            f"`%%agents --continue --session {last.session} --config FILE` names it."
+        )
+    return team
+
+
+class SweepOnDisk(NamedTuple):
+    """What the files of a sweep say, without the rows at work.
+
+    Attributes:
+        view: How it stands.
+        changed_at: When a row ended or began last, in Unix seconds; None before the first.
+    """
+
+    view: SweepView
+    changed_at: float | None
+
+
+def sweep_on_disk(path: Path) -> SweepOnDisk:
+    """Read how a sweep stands.
+
+    Args:
+        path: Its directory.
+    """
+    is_live = is_live_sweep(path)
+    try:
+        known = os.lstat(path / ROWS)
+    except OSError:
+        return _read(path, 0, 0, is_live)
+    return _read(path, known.st_mtime_ns, known.st_size, is_live)
+
+
+@lru_cache(maxsize=1000)
+def _read(path: Path, changed_ns: int, size: int, is_live: bool) -> SweepOnDisk:
+    """Read it once for each state of its file, which may be long."""
+    reader = SweepReader(path)
+    reader.read()
+    return SweepOnDisk(reader.view({}, is_live, time.time()), reader.changed_at)
+
+
+def told_sweep(
+    name: str, path: Path, view: SweepView, changed_at: float | None = None
+) -> dict[str, Any]:
+    """Say how a sweep stands.
+
+    Args:
+        name: What it is called.
+        path: Its directory.
+        view: How it stands.
+        changed_at: When it changed last, in Unix seconds.
+    """
+    state = standing(view)
+    return {
+        "id": name,
+        "session": path.name,
+        "turn": None,
+        "task": text.clip(sweep_title(path), 300),
+        "status": "awaiting" if view.waiting else state,
+        "state": state,
+        "says": _says(view),
+        "is_live": not view.is_over,
+        "updated_at": changed_at,
+        "tokens": view.tokens,
+        "cost": view.cost,
+        "rows": {"total": view.total, "done": view.completed, "failed": view.failed},
+    }
+
+
+def _says(view: SweepView) -> str:
+    known = [f"{view.completed + view.failed} of {view.total} rows"]
+    known += [f"{view.failed} failed"] if view.failed else []
+    waits = "waits" if view.waiting == 1 else "wait"
+    known += [f"{view.waiting} {waits} for you"] if view.waiting else []
+    return " · ".join(known)

@@ -3,6 +3,12 @@
 A command is a file in the turn's ``commands`` directory, written aside and renamed into place. The
 writer takes each once and answers in the journal (`CommandAnswered`); one that found no writer is
 withdrawn by its sender, so that none waits there for somebody else.
+
+`SessionStore` cancels a session from any process in this way. A recipe looks at ``stop.json``, too,
+before it begins anything; only those who ask write that file, so that no request is lost.
+
+Source: Amplifier's pull request "Add graceful cancellation support to recipe execution" (the names
+of `SessionStore`'s members).
 """
 
 from __future__ import annotations
@@ -13,19 +19,30 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
-from nb_agents.cancel import StopRequest
+from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.directory import take_file
-from nb_agents.errors import StorageError, UserError
+from nb_agents.errors import StorageError, UnknownSessionError, UserError
 from nb_agents.events import Command, CommandAnswered, Continue, Decide, OfferTools, Pause, Say
+from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
-from nb_agents.session.layout import TurnPaths
+from nb_agents.session.layout import TurnPaths, find_session, session_root, turns_of
+from nb_agents.session.views import read_json, write_atomic
 
-__all__ = ["are_waiting", "ask", "send", "take_commands", "withdraw_older"]
+__all__ = [
+    "Requested",
+    "SessionStore",
+    "are_waiting",
+    "ask",
+    "read_stop",
+    "send",
+    "take_commands",
+    "withdraw_older",
+]
 
 MAX_BYTES = 1_000_000
 """Of a command: a follow-up text of 20,000 characters has 240,000 as JSON, an answer may be long.
@@ -155,3 +172,171 @@ def _waiting(folder: Path) -> list[Path]:
     except OSError:  # there is none: nobody has asked for anything
         return []
     return [folder / name for name in sorted(names) if name.endswith(_SUFFIX)]
+
+
+_SOURCES = ("api", "rest", "cli", "magic")
+_WANTED = (CancellationStatus.REQUESTED, CancellationStatus.IMMEDIATE)
+_NONE, _CANCELLED = CancellationStatus.NONE, CancellationStatus.CANCELLED
+
+
+class Requested(NamedTuple):
+    """What a request to cancel did: whether anything, and a sentence about it."""
+
+    changed: bool
+    message: str
+
+
+class SessionStore:
+    """Requests and reads the cancellation of sessions on disk, from any process and thread.
+
+    Example:
+        >>> SessionStore("/no/where").get_cancellation_status("session_x").name
+        'NONE'
+
+    Args:
+        root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        self._root = root
+
+    def request_cancellation(
+        self,
+        session_id: str,
+        project_path: str | os.PathLike[str] | None = None,
+        immediate: bool = False,
+        *,
+        source: StopSource = "api",
+        reason: str = "",
+    ) -> Requested:
+        """Ask whoever runs a session to stop it; a second request makes it immediate.
+
+        Args:
+            session_id: The session.
+            project_path: Directory with ``.nb_agents``; by default the store's own root counts.
+            immediate: Whether to cut the work in hand.
+            source: The door that the request came through.
+            reason: Why, for the record.
+
+        Returns:
+            What it did. A session that nobody runs is told apart, and left as it is.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            StorageError: The request can't be written.
+        """
+        turn = self._turn(session_id, project_path)
+        status = self.get_cancellation_status(session_id, project_path)
+        if status is _CANCELLED:
+            return Requested(False, f"Session {session_id} is cancelled already.")
+        if not turn.is_live():
+            return Requested(False, f"Session {session_id} is not running: there is nothing to do.")
+        if status is CancellationStatus.IMMEDIATE:
+            return Requested(False, f"Session {session_id} is stopping now already.")
+        hard = immediate or status is CancellationStatus.REQUESTED
+        level = CancellationStatus.IMMEDIATE if hard else CancellationStatus.REQUESTED
+        _write(turn, {"level": level.name.lower(), "source": source, "reason": reason})
+        if (request := read_stop(turn)) is not None:
+            send(turn, request)
+        said = (
+            "Stopping now: the work in hand is cut." if hard else "Stopping after the work in hand."
+        )
+        return Requested(True, said)
+
+    def clear_cancellation(
+        self, session_id: str, project_path: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Forget that a session was cancelled. A resume does not need it: it is a turn of its own.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            UserError: It is being stopped right now.
+            StorageError: It can't be written.
+        """
+        turn = self._turn(session_id, project_path)
+        if turn.is_live() and self.is_cancellation_requested(session_id, project_path):
+            raise UserError(f"Session {session_id} is being stopped; a stop can't be taken back.")
+        _write(turn, {"level": "none"})
+
+    def get_cancellation_status(
+        self, session_id: str, project_path: str | os.PathLike[str] | None = None
+    ) -> CancellationStatus:
+        """Return the stop level of a session's last turn; NONE for an unknown session."""
+        try:
+            paths = self._turn(session_id, project_path)
+        except UnknownSessionError:
+            return _NONE
+        asked = _level(read_json(paths.stop).get("level"))
+        turn = load_turn(paths)
+        wanted = asked if asked and asked is not _CANCELLED else _NONE
+        stop = turn.view.stop
+        if turn.is_live:
+            felt = _level(stop.level) if stop else None
+            return max(wanted, felt or _NONE)
+        if asked is _NONE or asked is _CANCELLED:  # cleared, or marked
+            return asked
+        if turn.view.status != "cancelled":  # the request came too late
+            return _NONE
+        # A process that died was not stopped, whatever was asked of it.
+        return _CANCELLED if stop else wanted
+
+    def is_cancellation_requested(
+        self, session_id: str, project_path: str | os.PathLike[str] | None = None
+    ) -> bool:
+        """Return whether a stop of any level was asked for."""
+        return self.get_cancellation_status(session_id, project_path) is not _NONE
+
+    def is_immediate_cancellation(
+        self, session_id: str, project_path: str | os.PathLike[str] | None = None
+    ) -> bool:
+        """Return whether the stop that is under way is immediate."""
+        status = self.get_cancellation_status(session_id, project_path)
+        return status is CancellationStatus.IMMEDIATE
+
+    def mark_cancelled(
+        self,
+        session_id: str,
+        project_path: str | os.PathLike[str] | None = None,
+        cancelled_at_step: str = "",
+    ) -> None:
+        """Note that a session which nobody runs was cancelled; a run notes it by itself.
+
+        Raises:
+            UnknownSessionError: There is no such session.
+            UserError: It is running.
+            StorageError: It can't be written.
+        """
+        turn = self._turn(session_id, project_path)
+        if turn.is_live():
+            raise UserError(f"Session {session_id} is running; request_cancellation stops it.")
+        _write(turn, {"level": "cancelled", "cancelled_at_step": cancelled_at_step})
+
+    def _turn(self, session_id: str, project_path: str | os.PathLike[str] | None) -> TurnPaths:
+        root = Path(project_path, ".nb_agents", "sessions") if project_path else self._root
+        return turns_of(find_session(session_root(root), session_id))[-1]
+
+
+def read_stop(paths: TurnPaths) -> StopRequest | None:
+    """Read the stop that another process has asked for; None when there is none.
+
+    Args:
+        paths: A live turn.
+    """
+    data = read_json(paths.stop)
+    level = _level(data.get("level"))
+    if level not in _WANTED:
+        return None
+    source = data.get("source")
+    known: Any = source if source in _SOURCES else "api"
+    return StopRequest(level, known, str(data.get("reason") or "")[:500])
+
+
+def _level(name: object) -> CancellationStatus | None:
+    return CancellationStatus.__members__.get(name.upper()) if isinstance(name, str) else None
+
+
+def _write(paths: TurnPaths, data: dict[str, Any]) -> None:
+    try:
+        write_atomic(paths.stop, json.dumps({**data, "at": time.time()}))
+    except OSError as exc:
+        raise StorageError(str(paths.stop), exc.strerror or str(exc)) from None

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, RunView
 
 __all__ = ["Message", "messages_of", "restored_lines"]
 

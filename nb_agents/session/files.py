@@ -16,7 +16,7 @@ from nb_agents.disk.directory import read_file
 from nb_agents.events.base_event import LAST_MOMENT
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import MAX_BYTES, read_json
-from nb_agents.view import AgentView, RunStatus, RunView, StopView, VoteView
+from nb_agents.view.run_view import AgentView, RunStatus, RunView, StopView, VoteView
 
 __all__ = ["read_files"]
 

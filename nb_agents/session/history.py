@@ -17,14 +17,14 @@ from filelock import FileLock, Timeout
 from nb_agents.disk.directory import Directory, real_above
 from nb_agents.disk.entry import in_words, shown
 from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
-from nb_agents.fold import apply, fold
 from nb_agents.session.conversation import Message, messages_of, restored_lines
 from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import ALLOT_LOCK, WORKTREES, TurnPaths, settle_dead, turns_of
 from nb_agents.session.memories import carry_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
-from nb_agents.view import RunView
+from nb_agents.view.fold import apply, fold
+from nb_agents.view.run_view import RunView
 
 __all__ = [
     "PastTurn",

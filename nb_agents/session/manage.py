@@ -1,12 +1,22 @@
-"""What a person does with whole sessions: rename, export, fork."""
+"""What a person does with whole sessions: rename, export, fork, delete.
+
+    <root>/.removed/<random>    what is being deleted, or was when its process died
+
+A session that is deleted is renamed into there first, while no turn can begin in it. No turn is
+looked for there, and whoever deletes something next removes what is left. Nobody ever finds half a
+session.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import shutil
 import time
 import zipfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +26,25 @@ from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import Entry, RefusedError, shown
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session.copying import copy_file, copy_tree
-from nb_agents.session.layout import new_session, resting, settle_dead, turns_of
+from nb_agents.session.history import is_up_to_date, load_turn
+from nb_agents.session.layout import (
+    ALLOT_LOCK,
+    is_real,
+    new_session,
+    resting,
+    settle_dead,
+    turns_of,
+)
 
-__all__ = ["Made", "export_session", "fork_session", "rename_session"]
-
+__all__ = [
+    "Made",
+    "delete_session",
+    "export_session",
+    "fork_session",
+    "rename_session",
+    "strip_session",
+    "work_of",
+]
 
 _FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
 """The second day of 1980 and the last but one of 2107: a zip's years, and an agent may set others.
@@ -195,3 +220,106 @@ def _inner(entry: Entry) -> bytes:
     if text.startswith("/") or sum(ups) > entry.depth or sorted(ups, reverse=True) != ups:
         raise RefusedError("leads out")
     return os.fsencode(text)
+
+
+_REMOVED = ".removed"
+
+
+def delete_session(session: Path) -> None:
+    """Delete a session and all its files.
+
+    Args:
+        session: Its directory.
+
+    Raises:
+        UserError: It is a link.
+        SessionBusyError: A turn of it is live, or begins.
+        StorageError: The disk refused.
+    """
+    with _told(session):
+        with _removable(session):
+            _put_aside(session, session.parent)
+        _delete(session.parent)
+
+
+def strip_session(session: Path) -> None:
+    """Delete what a session holds besides its answers, their metadata and its summary.
+
+    It is listed and shown as before, and can be continued; an incomplete turn of it can't be
+    resumed any more.
+
+    Args:
+        session: Its directory.
+
+    Raises:
+        UserError: It is a link.
+        SessionBusyError: A turn of it is live, or begins.
+        StorageError: The disk refused, or what stays can't be brought up to date before.
+    """
+    for turn in map(load_turn, turns_of(session)):  # which mends the files of one that was killed
+        if turn.view.seq and not is_up_to_date(turn.view, turn.paths):
+            raise StorageError(str(turn.paths.metadata), "it is not up to date")
+    with _told(session):
+        with _removable(session):
+            for path in work_of(session):
+                _put_aside(path, session.parent)
+        _delete(session.parent)
+
+
+def work_of(session: Path) -> list[Path]:
+    """List what `strip_session` deletes of a session: journals, workspaces, logs.
+
+    Args:
+        session: Its directory.
+
+    Raises:
+        OSError: It can't be read.
+    """
+    turns = turns_of(session)
+    kept = {session / ALLOT_LOCK, *(turn.path for turn in turns)}
+    for turn in turns:
+        kept |= {turn.metadata, turn.answer, turn.partial_answers, turn.summary, turn.winners}
+    # What a link leads to is somebody's.
+    places = [session, *(turn.path for turn in turns if is_real(turn.path))]
+    found = [place / name for place in places for name in sorted(os.listdir(place))]
+    return [path for path in found if path not in kept]
+
+
+@contextmanager
+def _removable(session: Path) -> Iterator[None]:
+    """Let no turn of a session begin meanwhile; what is somebody else's is not removed."""
+    if not is_real(session):
+        raise UserError(
+            f"{session} is a link or gone. Delete a link, and what it leads to, yourself."
+        )
+    with resting(session):
+        yield
+
+
+def _put_aside(path: Path, root: Path) -> None:
+    """Move what goes to where nobody looks for it."""
+    while True:
+        (root / _REMOVED).mkdir(exist_ok=True)
+        try:
+            path.rename(root / _REMOVED / secrets.token_hex(8))
+            return
+        except FileNotFoundError:  # who deletes as well has just taken away the place
+            if not os.path.lexists(path):
+                raise
+
+
+def _delete(root: Path) -> None:
+    try:
+        shutil.rmtree(root / _REMOVED)
+    except OSError as exc:
+        # Another process deletes, too, or has put something there by now, which it will delete.
+        if exc.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+            raise
+
+
+@contextmanager
+def _told(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise StorageError(str(place), exc.strerror or str(exc)) from None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nb_agents.config.front_matter import front_matter
+from nb_agents.config.document import front_matter
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import RefusedError
 

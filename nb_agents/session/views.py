@@ -28,11 +28,11 @@ from pydantic_core import from_json
 
 from nb_agents.disk.directory import read_file
 from nb_agents.disk.entry import RefusedError
-from nb_agents.receipt import receipt
 from nb_agents.session.copying import copy_tree
 from nb_agents.session.layout import TurnPaths
 from nb_agents.unicode import without_controls
-from nb_agents.view import Ending, RunView
+from nb_agents.view.receipt import receipt
+from nb_agents.view.run_view import Ending, RunView
 
 __all__ = [
     "answer_text",

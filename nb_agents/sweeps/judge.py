@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.options import RunOptions
-from nb_agents.receipt import total_cost
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
@@ -24,7 +23,8 @@ from nb_agents.runs.status import failure_of
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
-from nb_agents.view import RunView
+from nb_agents.view.receipt import total_cost
+from nb_agents.view.run_view import RunView
 
 __all__ = ["Judge", "Judgement", "score_in"]
 

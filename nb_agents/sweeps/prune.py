@@ -17,7 +17,7 @@ from filelock import Timeout
 from nb_agents.disk.directory import Directory, real_above
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.session.layout import TurnPaths, last_use, sessions_in, turns_of
-from nb_agents.session.removal import delete_session, strip_session, work_of
+from nb_agents.session.manage import delete_session, strip_session, work_of
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import owner_lock, read_results, sweeps_in
 

@@ -32,8 +32,7 @@ from nb_agents.cancel import (
 )
 from nb_agents.errors import ClusterLostError, UserError
 from nb_agents.events.turn_events import Continue, Pause
-from nb_agents.receipt import total_cost
-from nb_agents.runs.disk_watch import watched
+from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
@@ -63,7 +62,8 @@ from nb_agents.sweeps.sweep_view import (
     sum_of,
     tokens_of,
 )
-from nb_agents.view import RunView
+from nb_agents.view.receipt import total_cost
+from nb_agents.view.run_view import RunView
 
 __all__ = ["Score", "Sweep", "SweepSpec", "over_budget"]
 

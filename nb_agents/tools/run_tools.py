@@ -18,10 +18,9 @@ from typing import Any, Self
 import anyio
 from anyio import CancelScope, to_thread
 
-from nb_agents.config.native_tools import why_withheld
 from nb_agents.config.permissions import CommandRules
 from nb_agents.config.report import command_line, tool_notices
-from nb_agents.config.tools import ToolKeys
+from nb_agents.config.tools import ToolKeys, why_withheld
 from nb_agents.masking import Mask
 from nb_agents.process.bubblewrap import shown_places
 from nb_agents.process.environment import remove_leftovers
@@ -32,7 +31,7 @@ from nb_agents.tools.custom import CustomTools
 from nb_agents.tools.data_store import DataStore
 from nb_agents.tools.data_tools import AgentStore
 from nb_agents.tools.mcp import McpServers
-from nb_agents.tools.offered import OfferedFunction, tool_of
+from nb_agents.tools.offer import OfferedFunction, tool_of
 from nb_agents.tools.policy import FILE_TOOLS, AgentTools, Ask, Policy
 from nb_agents.tools.python import PythonCells
 from nb_agents.tools.sandbox import Sandbox, confinement

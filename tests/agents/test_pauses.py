@@ -10,7 +10,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.agents.pauses import MAX_PAUSES
+from nb_agents.agents.replies import MAX_PAUSES
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.team_kit import events, finish
 

@@ -10,8 +10,8 @@ from pydantic_ai.exceptions import ModelHTTPError
 from nb_agents import RunCancelled
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy, StopRequest, StopResult
-from nb_agents.receipt import Receipt
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
+from nb_agents.view.receipt import Receipt
 from tests.model_server import wait_until
 from tests.team_kit import events, finish, metadata, outcome, outcomes, start
 

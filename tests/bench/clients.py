@@ -23,7 +23,7 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.models.providers import http_client
 from nb_agents.runs.run import Run
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 
 __all__ = ["Show", "bare_streams", "live_team", "team"]
 

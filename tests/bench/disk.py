@@ -11,11 +11,11 @@ from pathlib import Path
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.fold import fold
 from nb_agents.runs.resume import preview
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import Journal, read_journal
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
+from nb_agents.view.fold import fold
 from tests.bench.server import BenchServer
 from tests.bench.table import print_table, spread, verdict
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 from tests.bench.clients import bare_streams, live_team
 from tests.bench.server import TOKEN_CHARS, BenchServer
 from tests.bench.table import paired_ratio, print_table, spread, verdict

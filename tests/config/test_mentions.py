@@ -6,7 +6,7 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.config.mentions import mentions
+from nb_agents.config.uploads import mentions
 from nb_agents.errors import ConfigError, TaskError
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
 from tests.team_kit import WAIT_S, prompt

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nb_agents.config.mcp_servers import McpServerSpec
-from nb_agents.config.start_place import started_in
+from nb_agents.config.spec import started_in
 from nb_agents.config.team import TeamSpec
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.fold import fold
 from nb_agents.runs.recipes import Again
 from nb_agents.runs.resumption import Preview
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
 
 __all__ = ["OUTLINE", "again", "asked", "began", "called", "finished", "over", "recipe", "wrote"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.fold import fold
 from nb_agents.jupyter.panel_state import panel_state
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
 
 USAGE = ev.Usage(input_tokens=8000, output_tokens=214, cost=0.019)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.fold import fold
 from nb_agents.jupyter.cards import card_bundle
 from nb_agents.jupyter.markdown import MAX_BYTES, MAX_PLOTS, plots_of
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

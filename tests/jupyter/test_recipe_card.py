@@ -12,14 +12,14 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
-from nb_agents.fold import fold
 from nb_agents.jupyter.cards import TURN_MIME, card_bundle
 from nb_agents.jupyter.recipe_card import MAX_VALUES
 from nb_agents.jupyter.rows import units
 from nb_agents.runs.resumption import Preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
-from nb_agents.timeline import Timeline, fold_timeline
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
+from nb_agents.view.timeline import Timeline, fold_timeline
 from tests.jupyter.recipe_views import (
     OUTLINE,
     again,

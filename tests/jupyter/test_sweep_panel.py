@@ -26,7 +26,7 @@ from nb_agents.sweeps.manifest import Result
 from nb_agents.sweeps.sweep import Sweep
 from nb_agents.sweeps.sweep_view import LiveRow, SweepView
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 from tests.jupyter.recipe_views import asked, began, recipe, wrote
 from tests.jupyter.test_cards import EVIL, STOPPED, Page, turn
 from tests.model_server import wait_until

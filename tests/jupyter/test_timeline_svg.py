@@ -17,8 +17,8 @@ from nb_agents.jupyter.timeline_svg import (
     picture,
     revisions,
 )
-from nb_agents.timeline import Entry, Stretch, Timeline, fold_timeline
-from nb_agents.view import AgentView
+from nb_agents.view.run_view import AgentView
+from nb_agents.view.timeline import Entry, Stretch, Timeline, fold_timeline
 from tests.strategies import EVENTS, STARTED
 
 DAY_S = 86400.0

@@ -23,7 +23,7 @@ from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.runs.run import Run
 from nb_agents.runs.team_report import report_on
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, RunView
 from tests.canaries import KEY
 from tests.massgen.rows import HALF, TASK, Row, Table, partial_answers, writes
 from tests.model_server import ModelServer, Reply, wait_until

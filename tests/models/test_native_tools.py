@@ -10,7 +10,7 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
-from nb_agents.config.native_tools import NATIVE_KEYS
+from nb_agents.config.tools import NATIVE_KEYS
 from nb_agents.events import ToolFinished, ToolStarted
 from nb_agents.runs.team_report import report_on
 from nb_agents.session.journal import read_journal

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
-from nb_agents.models.pace import FIRST_GAP_S, MAX_GAP_S, Pace
+from nb_agents.models.retry import FIRST_GAP_S, MAX_GAP_S, Pace
 from tests.model_server import ModelServer, Reply, Request
 from tests.team_kit import WAIT_S
 

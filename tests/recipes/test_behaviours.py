@@ -26,8 +26,8 @@ from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import sessions_in
-from nb_agents.steps import MAX_TAIL
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
+from nb_agents.view.steps import MAX_TAIL
 from tests.recipes.live import (
     answering,
     begin,

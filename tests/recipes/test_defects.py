@@ -11,7 +11,7 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus
 from nb_agents.errors import CancellationRequestedError, RunFailed
 from nb_agents.runs.run import Run
-from nb_agents.session.cancellation import SessionStore
+from nb_agents.session.commands import SessionStore
 from nb_agents.testing import Gate, ScriptedModel, Turn
 from tests.model_server import wait_until
 from tests.recipes.live import (

@@ -11,7 +11,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ConfigError
 from nb_agents.runs.file_report import check_file
-from nb_agents.session.removal import delete_session
+from nb_agents.session.manage import delete_session
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.recipes.live import begin, commands_alive, ran, write

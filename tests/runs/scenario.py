@@ -23,12 +23,12 @@ from typing import Any, Literal
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.events import ModelFinished
-from nb_agents.fold import fold
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import read_journal
 from nb_agents.tools.base import ToolContext
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.processes import line, python, tell
 from tests.recipes.live import commands_alive

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from nb_agents import events as ev
 from nb_agents.config.secrets import Secret
-from nb_agents.fold import fold
 from nb_agents.masking import Mask
 from nb_agents.runs.hiding import EventMask
+from nb_agents.view.fold import fold
 from tests.masking.test_mask import as_stream
 from tests.strategies import EVENT_CLASSES, STARTED, of_class
 

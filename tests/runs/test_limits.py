@@ -18,7 +18,7 @@ from nb_agents.runs import limits
 from nb_agents.runs.limits import over_budget, unpriced
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
-from nb_agents.view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, RunView
 from tests.model_server import wait_until
 from tests.team_kit import events, finish, metadata, outcome, outcomes, prompt, start_by_rules
 

@@ -17,7 +17,7 @@ from nb_agents.runs.run import Run
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, scripted_team
 from nb_agents.tools.base import ToolContext
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.recipes.live import begin, over, write
 from tests.team_kit import WAIT_S, events, finish

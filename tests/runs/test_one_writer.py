@@ -16,7 +16,6 @@ from nb_agents import RunOptions, UserError
 from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus, CancelPolicy, StopRequest, StopResult
 from nb_agents.events.turn_events import Command, Continue, Pause, Say
-from nb_agents.fold import fold
 from nb_agents.options import Timeout
 from nb_agents.runs import live_runs, loop
 from nb_agents.runs.limits import stands_still
@@ -25,6 +24,7 @@ from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.turn import Turn as Writer
 from nb_agents.session import journal
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from nb_agents.view.fold import fold
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, events, finish, start
 from tests.watching import turns_watched

@@ -26,9 +26,9 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths
-from nb_agents.steps import GateView
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
-from nb_agents.view import RunStatus
+from nb_agents.view.run_view import RunStatus
+from nb_agents.view.steps import GateView
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, events, finish, metadata, outcome
 

@@ -24,7 +24,7 @@ from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session, load_turn
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, wait_until
 from tests.team_kit import (

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from nb_agents import events as ev
-from nb_agents.fold import fold
 from nb_agents.runs.status import progress_of
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
 
 STARTED = 1_000.0
 

@@ -15,7 +15,7 @@ from nb_agents import events as ev
 from nb_agents.jupyter.cards import card_text
 from nb_agents.runs.run import Run
 from nb_agents.runs.team_report import report_on
-from nb_agents.session.removal import delete_session
+from nb_agents.session.manage import delete_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, events, finish, prompt

@@ -19,13 +19,12 @@ from nb_agents.jupyter.sweep_card import SWEEP_MIME, sweep_bundle
 from nb_agents.options import RunOptions
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.server import places as places_module
-from nb_agents.server.places import Places
-from nb_agents.server.sweeps import told_sweep
+from nb_agents.server.places import Places, told_sweep
 from nb_agents.session.commands import are_waiting, send
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 from tests.jupyter.test_sweep_panel import WAITING, live, view
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer

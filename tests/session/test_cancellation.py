@@ -9,7 +9,7 @@ from nb_agents import events as ev
 from nb_agents.cancel import CancellationStatus
 from nb_agents.errors import UnknownSessionError, UserError
 from nb_agents.runs.run import Run
-from nb_agents.session.cancellation import SessionStore
+from nb_agents.session.commands import SessionStore
 from nb_agents.testing import Answer, Gate, ScriptedModel
 from tests.model_server import wait_until
 from tests.processes import output
@@ -28,7 +28,7 @@ steps:
 
 ASK = """
 import sys
-from nb_agents.session.cancellation import SessionStore
+from nb_agents.session.commands import SessionStore
 root, session, *more = sys.argv[1:]
 store = SessionStore(root)
 for word in more:

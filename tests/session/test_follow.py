@@ -14,9 +14,9 @@ import pytest
 import nb_agents
 from nb_agents import UserError
 from nb_agents import events as ev
-from nb_agents.fold import fold
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
+from nb_agents.view.fold import fold
 from tests.processes import BOUND_BY_PERMISSIONS, line, python
 from tests.team_kit import events, finish, start
 

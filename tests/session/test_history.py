@@ -26,7 +26,7 @@ from nb_agents.session.history import (
 from nb_agents.session.journal import MAX_BYTES
 from nb_agents.session.layout import ALLOT_LOCK, TurnPaths, claim_turn, turns_of
 from nb_agents.session.views import write_atomic, write_views
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 from tests import processes
 from tests.session.turns import (
     ADA,

@@ -17,8 +17,7 @@ from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError
 from nb_agents.session import manage
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import ALLOT_LOCK, turns_of
-from nb_agents.session.manage import export_session, fork_session, rename_session
-from nb_agents.session.removal import delete_session
+from nb_agents.session.manage import delete_session, export_session, fork_session, rename_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 
 NOW = datetime(2026, 11, 20, 12, 0, 0)

@@ -10,7 +10,7 @@ import pytest
 from nb_agents import events as ev
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import answer_text, metadata, write_atomic, write_views
-from nb_agents.view import RunView
+from nb_agents.view.run_view import RunView
 from tests.session.turns import (
     ADA,
     BEN,

@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from nb_agents import events as ev
-from nb_agents.fold import fold
 from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import write_views
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
 
 ADA = "An answer of some length."
 BEN = "Another."

@@ -18,7 +18,7 @@ from nb_agents.errors import UnknownSessionError, UserError
 from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_text
 from nb_agents.runs import live_runs, registry
-from nb_agents.session import removal
+from nb_agents.session import manage as removal
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import ALLOT_LOCK, claim_turn, sessions_in, turns_of
 from nb_agents.sweeps.manifest import read_results

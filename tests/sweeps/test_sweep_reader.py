@@ -16,8 +16,7 @@ from nb_agents.jupyter.sweep_card import MAX_TABLE
 from nb_agents.runs import registry
 from nb_agents.sweeps.manifest import FIRST_ROWS, ROWS, is_live_sweep
 from nb_agents.sweeps.sweep import Sweep
-from nb_agents.sweeps.sweep_reader import DIED, SweepReader
-from nb_agents.sweeps.sweep_view import SweepView
+from nb_agents.sweeps.sweep_view import DIED, SweepReader, SweepView
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S

@@ -1,6 +1,6 @@
 """What happened in a turn and when, for people to look at afterwards: spans and marks.
 
-A fold over events like `nb_agents.fold`, kept beside it so that the view stays small. An event
+A fold over events like `nb_agents.view.fold`, kept beside it so that the view stays small. An event
 costs an append at most, a streamed word not even that; the number of entries is bounded.
 """
 

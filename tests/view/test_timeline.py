@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents import timeline as tl
 from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
-from nb_agents.timeline import Entry, Timeline, TimelineFold, fold_timeline
+from nb_agents.view import timeline as tl
+from nb_agents.view.timeline import Entry, Timeline, TimelineFold, fold_timeline
 from tests.strategies import AGENTS, EVENTS, STARTED
 from tests.team_kit import finish, start
 

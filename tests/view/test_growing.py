@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.growing import Growing, grown
+from nb_agents.view.growing import Growing, grown
 
 ENTRIES = st.lists(st.tuples(st.sampled_from([f"k{n}" for n in range(30)]), st.integers()))
 

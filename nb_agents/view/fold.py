@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from nb_agents import events as ev
-from nb_agents.growing import grown
-from nb_agents.steps import MAX_TAIL, ApprovalView, StepView, apply_gate, apply_step
-from nb_agents.view import (
+from nb_agents.view.growing import grown
+from nb_agents.view.run_view import (
     AgentPhase,
     AgentView,
     Draft,
@@ -25,6 +24,7 @@ from nb_agents.view import (
     VoteView,
     call_so_far,
 )
+from nb_agents.view.steps import MAX_TAIL, ApprovalView, StepView, apply_gate, apply_step
 
 __all__ = ["apply", "fold"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nb_agents import events as ev
-from nb_agents.fold import fold
-from nb_agents.view import RunView
+from nb_agents.view.fold import fold
+from nb_agents.view.run_view import RunView
 from tests.jupyter.recipe_views import OUTLINE, began, finished, over, recipe
 
 FAILING = ev.Noticed(

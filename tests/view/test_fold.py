@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.fold import _APPLY, apply, fold
-from nb_agents.receipt import receipt, total_cost
-from nb_agents.view import AgentView, RunView, ToolView, VoteView
+from nb_agents.view.fold import _APPLY, apply, fold
+from nb_agents.view.receipt import receipt, total_cost
+from nb_agents.view.run_view import AgentView, RunView, ToolView, VoteView
 from tests.strategies import EVENT_CLASSES, EVENTS, STARTED
 
 USAGE = ev.Usage(input_tokens=10, output_tokens=5, cost=0.25)

@@ -1,6 +1,6 @@
 """How the units of a recipe stand: the part of the one view that is about recipes.
 
-Pure, as `nb_agents.fold` is, which folds this into a `RunView`.
+Pure, as `nb_agents.view.fold` is, which folds this into a `RunView`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nb_agents import events as ev
-from nb_agents.growing import grown
+from nb_agents.view.growing import grown
 
 __all__ = [
     "ApprovalView",

@@ -1,6 +1,6 @@
 """The one state of a turn that journal, panel and card show.
 
-`nb_agents.fold` makes it from the events of the turn. Nothing here reads a clock or a disk.
+`nb_agents.view.fold` makes it from the events of the turn. Nothing here reads a clock or a disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from nb_agents import events as ev
-from nb_agents.steps import ApprovalView, GateView, StepView
+from nb_agents.view.steps import ApprovalView, GateView, StepView
 
 __all__ = [
     "AgentPhase",

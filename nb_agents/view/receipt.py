@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nb_agents import events as ev
-from nb_agents.steps import StepView
-from nb_agents.view import AgentView, RunStatus, RunView, ToolView
+from nb_agents.view.run_view import AgentView, RunStatus, RunView, ToolView
+from nb_agents.view.steps import StepView
 
 __all__ = ["AgentReceipt", "Receipt", "receipt", "total_cost"]
 
