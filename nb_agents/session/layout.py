@@ -61,6 +61,7 @@ __all__ = [
     "LISTED",
     "SESSIONS_VARIABLE",
     "SessionList",
+    "TICKETS",
     "TurnPaths",
     "WORKTREES",
     "claim_turn",
@@ -86,6 +87,9 @@ SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 DEFAULT_FOLDER = ".nb_agents"
 ALLOT_LOCK = ".allot.lock"
 """Lock file in a session's directory, held while a turn is claimed."""
+
+TICKETS = ".tickets"
+"""Where in a session root a cluster's runs have a file each until a worker begins them."""
 
 WORKTREES = "worktrees"
 """Directory in an agent's workspace with copies of the user's files."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from filelock import FileLock, Timeout
 from pydantic import (
@@ -36,19 +36,20 @@ from pydantic import (
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.lock import PROBE_S, is_held
-from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyError
+from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyError, UserError
 from nb_agents.events import Command
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.runs.registry import find_group, live_runs, runs, stop
 from nb_agents.session.commands import remove_commands_before, send
-from nb_agents.session.layout import TurnPaths, make_root, turns_of
-from nb_agents.session.views import read_json
+from nb_agents.session.layout import TICKETS, TurnPaths, make_root, turns_of
+from nb_agents.session.views import read_json, write_atomic
 
 __all__ = [
     "ABOUT",
     "FIRST_ROWS",
     "Manifest",
     "Note",
+    "Noted",
     "Outcome",
     "ROWS",
     "Result",
@@ -61,6 +62,7 @@ __all__ = [
     "is_sweep",
     "owner_lock",
     "pause_sweep",
+    "read_noted",
     "read_notes",
     "read_results",
     "resolve_sweep",
@@ -75,6 +77,9 @@ SweepStatus = Literal["running", "paused", "stopping", "completed", "cancelled"]
 
 FIRST_ROWS = 20
 """Number of the source's first rows whose names are recorded: those that a card shows."""
+
+MAX_ASKED = 200
+"""Characters of a task that are shown when two are mistaken for one."""
 
 ABOUT = "sweep.json"
 ROWS = "rows.jsonl"
@@ -180,8 +185,10 @@ class Manifest:
     Attributes:
         path: As given.
         results: The rows' results, by name.
+        at_work: Rows that an earlier process left running.
 
     Raises:
+        UserError: The sweep of that name has another task or recipe.
         SweepBusyError: This process or another is already running the sweep.
         StorageError: The directory can't be written.
     """
@@ -196,12 +203,17 @@ class Manifest:
             self._lock.acquire(timeout=PROBE_S * 2)
             # Older commands were sent to a process that is gone.
             remove_commands_before(TurnPaths(path), sent_before)
-            (path / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+            _remove_tickets(path)
+            self._check_same(about)
+            write_atomic(path / ABOUT, json.dumps(about, indent=1))
             self._file = (path / ROWS).open("a+", encoding="utf-8", newline="\n")
-            self.results = read_results(path)
+            self.results, self.at_work = read_noted(path)
             self._mend()
         except Timeout:
             raise SweepBusyError(path.name, "another sweep") from None
+        except UserError:
+            self._lock.release()
+            raise
         except OSError as exc:
             self._lock.release()
             raise StorageError(str(path), exc.strerror or str(exc)) from None
@@ -228,6 +240,15 @@ class Manifest:
             self._file.close()
         self._lock.release()
 
+    def _check_same(self, about: Mapping[str, Any]) -> None:
+        """Refuse another task or recipe, which the results on disk do not belong to."""
+        before, now = _asked(read_json(self.path / ABOUT)), _asked(about)
+        if before and now and before != now:
+            raise UserError(
+                f"Sweep {self.path.name!r} asks {before[:MAX_ASKED]!r}, and this call asks "
+                f"{now[:MAX_ASKED]!r}. Use another name= (--name) for it."
+            )
+
     def _mend(self) -> None:
         """Terminate a line that a killed process left unfinished."""
         size = self._file.seek(0, 2)
@@ -238,17 +259,50 @@ class Manifest:
                     self._file.write("\n")
 
 
+def _remove_tickets(path: Path) -> None:
+    """Withdraw the rows that a dead process submitted to a cluster."""
+    for ticket in (path / TICKETS).glob("*"):
+        ticket.unlink(missing_ok=True)
+
+
+def _asked(about: Mapping[str, Any]) -> str:
+    task, recipe = str(about.get("task") or "").strip(), about.get("recipe")
+    return task or (f"the recipe {recipe}" if recipe else "")
+
+
 def owner_lock(path: Path) -> FileLock:
     """Return the lock that a process holds while it runs the sweep in a directory."""
     return FileLock(path / _LOCK, thread_local=False)
 
 
-def read_results(path: Path) -> dict[str, Result]:
-    """Return the results of a sweep's rows by name, skipping invalid lines."""
-    results: dict[str, Result] = {}
+class Noted(NamedTuple):
+    """The rows in a sweep's notes.
+
+    Attributes:
+        results: The rows' results, by name.
+        at_work: Rows that started and have not ended since.
+    """
+
+    results: dict[str, Result]
+    at_work: set[str]
+
+
+def read_noted(path: Path) -> Noted:
+    """Return the rows in a sweep's notes, skipping invalid lines."""
+    noted = Noted({}, set())
     with suppress(OSError), (path / ROWS).open("rb") as file:
-        results.update((note.row, note) for note in read_notes(file) if isinstance(note, Result))
-    return results
+        for note in read_notes(file):
+            if isinstance(note, Result):
+                noted.results[note.row] = note
+                noted.at_work.discard(note.row)
+            elif isinstance(note, RowBegan):
+                noted.at_work.add(note.row)
+    return noted
+
+
+def read_results(path: Path) -> dict[str, Result]:
+    """Return the results of a sweep's rows by name."""
+    return read_noted(path).results
 
 
 def read_notes(lines: Iterable[bytes]) -> Iterator[Note]:
@@ -273,12 +327,12 @@ def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
     ]
 
 
-def has_died(path: Path, results: Mapping[str, Result]) -> bool:
+def has_died(path: Path, noted: Noted) -> bool:
     """Return whether the process of a sweep that is not running died with rows unfinished.
 
     Args:
         path: The sweep's directory.
-        results: The recorded results of its rows.
+        noted: The rows in its notes.
 
     Raises:
         SessionUnreadableError: The sweep, or one of its rows, can't be read.
@@ -287,7 +341,8 @@ def has_died(path: Path, results: Mapping[str, Result]) -> bool:
         names = set(os.listdir(path))
     except OSError as exc:
         raise SessionUnreadableError(str(path), exc.strerror or str(exc)) from None
-    return any(turns_of(path / row) for row in names - results.keys())
+    left = (names - noted.results.keys()) | (names & noted.at_work)
+    return any(turns_of(path / row) for row in left)
 
 
 def is_sweep(path: Path) -> bool:

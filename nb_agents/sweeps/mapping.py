@@ -52,15 +52,16 @@ def map(
 ) -> Sweep:
     """Run a team or a recipe on each row of a source, in the background.
 
-    Repeating the call continues the same sweep: stopped rows are resumed, missing ones started, and
-    finished ones kept.
+    Repeating the call continues the same sweep: stopped rows are resumed, missing ones started,
+    those that still run in another process followed, and finished ones kept.
 
     Args:
         source: A CSV, JSONL or Parquet file, a DataFrame, a list or a generator; see `read_rows`.
         task: The task; ``{{column}}`` is replaced by the row's value. Leave it empty for a recipe.
         config: As for `nb_agents.start`.
         recipe: As for `nb_agents.start`; a row's values are its initial context.
-        name: The sweep's name; by default derived from the source, the task and the team.
+        name: The sweep's name; by default derived from the source, the task and the team. Under one
+            name the source, the team and the score may change, but not the task or the recipe.
         limit: Maximum number of rows that run at a time.
         max_cost: Budget of all rows together in US dollars; once it is spent, no more rows start
             and the running ones stop gracefully.
@@ -75,9 +76,9 @@ def map(
         The sweep, without waiting for it.
 
     Raises:
-        UserError: The source can't be read or lacks a column that the task names, or the team, the
-            recipe or a tool is not valid.
-        SessionBusyError: The sweep is already running.
+        UserError: The source can't be read, the task names a column that it lacks, or the team,
+            the recipe or a tool can't be used.
+        SessionBusyError: The sweep is being worked on already.
 
     Example:
         sweep = nb_agents.map("questions.csv", "Answer in one sentence: {{question}}")
@@ -127,6 +128,7 @@ def map(
             judge=judge,
             task=lambda row: render(task, row.values) or json.dumps(row.values),
             retry_failed=retry_failed,
+            tools=functions,
             withdraw=lambda: None if options.cluster is None else _withdraw(path),
         )
     )
