@@ -28,11 +28,12 @@ from nb_agents.recipes.expression import parse
 from nb_agents.recipes.output import value_of
 from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import variables
-from nb_agents.recipes.units import FailedError, FaultyError
+from nb_agents.recipes.units import FailedError, FaultyError, is_within, join
 
 __all__ = [
     "Report",
     "check",
+    "fault_at",
     "find_recipe",
     "path_of",
     "placed",
@@ -66,7 +67,7 @@ def path_of(recipe: Recipe, step: str) -> Keys:
     """Return the keys of a step, by its id; () for a recipe that has none."""
     for stage, path in recipe.placed_stages:
         for each, keys in _steps(stage.steps, (*path, "steps")):
-            if each.id == step:
+            if join("", each.id) == join("", step):
                 return keys
     return ()
 
@@ -88,8 +89,27 @@ def with_place(failure: FailedError, recipe: Recipe, path: Keys) -> FailedError:
     if not isinstance(failure, FaultyError):
         return failure
     template = _TEMPLATE.search(failure.error)
+    path = (*path, failure.key) if failure.key else path
     found = placed(recipe, failure.error, path, template[0] if template else failure.error)
     return FailedError(failure.addresses, str(found))
+
+
+def fault_at(recipes: Mapping[str, Recipe], address: str, what: str, key: str = "") -> str:
+    """Return a sentence about a step with its file, line and column.
+
+    Args:
+        recipes: The recipes at work, by the addresses of the steps that call them.
+        address: The step's.
+        what: The sentence.
+        key: The step's key that it is about, or "".
+    """
+    # The file that a step calls is not what says so.
+    callers = [
+        each for each in recipes if each != address and (not each or is_within(address, each))
+    ]
+    recipe = recipes[max(callers, key=len)]
+    step = address.rpartition("/")[2].partition("[")[0]
+    return with_place(FaultyError((address,), what, key), recipe, path_of(recipe, step)).error
 
 
 RESERVED = {
