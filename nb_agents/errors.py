@@ -129,8 +129,8 @@ class MissingKeyError(UserError):
     def __str__(self) -> str:
         return (
             f"Agent {self.agent!r} uses {self.provider!r}, which needs {self.needs}, and "
-            f"{self.variable} is not set. Set it in the environment before starting, for example with "
-            f"%env {self.variable}=…"
+            f"{self.variable} is not set. Set it in the environment before starting, for example "
+            f"with %env {self.variable}=…"
         )
 
 

@@ -113,7 +113,7 @@ class Executor:
         context: Read-only files and directories for all agents.
         token: The run's token.
         emit: Takes what happens.
-        deny: Told why when a gate was denied; it stops the run.
+        deny: Told which gate was denied, and how; it stops the run.
         look: Looks whether another process has asked for a stop; called before anything begins.
         said: Texts that the person has added so far.
         past: Where the agents of steps were, when this goes on with an earlier turn.
@@ -129,7 +129,7 @@ class Executor:
         context: Sequence[Path],
         token: CancelToken,
         emit: Callable[[ev.Event], None],
-        deny: Callable[[str], None],
+        deny: Callable[[str, Decision], None],
         look: Callable[[], None],
         said: Sequence[str] = (),
         past: Past | None = None,
@@ -233,7 +233,7 @@ class Executor:
                     await self._changed.wait()
             self._clocks.keep(group, ())
             if isinstance(ended, Denied):
-                self._deny(_denied(ended))
+                self._deny(ended.address, Decision(False, ended.message, ended.by))
         match ended:
             case Completed(outputs=outputs):
                 answer = final_text(outputs) or _last_text(self._progress)
@@ -516,13 +516,6 @@ def _last_text(progress: Progress) -> str:
     """Give what the last step said, for a recipe that names no outputs."""
     said = [unit.output.text.strip() for unit in progress.units.values() if unit.output.text]
     return said[-1] if said else ""
-
-
-def _denied(gate: Denied) -> str:
-    """Say which gate was denied, by whom and why."""
-    who = " as its time was over" if gate.by == "timeout" else f" by {gate.by}" * bool(gate.by)
-    why = f": {gate.message}" if gate.message else ""
-    return f"the gate of {gate.address!r} was denied{who}{why}"
 
 
 def _directory(workspace: Path, cwd: str) -> Path:

@@ -461,7 +461,7 @@ def _stop_requested(view: RunView, e: ev.StopRequested) -> RunView:
         if known is None or known.stop == "immediate":
             return view
         return _with_agent(view, e.agent, stop=e.level)
-    first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s)
+    first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s, e.gate)
     # Notes of two threads may arrive the wrong way round; the level only rises.
     return replace(
         view, stop=first if first.level == "immediate" else replace(first, level=e.level)

@@ -206,7 +206,8 @@ def test_a_denied_call_of_a_tool_is_nothing_that_a_resume_asks_again() -> None:
     assert "A resume asks again" not in text
     assert f"the gate of {call}" not in text
     assert f"The gate of {call} was denied by ada" in text
-    stop = ev.StopRequested(level="requested", source="approval", reason=f"{call} was denied")
+    why = f"{call} was denied by ada"
+    stop = ev.StopRequested(level="requested", source="approval", reason=why, gate=call)
     text = plain(recipe(*events, stop, over("cancelled")))
     assert f"#### A resume asks again\n\n- {call}, which was denied" in text
 
