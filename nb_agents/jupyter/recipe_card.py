@@ -261,7 +261,7 @@ def _below(caller: str, called: Mapping[str, Sequence[AgentView]]) -> Iterator[A
 
 
 def _left_of(step: StepView, view: RunView) -> Value:
-    if step.status == "retrying":
+    if step.status == "stopped":
         return Value(step.address, text.cut(step.why, MAX_VALUE), "code", "waited to try again")
     agent = view.agents.get(step.address)
     if agent is None:

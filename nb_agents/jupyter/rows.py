@@ -295,7 +295,7 @@ class _Tree:
             return "denied"
         if step.unit not in ("agent", "bash"):
             return "not finished"
-        return "stopped" if step.status == "retrying" else "cut"
+        return "stopped" if step.status == "stopped" else "cut"
 
     def _waiting(self, step: StepView) -> str:
         tries = f"({step.attempt + 1} of {step.attempts})"

@@ -261,6 +261,14 @@ def test_a_card_of_a_dead_kernel_says_what_was_in_hand() -> None:
     assert (row.chip, row.tone) == ("cut", "cut")
 
 
+def test_a_step_that_waited_to_try_again_when_it_was_stopped_is_told_as_stopped() -> None:
+    failed = ev.StepFailed(step="publish/send", attempt=1, error="no luck", attempts=3)
+    view = recipe(*GATHERED, *APPROVED, failed, STOP, over("cancelled"))
+    [row] = [each for each in units(view, 1020.0, 60) if each.address == "publish/send"]
+    assert (row.chip, row.tone, row.says) == ("stopped", "cut", "no luck")
+    assert "waited to try again" in plain(view)
+
+
 def test_a_unit_that_ended_before_it_began_took_no_time() -> None:
     view = recipe(began("publish", "stage"), began("publish/send", "bash", at=1009.0))
     view = fold([finished("publish/send", "x", at=1001.0), over("cancelled")], view)
