@@ -4,12 +4,13 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/applica
 import { ICommandPalette, IToolbarWidgetRegistry } from "@jupyterlab/apputils";
 import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
+import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { IStatusBar } from "@jupyterlab/statusbar";
 import { Api } from "./api";
 import type { Kernel } from "./kernel";
 import { LiveRuns } from "./live-runs";
 import { addPlaces } from "./page";
-import { RunRenderer } from "./renderer";
+import { RunRenderer, WIDGET_MIME } from "./renderer";
 import { SWEEP_MIME, TURN_MIME, Watcher } from "./watch";
 
 /** Before the widgets' -10, which would show "model not found" once their kernel is gone. */
@@ -37,13 +38,16 @@ const plugin: JupyterFrontEndPlugin<void> = {
       return api.view(ids, signal);
     });
     const shown = new Set<RunRenderer>();
+    const notebookOf = (output: Node): NotebookPanel | undefined =>
+      notebooks?.find((panel) => panel.node.contains(output));
     const surroundings = {
       rendermime,
       api,
       watcher,
       shown,
       localPath: (path: string) => contents.localPath(path),
-      kernelOf: (output: Node) => kernelOf(notebooks?.find((panel) => panel.node.contains(output))),
+      kernelOf: (output: Node) => kernelOf(notebookOf(output)),
+      widgetsOf: (output: Node) => widgetsOf(notebookOf(output)),
     };
     rendermime.addFactory(
       {
@@ -61,6 +65,13 @@ const plugin: JupyterFrontEndPlugin<void> = {
 /** The kernel of a notebook; JupyterLab's own types ask for more than a message of ours has. */
 function kernelOf(panel: NotebookPanel | undefined): Kernel | undefined {
   return (panel?.sessionContext.session?.kernel ?? undefined) as Kernel | undefined;
+}
+
+/** What draws the widgets of a notebook's kernel: the manager of that kernel's widgets has put it there. */
+async function widgetsOf(panel: NotebookPanel | undefined): Promise<IRenderMime.IRendererFactory | undefined> {
+  await panel?.sessionContext.ready;
+  await new Promise((resolve) => setTimeout(resolve)); // the manager waits for the same, and is told first
+  return kernelOf(panel) && panel?.content.rendermime.getFactory(WIDGET_MIME);
 }
 
 export default [plugin];

@@ -2,7 +2,8 @@
  * Draws a turn or a sweep where a cell has shown it: its panel while it is live, its card when it is over.
  *
  * It draws from the disk, through the server: so a reload, a dead kernel, a second tab and
- * another day make no difference. Without the server's extension it shows the bundle's own HTML.
+ * another day make no difference. Where the server has no extension, or does not see that disk, it
+ * shows what JupyterLab would without this plugin: the widget, and the bundle's own HTML beneath it.
  */
 
 import { type IRenderMimeRegistry, MimeModel } from "@jupyterlab/rendermime";
@@ -20,6 +21,10 @@ import { type Bundle, type News, type Watcher, pathOf, statusOf } from "./watch"
 
 /** The server answers sooner, as a rule: what the bundle says would only flash up. */
 const STATIC_AFTER_MS = 400;
+/** A widget that is shown has its kernel send each change, so a slow server is waited for. */
+const WIDGET_AFTER_MS = 5000;
+
+export const WIDGET_MIME = "application/vnd.jupyter.widget-view+json";
 
 /** Of a turn or of a sweep: a renderer shows one of them. */
 interface Drawn {
@@ -38,6 +43,8 @@ export interface Surroundings {
   readonly shown: Set<RunRenderer>;
   /** The kernel of the notebook that an output is in. */
   kernelOf(output: Node): Kernel | undefined;
+  /** What draws the widgets of that kernel, once it is there; nothing when it is not. */
+  widgetsOf(output: Node): Promise<IRenderMime.IRendererFactory | undefined>;
 }
 
 export class RunRenderer extends Panel implements IRenderMime.IRenderer {
@@ -48,6 +55,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private isSettled = false;
   private panel: Drawn | null = null;
   private card: Widget | null = null;
+  private widget: Widget | null = null;
   private state: PanelState | SweepState | null = null;
   private problem = "";
   private life = new AbortController();
@@ -72,15 +80,18 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     return this.shownId === id && !document.hidden;
   }
 
-  /** Called at each change of the output; a refreshed bundle of what is shown changes nothing. */
+  /** Called at each change of the output; what the server draws is newer than a refreshed bundle. */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     this.model = model;
     const shownId = serverId(pathOf(model.data), this.app.localPath(this.notebook()));
-    if (shownId === this.shownId && (this.isSettled || !isOver(model.data))) return;
+    if (shownId === this.shownId && (this.isSettled || !isOver(model.data))) {
+      if (this.card) await this.drawStatic();
+      return;
+    }
     this.restart(shownId);
     if (isOver(model.data)) await this.drawCard(model.data, model.trusted);
     // A notebook that is not trusted shows little of what it holds; what the server makes is ours.
-    if (!isOver(model.data) || !model.trusted) this.follow(model);
+    if (!isOver(model.data) || !model.trusted) this.follow();
   }
 
   override dispose(): void {
@@ -101,17 +112,18 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.life = new AbortController();
   }
 
-  private follow(model: IRenderMime.IMimeModel): void {
+  private follow(): void {
     const life = this.life.signal;
     const end = this.app.watcher.watch(this.shownId, (news) => {
       if (!life.aborted) void this.take(news);
     });
-    const timer = setTimeout(() => {
-      if (!this.panel && !this.card) void this.drawCard(model.data, model.trusted);
-    }, STATIC_AFTER_MS);
+    const timers = [
+      setTimeout(() => void this.drawStatic(), STATIC_AFTER_MS),
+      setTimeout(() => void this.drawWidget(), WIDGET_AFTER_MS),
+    ];
     life.addEventListener("abort", () => {
       end();
-      clearTimeout(timer);
+      timers.forEach(clearTimeout);
     });
   }
 
@@ -126,7 +138,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
         this.keep(news.bundle);
         return;
       default:
-        if (this.model && !this.card) await this.drawCard(this.model.data, this.model.trusted);
+        this.remove("panel");
+        await Promise.all([this.drawStatic(), this.drawWidget()]);
     }
   }
 
@@ -134,8 +147,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.state = state;
     if (!this.panel) {
       this.panel = isSweep(state) ? this.makeSweep() : this.makeRun();
-      this.card?.dispose();
-      this.card = null;
+      this.remove("card", "widget");
       this.node.append(this.panel.el);
       this.relieve(state);
     }
@@ -149,24 +161,66 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     sendOnControl(this.app.kernelOf(this.node), DRAWN_REQUEST, { shown }).catch(() => {}); // it is gone
   }
 
-  /** Draw a bundle's HTML, as JupyterLab draws HTML: what is not trusted is sanitised. */
+  /** Draw what the bundle tells while the server tells nothing. */
+  private async drawStatic(): Promise<void> {
+    const life = this.life.signal;
+    if (!this.model || this.panel || this.isSettled) return;
+    const card = await this.makeHtml(this.model.data, this.model.trusted);
+    if (life.aborted || this.panel || this.isSettled) card?.dispose();
+    else this.place(card);
+  }
+
+  /**
+   * Draw the kernel's own panel; the style sheet hides the HTML while it is there. The widgets'
+   * renderer is not safe: it is not for what is not trusted.
+   */
+  private async drawWidget(): Promise<void> {
+    const life = this.life.signal;
+    if (!this.model?.trusted || isOver(this.model.data) || !(WIDGET_MIME in this.model.data)) return;
+    const factory = await this.app.widgetsOf(this.node);
+    if (!factory || life.aborted || this.panel || this.widget) return;
+    const renderer = factory.createRenderer({ ...this.how, mimeType: WIDGET_MIME });
+    renderer.addClass("nba-widget");
+    this.widget = renderer;
+    this.addWidget(renderer);
+    await renderer.renderModel(this.model);
+  }
+
+  /** Draw the end. */
   private async drawCard(bundle: Bundle, trusted: boolean): Promise<void> {
+    const card = await this.makeHtml(bundle, trusted);
+    if (this.isDisposed) return;
+    this.place(card, "panel", "widget");
+    if (this.state) this.status.textContent = statusOf(bundle) ?? "";
+  }
+
+  /** Make a bundle's HTML, as JupyterLab draws HTML: what is not trusted is sanitised. */
+  private async makeHtml(bundle: Bundle, trusted: boolean): Promise<Widget | undefined> {
     const factory = this.app.rendermime.getFactory("text/html");
     const renderer = factory?.createRenderer({ ...this.how, mimeType: "text/html" });
-    if (!renderer) return;
     const data = { "text/html": String(bundle["text/html"] ?? "") };
-    await renderer.renderModel(new MimeModel({ data, trusted }));
-    if (this.isDisposed) return;
+    await renderer?.renderModel(new MimeModel({ data, trusted }));
+    return renderer;
+  }
+
+  /** Put a card into the place of another one, and of these. A focus that goes with them moves to it. */
+  private place(card: Widget | undefined, ...others: ("panel" | "widget")[]): void {
+    if (!card) return;
     const hadFocus = this.node.contains(document.activeElement);
-    this.panel?.el.remove();
-    this.panel = null;
-    this.card?.dispose();
-    this.card = renderer;
-    this.addWidget(renderer);
-    if (this.state) this.status.textContent = statusOf(bundle) ?? "";
-    if (hadFocus) {
-      renderer.node.tabIndex = -1;
-      renderer.node.focus({ preventScroll: true });
+    this.remove("card", ...others);
+    this.card = card;
+    this.addWidget(card);
+    if (hadFocus && !this.node.contains(document.activeElement)) {
+      card.node.tabIndex = -1;
+      card.node.focus({ preventScroll: true });
+    }
+  }
+
+  private remove(...parts: ("panel" | "card" | "widget")[]): void {
+    for (const part of parts) {
+      if (part === "panel") this.panel?.el.remove();
+      else this[part]?.dispose();
+      this[part] = null;
     }
   }
 

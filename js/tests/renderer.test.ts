@@ -1,0 +1,141 @@
+import { Widget } from "@lumino/widgets";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { RunRenderer, type Surroundings, WIDGET_MIME } from "../src/renderer";
+import { type Bundle, type Listener, TURN_MIME } from "../src/watch";
+import { RUNNING } from "./mock";
+
+vi.mock("@jupyterlab/services", () => ({}));
+vi.mock("@jupyterlab/rendermime", () => ({
+  MimeModel: class {
+    constructor(readonly options: object) {
+      Object.assign(this, options);
+    }
+  },
+}));
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  document.body.replaceChildren();
+});
+afterEach(() => vi.useRealTimers());
+
+interface Model {
+  readonly data: Bundle;
+  readonly trusted: boolean;
+}
+
+/** Draws one mime type, as JupyterLab's renderers do. */
+class Plain extends Widget {
+  constructor(private readonly draw: (node: HTMLElement, data: Bundle) => void) {
+    super();
+  }
+  renderModel({ data }: Model): Promise<void> {
+    this.draw(this.node, data);
+    return Promise.resolve();
+  }
+}
+
+const html = (): Plain => new Plain((node, data) => (node.innerHTML = String(data["text/html"])));
+const widgets = (): Plain => new Plain((node) => (node.innerHTML = '<div class="nba"><button>Stop</button></div>'));
+
+const live = (says: string, more: Bundle = { [WIDGET_MIME]: { model_id: "m" } }): Bundle => ({
+  "text/html": says,
+  [TURN_MIME]: { path: "s/turn_1", state: "running" },
+  ...more,
+});
+const over = (says: string): Bundle => ({ "text/html": says, [TURN_MIME]: { path: "s/turn_1", state: "stopped" } });
+
+/** A renderer in a page; the server says what `tell` is called with, the kernel what `refresh` is. */
+function make(hasKernel = true) {
+  const listeners: Listener[] = [];
+  const widgetsOf = vi.fn(() => Promise.resolve(hasKernel ? { createRenderer: widgets } : undefined));
+  const app = {
+    rendermime: { getFactory: () => ({ createRenderer: html }) },
+    watcher: { watch: (_id: string, listener: Listener) => (listeners.push(listener), () => {}) },
+    api: {},
+    localPath: (path: string) => path,
+    shown: new Set(),
+    kernelOf: () => undefined,
+    widgetsOf,
+  } as unknown as Surroundings;
+  const renderer = new RunRenderer(app, {} as never);
+  Widget.attach(renderer, document.body);
+  const settle = (ms = 0): Promise<unknown> => vi.advanceTimersByTimeAsync(ms);
+  return {
+    renderer,
+    widgetsOf,
+    settle,
+    async refresh(data: Bundle, trusted = true) {
+      await renderer.renderModel({ data, trusted, metadata: {}, setData: vi.fn() } as never);
+      await settle();
+    },
+    async tell(news: Parameters<Listener>[0]) {
+      listeners.at(-1)?.(news);
+      await settle();
+    },
+    find: (selector: string) => renderer.node.querySelector(selector),
+    text: () => renderer.node.textContent,
+  };
+}
+
+test.each(["absent", "unknown"] as const)("a turn that is %s to the server has the widget of its kernel", async (kind) => {
+  const { find, refresh, tell, text } = make();
+  await refresh(live("one answer"));
+  await tell({ kind });
+  expect(find(".nba-widget .nba button")?.textContent).toBe("Stop");
+  const drawn = find(".nba-widget .nba");
+  await refresh(live("two answers"));
+  expect(find(".nba-widget .nba")).toBe(drawn); // what is typed in it stays
+  await refresh(over("the card"));
+  expect(find(".nba-widget")).toBeNull();
+  expect(text()).toBe("the card");
+});
+
+test("without server and kernel each refresh of the HTML is drawn", async () => {
+  const { find, refresh, tell, text } = make(false);
+  await refresh(live("one answer"));
+  await tell({ kind: "absent" });
+  expect(text()).toBe("one answer");
+  await refresh(live("two answers"));
+  expect(text()).toBe("two answers");
+  expect(find(".nba-widget")).toBeNull();
+});
+
+test.each([
+  ["a bundle without one", live("so far", {}), true],
+  ["a notebook that is not trusted", live("so far"), false],
+  ["a turn that is over", over("so far"), false],
+])("%s gets no widget", async (_case, bundle, trusted) => {
+  const { refresh, tell, text, widgetsOf } = make();
+  await refresh(bundle, trusted);
+  await tell({ kind: "absent" });
+  expect(text()).toBe("so far");
+  expect(widgetsOf).not.toHaveBeenCalled();
+});
+
+test("a server that is slow to answer is waited for, and then replaces what was drawn without it", async () => {
+  const { find, refresh, settle, tell, text } = make();
+  await refresh(live("so far"));
+  expect(text()).toBe("");
+  await settle(1000);
+  expect(text()).toBe("so far");
+  await settle(4000);
+  expect(find(".nba-widget .nba")).not.toBeNull();
+  await tell({ kind: "state", state: RUNNING });
+  expect(find(".nba-widget")).toBeNull();
+  expect(find(".nba header .chip")?.textContent).toBe("running");
+  await refresh(live("two answers"));
+  expect(text()).not.toContain("two answers");
+});
+
+test("a focus in the widget stays there while the HTML is drawn anew, and is on the card at the end", async () => {
+  const { find, refresh, tell } = make();
+  await refresh(live("one answer"));
+  await tell({ kind: "absent" });
+  const button = find(".nba-widget button") as HTMLElement;
+  button.focus();
+  await refresh(live("two answers"));
+  expect(document.activeElement).toBe(button);
+  await refresh(over("the card"));
+  expect(document.activeElement?.textContent).toBe("the card");
+});

@@ -1,0 +1,77 @@
+"""The plugin and the server's extension are optional: without either a run's panel works alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.lab import Lab, start_lab
+from tests.browser.story import Story, agent, server_team
+from tests.model_server import ModelServer
+
+SAYS = "I compare the three stores by their cold reads and by what they cost. " * 20
+STOPPING = re.compile("Stopping")
+
+
+@pytest.fixture(scope="module", params=["server extension", "plugin"])
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A JupyterLab in which a part of nb_agents is switched off."""
+    env, flags = {}, []
+    if request.param == "plugin":
+        config = tmp_path_factory.mktemp("config")
+        (config / "labconfig").mkdir()
+        off = json.dumps({"disabledExtensions": {"nb-agents": True}})
+        (config / "labconfig" / "page_config.json").write_text(off)
+        env = {"JUPYTER_CONFIG_PATH": str(config)}
+    else:
+        flags = ["--ServerApp.jpserver_extensions={'nb_agents.server': False}"]
+    with start_lab(tmp_path_factory.mktemp("lab"), env=env, extra=flags) as lab:
+        yield lab
+
+
+@pytest.fixture
+def story(story: Story, lab: Lab) -> Iterator[Story]:
+    yield story
+    # The browser notes that nobody answers the plugin.
+    errors = story.page.console_errors
+    errors[:] = [each for each in errors if f"404 (Not Found) ({lab.url}/nb-agents/" not in each]
+
+
+def test_the_part_is_missing(story: Story, request: pytest.FixtureRequest) -> None:
+    story.open()
+    has = story.page.page.evaluate(
+        """async () => [
+        jupyterapp.commands.hasCommand('nb-agents:stop-all'),
+        (await fetch('/nb-agents/runs')).ok]"""
+    )
+    missing = request.node.callspec.params["lab"]
+    assert has == {"server extension": [True, False], "plugin": [False, True]}[missing]
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_a_run_is_stopped_on_its_panel_and_ends_in_its_card(
+    story: Story, server: ModelServer, is_reloaded: bool
+) -> None:
+    server.script("m", agent("Redis is simplest.", SAYS))
+    server.hold(30)
+    story.open()
+    i = story.start("Compare caches", story.team(server_team(server, ada="m", ben="m")))
+    story.wait_running(i)
+    if is_reloaded:
+        story.page.save()
+        story.page.reload()
+        expect(story.row(i, "ada").locator(".says")).to_contain_text("cold reads")
+    expect(story.panel(i)).to_be_visible()
+    expect(story.card(i).locator("visible=true")).to_have_count(0)
+    story.page.click_button("Stop", i)
+    expect(story.chip(i)).to_have_text(STOPPING)
+    story.page.click_button("Stop now", i)
+    # A page that was reloaded can't replace its output: the card is in the panel.
+    expect(story.card(i).locator("visible=true")).to_contain_text("Incomplete turn. Stopped by you")
+    expect(story.page.button("Stop now", i)).to_have_count(0)
+    if not is_reloaded:
+        story.wait_card(i, "stopped")
