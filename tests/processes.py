@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.warm import WarmProcess
 
@@ -41,6 +42,14 @@ def python(code: str, *args: object, before: Sequence[str] = ()) -> Iterator[sub
             yield process
         finally:
             process.kill()
+
+
+def run(command: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command of Python to its end; it is forked from where all is imported."""
+    pipe = subprocess.PIPE
+    with WarmProcess(command, stdout=pipe, stderr=pipe, text=True, **more) as process:
+        out, errors = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
 def output(code: str, *args: object, before: Sequence[str] = ()) -> str:

@@ -16,7 +16,9 @@ import nb_agents
 from nb_agents.chat import GOODBYE, SAVED, STOPPING
 from nb_agents.cli import COMPLETE, FAILED, INCOMPLETE, USAGE
 from nb_agents.runs.live_turns import live_turns
+from tests import processes
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.warm import WarmProcess
 
 CLI = (sys.executable, "-m", "nb_agents.cli")
 HELD = Reply("words that come", hang_after=3)
@@ -42,7 +44,7 @@ def place(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) 
 
 
 def call(*words: str, code: int = COMPLETE) -> str:
-    done = subprocess.run([*CLI, *words], capture_output=True, text=True)
+    done = processes.run([*CLI, *words])
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -171,7 +173,7 @@ class Talk:
 
     def __init__(self, *words: str) -> None:
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
+        self.process = WarmProcess(
             [*CLI, "chat", *words], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
         )
         self._said, self._at = "", 0

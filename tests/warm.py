@@ -48,7 +48,12 @@ _IMPORTS = (
     "ipykernel.kernelapp",
     "IPython",
     "IPython.core.completer",
+    "IPython.terminal.ipapp",
     "ipywidgets",
+    "jupyter_server.serverapp",
+    "dask.__main__",
+    "distributed.cli.dask_scheduler",
+    "distributed.cli.dask_worker",
 )
 
 
@@ -236,6 +241,14 @@ def _take_over(files: Sequence[int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, 1024)
+    if os.isatty(0):
+        os.close(os.open(os.ttyname(0), os.O_RDWR))  # whoever opens it first is controlled by it
+    # As at a start: those of a terminal are flushed after each line.
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(
+        2, "w", buffering=1, errors="backslashreplace", closefd=False
+    )
 
 
 def _become(order: dict[str, Any]) -> None:
