@@ -151,18 +151,18 @@ def _scorer(
 
 def dead_sweeps(root: Path) -> list[str]:
     """Tell of each sweep below a session root whose process died in the middle of it."""
-    from nb_agents.sweeps.manifest import has_died, read_results, sweeps_in
+    from nb_agents.sweeps.manifest import has_died, read_noted, sweeps_in
 
     said = list[str]()
     for path, about, is_live in sweeps_in(root):
-        results = read_results(path)
+        noted = read_noted(path)
         try:
-            is_dead = not is_live and has_died(path, results)
+            is_dead = not is_live and has_died(path, noted)
         except SessionUnreadableError as exc:
             said.append(str(exc))
             continue
         if is_dead:
-            done = sum(result.status != "cancelled" for result in results.values())
+            done = sum(result.status != "cancelled" for result in noted.results.values())
             said.append(
                 f"Sweep {path.name}: its kernel died with {done} of {about.get('rows')} rows done. "
                 "The same cell goes on with the others and asks for nothing twice."
@@ -180,9 +180,9 @@ def find_sweep(name: str, root: Path) -> Path | None:
     Returns:
         Its directory; None when a run or a session is meant.
     """
-    from nb_agents.sweeps.manifest import is_sweep, sweep_meant, sweep_of
+    from nb_agents.sweeps.manifest import is_sweep, resolve_sweep, sweep_of
 
-    if (path := sweep_meant(name, root)) is not None and is_sweep(path):
+    if (path := resolve_sweep(name, root)) is not None and is_sweep(path):
         return path
     if not name:
         with suppress(UserError):  # there is none, or several: said to who looks for a run
@@ -287,9 +287,9 @@ def work_elsewhere(root: Path) -> list[str]:
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:
     """Give a row, as `SWEEP_HEADS` has it, for each sweep below a session root."""
-    from nb_agents.sweeps.manifest import sweeps_below
+    from nb_agents.sweeps.manifest import sweep_paths
 
-    return [sweep_row(path) for path in sweeps_below(root)]
+    return [sweep_row(path) for path in sweep_paths(root)]
 
 
 def sweep_row(path: Path) -> tuple[str, ...]:

@@ -358,7 +358,7 @@ def _check_blocked(blocked: Blocked, line: str, commands: Iterable[PlainCommand]
 
 
 def _readings(command: PlainCommand) -> Iterator[str]:
-    """Yield the forms of a command that a pattern may match: whole, and each suffix of its words."""
+    """Yield the forms of a command that a pattern may match: all of it, and each suffix."""
     program, words = command.program, command.words
     yield command.text
     yield " ".join([program, *words[1:]])
