@@ -274,9 +274,9 @@ def _project_of(events: Sequence[Event]) -> Path | None:
     """Return the person's directory that a turn's recipe works in, if it does."""
     if not started_of(events).recipe:
         return None
-    from nb_agents.runs.recipes import past
+    from nb_agents.runs.recipes import fold_turns
 
-    progress = past(events)
+    progress = fold_turns(events)
     is_there = progress.recipes[""].workspace == "project"
     return Path(progress.context["_project"]) if is_there else None
 
@@ -299,9 +299,9 @@ def _changed_recipe(
         return None
     if not started_of(events).recipe:
         raise UserError("The turn ran no recipe: leave out --recipe.")
-    from nb_agents.runs.recipes import given_to, read_recipe
+    from nb_agents.runs.recipes import read_recipe, started_values
 
-    return read_recipe(changed, {**given_to(events), **given}, team)
+    return read_recipe(changed, {**started_values(events), **given}, team)
 
 
 def _agents(events: Sequence[Event]) -> list[str]:

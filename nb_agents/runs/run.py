@@ -616,7 +616,7 @@ class Run:
             task.set_name(f"run {self.id}")
         await self._turn.run()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop from memory a run that is over and saved; its files stay."""
         if isinstance(self._turn, Turn) and self.is_over and self.view.is_saved:
             self._turn = TurnReader(self._paths, self._turn.crash)

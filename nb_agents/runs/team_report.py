@@ -16,7 +16,7 @@ from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.fit import fit_of
 from nb_agents.models.providers import find_key, refusals
 from nb_agents.process.git import has_git
-from nb_agents.runs.drivers import uninherited
+from nb_agents.runs.drivers import withheld_keys
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import mask_for
 from nb_agents.tools.custom import without_file
@@ -164,7 +164,7 @@ async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
 
     with TemporaryDirectory(prefix="nb_agents-check-") as name:
         folder = Path(name)
-        places = ToolPlaces(folder, folder / "kept", (), uninherited(team), mask_for(team))
+        places = ToolPlaces(folder, folder / "kept", (), withheld_keys(team), mask_for(team))
         async with RunTools(places, (), told.append, nobody, lambda: None) as tools:
             for agent in able:
                 space = folder / agent.id
