@@ -26,7 +26,7 @@ from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.runs.approvals import denial
 from nb_agents.runs.spawning import Spawner
-from nb_agents.runs.subagents import Home, SubAgents
+from nb_agents.runs.subagents import SubAgentDeps, SubAgents
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.base import Tool
 from nb_agents.tools.policy import AgentTools, Ask, Decision
@@ -115,7 +115,7 @@ def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAge
     """Return the sub-agents of a run, which are closed with the run's tools."""
     spec = job.spec
     children = SubAgents(
-        Home(
+        SubAgentDeps(
             spec.team,
             _maker(job, client),
             kit.open,
