@@ -152,7 +152,10 @@ def test_commands_share_the_workspace_may_work_in_the_project_and_see_no_keys(
     body = """
 steps:
 - {id: draft, agent: worker, prompt: Draft it}
-- {id: make, type: bash, command: 'pwd > where; echo "$GREETING ${OPENAI_API_KEY-none}"', output: said}
+- id: make
+  type: bash
+  output: said
+  command: pwd > where; echo "$GREETING ${OPENAI_API_KEY-none}"
 - {id: read, type: bash, command: "cat draft.md; cat where", output: shared}
 - {id: mine, type: bash, command: pwd, cwd: "{{session.project}}", output: mine}
 """
