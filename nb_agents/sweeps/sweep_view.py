@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -31,15 +33,24 @@ from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
 __all__ = [
+    "COLUMNS",
     "LiveRow",
     "NoteReader",
     "SweepReader",
     "SweepView",
     "Totals",
+    "outputs_of",
+    "plain_cells",
+    "renamed",
     "row_record",
     "sum_of",
     "tokens_of",
 ]
+
+COLUMNS = frozenset(
+    {"row", "status", "answer", "error", "tokens", "cost", "seconds", "score", "session"}
+)
+"""Of a sweep's table, beside those of its source and a recipe's outputs."""
 
 MAX_FAILURES = 50
 """Failed rows that a view lists."""
@@ -199,7 +210,7 @@ class Totals:
 
 
 def row_record(row: str, status: str, result: Result | None, session: Path) -> dict[str, Any]:
-    """Make the record of a row: what became of it.
+    """Make the record of a row: what became of it, by the names in `COLUMNS` and of its outputs.
 
     Args:
         row: Its name.
@@ -207,10 +218,8 @@ def row_record(row: str, status: str, result: Result | None, session: Path) -> d
         result: How it ended; None when it has not.
         session: Its session's directory.
     """
-    told: dict[str, Any] = {"answer": None}
-    if result is not None:
-        is_recipe = isinstance(result.answer, dict)
-        told = dict(result.answer) if is_recipe else {"answer": result.answer}
+    outputs = {} if result is None else outputs_of(result)
+    told = outputs or {"answer": result.answer if result else None}
     return {
         "row": row,
         "status": status,
@@ -222,6 +231,71 @@ def row_record(row: str, status: str, result: Result | None, session: Path) -> d
         "score": result.score if result else None,
         "session": str(session),
     }
+
+
+def outputs_of(result: Result) -> dict[str, Any]:
+    """Return a recipe's outputs by column: one that is called as another column is "output.NAME".
+
+    Args:
+        result: How a row ended; one of a team has none.
+    """
+    if not isinstance(result.answer, dict):
+        return {}
+    return renamed(result.answer, COLUMNS - {"answer"}, "output")
+
+
+def renamed(values: Mapping[str, Any], taken: Collection[str], prefix: str) -> dict[str, Any]:
+    """Give columns other names where theirs are taken.
+
+    Args:
+        values: By column.
+        taken: Names that others have.
+        prefix: What a new name begins with, before a dot.
+    """
+    made = dict[str, Any]()
+    for name, value in values.items():
+        new = name
+        while new in taken or (new != name and new in values):
+            new = f"{prefix}.{new}"
+        made[new] = value
+    return made
+
+
+def plain_cells(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a table that a file of any kind can hold.
+
+    Columns with a list or a mapping in them, or with values of several kinds, become texts: those
+    that are none as JSON.
+
+    Args:
+        table: JSON values.
+    """
+    kinds = defaultdict[str, set[str]](set)
+    for record in table:
+        for name, value in record.items():
+            kinds[name].add(_kind(value))
+    texts = {name for name, found in kinds.items() if len(found - {""}) > 1 or "nested" in found}
+    return [
+        {name: _as_text(value) if name in texts else value for name, value in record.items()}
+        for record in table
+    ]
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return "text"
+        case bool():
+            return "truth"
+        case int() | float():
+            return "number"
+    return "nested"
+
+
+def _as_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def tokens_of(view: RunView) -> int:
