@@ -295,7 +295,9 @@ def _kind(value: Any) -> str:
 
 
 def _as_text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return (
+        value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def tokens_of(view: RunView) -> int:
