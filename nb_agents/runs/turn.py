@@ -258,6 +258,7 @@ class Turn:
                     source=request.source,
                     reason=request.reason,
                     agent=request.agent,
+                    gate=request.gate,
                     grace_s=grace_s,
                 )
             )

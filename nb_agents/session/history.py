@@ -25,6 +25,7 @@ from nb_agents.session.memories import carry_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view.fold import apply, fold
 from nb_agents.view.run_view import RunView
+from nb_agents.view.steps import at_the_end
 
 __all__ = [
     "PastTurn",
@@ -308,7 +309,7 @@ def _as_died(view: RunView) -> RunView:
         )
         for k, a in view.agents.items()
     }
-    return replace(view, agents=agents, status="cancelled")
+    return replace(view, agents=agents, steps=at_the_end(view.steps), status="cancelled")
 
 
 def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
