@@ -183,9 +183,9 @@ def find_sweep(name: str, root: Path) -> Path | None:
     Returns:
         Its directory; None when a run or a session is meant.
     """
-    from nb_agents.sweeps.manifest import is_sweep, sweep_meant, sweep_of
+    from nb_agents.sweeps.manifest import is_sweep, resolve_sweep, sweep_of
 
-    if (path := sweep_meant(name, root)) is not None and is_sweep(path):
+    if (path := resolve_sweep(name, root)) is not None and is_sweep(path):
         return path
     if not name:
         with suppress(UserError):  # there is none, or several: said to who looks for a run
@@ -290,9 +290,9 @@ def work_elsewhere(root: Path) -> list[str]:
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:
     """Give a row, as `SWEEP_HEADS` has it, for each sweep below a session root."""
-    from nb_agents.sweeps.manifest import sweeps_below
+    from nb_agents.sweeps.manifest import sweep_paths
 
-    return [sweep_row(path) for path in sweeps_below(root)]
+    return [sweep_row(path) for path in sweep_paths(root)]
 
 
 def sweep_row(path: Path) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from nb_agents.events import Command
 from nb_agents.runs.hooks import Subscribers
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import is_loop_thread, submit
-from nb_agents.session.commands import are_waiting, ask, send
+from nb_agents.session.commands import ask, has_commands, send
 from nb_agents.session.history import load_turn, with_past
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
@@ -157,7 +157,7 @@ class TurnReader:
 
     def _end_deaf(self) -> None:
         # One that has taken the stop by now is busy, and ends the grace time by itself.
-        if self._restart is not None and are_waiting(self._paths):
+        if self._restart is not None and has_commands(self._paths):
             self._restart()
 
     def _read_on(self) -> None:
