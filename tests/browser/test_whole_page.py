@@ -85,6 +85,7 @@ def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_t
     story.open(*(f"%%agents {option}\n{TASK}, part {n}" for n in range(1, PANELS + 1)))
     expect(status_item(story)).to_be_hidden()
     expect(stop_button(story)).to_be_hidden()
+    page.set_viewport_size({"width": 1280, "height": 5200})  # all are in sight
     story.page.command("notebook:run-all-cells")
     expect(status_item(story)).to_have_text(f"{PANELS} runs")
     with Kernel(cwd=story.folder) as other:
@@ -95,7 +96,6 @@ def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_t
         chips = page.locator(".jp-OutputArea .nba header .chip")
         expect(chips).to_have_text(["running"] * PANELS)
         expect(page.locator(".jp-OutputArea .nba .caret:visible")).to_have_count(PANELS)
-        page.set_viewport_size({"width": 1280, "height": 5200})  # for the picture
         status_item(story).click()
         expect(sidebar(story).locator(".session", has_text="Elsewhere")).to_contain_text("running")
         shoot(story, artifacts, "page-running")
@@ -137,7 +137,7 @@ def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
     i = story.start(EVIL, story.team(server_team(server, ada="quick")))
     story.wait_card(i, "complete")
     live_run(story, server)
-    status_item(story).click()
+    story.page.page.keyboard.press("Alt+Shift+A")
     filter = sidebar(story).locator("input")
     expect(filter).to_be_focused()
     done, live = (row(story, path.name) for path in story.sessions())
