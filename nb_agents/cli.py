@@ -40,8 +40,8 @@ from nb_agents.session.history import load_session
 from nb_agents.session.journal import follow
 from nb_agents.session.layout import LISTED, find_session, session_root, sessions_in
 from nb_agents.session.manage import export_session
-from nb_agents.sweeps.manifest import stop_sweep, sweep_meant
-from nb_agents.sweeps.prune import PruneSpec, prune, seconds_of
+from nb_agents.sweeps.manifest import resolve_sweep, stop_sweep
+from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
 from nb_agents.unicode import without_controls
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
@@ -307,7 +307,7 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop a run or a sweep, wherever it lives."""
-    sweep = None if agent else sweep_meant(name, session_root(root))
+    sweep = None if agent else resolve_sweep(name, session_root(root))
     if sweep is not None and stop_sweep(sweep, now, "cli", reason):
         answer = {"changed": True, "status": "asked", "sweep": sweep.name}
         _say(json.dumps(answer) if as_json else f"Sweep {sweep.name} is asked to stop.")
@@ -407,8 +407,8 @@ def prune_(
     as_json: Json = False,
 ) -> None:
     """Remove the sessions, and rows of sweeps, that were not used for long."""
-    before = time.time() - seconds_of(older)
-    spec = PruneSpec(before, keep_answers, incomplete, is_rehearsal=not yes)
+    before = time.time() - parse_age(older)
+    spec = PruneSpec(before, keep_answers, incomplete, is_dry_run=not yes)
     done = prune(session_root(root), spec)
     if as_json:
         typer.echo(json.dumps({"removed": yes, **asdict(done)}))

@@ -45,12 +45,12 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Let work hold still at its next boundary."""
+    """Pauses the turn at its next boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Let a paused turn go on."""
+    """Continues a paused turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class OfferTools:
-    """Let calls of functions go to another process from now on.
+    """Routes calls of functions to another process from now on.
 
     Attributes:
         offer: Id of its offer.
@@ -158,6 +158,7 @@ class StopRequested(BaseEvent):
     Attributes:
         level: "requested" (graceful) or "immediate".
         agent: The one agent that is stopped, or "" for the run.
+        gate: Address of the gate whose denial this is, or "".
         grace_s: Seconds until a graceful stop becomes immediate, or None.
     """
 
@@ -165,6 +166,7 @@ class StopRequested(BaseEvent):
     source: str
     reason: str = ""
     agent: str = ""
+    gate: str = ""
     grace_s: Seconds | None = None
     kind: Literal["stop_requested"] = "stop_requested"
 

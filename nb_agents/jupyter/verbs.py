@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents.cancel import StopResult
-from nb_agents.disk.entry import in_words
+from nb_agents.disk.entry import join_names
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
@@ -118,7 +118,7 @@ _session = argument("session", metavar="SESSION", help="the session's id")
 @root_option
 def sessions(ip: Any, args: Any) -> None:
     """List the sessions on disk, the one used last first."""
-    from nb_agents.sweeps.manifest import sweeps_below
+    from nb_agents.sweeps.manifest import sweep_paths
 
     root = session_root(args.session_root)
     found = sessions_in(root)
@@ -132,7 +132,7 @@ def sessions(ip: Any, args: Any) -> None:
             said += _unread(session.turns)
     if more := text.older(len(found.by_use) - len(shown)):
         said.append(more)
-    if sweeps_below(root):
+    if sweep_paths(root):
         said.append("Sweeps are listed by `%agents sweeps`.")
     if rows or not said:
         heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
@@ -154,7 +154,7 @@ def sweeps(ip: Any, args: Any) -> None:
 @argument("name", metavar="NAME", help="its new id")
 @root_option
 def rename(ip: Any, args: Any) -> None:
-    """Give a session another name."""
+    """Rename a session."""
     target = rename_session(_find(args), args.name)
     _say(f"Session {args.session} is {target.name} now.")
 
@@ -164,10 +164,10 @@ def rename(ip: Any, args: Any) -> None:
 @argument("file", nargs="?", metavar="FILE", help="the zip (default: SESSION.zip here)")
 @root_option
 def export(ip: Any, args: Any) -> None:
-    """Put a session into a zip."""
+    """Export a session as a zip."""
     made = export_session(_find(args), args.file)
     size = text.size(made.path.stat().st_size)
-    left_out = f" Left out: {in_words(made.left_out)}." if made.left_out else ""
+    left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
     _say(f"Wrote {shown_path(made.path)} ({size}).{left_out}")
 
 
@@ -195,16 +195,16 @@ def delete(ip: Any, args: Any) -> None:
 @root_option
 def prune(ip: Any, args: Any) -> None:
     """Remove the sessions, and rows of sweeps, that were not used for long."""
-    from nb_agents.sweeps.prune import PruneSpec, seconds_of
+    from nb_agents.sweeps.prune import PruneSpec, parse_age
     from nb_agents.sweeps.prune import prune as remove
 
-    before = time.time() - seconds_of(args.older)
-    spec = PruneSpec(before, args.keep_answers, args.incomplete, is_rehearsal=not args.yes)
+    before = time.time() - parse_age(args.older)
+    spec = PruneSpec(before, args.keep_answers, args.incomplete, is_dry_run=not args.yes)
     _say(text.pruned(remove(session_root(args.session_root), spec), spec))
 
 
 def tell_of_dead_turns() -> None:
-    """Say which turns were cut off when their kernel died; reading them mends their files."""
+    """Print which turns were cut off when their kernel died; reading them mends their files."""
     found = sessions_in(session_root())
     said = [str(each) for each in found.unreadable]
     # Of those that nobody has used since long this was told before.
@@ -248,7 +248,7 @@ def _kept(turn: PastTurn) -> str:
 
 @contextmanager
 def _alone(path: Path, said: list[str]) -> Iterator[None]:
-    """Let a session that can't be shown cost no other one: a sentence tells about it."""
+    """Replace a session that can't be shown by a sentence, so that the others are shown."""
     try:
         yield
     except UserError as exc:
@@ -259,7 +259,7 @@ def _alone(path: Path, said: list[str]) -> Iterator[None]:
 
 
 def _unread(turns: Sequence[PastTurn]) -> list[str]:
-    """Say what of some turns could not be read, in a sentence."""
+    """Return a sentence about what could not be read of some turns."""
     found = [f"{t.paths.session}/{t.paths.number}: {w}" for t in turns for w in t.warnings]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return [f"Not read: {found[0]}{more}."] if found else []
@@ -306,9 +306,9 @@ def table(ip: Any, args: Any) -> None:
 @argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
 def stop(ip: Any, args: Any) -> None:
     """Stop a run, or a sweep."""
-    from nb_agents.sweeps.manifest import stop_sweep, sweep_meant
+    from nb_agents.sweeps.manifest import resolve_sweep, stop_sweep
 
-    sweep = None if args.agent else sweep_meant(args.run, session_root())
+    sweep = None if args.agent else resolve_sweep(args.run, session_root())
     if sweep is not None and stop_sweep(sweep, args.now, "magic", args.reason):
         _say(f"Sweep {sweep.name} is stopping; no further row begins.")
         return
@@ -333,11 +333,11 @@ def stop(ip: Any, args: Any) -> None:
 @arguments("agents pause")
 @_run
 def pause(ip: Any, args: Any) -> None:
-    """Let a run, or a sweep, hold still at its next boundary; its time does not count meanwhile."""
-    from nb_agents.sweeps.manifest import hold_sweep, sweep_meant
+    """Pause a run, or a sweep, at its next boundary; its time does not count meanwhile."""
+    from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
-    sweep = sweep_meant(args.run, session_root())
-    if sweep is not None and hold_sweep(sweep, True):
+    sweep = resolve_sweep(args.run, session_root())
+    if sweep is not None and pause_sweep(sweep, True):
         said = f"Sweep {sweep.name} is paused: calls in flight finish, no row begins."
         _say(f"{said} `%agents continue {sweep.name}` goes on.")
         return
@@ -350,11 +350,11 @@ def pause(ip: Any, args: Any) -> None:
 @arguments("agents continue")
 @_run
 def continue_(ip: Any, args: Any) -> None:
-    """Let a paused run, or sweep, go on."""
-    from nb_agents.sweeps.manifest import hold_sweep, sweep_meant
+    """Continue a paused run or sweep."""
+    from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
-    sweep = sweep_meant(args.run, session_root())
-    if sweep is not None and hold_sweep(sweep, False):
+    sweep = resolve_sweep(args.run, session_root())
+    if sweep is not None and pause_sweep(sweep, False):
         _say(f"Sweep {sweep.name} goes on.")
         return
     run = registry.find_known(args.run)
@@ -440,7 +440,7 @@ def log(ip: Any, args: Any) -> None:
 
 
 def follow(ip: Any, run: Run, *, wait: bool) -> None:
-    """Show a run, and wait for it if that is asked or nobody could see it later.
+    """Show a run, and wait for it if asked to, or if nobody could see it later.
 
     Args:
         ip: The shell.
@@ -458,7 +458,7 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
 
 
 def options_of(args: Any, namespace: Mapping[str, Any]) -> RunOptions:
-    """Bring ``--options`` and the flags beside it together.
+    """Combine ``--options`` with the flags beside it.
 
     Args:
         args: The line's.

@@ -36,7 +36,6 @@ __all__ = [
     "FoundKey",
     "PROVIDERS",
     "backend_for",
-    "check_agent",
     "check_team",
     "find_key",
     "http_client",
@@ -44,6 +43,7 @@ __all__ = [
     "load",
     "model_for",
     "refusals",
+    "why_refused",
 ]
 
 _BASE = (
@@ -90,7 +90,7 @@ class FoundKey(NamedTuple):
 
 
 def http_client() -> httpx2.AsyncClient:
-    """Make the one HTTP client of a run, with explicit limits and timeouts; the run closes it.
+    """Return a run's HTTP client, with explicit limits and timeouts; the run closes it.
 
     Quick where `load` was called before.
     """
@@ -109,14 +109,14 @@ def http_client() -> httpx2.AsyncClient:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Make what all clients trust; reading the certificates takes tens of milliseconds."""
+    """Return the TLS context of all clients; loading certificates takes tens of milliseconds."""
     import httpx2
 
     return httpx2.create_ssl_context()
 
 
 def check_team(team: TeamSpec) -> None:
-    """Refuse a team that can't start, before anything does.
+    """Raise if a team can't start, before anything is begun.
 
     Args:
         team: The team.
@@ -131,7 +131,7 @@ def check_team(team: TeamSpec) -> None:
 
 
 def refusals(team: TeamSpec) -> Iterator[UserError]:
-    """Give every reason for which a team can't start.
+    """Yield every reason for which a team can't start.
 
     Args:
         team: The team.
@@ -143,10 +143,7 @@ def refusals(team: TeamSpec) -> Iterator[UserError]:
         return
     yield from team.refusals
     for agent in team.everyone:
-        try:
-            check_agent(team, agent)
-        except UserError as exc:
-            yield exc
+        yield from why_refused(team, agent)
 
 
 def _check_agents(team: TeamSpec) -> None:
@@ -163,51 +160,53 @@ def _check_agents(team: TeamSpec) -> None:
         raise team.fault(" ".join(said), "agents", unsupported[0].agent, "backend", "type")
 
 
-def check_agent(team: TeamSpec, agent: AgentSpec) -> None:
-    """Refuse an agent of a supported type that can't start.
+def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
+    """Yield every reason for which an agent of a supported type can't start.
 
     Args:
         team: Its team.
         agent: The agent.
 
-    Raises:
+    Yields:
         ConfigError: Its model is not named, or a file that it is to be shown can't be sent.
-        MissingKeyError: Its key is not set, or a variable in its address or its headers.
+        MissingKeyError: Its key is not set, or a variable in its address or in what it sends.
     """
     if BACKEND_TYPES[agent.backend.type].needs_model:
         if not agent.backend.model:
             what = f"Agent {agent.id!r} names no model; add `model:` to its backend."
-            raise team.fault(what, "agents", agent.id, "backend")
-        _base_url(agent)
-        _check_variables(agent)
+            yield team.fault(what, "agents", agent.id, "backend")
+        yield from _missing(_base_url, agent)
+        yield from _unset_variables(agent)
         for number, upload in enumerate(agent.backend.uploads):
             if upload.fault:
-                raise team.fault(
-                    upload.fault, "agents", agent.id, "backend", "upload_files", number
-                )
-    find_key(agent)
+                at = ("agents", agent.id, "backend", "upload_files", number)
+                yield team.fault(upload.fault, *at)
+    yield from _missing(find_key, agent)
 
 
-def _check_variables(agent: AgentSpec) -> None:
+def _missing(find: Callable[[AgentSpec], object], agent: AgentSpec) -> Iterator[MissingKeyError]:
+    try:
+        find(agent)
+    except MissingKeyError as exc:
+        yield exc
+
+
+def _unset_variables(agent: AgentSpec) -> Iterator[MissingKeyError]:
     settings = settings_of(agent.backend)
-    sent = {name: settings.get(name) for name in ("extra_body", "extra_headers")}
-    if name := unset_variable(str(sent)):
-        raise MissingKeyError(agent.id, name, agent.backend.type)
+    for sent in ("extra_body", "extra_headers"):
+        if name := unset_variable(str(settings.get(sent))):
+            yield MissingKeyError(agent.id, name, agent.backend.type, f"a value for `{sent}`")
 
 
 def is_usable(agent: AgentSpec) -> bool:
-    """Tell whether an agent's model can be called: its type runs here, and its key is set."""
+    """Return whether an agent's model can be called: its type runs here, and its key is set."""
     if why_unsupported(agent.backend.type):
         return False
-    try:
-        check_agent(TeamSpec(agents=(agent,)), agent)
-    except UserError:
-        return False
-    return True
+    return next(why_refused(TeamSpec(agents=(agent,)), agent), None) is None
 
 
 def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
-    """Make the backend of an agent.
+    """Return the backend of an agent.
 
     Args:
         agent: The agent.
@@ -233,7 +232,7 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
 
 
 def model_for(agent: AgentSpec, key: str, client: httpx2.AsyncClient) -> Model:
-    """Make the model of an agent whose type has models.
+    """Return the model of an agent whose type has models.
 
     Args:
         agent: The agent.
@@ -247,7 +246,7 @@ def model_for(agent: AgentSpec, key: str, client: httpx2.AsyncClient) -> Model:
 
 
 def load(kinds: Iterable[str] = ()) -> None:
-    """Make ready what runs of these backend types need; quick when it was done before.
+    """Import what runs of these backend types need; fast when done before.
 
     Args:
         kinds: Backend types; what every run needs is imported in any case.
@@ -264,7 +263,7 @@ def load(kinds: Iterable[str] = ()) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Let no garbage be looked for within: imports make a million objects, and hardly any."""
+    """Disable garbage collection within the block: imports leave little garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -302,9 +301,9 @@ def _base_url(agent: AgentSpec) -> str | None:
     if spec.type == "azure_openai":
         url = url or os.environ.get("AZURE_OPENAI_ENDPOINT")
         if not url:
-            raise MissingKeyError(agent.id, "AZURE_OPENAI_ENDPOINT", spec.type)
+            raise MissingKeyError(agent.id, "AZURE_OPENAI_ENDPOINT", spec.type, "an address")
     if url and (name := unset_variable(url)):
-        raise MissingKeyError(agent.id, name, spec.type)
+        raise MissingKeyError(agent.id, name, spec.type, "an address")
     return url
 
 
@@ -321,7 +320,7 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
 
 
 def _profile(is_openai: bool, default: ModelProfile) -> ModelProfile:
-    """Say how a model takes `max_tokens`: by this name, as all servers know it, except OpenAI's.
+    """Return a profile by which `max_tokens` is sent under the name that the server knows.
 
     OpenAI's reasoning models refuse it, also behind a proxy. Elsewhere `max_completion_tokens` may
     be ignored without a word, and the reply has no end.

@@ -29,14 +29,14 @@ from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
-from nb_agents.errors import ModelCallError, NbAgentsError
+from nb_agents.errors import ModelCallError, NbAgentsError, RecipeError
 from nb_agents.models.backend import Backend
 from nb_agents.process.command import run_bash
-from nb_agents.process.environment import persons_env
+from nb_agents.process.environment import user_env
 from nb_agents.process.writable import WritablePath
 from nb_agents.recipes import agents
 from nb_agents.recipes.agents import Worker, resolve_agent
-from nb_agents.recipes.check import find_recipe
+from nb_agents.recipes.check import fault_at, find_recipe
 from nb_agents.recipes.output import final_text
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
@@ -60,6 +60,9 @@ __all__ = ["Executor", "Models"]
 
 _MAX_STREAMED = 100_000
 """Characters of one event of a command's output: views show its end, its result has the whole."""
+
+_FAULTY = {LoadWork: "recipe", CommandWork: "cwd"}
+"""The key that is at fault where a step's work can't begin."""
 
 _MAX_ERRORS = 2000
 """Characters of what a command wrote as errors that are told."""
@@ -110,7 +113,7 @@ class Executor:
         context: Read-only files and directories for all agents.
         token: The run's token.
         emit: Takes what happens.
-        deny: Told why when a gate was denied; it stops the run.
+        deny: Told which gate was denied, and how; it stops the run.
         look: Looks whether another process has asked for a stop; called before anything begins.
         said: Texts that the person has added so far.
         past: Where the agents of steps were, when this goes on with an earlier turn.
@@ -126,7 +129,7 @@ class Executor:
         context: Sequence[Path],
         token: CancelToken,
         emit: Callable[[ev.Event], None],
-        deny: Callable[[str], None],
+        deny: Callable[[str, Decision], None],
         look: Callable[[], None],
         said: Sequence[str] = (),
         past: Past | None = None,
@@ -174,7 +177,7 @@ class Executor:
             self._flush_output(address)
 
     def hear(self, event: ev.Said) -> None:
-        """Take a text of the person: agents are told at their next boundary."""
+        """Add a text of the person, which agents read at their next boundary."""
         self._said.append(event.text)
 
     def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
@@ -204,7 +207,7 @@ class Executor:
         return address
 
     def next(self) -> tuple[str, ...]:
-        """Give the addresses of what is to be done next, in order."""
+        """Return the addresses of what is to be done next, in order."""
         return tuple(work.address for work in plan(self._progress).work)
 
     async def run(self) -> Result:
@@ -230,7 +233,7 @@ class Executor:
                     await self._changed.wait()
             self._clocks.keep(group, ())
             if isinstance(ended, Denied):
-                self._deny(_denied(ended))
+                self._deny(ended.address, Decision(False, ended.message, ended.by))
         match ended:
             case Completed(outputs=outputs):
                 answer = final_text(outputs) or _last_text(self._progress)
@@ -245,7 +248,7 @@ class Executor:
     # The loop --------------------------------------------------------------------------------
 
     def _go_on(self, group: anyio.abc.TaskGroup) -> Completed | Failed | Denied | None:
-        """Do what the plan says now: how the recipe ended, or None."""
+        """Start what the plan says; return how the recipe ended, or None."""
         now = self._planner.plan(self._progress, self._busy)
         for event in now.events:
             if self._token.is_stopping:
@@ -281,7 +284,7 @@ class Executor:
         self._publish(event)
 
     def _only_waits(self, recipe: str) -> bool:
-        """Tell whether a called recipe has nothing in hand but what waits for a person."""
+        """Return whether a called recipe has nothing running but what waits for a person."""
         in_hand = [address for address in self._busy if is_within(address, recipe)]
         return bool(in_hand) and all(map(self._waits_for_person, in_hand))
 
@@ -290,7 +293,7 @@ class Executor:
         return address in self._gates or (boundary is not None and boundary.is_waiting)
 
     def _take_too_long(self, recipe: str, why: str) -> None:
-        """Note that a called recipe's time is over; from then on nothing in it begins."""
+        """Record that a called recipe's time is over; nothing in it begins after that."""
         self._emit(ev.StepFailed(step=recipe, attempt=1, error=why))
         self._changed.set()
 
@@ -304,7 +307,7 @@ class Executor:
             self._changed.set()
 
     async def _try(self, work: Work, token: CancelToken) -> None:
-        """Do one piece of work within its boundary; what a stop cuts begins anew on resume."""
+        """Do one piece of work within its boundary; a resume begins anew what a stop cut."""
         # A step in hand is done as a whole: an agent may make further calls for it.
         with StopScope(token, ignore_graceful=True) as boundary:
             self._boundaries[work.address] = boundary
@@ -336,7 +339,7 @@ class Executor:
     def _fail(self, work: Work, exc: Exception) -> None:
         if not isinstance(exc, NbAgentsError | OSError | TimeoutError | ValueError):
             logger.error("step %s crashed", work.address, exc_info=exc)
-        error = str(exc) or type(exc).__name__
+        error = self._told(work, exc)
         if isinstance(work, LoadWork):
             self._emit(ev.StepFinished(step=work.address, outcome="failed", why=error))
         elif isinstance(work, AgentWork | CommandWork):
@@ -351,6 +354,13 @@ class Executor:
                     retry_in_s=work.retry_s,
                 )
             )
+
+    def _told(self, work: Work, exc: Exception) -> str:
+        """Return why a step failed: with its place where the recipe's text is at fault."""
+        error = str(exc) or type(exc).__name__
+        if not isinstance(exc, RecipeError):
+            return error
+        return fault_at(self._progress.recipes, work.address, error, _FAULTY.get(type(work), ""))
 
     # Agents ----------------------------------------------------------------------------------
 
@@ -447,7 +457,7 @@ class Executor:
                 work.command,
                 cwd=_directory(self._workspace, work.cwd),
                 # By this name recipes find a Python.
-                env=persons_env(
+                env=user_env(
                     {"AMPLIFIER_PYTHON": sys.executable, **work.env}, self._models.secrets
                 ),
                 timeout_s=work.timeout_s,
@@ -503,22 +513,15 @@ class Executor:
 
 
 def _last_text(progress: Progress) -> str:
-    """Give what the last step said, for a recipe that names no outputs."""
+    """Return the text of the last step, for a recipe that names no outputs."""
     said = [unit.output.text.strip() for unit in progress.units.values() if unit.output.text]
     return said[-1] if said else ""
-
-
-def _denied(gate: Denied) -> str:
-    """Say which gate was denied, by whom and why."""
-    who = " as its time was over" if gate.by == "timeout" else f" by {gate.by}" * bool(gate.by)
-    why = f": {gate.message}" if gate.message else ""
-    return f"the gate of {gate.address!r} was denied{who}{why}"
 
 
 def _directory(workspace: Path, cwd: str) -> Path:
     path = workspace / os.path.expanduser(cwd)
     if not path.is_dir():
-        raise NotADirectoryError(f"The directory {cwd!r} does not exist.")
+        raise RecipeError(f"The directory {cwd!r} does not exist.")
     return path
 
 

@@ -50,7 +50,7 @@ from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import Result, hold_sweep, is_sweep, stop_sweep, sweeps_below
+from nb_agents.sweeps.manifest import Result, is_sweep, pause_sweep, stop_sweep, sweep_paths
 from nb_agents.sweeps.sweep_view import NoteReader
 from nb_agents.view.receipt import receipt, total_cost
 from nb_agents.view.run_view import RunView
@@ -106,7 +106,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 def _allowed(action: Literal["read", "execute"]) -> Callable[[_Method], _Method]:
-    """Let a method answer those alone who are known and may do this."""
+    """Require that a request is authenticated and authorized for this action."""
 
     def guarded(method: _Method) -> _Method:
         return cast(_Method, web.authenticated(authorized(action=action)(method)))
@@ -263,7 +263,7 @@ class Command(_Handler):
 
 
 def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
-    """Ask it of who works there; returns the status and what is replied, or who goes on."""
+    """Send the request to the turn's writer; return the status and the reply, or the new run."""
     if is_sweep(path):
         return _ask_sweep(path, action, body)
     paths = TurnPaths(path)
@@ -289,7 +289,7 @@ def _ask_sweep(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any]]
     if action == "stop" and not body.agent:
         is_told, reply = stop_sweep(path, body.immediate, body.source, body.reason), _ASKED
     elif action in ("pause", "resume"):
-        is_told, reply = hold_sweep(path, action == "pause"), {"status": "asked"}
+        is_told, reply = pause_sweep(path, action == "pause"), {"status": "asked"}
     else:
         why = "it can be stopped, paused and resumed as a whole, and its rows are runs."
         return 409, _refused(path, f"{path.name} is a sweep: {why}")
@@ -332,7 +332,7 @@ class Sessions(_Handler):
 
     def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
         roots, name = self.places.session_roots(*folders), self.places.name
-        found = [path for root in roots for path in sweeps_below(root)]
+        found = [path for root in roots for path in sweep_paths(root)]
         sweeps = [told_sweep(name(path), path, *sweep_on_disk(path)) for path in found]
         found = [path for root in roots for path in sessions_in(root).by_use[:MAX_LISTED]]
         listed = [
@@ -399,7 +399,7 @@ class ExportSession(_Handler):
 
 
 def _told(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
-    """Say how a turn stands."""
+    """Return the state of a turn."""
     return {
         "id": name,
         "session": view.session,
@@ -417,7 +417,7 @@ def _told(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
 
 
 def _session(places: Places, path: Path) -> dict[str, Any]:
-    """Say what a session holds, by its turns' metadata: a journal may be long."""
+    """Return what a session holds, by its turns' metadata: a journal may be long."""
     turns, name = turns_of(path), places.name(path)
     return {
         "id": name,
@@ -625,6 +625,6 @@ class Views(_Stream):
 
 
 def _message(kind: str, data: Any, number: int | None = None) -> str:
-    """Make one server-sent event; JSON has no line end of its own in it."""
+    """Return a server-sent event; its JSON holds no line end."""
     head = f"event: {kind}\n" if number is None else f"event: {kind}\nid: {number}\n"
     return f"{head}data: {json.dumps(data)}\n\n"

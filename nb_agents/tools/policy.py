@@ -33,7 +33,6 @@ from nb_agents.tools.task_plan import PLAN_ACTIONS, PLAN_FILE
 
 __all__ = [
     "AgentTools",
-    "Answer",
     "ApprovalConfig",
     "Ask",
     "Decision",
@@ -111,11 +110,20 @@ class ApprovalConfig:
 
 
 class Decision(NamedTuple):
-    """What was decided, what was said with it, and by whom."""
+    """What was decided, what was said with it, and by whom; "timeout" when the time was over."""
 
     approved: bool
-    message: str
-    by: str
+    message: str = ""
+    by: str = ""
+
+    def __str__(self) -> str:
+        """Return how it was decided, by whom and why."""
+        how = "approved" if self.approved else "denied"
+        who = f" by {self.by}" if self.by else ""
+        who = {"timeout": " when its time was over", "auto_approve_if": " by its condition"}.get(
+            self.by, who
+        )
+        return f"{how}{who}{f': {self.message}' if self.message else ''}"
 
 
 @dataclass
@@ -141,7 +149,7 @@ class Tally:
     messages: dict[str, str] = field(default_factory=dict)
 
     def take(self, approved: bool, message: str, by: str) -> Decision | None:
-        """Take what a person says; who says it twice counts once.
+        """Record a person's decision; the same person counts once.
 
         Args:
             approved: Whether they approve.
@@ -167,7 +175,7 @@ class Tally:
         return Decision(True, said, ", ".join(self.messages))
 
     def __str__(self) -> str:
-        """Say how many have approved, and who."""
+        """Return how many have approved, and who."""
         named = ", ".join(self.messages)
         return f"{len(self.messages)} of {self.config.required_approvals} approvals ({named})"
 
@@ -254,18 +262,10 @@ def _text(args: dict[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a person said to a call: whether it may be made, and why."""
-
-    approved: bool
-    message: str = ""
-
-
 class Ask(Protocol):
     """Asks a person."""
 
-    def __call__(self, agent: str, tool: str, about: str, stops: bool) -> Awaitable[Answer]:
+    def __call__(self, agent: str, tool: str, about: str, stops: bool) -> Awaitable[Decision]:
         """Ask whether a call may be made; ``stops`` says that a denial stops the run."""
         ...
 
@@ -287,7 +287,7 @@ class AgentTools:
     keeps_images: bool = True
 
     def with_files(self, files: Iterable[Tool]) -> list[Tool]:
-        """Give it the tools of its files, too, under the same rules.
+        """Add the agent's file tools, under the same rules.
 
         Args:
             files: Those tools.
@@ -308,14 +308,14 @@ class Policy:
         self,
         keys: ToolKeys,
         workspace: Path,
-        ask: Callable[[str, str, bool], Awaitable[Answer]],
+        ask: Callable[[str, str, bool], Awaitable[Decision]],
     ) -> None:
         self._keys = keys
         self._workspace = workspace
         self._ask = ask
 
     def take(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
-        """Leave out the tools that the agent does not get, and guard the others.
+        """Drop the tools that the agent does not get, and guard the others.
 
         Args:
             tools: All tools.
@@ -369,7 +369,7 @@ class Policy:
 
 
 def _about(name: str, args: dict[str, Any]) -> str:
-    """Say what a call is about, for a person who decides: all of it, up to a limit."""
+    """Describe a call to the person who decides on it, with all arguments up to a limit."""
     whole = args.get({"run_command": "command", "run_python": "code"}.get(name, ""))
     if not isinstance(whole, str):
         first = "path" if "path" in args else next(iter(args), "")

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from anyio import to_thread
 
-from nb_agents.disk.directory import Directory, Guard, real_above
-from nb_agents.disk.entry import RefusedError, shown
+from nb_agents.disk.directory import Directory, Guard, resolve_parent
+from nb_agents.disk.entry import RefusedError, printable_name
 from nb_agents.process.writable import MAX_LOOKED_AT, WritablePath, entries
 from nb_agents.tools.base import Tool, ToolError, current_call
 
@@ -56,7 +56,7 @@ class Changes(NamedTuple):
 
 
 def look(places: Sequence[WritablePath]) -> Looks:
-    """Look at some places, at most at `MAX_LOOKED_AT` files; follows no link.
+    """Record the state of some places, at most `MAX_LOOKED_AT` files; follows no link.
 
     Of what is protected it is seen whether it is there.
 
@@ -75,7 +75,7 @@ def look(places: Sequence[WritablePath]) -> Looks:
 
 
 def compare(before: Looks, after: Looks) -> Changes:
-    """Say what changed between two looks.
+    """Return what changed between two states.
 
     Args:
         before: The first.
@@ -300,11 +300,11 @@ class Workspace:
     def _own(self) -> _Root:
         self._root.mkdir(parents=True, exist_ok=True)
         guard = self._guard(self._project) if self._project else None
-        return _Root(real_above(self._root), guard, is_writable=True)
+        return _Root(resolve_parent(self._root), guard, is_writable=True)
 
     @cached_property
     def _peers(self) -> dict[str, _Root]:
-        return {name: _Root(real_above(p)) for name, p in self._given_peers.items()}
+        return {name: _Root(resolve_parent(p)) for name, p in self._given_peers.items()}
 
     @cached_property
     def _given(self) -> list[_Root]:
@@ -380,7 +380,9 @@ def _listing(directory: Directory, path: str) -> str:
                 lines.append("(more not listed)")
                 break
             is_file = entry.kind == "file"
-            lines.append(f"{shown(entry.path)}  {entry.stat.st_size}" if is_file else entry.about)
+            lines.append(
+                f"{printable_name(entry.path)}  {entry.stat.st_size}" if is_file else entry.about
+            )
     return "\n".join(lines) or "(no files)"
 
 
@@ -391,13 +393,13 @@ def _encoded(content: str) -> bytes:
 
 
 def _left_to_replace(text: str, old: str, new: str) -> bool:
-    """Whether ``old`` occurs elsewhere than in ``new``: then the edit has not happened."""
+    """Return whether ``old`` occurs outside ``new``: then the edit has not happened."""
     within = text.count(new) * new.count(old) if new else 0
     return text.count(old) > within
 
 
 def _refuse_unnameable(path: str) -> None:
-    """Refuse what no file can be named: a NUL, or half a surrogate pair."""
+    """Refuse a path that no file can have: with a NUL, or half a surrogate pair."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError:

@@ -24,7 +24,14 @@ from nb_agents.view.run_view import (
     VoteView,
     call_so_far,
 )
-from nb_agents.view.steps import MAX_TAIL, ApprovalView, StepView, apply_gate, apply_step
+from nb_agents.view.steps import (
+    MAX_TAIL,
+    ApprovalView,
+    StepView,
+    apply_gate,
+    apply_step,
+    at_the_end,
+)
 
 __all__ = ["apply", "fold"]
 
@@ -72,7 +79,7 @@ _GROWS: dict[ev.Channel, str] = {
 
 
 def apply(view: RunView, event: ev.Event) -> RunView:
-    """Give the view after one event.
+    """Return the view after one event.
 
     Args:
         view: The view before.
@@ -98,7 +105,7 @@ _View = TypeVar("_View", AgentView, RunView)
 
 
 def _changed(view: _View, **changes: Any) -> _View:
-    """Do what `replace` does in a fifth of its time, which sets field by field; for every event."""
+    """Return a copy of a view with fields replaced, five times as fast as `dataclasses.replace`."""
     new = object.__new__(type(view))
     new.__dict__.update(view.__dict__)
     new.__dict__.update(changes)
@@ -171,7 +178,7 @@ _STOPPED = frozenset({"stopped", "killed", "never started"})
 
 
 def _stays(step: StepView) -> bool:
-    """Tell whether a resume leaves a unit as it is: what is over, or holds others."""
+    """Return whether a resume keeps a unit: one that is over, or that holds others."""
     return step.is_over or step.unit not in ("agent", "bash")
 
 
@@ -195,7 +202,7 @@ def _drafts(agent: AgentView, answer: str = "") -> dict[str, Any]:
 
 
 def _rest(words: str, answers: Iterable[str]) -> str:
-    """Give what no answer contains of some words: around a whole answer that is among them too."""
+    """Return the words that no answer contains, such as those around an answer."""
     words = words.strip()
     for answer in filter(None, map(str.strip, answers)):
         if words in answer:
@@ -461,7 +468,7 @@ def _stop_requested(view: RunView, e: ev.StopRequested) -> RunView:
         if known is None or known.stop == "immediate":
             return view
         return _with_agent(view, e.agent, stop=e.level)
-    first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s)
+    first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s, e.gate)
     # Notes of two threads may arrive the wrong way round; the level only rises.
     return replace(
         view, stop=first if first.level == "immediate" else replace(first, level=e.level)
@@ -498,10 +505,9 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     if e.files:
         size = sum(f.size for f in e.files)
         view = _files_listed(view, ev.FilesListed(files=e.files, count=len(e.files), size=size))
-    cut = {k: replace(s, status="cut") for k, s in view.steps.items() if s.status == "running"}
     return replace(
         view,
-        steps=MappingProxyType({**view.steps, **cut}),
+        steps=at_the_end(view.steps),
         status=e.status,
         phase=e.phase,
         winner=e.winner,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from nb_agents import events as ev
@@ -18,20 +19,22 @@ __all__ = [
     "StepView",
     "apply_gate",
     "apply_step",
+    "at_the_end",
     "children_of",
     "holders_of",
     "parent_of",
 ]
 
-StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut"]
-"""What runs when its turn ends is cut."""
+StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut", "stopped"]
+"""What runs when its turn ends is cut; what waits to try again is stopped."""
+_AT_THE_END: Mapping[StepStatus, StepStatus] = {"running": "cut", "retrying": "stopped"}
 MAX_TAIL = 4_000
 """Characters of a running command's output that are shown; the journal has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One unit of a recipe as it stands.
+    """The state of one unit of a recipe.
 
     Attributes:
         address: Where it is, such as ``checks/review[2]/summarize``.
@@ -123,7 +126,7 @@ GateEvent = ev.ApprovalAsked | ev.ApprovalGiven
 
 
 def apply_step(steps: Mapping[str, StepView], event: StepEvent) -> Mapping[str, StepView]:
-    """Give the units after one event; ``steps`` is unchanged.
+    """Return the units after one event; ``steps`` is unchanged.
 
     Args:
         steps: By address, in the order in which they began.
@@ -170,8 +173,19 @@ def _changed(step: StepView, event: StepEvent) -> StepView:
             )
 
 
+def at_the_end(steps: Mapping[str, StepView]) -> Mapping[str, StepView]:
+    """Return the units as the end of their turn leaves them.
+
+    Args:
+        steps: By address.
+    """
+    open_ = {k: _AT_THE_END[s.status] for k, s in steps.items() if s.status in _AT_THE_END}
+    cut = {address: replace(steps[address], status=status) for address, status in open_.items()}
+    return MappingProxyType({**steps, **cut})
+
+
 def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, GateView]:
-    """Give the open gates after one event; ``gates`` is unchanged.
+    """Return the open gates after one event; ``gates`` is unchanged.
 
     Args:
         gates: By address, oldest first.
@@ -185,7 +199,7 @@ def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, Gat
 
 
 def parent_of(address: str) -> str:
-    """Give the address of the unit that a unit is directly in, or "".
+    """Return the address of a unit's parent, or "".
 
     Example:
         >>> parent_of("checks/review[2]/summarize"), parent_of("checks/review[2]")
@@ -196,7 +210,7 @@ def parent_of(address: str) -> str:
 
 
 def holders_of(address: str) -> Iterator[str]:
-    """Give the addresses of all units that a unit is in, from the inside.
+    """Yield the addresses of a unit's ancestors, the parent first.
 
     Example:
         >>> list(holders_of("checks/review[2]"))
@@ -207,5 +221,5 @@ def holders_of(address: str) -> Iterator[str]:
 
 
 def children_of(steps: Mapping[str, StepView], address: str) -> tuple[StepView, ...]:
-    """Give the units directly in one, in the order in which they began; "" gives the outermost."""
+    """Return the direct children of a unit, in the order in which they began; "" is the root."""
     return tuple(s for s in steps.values() if parent_of(s.address) == address)
