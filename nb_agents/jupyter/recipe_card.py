@@ -329,7 +329,7 @@ def _begun(view: RunView, address: str) -> str:
 
 
 def _asked(view: RunView, again: Preview | None) -> Iterator[str]:
-    """Yield the gates that a resume asks again: those of stages, and of calls that need approval."""
+    """Yield the gates that a resume asks again: of stages, and of calls that need approval."""
     stages = again.recipe.gates if again and again.recipe else None
     said = {g.address: f"{g.address}: {text.clip(g.prompt, 400)}" for g in view.gates.values()}
     said |= {address: f"{address}, which was denied" for address in _denied(view)}
