@@ -47,7 +47,7 @@ def card_bundle(
     again: Preview | None = None,
     directory: Path | None = None,
 ) -> dict[str, Any]:
-    """Make a card.
+    """Return the card of a turn as a mime bundle.
 
     Args:
         view: The turn.
@@ -71,7 +71,7 @@ def card_bundle(
 
 
 def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
-    """Make the card of a turn on disk.
+    """Return the card of a turn on disk.
 
     Args:
         turn: The turn.
@@ -83,7 +83,7 @@ def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
 
 
 def card_text(view: RunView, path: str, again: Preview | None = None) -> str:
-    """Make the card as Markdown that reads well as plain text too; see `card_bundle`."""
+    """Return the card as Markdown that is readable as plain text; see `card_bundle`."""
     match text.state(view):
         case "complete" if view.recipe:
             body = [recipe_card.recipe_text(view, again)]
@@ -164,7 +164,7 @@ def _ended(view: RunView) -> str:
 
 
 def _kept(view: RunView) -> str:
-    """Say what is kept, and where: when the disk refused, it is in memory alone."""
+    """Return what is kept, and where: only in memory when the disk refused it."""
     kept = [*_kept_work(view), _count(view.file_count or 0, "file")]
     kept = [k for k in kept if k] or ["the task"]
     listed = kept[0] if len(kept) == 1 else f"{', '.join(kept[:-1])} and {kept[-1]}"
@@ -198,7 +198,7 @@ def _notes(view: RunView) -> list[str]:
 
 
 def _changes(event: ContextChanged) -> str:
-    """Say what an agent did to files outside its workspace."""
+    """Return what an agent changed outside its workspace."""
     kinds = {"made": event.made, "changed": event.changed, "deleted": event.deleted}
     told = (f"{what} {text.clip(', '.join(names), 300)}" for what, names in kinds.items() if names)
     return f"{_count(event.count, 'file')} changed in context paths: {'; '.join(told)}"
@@ -252,7 +252,7 @@ _PLAIN = re.compile(r"[\w./\\:~-][\w ./\\:~+,@=-]*")
 
 @dataclass(frozen=True)
 class _Button:
-    """A button that runs a command of JupyterLab: no kernel of ours need be there.
+    """A button that runs a command of JupyterLab; without a kernel the plugin asks the server.
 
     Source: CommandLinker, https://jupyterlab.readthedocs.io/en/stable/user/commands.html
     """
@@ -264,15 +264,26 @@ class _Button:
 def _resume_button(view: RunView, path: str) -> _Button | None:
     """The button that does what the cell on the card does; None when there is no such cell."""
     # While the journal lacks its end, a resume would go on from before.
-    if (
-        not view.seq
-        or not view.is_saved
-        or not all(_PLAIN.fullmatch(word) for word in _words(view, path))
-    ):
+    if not view.seq or not _can_go_on(view, path):
         return None
-    commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:run-cell"]
+    return _cell_button(f"{_LOAD}\n{_resume(view, path, None)[-1]}", "notebook:run-cell")
+
+
+def _continue_button(view: RunView, path: str) -> _Button | None:
+    """The button that adds the cell for a new task, whose words the person writes."""
+    if not _can_go_on(view, path):
+        return None
+    return _cell_button(f"{_continue(view, path)}\n", "notebook:enter-edit-mode")
+
+
+def _can_go_on(view: RunView, path: str) -> bool:
+    return view.is_saved and all(_PLAIN.fullmatch(word) for word in _words(view, path))
+
+
+def _cell_button(source: str, then: str) -> _Button:
+    commands = ["notebook:insert-cell-below", "notebook:replace-selection", then]
     # One object for all of them: JupyterLab 4.6 looks for a list of arguments in the wrong place.
-    args = {"commands": commands, "args": {"text": f"{_LOAD}\n{_resume(view, path, None)[-1]}"}}
+    args = {"commands": commands, "args": {"text": source}}
     return _Button("apputils:run-all-enabled", json.dumps(args))
 
 
@@ -345,6 +356,7 @@ def _html(
         resume_cell="\n".join(_resume(view, path, again)),
         resume_line="".join(_resume(view, path, None)[-1:]),
         resume_button=_resume_button(view, path),
+        continue_button=_continue_button(view, path),
         continue_cell=f"{_continue(view, path)}\nWhat should the agents do now?",
         files=_files(view),
         markdown=lambda words: as_html(_cut(words)),
@@ -355,7 +367,7 @@ def _html(
 
 
 def _files(view: RunView) -> dict[str, list[FileInfo]]:
-    """Give the first files of each agent, or those of a recipe, whose steps share a workspace."""
+    """Return the first files of each agent, or of a recipe, whose steps share a workspace."""
     of = {a.id: a.workspace or a.id for a in view.agents.values()}
     owners = {view.recipe: view.recipe} if view.recipe else of
     return {k: [f for f in view.files if f.agent == w][:MAX_FILES] for k, w in owners.items()}

@@ -26,7 +26,7 @@ MAX_FILES = 200
 
 
 def register(ip: InteractiveShell) -> None:
-    """Let a shell complete what is written after the magics."""
+    """Register the completion of the magics' arguments with a shell."""
     unregister(ip)
 
     @context_matcher(identifier=__name__)  # type: ignore[untyped-decorator]
@@ -48,7 +48,7 @@ def unregister(ip: InteractiveShell) -> None:
 
 
 def completions(line: str, names: Mapping[str, Any]) -> list[str]:
-    """Say what the last word of a line can become.
+    """Return the completions of a line's last word.
 
     Args:
         line: From the magic's name to the cursor.
@@ -116,7 +116,7 @@ def _sessions() -> Sequence[str]:
 
 
 def _files(word: str) -> list[str]:
-    """Give the directories, team files and recipes that a path can become."""
+    """Return the directories, team files and recipes that complete a path."""
     head, slash, begun = word.rpartition("/")
     folder = Path(f"{head}{slash}").expanduser()
     try:

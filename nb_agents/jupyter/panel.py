@@ -141,7 +141,7 @@ class LiveOutputs:
             self._widget.state = self._state()
 
     def rewrite(self, bundle: dict[str, Any]) -> None:
-        """Bring the static part up to date. It mounts the widget anew."""
+        """Update the static part, which mounts the widget anew."""
         self._update(self._live(bundle))
 
     def freeze(self, bundle: dict[str, Any]) -> None:
@@ -253,6 +253,6 @@ def _shown_path(run: Run) -> str:
 
 
 def shown_path(path: Path) -> str:
-    """Name a directory shortly: from the working directory when it is below it."""
+    """Return a directory's path, relative if it is below the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -116,7 +116,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
 
 
 def follow_sweep(ip: Any, sweep: Sweep, *, wait: bool) -> None:
-    """Show a sweep, and wait for it if that is asked or nobody could see it later.
+    """Show a sweep, and wait for it if asked to, or if nobody could see it later.
 
     Args:
         ip: The shell.
@@ -153,7 +153,7 @@ def _scorer(
 
 
 def dead_sweeps(root: Path) -> list[str]:
-    """Tell of each sweep below a session root whose process died in the middle of it."""
+    """Return a sentence about each sweep below a session root whose process died."""
     from nb_agents.sweeps.manifest import has_died, read_noted, sweeps_in
 
     said = list[str]()
@@ -237,7 +237,7 @@ def _bundle_on_disk(path: Path) -> dict[str, Any]:
 
 
 def live_work() -> tuple[list[Run], dict[Path, str]]:
-    """Give what there is to tell of: a sweep in the place of the runs of its rows.
+    """Return the live runs, with a sweep in the place of its rows' runs.
 
     Returns:
         The runs that are on no row of a sweep, and each live sweep's directory with where it lives.
@@ -261,7 +261,7 @@ def live_work() -> tuple[list[Run], dict[Path, str]]:
 
 
 def work_elsewhere(root: Path) -> list[str]:
-    """Tell of the runs of other processes; of a sweep at work as a whole.
+    """Return a sentence about each run of another process, and each sweep as a whole.
 
     Args:
         root: The session root, below which a sweep is known by its name alone.
@@ -289,14 +289,14 @@ def work_elsewhere(root: Path) -> list[str]:
 
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:
-    """Give a row, as `SWEEP_HEADS` has it, for each sweep below a session root."""
+    """Return a row of `SWEEP_HEADS` for each sweep below a session root."""
     from nb_agents.sweeps.manifest import sweep_paths
 
     return [sweep_row(path) for path in sweep_paths(root)]
 
 
 def sweep_row(path: Path) -> tuple[str, ...]:
-    """Give a sweep's row, as `SWEEP_HEADS` has it."""
+    """Return a sweep's row of `SWEEP_HEADS`."""
     from nb_agents.sweeps.manifest import ABOUT, is_live_sweep, read_results
 
     about, results = read_json(path / ABOUT), read_results(path).values()

@@ -86,7 +86,7 @@ def _tell_when_asked(run: Run) -> str:
 
 
 def question(gate: GateView) -> str:
-    """Say what an open gate asks."""
+    """Return what an open gate asks."""
     return f"The gate {gate.address!r} asks: “{clip(gate.prompt, 200)}”"
 
 
