@@ -6,12 +6,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.config.uploads import mentions
 from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
@@ -78,7 +80,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
     Args:
         ip: The shell.
         args: The line's.
-        task: The cell's text, with ``{{column}}`` in it.
+        task: The cell's text, with ``{{column}}`` in it; the agents may read each ``@path``.
         options: How each row's run goes.
 
     Returns:
@@ -95,9 +97,10 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
             flag = "--set" if option == "settings" else f"--{option.rstrip('_').split('_')[0]}"
             raise TaskError(f"{flag} is for one run, and --over starts many. Drop one of them.")
     team = chosen_team(args.config, args.model, args.bundles)
+    named = mentions(task)  # of what stands in the rows nobody has typed it
     sweep = map(
         names[args.over] if args.over in names else args.over,
-        task,
+        named.task,
         team,
         recipe=args.recipe,
         name=args.name or "",
@@ -106,7 +109,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
         score=_scorer(args.score, names, team) if args.score else None,
         retry_failed=args.retry_failed,
         tools=find_functions(args.tools, names) if args.tools else (),
-        options=options,
+        options=replace(options, context_paths=named.paths),
     )
     follow_sweep(ip, sweep, wait=args.wait)
     return sweep
