@@ -10,7 +10,9 @@
   and with any JupyterLab setting. https://jupyter-client.readthedocs.io/en/stable/messaging.html
 - The shutdown request comes on that channel too. A cell that blocks would keep the interpreter from
   its orderly end until it is killed, so the runs are saved when the request comes.
-- The comm pin: 7.4 sends comm messages to the subshell that made the widget, which may be blocked.
+- The comm's route: 7.4 sends comm messages to the subshell that made the widget, which may be
+  blocked. It asks the comm for that on the thread that reads the shell channel, which no cell
+  blocks: front ends without control channel and subshells have no other way into a busy kernel.
   https://github.com/ipython/ipykernel/pull/1565
 
 Each has a live test that fails when an ipykernel release changes it (tests/kernel).
@@ -42,8 +44,8 @@ __all__ = [
     "drawn_by_page",
     "has_front_end",
     "is_headless",
+    "on_page_message",
     "open_doors",
-    "pin_comm",
     "say_once",
     "stop_as_asked",
     "when_idle",
@@ -81,9 +83,30 @@ def is_headless(ip: InteractiveShell) -> bool:
     return kernel is not None and not kernel._allow_stdin
 
 
-def pin_comm(widget: Any) -> None:
-    """Let a widget's messages be handled where the front end sent them, not where it was made."""
-    widget.comm._reply_subshell_for = lambda data, default: default
+def on_page_message(widget: Any, take: Callable[[Any], object]) -> None:
+    """Call ``take`` with each custom message that a page sends by a widget.
+
+    What stops, says or decides something is taken at once, in a thread of its own, whatever cell
+    runs; all else is taken where the front end sent it, and not where the widget was made.
+    """
+    taken: deque[Any] = deque()  # and still to come again, by the shell
+
+    def route(data: Any, default: str | None) -> str | None:
+        match data:
+            case {"method": "custom", "content": {"type": "stop" | "say" | "decide"} as content}:
+                with suppress(RuntimeError):  # the interpreter ends, and starts no thread
+                    threading.Thread(target=take, args=(content,), daemon=True).start()
+                    taken.append(content)
+        return default
+
+    def on_message(_: object, content: Any, buffers: object) -> None:
+        try:
+            taken.remove(content)
+        except ValueError:
+            take(content)
+
+    widget.comm._reply_subshell_for = route
+    widget.on_msg(on_message)
 
 
 def open_doors(ip: InteractiveShell) -> None:

@@ -25,7 +25,7 @@ from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.kernel import (
     decide_once,
     drawn_by_page,
-    pin_comm,
+    on_page_message,
     say_once,
     stop_as_asked,
 )
@@ -120,9 +120,8 @@ class LiveOutputs:
         self, shown: str, state: Callable[[], dict[str, Any]], take: Callable[[Any], object]
     ) -> None:
         self._widget = PanelWidget(state=state())
-        pin_comm(self._widget)
-        self._widget.on_msg(self._on_message)
         self._state, self._take = state, take
+        on_page_message(self._widget, self._on_message)
         self._outputs: list[tuple[DisplayHandle, contextvars.Context]] = []
         self._pages: set[str] = set()
         self._is_drawn_by_page = False
@@ -165,7 +164,7 @@ class LiveOutputs:
     def _leave_to_page(self) -> None:
         self._is_drawn_by_page = True
 
-    def _on_message(self, widget: object, content: Any, buffers: object) -> None:
+    def _on_message(self, content: Any) -> None:
         match content:
             case {"type": "mounted", "page": str(page)}:
                 self._pages.add(page)

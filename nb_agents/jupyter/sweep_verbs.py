@@ -140,18 +140,18 @@ def _scorer(
 
 def dead_sweeps(root: Path) -> list[str]:
     """Tell of each sweep below a session root whose process died in the middle of it."""
-    from nb_agents.sweeps.manifest import has_died, read_results, sweeps_in
+    from nb_agents.sweeps.manifest import has_died, read_noted, sweeps_in
 
     said = list[str]()
     for path, about, is_live in sweeps_in(root):
-        results = read_results(path)
+        noted = read_noted(path)
         try:
-            is_dead = not is_live and has_died(path, results)
+            is_dead = not is_live and has_died(path, noted)
         except SessionUnreadableError as exc:
             said.append(str(exc))
             continue
         if is_dead:
-            done = sum(result.status != "cancelled" for result in results.values())
+            done = sum(result.status != "cancelled" for result in noted.results.values())
             said.append(
                 f"Sweep {path.name}: its kernel died with {done} of {about.get('rows')} rows done. "
                 "The same cell goes on with the others and asks for nothing twice."

@@ -36,7 +36,7 @@ from nb_agents.errors import ClusterLostError, StorageError, UserError
 from nb_agents.options import Cluster
 from nb_agents.runs.live_turns import LiveTurn, announce
 from nb_agents.session.commands import send
-from nb_agents.session.layout import TurnPaths
+from nb_agents.session.layout import TICKETS, TurnPaths
 
 logger = logging.getLogger("nb_agents")
 
@@ -416,7 +416,7 @@ def _address(client: Client) -> str:
 
 
 def _new_ticket(root: Path) -> Path:
-    return _new_file(root / ".tickets" / f"{_KEY}{uuid4().hex}")
+    return _new_file(root / TICKETS / f"{_KEY}{uuid4().hex}")
 
 
 def _new_file(path: Path) -> Path:

@@ -59,11 +59,11 @@ def carry_out(job: bytes) -> Run:
 
 
 def _answer(told: dict[str, str]) -> None:
-    """Tell who waits, and let go of it."""
+    """Tell who waits, and let go of it, and of the log that only a failed start has read."""
     sys.stdout.write(json.dumps(told))
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1):
+    for stream in (0, 1, 2):
         os.dup2(null, stream)
     os.close(null)
 

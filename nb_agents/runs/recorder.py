@@ -69,7 +69,11 @@ class TurnFiles:
         return None
 
     async def finish(self) -> None:
-        """List what the workspaces hold, and write all of a turn that has ended."""
+        """List what the workspaces hold, and write all of a turn that has ended.
+
+        The disk syncs the journal meanwhile. The list comes behind that: if a power failure takes
+        it, who reads the turn lists the workspaces again.
+        """
         is_listed = anyio.Event()
 
         async def list_files() -> None:
@@ -77,13 +81,14 @@ class TurnFiles:
             is_listed.set()
 
         async with anyio.create_task_group() as group:
+            group.start_soon(to_thread.run_sync, self._recorder.sync)
             group.start_soon(list_files)
             with anyio.move_on_after(PATIENCE_S):
                 await is_listed.wait()
-            if not is_listed.is_set():
-                # Its process may end meanwhile.
+            await self._write_last()
+            if not is_listed.is_set():  # the process may have ended before that
+                await is_listed.wait()
                 await self._write_last()
-        await self._write_last()
 
     async def write_again(self, *, is_last: bool) -> OSError | None:
         """Write everything again, after saving had failed.
@@ -95,6 +100,7 @@ class TurnFiles:
             What the disk said when it refused again, else None.
         """
         self._recorder.flush()
+        await to_thread.run_sync(self._recorder.sync)
         error = self._recorder.error or await self._write_last()
         if error is None and not self._recorder.view.is_saved:
             self._recorder.note("Saving works again; everything is on disk.", is_saved=True)
@@ -103,9 +109,9 @@ class TurnFiles:
         return error
 
     async def _write_last(self) -> OSError | None:
-        view = self._recorder.view
+        view, paths = self._recorder.view, self._paths
         try:
-            self._tell(await to_thread.run_sync(self._sync_and_write, view))
+            self._tell(await to_thread.run_sync(write_views, view, paths, self._owner))
         except OSError as exc:
             logger.warning("run %s: saving failed: %s", self._id, exc)
             why = exc.strerror or str(exc)
@@ -113,11 +119,6 @@ class TurnFiles:
             self._tell([text], is_saved=False)
             return exc
         return None
-
-    def _sync_and_write(self, view: RunView) -> tuple[str, ...]:
-        """Do both in one thread: on a busy machine each wait for one takes longer than the disk."""
-        self._recorder.sync()
-        return write_views(view, self._paths, self._owner)
 
     def _tell(self, texts: Iterable[str], *, is_saved: bool | None = None) -> None:
         """Note what is not noted yet."""

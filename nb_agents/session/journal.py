@@ -97,11 +97,10 @@ class Journal:
             self.error = exc
 
     def close(self) -> None:
-        """Flush, sync and close; safe to call twice."""
+        """Flush and close, without a sync; safe to call twice."""
         if self._fd < 0:
             return
         self.flush()
-        self.sync()
         os.close(self._fd)
         self._fd = -1
 

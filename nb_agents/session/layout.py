@@ -61,6 +61,7 @@ __all__ = [
     "Found",
     "LISTED",
     "SESSIONS_VARIABLE",
+    "TICKETS",
     "TurnPaths",
     "WORKTREES",
     "claim_turn",
@@ -86,6 +87,9 @@ SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 DEFAULT_FOLDER = ".nb_agents"
 ALLOT_LOCK = ".allot.lock"
 """Held while a turn is allotted, in its session's directory."""
+
+TICKETS = ".tickets"
+"""Where in a session root a cluster's runs have a file each until a worker begins them."""
 
 WORKTREES = "worktrees"
 """Where in its workspace an agent has copies of files of a person's."""

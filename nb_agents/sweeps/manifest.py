@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from filelock import FileLock, Timeout
 from pydantic import (
@@ -36,19 +36,20 @@ from pydantic import (
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.lock import PROBE_S, is_held
-from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyError
+from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyError, UserError
 from nb_agents.events import Command
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.runs.registry import find_group, live_runs, runs, stop
 from nb_agents.session.commands import send, withdraw_older
-from nb_agents.session.layout import TurnPaths, make_root, turns_of
-from nb_agents.session.views import read_json
+from nb_agents.session.layout import TICKETS, TurnPaths, make_root, turns_of
+from nb_agents.session.views import read_json, write_atomic
 
 __all__ = [
     "ABOUT",
     "FIRST_ROWS",
     "Manifest",
     "Note",
+    "Noted",
     "Outcome",
     "ROWS",
     "Result",
@@ -61,6 +62,7 @@ __all__ = [
     "is_live_sweep",
     "is_sweep",
     "owner_lock",
+    "read_noted",
     "read_notes",
     "read_results",
     "stop_sweep",
@@ -75,6 +77,9 @@ SweepStatus = Literal["running", "paused", "stopping", "completed", "cancelled"]
 
 FIRST_ROWS = 20
 """Rows of the source whose names are noted: those that a card shows."""
+
+MAX_ASKED = 200
+"""Characters of a task that are shown when two are mistaken for one."""
 
 ABOUT = "sweep.json"
 ROWS = "rows.jsonl"
@@ -180,8 +185,10 @@ class Manifest:
     Attributes:
         path: As given.
         results: How rows ended, by name.
+        at_work: Rows that an earlier process left at work.
 
     Raises:
+        UserError: The sweep of that name is another one.
         SweepBusyError: Another process, or another sweep of this one, works on it.
         StorageError: The directory can't be written.
     """
@@ -195,12 +202,17 @@ class Manifest:
             asked_before = time.time_ns()
             self._lock.acquire(timeout=PROBE_S * 2)
             withdraw_older(TurnPaths(path), asked_before)  # meant for a process that is gone
-            (path / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+            _remove_tickets(path)
+            self._check_same(about)
+            write_atomic(path / ABOUT, json.dumps(about, indent=1))
             self._file = (path / ROWS).open("a+", encoding="utf-8", newline="\n")
-            self.results = read_results(path)
+            self.results, self.at_work = read_noted(path)
             self._mend()
         except Timeout:
             raise SweepBusyError(path.name, "another sweep") from None
+        except UserError:
+            self._lock.release()
+            raise
         except OSError as exc:
             self._lock.release()
             raise StorageError(str(path), exc.strerror or str(exc)) from None
@@ -227,6 +239,15 @@ class Manifest:
             self._file.close()
         self._lock.release()
 
+    def _check_same(self, about: Mapping[str, Any]) -> None:
+        """Refuse a sweep that asks something else: the answers on disk are none to that."""
+        before, now = _asked(read_json(self.path / ABOUT)), _asked(about)
+        if before and now and before != now:
+            raise UserError(
+                f"Sweep {self.path.name!r} asks {before[:MAX_ASKED]!r}, and this call asks "
+                f"{now[:MAX_ASKED]!r}. Use another name= (--name) for it."
+            )
+
     def _mend(self) -> None:
         """End a line that a process died in the middle of."""
         size = self._file.seek(0, 2)
@@ -237,21 +258,58 @@ class Manifest:
                     self._file.write("\n")
 
 
+def _remove_tickets(path: Path) -> None:
+    """Let no row begin that a process which is gone has asked of a cluster."""
+    for ticket in (path / TICKETS).glob("*"):
+        ticket.unlink(missing_ok=True)
+
+
+def _asked(about: Mapping[str, Any]) -> str:
+    task, recipe = str(about.get("task") or "").strip(), about.get("recipe")
+    return task or (f"the recipe {recipe}" if recipe else "")
+
+
 def owner_lock(path: Path) -> FileLock:
     """Return the lock that is held while a process works on a sweep, whose directory this is."""
     return FileLock(path / _LOCK, thread_local=False)
 
 
-def read_results(path: Path) -> dict[str, Result]:
-    """Read how a sweep's rows ended, by name; lines that are none are left out.
+class Noted(NamedTuple):
+    """What a sweep has noted of its rows.
+
+    Attributes:
+        results: How they ended, by name.
+        at_work: Those that began and have not ended since.
+    """
+
+    results: dict[str, Result]
+    at_work: set[str]
+
+
+def read_noted(path: Path) -> Noted:
+    """Read what a sweep has noted of its rows; lines that are none are left out.
 
     Args:
         path: The sweep's directory.
     """
-    results: dict[str, Result] = {}
+    noted = Noted({}, set())
     with suppress(OSError), (path / ROWS).open("rb") as file:
-        results.update((note.row, note) for note in read_notes(file) if isinstance(note, Result))
-    return results
+        for note in read_notes(file):
+            if isinstance(note, Result):
+                noted.results[note.row] = note
+                noted.at_work.discard(note.row)
+            elif isinstance(note, RowBegan):
+                noted.at_work.add(note.row)
+    return noted
+
+
+def read_results(path: Path) -> dict[str, Result]:
+    """Read how a sweep's rows ended, by name.
+
+    Args:
+        path: The sweep's directory.
+    """
+    return read_noted(path).results
 
 
 def read_notes(lines: Iterable[bytes]) -> Iterator[Note]:
@@ -283,12 +341,12 @@ def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
     ]
 
 
-def has_died(path: Path, results: Mapping[str, Result]) -> bool:
+def has_died(path: Path, noted: Noted) -> bool:
     """Whether the process that worked on a sweep ended without a word of the rows at work.
 
     Args:
         path: The directory of a sweep that nobody works on.
-        results: What it has of its rows.
+        noted: What it has noted of its rows.
 
     Raises:
         SessionUnreadableError: The sweep, or a row of it, can't be read.
@@ -297,7 +355,8 @@ def has_died(path: Path, results: Mapping[str, Result]) -> bool:
         names = set(os.listdir(path))
     except OSError as exc:
         raise SessionUnreadableError(str(path), exc.strerror or str(exc)) from None
-    return any(turns_of(path / row) for row in names - results.keys())
+    left = (names - noted.results.keys()) | (names & noted.at_work)
+    return any(turns_of(path / row) for row in left)
 
 
 def is_sweep(path: Path) -> bool:

@@ -53,14 +53,16 @@ def map(
     """Start a team, or a recipe, on each row of a source, in the background.
 
     The same call again finds the same sweep, and goes on with what is missing: rows that were
-    stopped are resumed, and nothing that finished runs again.
+    stopped are resumed, those that live on elsewhere are followed, and nothing that finished runs
+    again.
 
     Args:
         source: A CSV, JSONL or Parquet file, a DataFrame, a list or a generator; see `read_rows`.
         task: What is asked; ``{{column}}`` takes a row's value. A recipe asks for itself.
         config: As for `nb_agents.start`.
         recipe: As for `nb_agents.start`; a row gives the values that it starts with.
-        name: The sweep's name; by default made of the source, the task and the team.
+        name: The sweep's name; by default made of the source, the task and the team. Under a name
+            the source, the team and the score may change, but not the task or the recipe.
         limit: How many rows are worked on at a time.
         max_cost: US dollars that all rows together may cost; when they are spent, no row begins
             and the others stop gracefully.
@@ -127,6 +129,7 @@ def map(
             judge=judge,
             task=lambda row: render(task, row.values) or json.dumps(row.values),
             retry_failed=retry_failed,
+            tools=functions,
             withdraw=lambda: None if options.cluster is None else _withdraw(path),
         )
     )

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -30,29 +30,27 @@ from nb_agents.cancel import (
     StopResult,
     StopSource,
 )
-from nb_agents.errors import ClusterLostError, UserError
+from nb_agents.errors import ClusterLostError, SessionBusyError, UserError
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
-from nb_agents.runs.status import failure_of, result_of
 from nb_agents.session.commands import are_waiting, take_commands
-from nb_agents.session.history import load_turn
-from nb_agents.session.layout import TurnPaths, turns_of
+from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.heap import collecting_less
 from nb_agents.sweeps.judge import Judge, Judgement
 from nb_agents.sweeps.manifest import (
     FIRST_ROWS,
     Manifest,
     Note,
-    Outcome,
     Result,
     RowBegan,
     SweepBegan,
     SweepChanged,
     SweepStatus,
 )
+from nb_agents.sweeps.row_session import find_row, result_of_turn
 from nb_agents.sweeps.source import Row
 from nb_agents.sweeps.sweep_view import (
     LiveRow,
@@ -60,10 +58,7 @@ from nb_agents.sweeps.sweep_view import (
     Totals,
     row_record,
     sum_of,
-    tokens_of,
 )
-from nb_agents.view.receipt import total_cost
-from nb_agents.view.run_view import RunView
 
 __all__ = ["Score", "Sweep", "SweepSpec", "over_budget"]
 
@@ -78,18 +73,18 @@ MAX_DEATHS = 3
 """Workers that may die while they have a row: it may be what ends them."""
 
 
-def over_budget(totals: Totals, max_cost: float | None) -> str:
-    """Say why no more may be spent, or "".
+def over_budget(cost: float | None, max_cost: float | None) -> str:
+    """Return why no more may be spent, or "".
 
     Args:
-        totals: What has been.
+        cost: US dollars spent, or None when a model's price is unknown.
         max_cost: US dollars; None has no limit.
     """
     if max_cost is None:
         return ""
-    if totals.unpriced:
+    if cost is None:
         return "a model's price is unknown, so that max_cost can't be kept"
-    is_spent = totals.cost >= max_cost
+    is_spent = cost >= max_cost
     return f"max_cost of {max_cost:g} US dollars is reached" if is_spent else ""
 
 
@@ -108,6 +103,7 @@ class SweepSpec:
         judge: An agent that gives the number instead.
         task: Gives a row's task.
         retry_failed: Whether rows that failed before are tried again.
+        tools: Functions of this process that rows at work elsewhere may call, too.
         withdraw: Lets rows not begin that `begin` waits with.
     """
 
@@ -121,6 +117,7 @@ class SweepSpec:
     judge: Judge | None = None
     task: Callable[[Row], str] = lambda row: ""
     retry_failed: bool = False
+    tools: Sequence[Callable[..., Any]] = ()
     withdraw: Callable[[], object] = lambda: None
 
 
@@ -144,14 +141,17 @@ class Sweep:
         self._spec, self._manifest = spec, Manifest(spec.path, spec.about)
         self._totals = Totals()
         self._waiting = deque[Row]()
-        over = ("completed",) if spec.retry_failed else ("completed", "failed")
+        self._over = ("completed",) if spec.retry_failed else ("completed", "failed")
+        # Rows that an earlier process left at work: they may live on elsewhere.
+        self._left = {row.name for row in self.rows} & self._manifest.at_work
         for row in self.rows:
             result = self._manifest.results.get(row.name)
-            is_over = result is not None and result.status in over
+            is_at_work = row.name in self._left
+            is_over = result is not None and result.status in self._over and not is_at_work
             if result is not None:
                 # One that is done again counts by what it has cost alone.
                 self._totals.put(result if is_over else replace(result, status="cancelled"), None)
-            if not is_over:
+            if not is_over and not is_at_work:
                 self._waiting.append(row)
         self._by_name = {row.name: row for row in self.rows}
         self._running: dict[str, Run] = {}
@@ -170,6 +170,8 @@ class Sweep:
         self._scoring = 0
         self._judging: dict[str, Run] = {}
         self._note(self._beginning_of(spec.retry_failed))
+        if self._waiting or self._left or spec.judge is not None:
+            self._keep_budget(self._totals.spent)
         self._score_those_without()
         self.view = self._look()
         self._leave = join(self)
@@ -353,6 +355,8 @@ class Sweep:
         try:
             shown_at = -math.inf
             asked = partial(are_waiting, TurnPaths(self.path))
+            for name in tuple(self._left):
+                _in_thread(self._look_for, self._by_name[name])
             with watched(asked, lambda: self._inbox.put(self._take_commands)):
                 while not self._is_finished():
                     self._begin_due()
@@ -360,6 +364,7 @@ class Sweep:
                         self._spec.withdraw()  # again: a row's thread may only now have come there
                     if time.monotonic() - shown_at >= SHOW_S:
                         self._publish()
+                        self._keep_budget(self.view.cost)
                         shown_at = time.monotonic()
                     with suppress(Empty):
                         self._inbox.get(timeout=SHOW_S)()
@@ -389,11 +394,14 @@ class Sweep:
     def _is_finished(self) -> bool:
         # A judge's run is stopped and waited for as a row's is; a function may hang.
         is_judging = self._spec.judge is not None and self._scoring
-        if self._running or self._beginning or is_judging or not self._inbox.empty():
+        is_beginning = self._left or self._beginning
+        if self._running or is_beginning or is_judging or not self._inbox.empty():
             return False
         return self._stop is not None or not (self._waiting or self._scoring)
 
     def _begin_due(self) -> None:
+        if self._left:  # what they cost is not known yet, nor how many of them live
+            return
         while self._waiting and len(self._running) + len(self._beginning) < self._spec.limit:
             if self._stop is not None or self._is_paused or not self._inbox.empty():
                 return
@@ -404,40 +412,85 @@ class Sweep:
 
     def _begin(self, row: Row) -> None:
         """Begin a row; in a thread of its own."""
-        begun: Run | Result
+        begun: Run | Result | None = None
         try:
-            begun = _completed(self.path / row.name) or self._spec.begin(row)  # its line was lost
+            begun = self._find_or_begin(row)
+        except SessionBusyError:  # what has it is found at the next look
+            time.sleep(SHOW_S)
         except ClusterLostError as exc:  # no row can begin: they are left for another call
             lost = StopRequest(CancellationStatus.REQUESTED, "parent", str(exc))
             self._inbox.put(lambda: self._take_stop(lost))
-            begun = Result(row.name, "cancelled")
         except Exception as exc:  # whatever it is, it costs no other row
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't begin", self.name, row.name)
             begun = Result(row.name, "failed", error=str(exc) or type(exc).__name__)
         self._inbox.put(lambda: self._take_begun(row, begun))
 
-    def _take_begun(self, row: Row, begun: Run | Result) -> None:
+    def _find_or_begin(self, row: Row) -> Run | Result | None:
+        """Begin a row that is neither at work nor completed; None when it is not to begin."""
+        if (found := self._find(row)) is not None or self._stop is not None:
+            return found
+        try:
+            return self._spec.begin(row)
+        except UserError:
+            # One that an earlier process had asked of a cluster may have come first.
+            if (found := self._find(row)) is None:
+                raise
+            return found
+
+    def _find(self, row: Row) -> Run | Result | None:
+        """Find a row that is at work, or completed without a line that says so."""
+        found = find_row(self.path / row.name, self._spec.tools)
+        return None if isinstance(found, Result) and found.status != "completed" else found
+
+    def _look_for(self, row: Row) -> None:
+        """Find a row that an earlier process left at work; in a thread of its own."""
+        found: Run | Result | None = None
+        try:
+            found = find_row(self.path / row.name, self._spec.tools)
+        except UserError as exc:  # it is looked for once more when it is to begin
+            logger.info("sweep %s: row %s: %s", self.name, row.name, exc)
+        except Exception:
+            logger.exception("sweep %s: row %s can't be read", self.name, row.name)
+        self._inbox.put(lambda: self._take_found(row, found))
+
+    def _take_found(self, row: Row, found: Run | Result | None) -> None:
+        self._left.remove(row.name)
+        if isinstance(found, Run):
+            self._follow(row, found)
+        elif found is not None and found.status in self._over:
+            self._end(found)
+        else:
+            self._waiting.appendleft(row)
+            if found is not None:  # what it cost before its process died
+                self._put(replace(found, status="cancelled"))
+        if not self._left:
+            self._keep_budget(self._totals.spent)
+
+    def _take_begun(self, row: Row, begun: Run | Result | None) -> None:
         self._beginning.remove(row.name)
         if isinstance(begun, Run):
-            if not self._has_begun_one:  # it has brought what is imported only then
-                self._has_begun_one = True
-                self._at_end.enter_context(collecting_less())
-            self._running[row.name] = begun
-            self._note(RowBegan(row.name, begun.turn))
-            begun.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row)))
-            if self._stop is not None:
-                self._stop_run(begun, self._stop)
-            elif self._is_paused:
-                _hold(begun, True)
-        elif self._stop is None or begun.status == "completed":
+            self._follow(row, begun)
+        elif begun is not None and (self._stop is None or begun.status == "completed"):
             self._end(begun)
         else:  # it did not come to begin
-            self._waiting.append(row)
+            self._waiting.appendleft(row)
+
+    def _follow(self, row: Row, run: Run) -> None:
+        if not self._has_begun_one:  # it has brought what is imported only then
+            self._has_begun_one = True
+            self._at_end.enter_context(collecting_less())
+        self._running[row.name] = run
+        self._note(RowBegan(row.name, run.turn))
+        run.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row)))
+        if self._stop is not None:
+            self._stop_run(run, self._stop)
+        elif self._is_paused:
+            _hold(run, True)
 
     def _take_end(self, row: Row) -> None:
         run = self._running.pop(row.name)
-        result = _result(row.name, run.view, run.path)
+        result = result_of_turn(row.name, run.view, run.path)
         if run.view.ending != "killed" or self._stop is not None:
             self._end(result)
             return
@@ -452,10 +505,10 @@ class Sweep:
         self._put(result)
         self._ended += result.status != "cancelled"
         self._score(result)
-        self._keep_budget()
+        self._keep_budget(self._totals.spent)
 
-    def _keep_budget(self) -> None:
-        if reason := over_budget(self._totals, self._spec.max_cost):
+    def _keep_budget(self, cost: float | None) -> None:
+        if reason := over_budget(cost, self._spec.max_cost):
             self._take_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
 
     def _put(self, result: Result) -> None:
@@ -514,7 +567,7 @@ class Sweep:
         cost = sum_of([result.cost, judged.cost])
         spent = replace(result, tokens=result.tokens + judged.tokens, cost=cost)
         self._take_score(spent, judged.score, judged.error)
-        self._keep_budget()
+        self._keep_budget(self._totals.spent)
 
     def _find_score(self, result: Result) -> None:
         """Call the score function, in a thread of its own."""
@@ -579,7 +632,7 @@ class Sweep:
             total=len(self.rows),
             elapsed_s=elapsed_s,
             ended=self._ended,
-            to_go=len(self._waiting) + len(self._beginning),
+            to_go=len(self._waiting) + len(self._beginning) + len(self._left),
             reason=self._stop.reason if self._stop else "",
         )
 
@@ -607,44 +660,3 @@ def _hold(run: Run, is_paused: bool) -> None:
 
 async def _awaited(made: Any) -> Any:
     return await made
-
-
-def _result(name: str, view: RunView, path: Path) -> Result:
-    """Say how a row's turn ended, and what all turns of its session used."""
-    status: Outcome = "cancelled"
-    error = ""
-    if view.status == "completed":
-        status = "completed"
-    elif view.status == "failed":
-        reasons = failure_of(name, view, path).reasons
-        status, error = "failed", "; ".join(f"{who}: {why}" for who, why in reasons.items())
-    views = [*_earlier(path), view]
-    return Result(
-        name,
-        status,
-        result_of(view),
-        error,
-        sum(map(tokens_of, views)),
-        sum_of(list(map(total_cost, views))),
-        round((view.ended_at or view.started_at) - view.started_at, 3),
-    )
-
-
-def _completed(session: Path) -> Result | None:
-    """Return how a row ended whose session is complete already."""
-    last = next(reversed(turns_of(session)), None)
-    if last is None or (view := load_turn(last).view).status != "completed":
-        return None
-    return _result(session.name, view, last.path)
-
-
-def _earlier(path: Path) -> list[RunView]:
-    """Return the turns of a session before this one, but for those that can't be read."""
-    views = list[RunView]()
-    if TurnPaths(path).number == 1:
-        return views
-    with suppress(UserError):
-        for turn in turns_of(path.parent):
-            if turn.path != path:
-                views.append(load_turn(turn).view)
-    return views

@@ -133,6 +133,11 @@ class Totals:
     failures: dict[str, Result] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def spent(self) -> float | None:
+        """US dollars, or None when a model's price is unknown."""
+        return None if self.unpriced else self.cost
+
     def put(self, result: Result, before: Result | None) -> None:
         """Count a row, in the place of what it was counted as before."""
         if before is not None:
@@ -174,7 +179,7 @@ class Totals:
             to_go: Rows that it has not begun.
             reason: Why it stops, or stopped.
         """
-        costs = [None if self.unpriced else self.cost, *(total_cost(row.view) for row in live)]
+        costs = [self.spent, *(total_cost(row.view) for row in live)]
         return SweepView(
             name,
             status,
@@ -394,8 +399,8 @@ class SweepReader:
         is_shown = row in self._began.first or len(self._results) < FIRST_ROWS
         self._results[row] = result if is_shown else replace(result, answer=None)
         self.turns.pop(row, None)
-        self._not_to_go.add(row)
-        if result.status != "cancelled":
+        if result.status != "cancelled":  # or it has begun, or is still to begin
+            self._not_to_go.add(row)
             self._ended.add(row)
 
 

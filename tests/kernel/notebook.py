@@ -18,6 +18,7 @@ from tests.kernel.driver import Comm, Kernel, Result
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
 __all__ = [
+    "AGENTS",
     "HELD",
     "TURN_MIME",
     "WIDGET_MIME",
@@ -203,10 +204,10 @@ class Notebook:
     def panel(self, turn: Turn) -> Comm:
         return self.panels()[turn.run]
 
-    def press(self, turn: Turn, *, now: bool = False, subshell_id: str | None = None) -> str:
+    def press(self, turn: Turn, *, now: bool = False) -> str:
         """Press the panel's Stop button; the message goes by the widget's comm alone."""
         content = {"type": "stop", "run": turn.run, "now": now}
-        return self.kernel.send_custom(self.panel(turn).comm_id, content, subshell_id)
+        return self.kernel.send_custom(self.panel(turn).comm_id, content)
 
     def end_all(self) -> None:
         """Stop every run of the kernel at once, even while a cell waits, and wait for it."""

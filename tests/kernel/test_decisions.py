@@ -29,9 +29,9 @@ def on_control(notebook: Notebook, turn: Turn, approved: bool = True) -> dict[st
     return notebook.kernel.control(DECIDE_REQUEST, content(turn, approved))
 
 
-def by_widget(notebook: Notebook, turn: Turn, subshell: str | None = None) -> None:
+def by_widget(notebook: Notebook, turn: Turn) -> None:
     message = {"type": "decide", **content(turn)}
-    notebook.kernel.send_custom(notebook.panel(turn).comm_id, message, subshell)
+    notebook.kernel.send_custom(notebook.panel(turn).comm_id, message)
 
 
 @pytest.fixture
@@ -53,13 +53,12 @@ def assert_approved(notebook: Notebook, turn: Turn) -> None:
 
 @pytest.mark.parametrize("way", ["control", "widget"])
 def test_it_arrives_while_a_cell_blocks(notebook: Notebook, turn: Turn, way: str) -> None:
-    subshell = notebook.kernel.create_subshell()  # as JupyterLab makes one for comm messages
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
     if way == "control":
         assert on_control(notebook, turn) == {"status": "ok", "refusal": ""}
     else:
-        by_widget(notebook, turn, subshell)
+        by_widget(notebook, turn)
     assert_approved(notebook, turn)
     assert notebook.kernel.outputs_of(blocked).is_busy
     notebook.kernel.interrupt()

@@ -1,4 +1,4 @@
-"""Detached runs of a live kernel: the tools that stay in it, and what comes after its death."""
+"""Detached runs of a live kernel: what a person sees and asks of them, also after its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 
 from nb_agents.runs.live_turns import live_turns
 from tests import canaries
-from tests.kernel.notebook import Notebook
+from tests.kernel.driver import Kernel
+from tests.kernel.notebook import AGENTS, TURN_MIME, WORDS, Notebook, Turn, assert_stopped_now
+from tests.kernel.test_decisions import DECIDE_REQUEST
+from tests.kernel.test_notebook import wait_frozen
 from tests.kernel.test_tools import calling, tool_results, use_team
 from tests.model_server import Reply, Request, ToolCall, wait_until
 
@@ -50,6 +53,79 @@ def asks_again(request: Request) -> Reply:
     if "THE RESULT" in request.prompt:
         return Reply(tool_calls=(ToolCall("new_answer", {"content": "I have read it."}),))
     return Reply(tool_calls=(ToolCall("query", {"name": "x"}),))
+
+
+ENDS: dict[str, Callable[[Kernel], object]] = {
+    "restart": Kernel.restart,
+    "shutdown": Kernel.shutdown,
+    "kill -9": Kernel.kill,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_run_is_followed_and_stopped_from_the_kernel_that_comes_next(
+    open_notebook: Open, end: str
+) -> None:
+    notebook = open_notebook()
+    turn = notebook.start_held("--detach")
+    ENDS[end](notebook.kernel)
+
+    later = notebook if end == "restart" else open_notebook(load=False)
+    later.use(later.kernel)
+    told = later.text(later.kernel.run("%load_ext nb_agents"))
+    assert f"Run {turn.name} goes on in " in told
+    assert not turn.is_over
+    shown = later.turn_of(later.kernel.send(f"%agents show {turn.name}"))
+    assert shown.path == turn.path
+    later.server.hold(after=5)
+    drawn = " ".join(WORDS.split()[:5])
+    later.kernel.wait_until(lambda: last_words(later, shown) == [drawn] * 3, what="new words")
+
+    stopped = later.kernel.run("%agents stop --now")
+    assert "is stopping now" in later.text(stopped)
+    turn.wait_over()
+    sent = [" ".join(WORDS.split()[: each.chunks_sent]) for each in later.server.requests]
+    kept = turn.partial_answers
+    assert [kept[agent]["partial_text"].strip() for agent in AGENTS] == sent
+    assert [each.closed_by for each in later.server.requests] == ["client"] * 3
+    assert wait_frozen(later, shown).data[TURN_MIME]["state"] == "stopped"
+
+
+def last_words(notebook: Notebook, turn: Turn) -> list[str]:
+    """What the panel draws of what each agent writes."""
+    return [agent["says"].strip() for agent in notebook.panel(turn).state["state"]["agents"]]
+
+
+def test_a_graceful_stop_of_its_panel_becomes_immediate_when_the_grace_is_over(
+    notebook: Notebook,
+) -> None:
+    made = notebook.kernel.run(
+        "from nb_agents.options import CancelPolicy, RunOptions\n"
+        "hasty = RunOptions(cancel=CancelPolicy(grace_timeout_s=0.4))"
+    )
+    assert made.status == "ok", made
+    turn = notebook.start_held("--detach --options hasty")
+    notebook.press(turn)
+    turn.wait_stop("requested")
+    turn.wait_stop("immediate")
+    assert_stopped_now(turn, notebook.server, "widget")
+
+
+def test_its_panel_approves_a_call_and_its_card_tells_the_cost(notebook: Notebook) -> None:
+    policy = [{"match": "run_command", "action": "ask"}]
+    use_team(notebook, enable_mcp_command_line=True, tool_policy=policy, model="gpt-5-mini")
+    calling(notebook, "run_command", command="echo THE RESULT")
+    turn = notebook.start("--detach")
+    gates = notebook.kernel.wait_until(
+        lambda: notebook.panel(turn).state["state"]["gates"], what="the gate on the panel"
+    )
+    answer = {"run": turn.run, "gate": gates[0]["id"], "approved": True, "text": "Go.", "id": "1"}
+    assert notebook.kernel.control(DECIDE_REQUEST, answer) == {"status": "ok", "refusal": ""}
+    turn.wait_over()
+    [given] = turn.events("approval_given")
+    assert (given["approved"], given["message"]) == (True, "Go.")
+    assert turn.metadata["run_status"] == "completed"
+    assert "$" in wait_frozen(notebook, turn).data["text/plain"]
 
 
 def test_each_kernel_answers_the_calls_of_its_own_detached_run(open_notebook: Open) -> None:

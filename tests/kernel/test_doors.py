@@ -1,26 +1,30 @@
 """Every door, both levels, every state of the kernel: how soon a stop is felt, printed by state.
 
 Each run is stopped by one door alone, first gracefully and then at once; what its journal says of
-both stops is a cell of the table.
+both stops is a cell of the table. Below, what works in front ends that are not JupyterLab.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.doors import ELSEWHERE, OF_THE_KERNEL, Doors, open_doors, stops
-from tests.kernel.notebook import Notebook, Turn
-from tests.model_server import ModelServer, wait_until
+from tests.kernel.driver import Kernel
+from tests.kernel.notebook import AGENTS, HELD, TURN_MIME, Notebook, Turn
+from tests.kernel.test_notebook import wait_frozen
+from tests.kernel.test_stops import SLEEP
+from tests.kernel.test_tools import use_team
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.server.conftest import JupyterServer, jupyter_server
 
 GIL_S = 5
 
-QUEUED = ("cell", "panel, shell only")
+QUEUED = ("cell",)
 DOORS = (*OF_THE_KERNEL, *ELSEWHERE)
 STATES = ("idle", "busy in Python", "holding the GIL", "dead", "detached")
 
@@ -126,3 +130,101 @@ def test_every_door_stops_a_run_whatever_its_kernel_does(
     with capsys.disabled():
         print(f"\nThe kernel is {state}: s from a press until the writer has it, gentle / at once")
         print("\n".join(f"{door:>18}  {told[door]}" for door in DOORS))
+
+
+# Front ends whose widgets send on the shell channel, to no subshell, and nothing on control
+
+CLIENTS: dict[str, Callable[[Kernel], object]] = {
+    "like VS Code": Kernel.shutdown,
+    "like Colab, which asks a kernel for nothing": Kernel.kill,
+}
+"""How each ends a kernel."""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_front_end_with_the_shell_channel_alone_reaches_its_runs(
+    open_notebook: Callable[..., Notebook], client: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notebook = open_notebook()
+    told = {
+        **of_a_busy_cell(notebook),
+        "■, idle": of_an_idle_kernel(notebook),
+        "the kernel's end": of_its_end(notebook, CLIENTS[client], open_notebook),
+    }
+    assert all(told.values())
+    with capsys.disabled():
+        print(f"\nA front end {client}")
+        print("\n".join(f"{what:>20}  {became}" for what, became in told.items()))
+
+
+def of_a_busy_cell(notebook: Notebook) -> dict[str, str]:
+    """Press all that panels have while a cell runs, then interrupt it; say what is seen of each."""
+    asking, held = start_asking(notebook), notebook.start_held()
+    blocked = notebook.kernel.send(SLEEP)
+    notebook.kernel.wait_stdout(blocked, "begun")
+    told = {}
+
+    def press(turn: Turn, **content: object) -> None:
+        message = {"run": turn.run, "id": f"of {turn.run}", "text": "", **content}
+        notebook.kernel.send_custom(notebook.panel(turn).comm_id, message)
+
+    press(held, type="say", text="And be brief.")
+    wait_until(lambda: held.events("said"), 60, "the text on disk")
+    told["a text, busy"] = notebook.panel(held).state["state"]["said"]["text"]
+    [gate] = notebook.panel(asking).state["state"]["gates"]
+    press(asking, type="decide", gate=gate["id"], approved=True)
+    told["Approve, busy"] = wait_frozen(notebook, asking).data[TURN_MIME]["state"]
+    notebook.press(held)
+    told["Stop, busy"] = wait_chip(notebook, held, "Stopping")
+    notebook.press(held, now=True)
+    told["Stop now, busy"] = wait_frozen(notebook, held).data[TURN_MIME]["state"]
+    assert [e["partial_text"] for e in held.partial_answers.values()] == [HELD] * 3
+    assert notebook.kernel.outputs_of(blocked).is_busy
+    notebook.kernel.interrupt()
+    told["■, busy"] = "the cell alone: " + notebook.kernel.result(blocked).error.ename
+    return told
+
+
+def start_asking(notebook: Notebook) -> Turn:
+    """Start a team of one whose call waits for a person; the model's streams are never held."""
+    team = notebook.team
+    policy = [{"match": "run_command", "action": "ask"}]
+    use_team(notebook, enable_mcp_command_line=True, tool_policy=policy)
+    call = ToolCall("run_command", {"command": "echo made"})
+    answer = ToolCall("new_answer", {"content": "It is made."})
+    notebook.server.script("m", Reply(tool_calls=(call,)), Reply(tool_calls=(answer,)))
+    notebook.server.hold(after=1000, model="m")
+    turn = notebook.start()
+    wait_chip(notebook, turn, "awaiting approval")
+    notebook.team = team
+    return turn
+
+
+def wait_chip(notebook: Notebook, turn: Turn, begin: str) -> str:
+    """Wait until the panel's chip begins so; give it."""
+    chip = lambda: str(notebook.panel(turn).state["state"]["chip"])  # noqa: E731
+    notebook.kernel.wait_until(lambda: chip().startswith(begin), 60, f"the chip {begin!r}", chip)
+    return chip()
+
+
+def of_an_idle_kernel(notebook: Notebook) -> str:
+    """Interrupt twice; say what is seen."""
+    turn = notebook.start_held()
+    notebook.kernel.interrupt()
+    chip = wait_chip(notebook, turn, "Stopping")
+    notebook.kernel.interrupt()
+    return f"{chip}, then {wait_frozen(notebook, turn).data[TURN_MIME]['state']}"
+
+
+def of_its_end(
+    notebook: Notebook, end: Callable[[Kernel], object], open_notebook: Callable[..., Notebook]
+) -> str:
+    """End the kernel in mid-run; give what the next one tells."""
+    turn = notebook.start_held()
+    end(notebook.kernel)
+    notebook.server.wait_closed()
+    assert turn.streamed() == dict.fromkeys(AGENTS, HELD)
+    later = open_notebook(load=False)
+    cells = ("%load_ext nb_agents", f"%agents show {turn.session}")
+    said = [later.text(later.kernel.run(cell)).strip() for cell in cells]
+    return " / ".join(each.partition("\n")[0] for each in said if each)

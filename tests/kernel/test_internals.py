@@ -109,30 +109,46 @@ def test_a_control_message_of_another_shape_stops_nothing(
     assert turn.events("stop_requested") == []
 
 
-# The comm pin
+# The comm's route
 
 
-def test_the_comm_pin_lets_a_subshell_take_the_panels_messages(notebook: Notebook) -> None:
-    """Without the pin 7.4 hands them to the main shell, which is busy."""
+def test_the_route_lets_a_subshell_take_what_a_page_tells(notebook: Notebook) -> None:
+    """By its own route 7.4 hands it to the main shell, which is busy."""
     turn = notebook.start_held()
+    comm = notebook.panel(turn).comm_id
     subshell = notebook.kernel.create_subshell()
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
-    notebook.press(turn, subshell_id=subshell)
-    turn.wait_stop("requested")
+    told = notebook.kernel.send_custom(comm, {"type": "mounted", "page": "p"}, subshell)
+    states = lambda: notebook.kernel.outputs_of(told)._states  # noqa: E731
+    notebook.kernel.wait_until(lambda: states() == ["busy", "idle"], seen=states)
     assert notebook.kernel.outputs_of(blocked).is_busy
     notebook.kernel.interrupt()
     notebook.kernel.result(blocked)
 
 
-def test_the_comm_pin_holds_for_a_panel_of_the_same_cell(notebook: Notebook) -> None:
-    subshell = notebook.kernel.create_subshell()
+def test_the_route_hears_a_stop_that_is_sent_behind_a_busy_cell(notebook: Notebook) -> None:
+    turn = notebook.start_held()
+    blocked = notebook.kernel.send(SLEEP)
+    notebook.kernel.wait_stdout(blocked, "begun")
+    pressed = notebook.press(turn)
+    turn.wait_stop("requested")
+    assert notebook.kernel.outputs_of(blocked).is_busy
+    notebook.kernel.interrupt()
+    notebook.kernel.result(blocked)
+    # It comes again when the shell comes to it, and is not taken again.
+    states = lambda: notebook.kernel.outputs_of(pressed)._states  # noqa: E731
+    notebook.kernel.wait_until(lambda: states() == ["busy", "idle"], seen=states)
+    assert_stopped_gracefully(turn, notebook.server, "widget")
+
+
+def test_the_route_is_there_for_a_panel_of_the_busy_cell_itself(notebook: Notebook) -> None:
     notebook.server.hold(after=3)
     code = f"get_ipython().run_cell_magic('agents', '--config {notebook.team}', 'Count.')\n{SLEEP}"
     cell = notebook.kernel.send(code)
     turn = notebook.turn_of(cell)
     notebook.kernel.wait_stdout(cell, "begun")
-    notebook.press(turn, subshell_id=subshell)
+    notebook.press(turn)
     turn.wait_stop("requested")
     assert notebook.kernel.outputs_of(cell).is_busy
     notebook.kernel.interrupt()

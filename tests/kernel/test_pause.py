@@ -1,6 +1,8 @@
-"""A run is paused, asked and let go on from cells, also from later ones."""
+"""A run is paused, asked and let go on from cells, also from later ones and other kernels."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tests.kernel.notebook import Notebook
 
@@ -105,6 +107,30 @@ def test_an_approval_that_is_not_enough_says_so(notebook: Notebook) -> None:
     said(notebook, ASK_TWICE)
     told = said(notebook, f"%agents approve {run}")
     assert "is not decided yet: it waits for more approvals." in told
+    said(notebook, STOP)
+
+
+def test_another_kernel_approves_denies_answers_pauses_and_shows_a_run(
+    notebook: Notebook, open_notebook: Callable[..., Notebook]
+) -> None:
+    begin(notebook)
+    other, run = open_notebook(), said(notebook, "print(f'{run.session}/{run.turn}')").strip()
+    said(notebook, ASK_TWICE)
+    told = said(other, f"%agents approve {run} Fine.")
+    assert told.strip() == f"Gate 'approval #2' of run {run} is approved."
+    assert "approved=True" in (left := said(notebook, LEFT % 1)) and "message='Fine.'" in left
+    assert f"Run {run} has its answer." in said(other, f"%agents answer {run} Lyon")
+    assert "Lyon []" in said(notebook, LEFT % 2)
+    said(notebook, "ask(run.wait_for_approval, 'Publish it?')")
+    assert "is denied" in said(other, f"%agents deny {run} Not yet.")
+    assert "approved=False" in (left := said(notebook, LEFT % 3)) and "message='Not yet.'" in left
+    assert f"`%agents continue {run}` goes on" in said(other, f"%agents pause {run}")
+    assert "True" in said(notebook, "run.view.is_paused")
+    shown = other.turn_of(other.kernel.send(f"%agents show {run}"))
+    state = other.panel(shown).state["state"]
+    assert (state["chip"], state["agents"][0]["says"].strip()) == ("paused", "I think")
+    assert f"Run {run} goes on." in said(other, f"%agents continue {run}")
+    assert "False" in said(notebook, "run.view.is_paused")
     said(notebook, STOP)
 
 

@@ -10,10 +10,10 @@ SAY_REQUEST = "nb_agents_say_request"
 TEXT = "And in British English, please."
 
 
-def say(notebook: Notebook, turn: Turn, number: int = 1, subshell: str | None = None) -> None:
+def say(notebook: Notebook, turn: Turn, number: int = 1) -> None:
     """Send a text from the panel's box; the message goes by the widget's comm alone."""
     content = {"type": "say", "run": turn.run, "id": f"{turn.run}-{number}", "text": TEXT}
-    notebook.kernel.send_custom(notebook.panel(turn).comm_id, content, subshell)
+    notebook.kernel.send_custom(notebook.panel(turn).comm_id, content)
 
 
 def say_on_control(notebook: Notebook, turn: Turn, number: int = 1) -> dict[str, object]:
@@ -47,10 +47,9 @@ def test_on_the_control_channel_while_a_cell_blocks(notebook: Notebook) -> None:
 
 def test_by_the_widget_message_while_a_cell_blocks(notebook: Notebook) -> None:
     turn = notebook.start_held()
-    subshell = notebook.kernel.create_subshell()  # as JupyterLab makes one for comm messages
     blocked = notebook.kernel.send(SLEEP)
     notebook.kernel.wait_stdout(blocked, "begun")
-    say(notebook, turn, subshell=subshell)
+    say(notebook, turn)
     wait_until(lambda: turn.events("said"), 60, "the text on disk")
     assert notebook.kernel.outputs_of(blocked).is_busy
     assert_heard(notebook, turn)

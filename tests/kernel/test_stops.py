@@ -89,10 +89,9 @@ def test_button_by_widget_message_while_a_cell_blocks(
     notebook: Notebook, busy: str, now: bool
 ) -> None:
     turn = notebook.start_held()
-    subshell = notebook.kernel.create_subshell()  # as JupyterLab makes one for comm messages
     blocked = notebook.kernel.send(busy)
     notebook.kernel.wait_stdout(blocked, "begun")
-    notebook.press(turn, now=now, subshell_id=subshell)
+    notebook.press(turn, now=now)  # on the shell channel, as from VS Code and Colab
     assert_stopped(turn, notebook.server, "widget", now)
     assert notebook.kernel.outputs_of(blocked).is_busy
     notebook.kernel.interrupt()

@@ -24,6 +24,7 @@ from nb_agents.runs.cluster import connect
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.registry import attach, find_run
 from nb_agents.runs.run import Run
+from nb_agents.sweeps.manifest import read_noted
 from tests import canaries
 from tests.dask_cluster import Dask, dask
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
@@ -425,6 +426,41 @@ def test_a_sweep_goes_on_where_a_worker_died_and_pays_for_no_answer_twice(
     assert {record["answer"] for record in sweep.table()} == {f"So: {n}." for n in range(24)}
     asked = Counter(_task(request) for request in server.requests)
     assert sorted(asked.values()) == [1] * 20 + [2] * 4
+
+
+SWEEPING = """
+import sys, signal, nb_agents
+from nb_agents.options import RunOptions
+address = sys.stdin.readline().strip()
+rows = [{"q": f"task-{number}-"} for number in range(6)]
+nb_agents.map(
+    rows, "{{q}}", "team.yaml", name="killed", limit=4, options=RunOptions(cluster=address)
+)
+signal.pause()
+"""
+
+
+def test_rows_that_outlive_a_killed_kernel_are_followed_by_the_same_call(
+    two: Dask, tmp_path: Path, server: ModelServer, root: Path
+) -> None:
+    server.script("m", lambda request: Reply(f"So: {_task(request)}."))
+    server.hold(after=1)
+    team = team_file(tmp_path, server, "k")
+    with script(SWEEPING, tmp_path) as kernel:
+        assert kernel.stdin is not None
+        kernel.stdin.write(two.address + "\n")
+        kernel.stdin.flush()
+        wait_until(lambda: len(read_noted(root / "killed").at_work) == 4, WAIT_S)
+        wait_until(lambda: len(server.requests) == 4, WAIT_S)
+        kernel.kill()
+    options = RunOptions(session_root=root, cluster=two.client)
+    sweep = nb_agents.map(rows(6), "{{q}}", team, name="killed", limit=4, options=options)
+    wait_until(lambda: len(sweep.runs) == 4, WAIT_S)
+    assert {run.where.partition(" ")[0] for run in sweep.runs.values()} == {"worker"}
+    server.release()
+    view = sweep.wait(WAIT_S)
+    assert (view.completed, view.failed) == (6, 0)
+    assert Counter(map(_task, server.requests)) == {str(number): 1 for number in range(6)}
 
 
 def test_a_stopped_sweep_begins_no_row_that_waits_for_a_place(

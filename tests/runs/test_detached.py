@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from platformdirs import user_state_path
 
 import nb_agents
 from nb_agents.cancel import CancelPolicy
@@ -85,6 +86,28 @@ def test_it_outlives_who_started_it_and_is_stopped_by_who_comes_later(
     run.wait(30, raise_on_stop=False)
     assert run.status == "cancelled"
     assert run.view.agents["a"].unsubmitted.strip() == "words that come"
+
+
+def test_a_key_reaches_its_process_by_the_environment_alone(
+    team: Path, root: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_MODEL_API_KEY", canaries.KEY)
+    team.write_text(team.read_text().replace("api_key: k", "api_key: '${OF_THE_MODEL_API_KEY}'"))
+    server.script("m", Reply(f"Your key is {canaries.KEY}.", hang_after=4))
+    run = begin(team, root)
+    server.wait_chunks(4)
+    assert server.requests[0].headers["authorization"] == f"Bearer {canaries.KEY}"
+    [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
+    process = Path(f"/proc/{turn.pid}")
+    streams = [os.readlink(process / "fd" / str(stream)) for stream in (0, 1, 2)]
+    assert streams == [os.devnull] * 3
+    held = [file for file in (process / "fd").iterdir() if file.is_file()]
+    entries = [file for file in user_state_path("nb_agents").rglob("*") if file.is_file()]
+    assert any(str(run.path) in entry.read_text() for entry in entries)
+    for file in (process / "cmdline", *held, *entries):
+        assert canaries.found_in(file.read_bytes()) == [], file
+    run.stop(True)
+    run.wait(30, raise_on_stop=False)
 
 
 def test_what_cannot_leave_the_process_is_refused_before_anything_starts(root: Path) -> None:

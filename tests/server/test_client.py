@@ -12,7 +12,7 @@ import pytest
 import nb_agents
 from nb_agents import Client, StopResult
 from nb_agents.errors import ServerError, UnknownRunError, UserError
-from nb_agents.events import TextStreamed
+from nb_agents.events import StepFinished, TextStreamed
 from nb_agents.options import RunOptions
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.run import Run
@@ -147,6 +147,31 @@ def test_a_run_is_started_beside_the_server_and_stopped(
         for turn in live_turns():
             if turn.paths.path.is_relative_to(jupyter.root):
                 os.kill(turn.pid, signal.SIGKILL)
+
+
+GREETS = """
+name: greet
+description: Greets someone
+version: 1.0.0
+context: {who: {type: string, required: true}}
+steps: [{id: hello, type: bash, command: "echo 'Hello' {{who}}", output: said}]
+"""
+
+
+def test_a_recipe_is_started_beside_the_server_with_its_values(
+    client: Client, jupyter: JupyterServer
+) -> None:
+    (jupyter.root / "here").mkdir()
+    (jupyter.root / "here" / "greet.yaml").write_text(GREETS)
+    given = {"recipe": "greet.yaml", "context": {"who": "Zoë"}, "folder": "here"}
+    lacking = jupyter.post("runs", {**given, "context": {}})
+    assert lacking.status_code == 400 and "who" in lacking.json()["message"]
+    begun = [client.start(**given), jupyter.post("runs", given).json()]
+    for run in (each["id"] for each in begun):
+        assert [event.kind for event in client.events(run)][-1] in ("turn_ended", "files_listed")
+        assert client.run(run)["state"] == "complete"
+        [hello] = [event for event in client.events(run) if isinstance(event, StepFinished)]
+        assert hello.output == "Hello Zoë\n"
 
 
 # Mistakes, each in a sentence

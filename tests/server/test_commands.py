@@ -188,12 +188,20 @@ def test_a_run_is_started_in_a_process_of_its_own(jupyter: JupyterServer) -> Non
     assert kind == "card"
 
 
-@pytest.mark.parametrize(
-    "body", [{"folder": ".."}, {"folder": "no"}, {"config": "../../etc/passwd"}, {"config": "a\0"}]
-)
-def test_nothing_is_started_from_outside(jupyter: JupyterServer, body: dict[str, str]) -> None:
-    assert jupyter.post("runs", {"task": "x", **body}).status_code == 404
+@pytest.mark.parametrize("what", ["folder", "config", "recipe"])
+@pytest.mark.parametrize("name", ["..", "no", "../../etc/passwd", "/etc/passwd", "a\0", "link"])
+def test_nothing_is_started_from_outside(jupyter: JupyterServer, what: str, name: str) -> None:
+    outside = "/etc" if what == "folder" else "/etc/passwd"
+    (jupyter.root / "link").symlink_to(outside)
+    assert jupyter.post("runs", {"task": "x", what: name}).status_code == 404
     assert jupyter.get("runs") == []
+
+
+def test_a_session_that_is_begun_can_not_be_outside(jupyter: JupyterServer) -> None:
+    answer = jupyter.post("runs", {"task": "x", "session": "../../../outside"})
+    assert (answer.status_code, jupyter.get("runs")) == (400, [])
+    assert "outside" in answer.json()["message"]
+    assert not (jupyter.root.parent / "outside").exists()
 
 
 def test_a_mistake_in_what_is_to_start_is_told(jupyter: JupyterServer) -> None:

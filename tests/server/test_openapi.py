@@ -14,7 +14,6 @@ from tests.server.test_reading import over
 from tests.server.test_sweeps import ended
 
 STARTS_PROCESSES = [("POST", "/runs"), ("POST", "/sessions/{id}/continue")]
-STREAMS = ("/events", "/view")
 
 
 def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterServer) -> None:

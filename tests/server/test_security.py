@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from nb_agents.server.openapi import BODIES
 from nb_agents.testing import Answer, ScriptedModel, Vote
+from tests import canaries
+from tests.model_server import ModelServer, Reply, ToolCall
 from tests.server.conftest import JupyterServer, jupyter_server
 from tests.team_kit import finish, start
 
@@ -22,6 +28,8 @@ CHANGING = (
     *(("POST", f"sessions/s/{action}") for action in ("continue", "rename")),
     *(("POST", "runs"), ("DELETE", "sessions/s")),
 )
+ASKED = {action: {"text": "x"} if action in ("answer", "say") else {} for action in BODIES}
+"""All that can be asked of a run, and what with."""
 ONCE = {"Connection": "close"}
 """The server hangs up on whom it refuses before it has read what was sent."""
 
@@ -104,16 +112,27 @@ def test_no_name_leads_out(jupyter: JupyterServer, tmp_path: Path, name: str) ->
         answer = jupyter.client.send(_as_it_stands(jupyter, f"/nb-agents/{path}"))
         assert answer.status_code in (400, 404), path
         assert "mmap" not in answer.text
+    before = sorted(outside.rglob("*"))
+    changes = [("POST", f"runs/{inside}/{action}", body) for action, body in ASKED.items()]
     if session:
-        gone = _as_it_stands(jupyter, f"/nb-agents/sessions/{session}", "DELETE")
-        assert jupyter.client.send(gone).status_code in (400, 404)
-        assert (outside / "session" / "turn_1").is_dir()
+        changes += [
+            ("POST", f"sessions/{session}/continue", {"task": "x"}),
+            ("POST", f"sessions/{session}/rename", {"name": "mine"}),
+            ("DELETE", f"sessions/{session}", {}),
+        ]
+    for method, path, body in changes:
+        answer = jupyter.client.send(_as_it_stands(jupyter, f"/nb-agents/{path}", method, body))
+        assert answer.status_code in (400, 404), path
+        assert "mmap" not in answer.text
+    assert sorted(outside.rglob("*")) == before
     with jupyter.stream("view", params={"id": inside}) as messages:
         assert [kind for kind, _, _ in messages] == ["unknown"]
 
 
-def _as_it_stands(jupyter: JupyterServer, path: str, method: str = "GET") -> httpx2.Request:
-    request = jupyter.client.build_request(method, jupyter.base)
+def _as_it_stands(
+    jupyter: JupyterServer, path: str, method: str = "GET", body: dict[str, str] | None = None
+) -> httpx2.Request:
+    request = jupyter.client.build_request(method, jupyter.base, json=body)
     request.url = httpx2.URL(jupyter.base).copy_with(raw_path=path.encode())
     return request
 
@@ -127,6 +146,56 @@ def test_a_journal_that_is_a_link_is_not_read(jupyter: JupyterServer, tmp_path: 
     for part in ("", "/events", "/view"):
         answer = jupyter.client.get(f"{jupyter.url}/runs/{jupyter.name(turn)}{part}")
         assert "mmap" not in answer.text
+
+
+TEAM = """
+agents:
+  - id: ada
+    backend: {{type: vllm, model: tells, base_url: "{url}", api_key: {key},
+               enable_mcp_command_line: true, tool_policy: [{{match: "*", action: ask}}]}}
+  - id: ben
+    backend: {{type: vllm, model: fails, base_url: "{url}", api_key: {key}}}
+"""
+
+
+def test_a_key_is_in_no_answer_no_export_and_not_in_the_log(jupyter: JupyterServer) -> None:
+    """Of a run that a person starts and approves over HTTP, whose models repeat their key."""
+    asks = ToolCall("run_command", {"command": f"echo {canaries.KEY}"})
+    answers = ToolCall("new_answer", {"content": f"The key is {canaries.KEY}."})
+    with ModelServer() as models:
+        told = f"I have {canaries.KEY}."
+        models.script("tells", *(Reply(told, tool_calls=(call,)) for call in (asks, answers)))
+        models.script("fails", Reply(status=401, error=f"wrong key {canaries.KEY}"))
+        team = TEAM.format(url=models.url, key=canaries.KEY)
+        (jupyter.root / "team.yaml").write_text(team)
+        begun = jupyter.post("runs", {"task": "Tell me the key", "config": "team.yaml"})
+        run = begun.json()["id"]
+        answers_of_all = [begun.content]
+        with jupyter.stream(f"runs/{run}/events") as messages:
+            for kind, data, _ in messages:
+                if kind == "approval_asked":
+                    answers_of_all += read_all(jupyter, run, is_over=False)
+                    yes = {"gate": data["step"], "message": "Do."}
+                    assert jupyter.post(f"runs/{run}/approve", yes).status_code == 202
+        assert models.requests[0].headers["authorization"] == f"Bearer {canaries.KEY}"
+    answers_of_all += read_all(jupyter, run, is_over=True)
+    assert any(b"I have [key]" in answer for answer in answers_of_all)
+    for answer in (*answers_of_all, jupyter.log.encode()):
+        assert canaries.found_in(answer) == [], answer
+
+
+def read_all(jupyter: JupyterServer, run: str, is_over: bool) -> Iterator[bytes]:
+    """Read all that is told of a run, and what is in its zip; streams end when it is over."""
+    for path in READING:
+        if not is_over and path.endswith(("/events", "view", "export")):
+            continue
+        here = re.sub(r"/s(?=/|$)", f"/{run.rpartition('/')[0]}", path)
+        answer = jupyter.client.get(f"{jupyter.url}/{here}", params={"id": run})
+        assert answer.status_code == 200, here
+        yield answer.content
+        if path.endswith("export"):
+            with zipfile.ZipFile(io.BytesIO(answer.content)) as packed:
+                yield from map(packed.read, packed.namelist())
 
 
 def authorizer(home: Path, rule: str) -> str:

@@ -1,6 +1,7 @@
 """A sweep: every row once, stopped at any moment, gone on with, nothing paid twice."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -23,12 +24,19 @@ from nb_agents.runs import registry
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import sessions_in
 from nb_agents.sweeps import mapping
-from nb_agents.sweeps.manifest import Result, has_died, read_results, sweeps_in
+from nb_agents.sweeps.manifest import (
+    Noted,
+    Result,
+    has_died,
+    read_noted,
+    read_results,
+    sweeps_in,
+)
 from nb_agents.sweeps.source import Row
 from nb_agents.sweeps.sweep import Sweep, SweepSpec, over_budget
 from nb_agents.sweeps.sweep_view import Totals
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
-from tests.model_server import ModelServer, Reply, Request, wait_until
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import ROOT, WAIT_S
 
 TASK = "Answer: {{q}}"
@@ -386,17 +394,17 @@ def test_a_budget_is_spent_by_what_all_rows_have_cost() -> None:
     totals = Totals()
     for result in rows_done.values():
         totals.put(result, None)
-    assert over_budget(totals, None) == over_budget(totals, 1.5) == ""
-    assert over_budget(totals, 1.0) == "max_cost of 1 US dollars is reached"
+    assert over_budget(totals.spent, None) == over_budget(totals.spent, 1.5) == ""
+    assert over_budget(totals.spent, 1.0) == "max_cost of 1 US dollars is reached"
     totals.put(replace(rows_done["row-0"], cost=0.1), rows_done["row-0"])
-    assert over_budget(totals, 1.0) == ""
+    assert over_budget(totals.spent, 1.0) == ""
 
 
 def test_a_sweep_that_can_not_be_read_is_told_and_not_taken_for_one_that_ended(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SessionUnreadableError, match="gone"):
-        has_died(tmp_path / "gone", {})
+        has_died(tmp_path / "gone", Noted({}, set()))
 
 
 def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptions) -> None:
@@ -514,3 +522,182 @@ def _question(request: Request) -> str:
     found = re.search(r"row-\d+-row", str(request.messages))
     assert found is not None
     return found[0]
+
+
+def test_a_row_that_a_killed_process_had_asked_of_a_cluster_does_not_begin_late(
+    options: RunOptions,
+) -> None:
+    ticket = Path(str(options.session_root), "ask", ".tickets", "nb_agents-1")
+    ticket.parent.mkdir(parents=True)
+    ticket.touch()
+    nb_agents.map(rows(1), TASK, answering(), options=options, name="ask").wait(WAIT_S)
+    assert not ticket.exists()
+
+
+def test_another_task_or_recipe_is_refused_under_the_name_of_a_sweep(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    model = ScriptedModel(Answer("So."))
+    nb_agents.map(rows(1), TASK, scripted_team(a=model), options=options, name="ask").wait(WAIT_S)
+    about = Path(str(options.session_root), "ask", "sweep.json")
+    before = about.read_text()
+    recipe = tmp_path / "recipe.yaml"
+    steps = "steps:\n  - {id: s, type: bash, command: 'true'}\n"
+    recipe.write_text(f"name: r\ndescription: d\nversion: 1.0.0\n{steps}")
+    for asks in ({"task": "Refute: {{q}}"}, {"recipe": recipe}):
+        with pytest.raises(UserError, match="asks 'Answer: {{q}}', and this call") as told:
+            nb_agents.map(
+                rows(1), config=scripted_team(a=model), options=options, name="ask", **asks
+            )
+        assert "another name=" in str(told.value)
+    assert (about.read_text(), len(model.requests)) == (before, 1)
+    # What is asked counts, and not who is asked it, what it is put to or how it is scored.
+    others = scripted_team(b=ScriptedModel(Answer("Later.")))
+    again = nb_agents.map(
+        rows(2), TASK, others, options=options, name="ask", score=lambda task, answer: 1.0
+    )
+    assert again.wait(WAIT_S).completed == 2
+    assert [record["answer"] for record in again.table()] == ["So.", "Later."]
+    assert not [*about.parent.glob("*.tmp")] and not [*about.parent.glob(".*.tmp")]
+
+
+PRICED = "gpt-5-mini"
+
+
+@pytest.fixture
+def priced(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    """A server whose model has a price that is known."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with ModelServer() as server:
+        server.script(PRICED, lambda request: Reply(f"The answer to {_question(request)}."))
+        yield server
+
+
+def team_with_a_price(server: ModelServer) -> TeamSpec:
+    backend = {"type": "openai", "model": PRICED, "base_url": server.url}
+    return TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+
+
+def numbered(count: int) -> list[dict[str, str]]:
+    return [{"q": f"row-{number}-row"} for number in range(count)]
+
+
+def test_a_budget_that_is_spent_lets_no_row_begin_in_the_next_call_either(
+    options: RunOptions, priced: ModelServer
+) -> None:
+    def sweep(max_cost: float) -> Sweep:
+        team = team_with_a_price(priced)
+        made = nb_agents.map(
+            numbered(6), TASK, team, name="ask", limit=2, max_cost=max_cost, options=options
+        )
+        made.wait(WAIT_S)
+        return made
+
+    first = sweep(1e-9)
+    assert (first.status, first.view.reason) == (
+        "cancelled",
+        "max_cost of 1e-09 US dollars is reached",
+    )
+    spent, asked = first.view.cost, len(priced.requests)
+    assert spent and 1 <= asked <= 2
+    again = sweep(1e-9)
+    assert (again.view.reason, again.view.cost) == (first.view.reason, spent)
+    assert len(priced.requests) == asked
+    assert sweep(1.0).view.completed == 6
+    assert len(priced.requests) == 6
+
+
+def test_a_row_at_work_that_has_spent_the_budget_stops_its_neighbours(
+    options: RunOptions, priced: ModelServer
+) -> None:
+    def reply(request: Request) -> Reply:
+        if "row-0-row" in str(request.messages) and len(request.messages) < 3:
+            return Reply(tool_calls=(ToolCall("note", {"text": "x"}),), output_tokens=10**6)
+        return Reply("two words", hang_after=1)
+
+    def note(text: str) -> str:
+        """Note."""
+        return text
+
+    priced.script(PRICED, reply)
+    sweep = nb_agents.map(
+        numbered(6),
+        TASK,
+        team_with_a_price(priced),
+        limit=2,
+        max_cost=1.0,
+        tools=[note],
+        options=options,
+    )
+
+    def stopped_by() -> set[str]:
+        return {row.view.stop.source if row.view.stop else "" for row in sweep.view.live}
+
+    wait_until(lambda: len(sweep.view.live) == 2 and stopped_by() == {"budget"}, WAIT_S)
+    assert "max_cost of 1 US dollars" in sweep.view.reason
+    sweep.stop(True)
+    sweep.wait(WAIT_S)
+    assert statuses(sweep) == {"cancelled": 2, "waiting": 4}
+    assert len(priced.requests) == 3
+
+
+def test_what_a_killed_row_spent_counts_before_another_begins(
+    options: RunOptions, priced: ModelServer
+) -> None:
+    def sweep(rows: int, **more: Any) -> Sweep:
+        team = team_with_a_price(priced)
+        made = nb_agents.map(numbered(rows), TASK, team, name="ask", options=options, **more)
+        made.wait(WAIT_S)
+        return made
+
+    first = sweep(1)
+    (row,) = first.rows
+    # As a kill leaves it, between the answer and the line that notes it.
+    noted = first.path / "rows.jsonl"
+    noted.write_text(json.dumps({"kind": "row_began", "row": row.name, "turn": 1}) + "\n")
+    journal = first.path / row.name / "turn_1" / "events.jsonl"
+    kept = [line for line in journal.read_text().splitlines() if '"turn_ended"' not in line]
+    journal.write_text("\n".join(kept) + "\n")
+    again = sweep(3, max_cost=1e-9)
+    assert again.view.reason == "max_cost of 1e-09 US dollars is reached"
+    assert again.view.cost == first.view.cost
+    assert len(priced.requests) == 1
+
+
+_DETACHED = """
+import sys, nb_agents, signal
+url, root = sys.argv[1:]
+team = nb_agents.TeamSpec.model_validate({"detach": True, "agents": [{"id": "a", "backend": {
+    "type": "chatcompletion", "model": "m", "base_url": url, "api_key": "k"}}]})
+rows = [{"q": f"row-{number}-row"} for number in range(4)]
+sweep = nb_agents.map(rows, "Answer: {{q}}", team, name="killed", limit=2,
+                      options=nb_agents.RunOptions(session_root=root))
+signal.pause()
+"""
+
+
+def test_rows_that_outlive_a_killed_process_are_followed_by_the_same_call(tmp_path: Path) -> None:
+    with ModelServer() as server:
+        server.script("m", lambda request: Reply(f"The answer to {_question(request)}."))
+        server.hold(after=1)
+        command = [sys.executable, "-c", _DETACHED, server.url, str(tmp_path)]
+        with subprocess.Popen(command, cwd=ROOT) as killed:
+            wait_until(lambda: len(read_noted(tmp_path / "killed").at_work) == 2, WAIT_S)
+            wait_until(lambda: len(server.requests) == 2, WAIT_S)
+            killed.kill()
+        backend = {"type": "chatcompletion", "model": "m", "base_url": server.url, "api_key": "k"}
+        team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+        again = nb_agents.map(
+            numbered(4),
+            TASK,
+            team,
+            name="killed",
+            limit=2,
+            options=RunOptions(session_root=tmp_path),
+        )
+        wait_until(lambda: len(again.runs) == 2, WAIT_S)
+        assert all(run.where for run in again.runs.values())
+        assert statuses(again) == {"running": 2, "waiting": 2}
+        server.release()
+        assert again.wait(WAIT_S).completed == 4
+        assert Counter(map(_question, server.requests)) == {f"row-{n}-row": 1 for n in range(4)}

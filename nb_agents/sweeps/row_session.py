@@ -1,0 +1,99 @@
+"""The session of a row: how its turns ended, and the run that still works on it.
+
+A run may outlive the process that began it: on a cluster, or detached. Who goes on with a sweep
+follows such a run and begins no other beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nb_agents.errors import SessionBusyError, UserError
+from nb_agents.runs.live_runs import owner_of
+from nb_agents.runs.registry import attach, runs
+from nb_agents.runs.run import Run
+from nb_agents.runs.status import failure_of, result_of
+from nb_agents.session.history import load_turn
+from nb_agents.session.layout import TurnPaths, turns_of
+from nb_agents.sweeps.manifest import Outcome, Result
+from nb_agents.sweeps.sweep_view import sum_of, tokens_of
+from nb_agents.view.receipt import total_cost
+from nb_agents.view.run_view import RunView
+
+__all__ = ["find_row", "result_of_turn"]
+
+
+def find_row(session: Path, tools: Sequence[Callable[..., Any]] = ()) -> Run | Result | None:
+    """Return the live run of a row, else how its last turn ended.
+
+    Args:
+        session: The row's session.
+        tools: Functions of this process that a run of another may call from now on.
+
+    Returns:
+        None when it has no turn.
+
+    Raises:
+        SessionBusyError: A process has it that has not written a line yet.
+    """
+    last = next(reversed(turns_of(session)), None)
+    if last is None:
+        return None
+    if last.is_live():
+        return _live_run(last, tools)
+    return result_of_turn(session.name, load_turn(last).view, last.path)
+
+
+def _live_run(turn: TurnPaths, tools: Sequence[Callable[..., Any]]) -> Run:
+    run = next((run for run in runs() if run.path == turn.path), None)
+    if run is None:
+        try:
+            run = attach(turn.path)
+        except UserError:
+            raise SessionBusyError(turn.session, owner_of(turn.path.parent)) from None
+    if tools and run.where:
+        with suppress(UserError):  # they were sent to its worker, or it has ended
+            run.offer(tools)
+    return run
+
+
+def result_of_turn(name: str, view: RunView, path: Path) -> Result:
+    """Return how a row's turn ended, and what all turns of its session used.
+
+    Args:
+        name: The row's.
+        view: The turn.
+        path: The turn's directory.
+    """
+    status: Outcome = "cancelled"
+    error = ""
+    if view.status == "completed":
+        status = "completed"
+    elif view.status == "failed":
+        reasons = failure_of(name, view, path).reasons
+        status, error = "failed", "; ".join(f"{who}: {why}" for who, why in reasons.items())
+    views = [*_earlier(path), view]
+    return Result(
+        name,
+        status,
+        result_of(view),
+        error,
+        sum(map(tokens_of, views)),
+        sum_of(list(map(total_cost, views))),
+        round((view.ended_at or view.started_at) - view.started_at, 3),
+    )
+
+
+def _earlier(path: Path) -> list[RunView]:
+    """Return the turns of a session before this one, but for those that can't be read."""
+    views = list[RunView]()
+    if TurnPaths(path).number == 1:
+        return views
+    with suppress(UserError):
+        for turn in turns_of(path.parent):
+            if turn.path != path:
+                views.append(load_turn(turn).view)
+    return views
