@@ -65,12 +65,14 @@ class StopRequest:
         source: The door.
         reason: In a person's words.
         agent: Id of the one agent that is to stop, or "" for the run.
+        gate: Address of the gate whose denial this is, or "".
     """
 
     level: CancellationStatus
     source: StopSource
     reason: str = ""
     agent: str = ""
+    gate: str = ""
 
 
 @dataclass(frozen=True, slots=True)

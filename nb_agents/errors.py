@@ -110,24 +110,27 @@ class ConfigError(UserError):
 
 
 class MissingKeyError(UserError):
-    """A provider needs a key that is not set.
+    """A provider needs a key, or an address, that is not set.
 
     Attributes:
         agent: Id of the agent that needs it.
         variable: The environment variable to set.
+        provider: The agent's backend type.
+        needs: What the variable would give.
     """
 
-    def __init__(self, agent: str, variable: str, provider: str) -> None:
-        super().__init__(agent, variable, provider)
+    def __init__(self, agent: str, variable: str, provider: str, needs: str = "a key") -> None:
+        super().__init__(agent, variable, provider, needs)
         self.agent = agent
         self.variable = variable
         self.provider = provider
+        self.needs = needs
 
     def __str__(self) -> str:
         return (
-            f"Agent {self.agent!r} uses {self.provider!r}, which needs a key, and {self.variable} "
-            f"is not set. Set it in the environment before starting, for example with "
-            f"%env {self.variable}=…"
+            f"Agent {self.agent!r} uses {self.provider!r}, which needs {self.needs}, and "
+            f"{self.variable} is not set. Set it in the environment before starting, for example "
+            f"with %env {self.variable}=…"
         )
 
 

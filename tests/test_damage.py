@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.session.journal import Recovered, read_journal
+from nb_agents.session.journal import JournalContents, read_journal
 from nb_agents.session.layout import sessions_in
 from tests.damage import cuts, edits, end_next_turn, files_of, look, mend, small_sessions, spoil
 
@@ -38,7 +38,7 @@ def test_every_cut_of_a_journal_gives_the_events_before_it(
     events = read_journal(path).events
     for place in range(len(data) - 1, -1, -1):
         os.truncate(path, place)
-        assert read_journal(path) == Recovered(events[: data.count(b"\n", 0, place)])
+        assert read_journal(path) == JournalContents(events[: data.count(b"\n", 0, place)])
 
 
 @pytest.mark.parametrize("name", ["team", "recipe"])

@@ -16,6 +16,7 @@ RECEIPT = receipt(RunView(), "/s/turn_1")
 ERRORS: list[errors.NbAgentsError] = [
     errors.ConfigError("Wrong.", file="team.yaml", line=3, column=7),
     errors.MissingKeyError("ada", "OPENAI_API_KEY", "openai"),
+    errors.MissingKeyError("ada", "AZURE_OPENAI_ENDPOINT", "azure_openai", "an address"),
     errors.TaskError("The task is empty."),
     errors.RecipeError("{{x}} is not defined."),
     errors.UnknownRunError("r9", ("r1",)),

@@ -112,6 +112,12 @@ def test_events_can_not_be_changed(event: ev.Event) -> None:
         event.seq = 7  # type: ignore[misc]
 
 
+def test_a_stop_that_was_journalled_without_its_gate_is_read() -> None:
+    line = {"kind": "stop_requested", "level": "requested", "source": "approval", "seq": 1, "at": 1}
+    event = ev.EVENT.validate_python(line)
+    assert isinstance(event, ev.StopRequested) and event.gate == ""
+
+
 def test_the_first_event_carries_the_schema_version() -> None:
     event = ev.TurnStarted(session="s", turn=1, task="t", agents=(), timeout_s=1)
     assert ev.EVENT.dump_python(event)["schema_version"] == ev.SCHEMA_VERSION

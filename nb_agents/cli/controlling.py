@@ -17,7 +17,7 @@ from nb_agents.errors import UserError
 from nb_agents.jupyter.asking import decide
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import session_root
-from nb_agents.sweeps.manifest import hold_sweep, stop_sweep, sweep_meant
+from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep, stop_sweep
 
 __all__: list[str] = []
 
@@ -32,7 +32,7 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop a run or a sweep, wherever it lives."""
-    sweep = None if agent else sweep_meant(name, session_root(root))
+    sweep = None if agent else resolve_sweep(name, session_root(root))
     if sweep is not None and stop_sweep(sweep, now, "cli", reason):
         if as_json:
             say_json({"changed": True, "status": "asked", "sweep": sweep.name})
@@ -61,7 +61,7 @@ def _stopped(run: Run, result: StopResult) -> str:
 @app.command("pause")
 def pause(name: LiveRun = "", root: Root = None, as_json: Json = False) -> None:
     """Let a run, or a sweep, hold still at its next boundary; its time does not count meanwhile."""
-    if _holds_sweep(name, root, True, "Paused: calls in flight finish, no row begins.", as_json):
+    if _pauses_sweep(name, root, True, "Paused: calls in flight finish, no row begins.", as_json):
         return
     run = found_run(name, root)
     run.pause()
@@ -71,7 +71,7 @@ def pause(name: LiveRun = "", root: Root = None, as_json: Json = False) -> None:
 @app.command("continue")
 def continue_(name: LiveRun = "", root: Root = None, as_json: Json = False) -> None:
     """Let a paused run, or sweep, go on."""
-    if _holds_sweep(name, root, False, "It goes on.", as_json):
+    if _pauses_sweep(name, root, False, "It goes on.", as_json):
         return
     run = found_run(name, root)
     if not run.view.is_paused:
@@ -119,10 +119,10 @@ def _tell(run: Run, said: str, as_json: bool) -> None:
         say(said)
 
 
-def _holds_sweep(name: str, root: Path | None, is_paused: bool, said: str, as_json: bool) -> bool:
+def _pauses_sweep(name: str, root: Path | None, is_paused: bool, said: str, as_json: bool) -> bool:
     """Hold the sweep that a name means, or let it go on; return whether there is one at work."""
-    sweep = sweep_meant(name, session_root(root))
-    if sweep is None or not hold_sweep(sweep, is_paused):
+    sweep = resolve_sweep(name, session_root(root))
+    if sweep is None or not pause_sweep(sweep, is_paused):
         return False
     if as_json:
         say_json({"sweep": sweep.name, "said": said})

@@ -12,13 +12,13 @@ import typer
 from nb_agents.cli.application import app
 from nb_agents.cli.arguments import Json, Root, StoredSession
 from nb_agents.cli.printing import say, say_json, shown, table
-from nb_agents.disk.entry import in_words
+from nb_agents.disk.entry import join_names
 from nb_agents.jupyter import text
 from nb_agents.jupyter.sweep_list import SWEEP_HEADS, sweep_rows
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import LISTED, find_session, session_root, sessions_in
 from nb_agents.session.manage import delete_session, export_session, rename_session
-from nb_agents.sweeps.prune import PruneSpec, prune, seconds_of
+from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
 
 __all__: list[str] = []
 
@@ -77,7 +77,7 @@ def export(
     if as_json:
         say_json({"path": made.path, "bytes": size, "left_out": made.left_out})
         return
-    left_out = f" Left out: {in_words(made.left_out)}." if made.left_out else ""
+    left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
     say(f"Wrote {made.path} ({text.size(size)}).{left_out}")
 
 
@@ -117,8 +117,8 @@ def prune_(
     as_json: Json = False,
 ) -> None:
     """Remove the sessions, and rows of sweeps, that were not used for long."""
-    before = time.time() - seconds_of(older)
-    spec = PruneSpec(before, keep_answers, incomplete, is_rehearsal=not yes)
+    before = time.time() - parse_age(older)
+    spec = PruneSpec(before, keep_answers, incomplete, is_dry_run=not yes)
     done = prune(session_root(root), spec)
     if as_json:
         say_json({"removed": yes, **asdict(done)})

@@ -26,7 +26,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
 from nb_agents.session.journal import POLL_S, follow, read_journal
 from nb_agents.session.layout import TurnPaths, find_session, session_root
-from nb_agents.sweeps.manifest import is_live_sweep, is_sweep, sweep_meant
+from nb_agents.sweeps.manifest import is_live_sweep, is_sweep, resolve_sweep
 
 __all__ = ["found_run"]
 
@@ -42,7 +42,7 @@ def found_run(name: str, root: Path | None) -> Run:
 
 
 def _found_sweep(name: str, root: Path | None) -> Path | None:
-    path = sweep_meant(name, session_root(root))
+    path = resolve_sweep(name, session_root(root))
     return path if path is not None and is_sweep(path) else None
 
 

@@ -1,1 +1,1 @@
-"""Files and directories that somebody hostile may change meanwhile."""
+"""Access to files and directories that another process may change, or attack, at the same time."""

@@ -1,14 +1,14 @@
-"""A directory that somebody hostile may change while it is read, written, listed or copied.
+"""Reading and writing beneath a directory that an attacker may change at the same time.
 
-A path is never checked first and opened then: it is walked name by name, each opened in the
-directory before it and never as a link. A symlink is followed by its text alone, name by name, and
-only while that leads inside; so whatever is swapped meanwhile, nothing beyond the directory is
-opened. Only regular files are opened, without waiting: pipes, sockets and devices are told apart.
+A path is never checked first and opened later: each name is opened relative to the directory before
+it, never as a link. A symlink is resolved by its text, name by name, only while it stays inside, so
+nothing outside the directory is opened, whatever is swapped in the meantime. Only regular files are
+opened, without blocking; pipes, sockets and devices are refused.
 
-A hard link is a file like any other: a sandbox can make none to the outside (it is another mount),
-these functions make none, and a file that is replaced gets an inode of its own.
+A hard link counts as a regular file: a sandbox cannot make one to the outside (that is another
+mount), these functions make none, and a replaced file gets a new inode.
 
-This is the walk of Linux's ``openat2(RESOLVE_BENEATH)`` in calls that every POSIX system has.
+This is the lookup of Linux's ``openat2(RESOLVE_BENEATH)``, in calls that every POSIX system has.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ from types import TracebackType
 from typing import BinaryIO
 
 from nb_agents.disk.entry import (
-    LACKING,
+    OUT_OF_RESOURCES,
     TEMP,
     Entry,
     Kind,
     RefusedError,
     kind_of,
-    look_at,
     open_file,
     require_file,
     scan,
+    stat_at,
 )
 
-__all__ = ["Directory", "Guard", "MAX_DEPTH", "read_file", "real_above", "take_file"]
+__all__ = ["Directory", "Guard", "MAX_DEPTH", "consume_file", "read_file", "resolve_parent"]
 
 MAX_DEPTH = 100
-"""Directories within each other that are walked: each takes a descriptor."""
+"""Levels of nested directories that are walked; each takes a file descriptor."""
 _MAX_LINKS = 40
-"""Symlinks followed on one path. Source: Linux's MAXSYMLINKS, path_resolution(7)."""
+"""Symlinks followed in one path. Source: Linux's MAXSYMLINKS, path_resolution(7)."""
 
-# O_PATH: walking through a directory needs no right to list it.
+# O_PATH: passing through a directory needs no permission to list it.
 _ENTER = os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
 _VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Errors of a directory that is gone, or was swapped for something else."""
+"""Errors for a directory that is gone or was replaced by something else."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 Guard = Callable[[tuple[str, ...], os.stat_result | None], bool]
-"""Whether the names beneath a directory, or what is there now, may not be changed."""
+"""Return whether a path beneath a directory is protected, by its names or by the file there now."""
 
 
 class Directory:
-    """An open directory, and what lies beneath it.
+    """An open directory whose methods reach nothing outside it.
 
-    Paths are relative, with forward slashes; ``..`` goes back on the way that was walked.
+    Paths are relative, with forward slashes; ``..`` returns to the directory walked before.
 
     Args:
-        path: Real: absolute, and no name of it is followed as a link.
-        is_protected: Tells what may not be changed; by default everything may.
+        path: The real path: absolute; no component is followed as a link.
+        is_protected: Which paths may not be changed; by default all may.
 
     Raises:
-        OSError: It is no directory, or can't be opened.
+        OSError: The path is not a directory, or can't be opened.
     """
 
     def __init__(self, path: Path, is_protected: Guard | None = None) -> None:
@@ -80,12 +80,12 @@ class Directory:
 
     @classmethod
     def at(cls, path: Path) -> Directory:
-        """Open a directory whose own name is no link; those above it may be links.
+        """Open a directory; its parents may be links, the directory itself may not.
 
         Raises:
-            OSError: It is no directory, or can't be opened.
+            OSError: The path is not a directory, or can't be opened.
         """
-        return cls(real_above(path))
+        return cls(resolve_parent(path))
 
     def __enter__(self) -> Directory:
         return self
@@ -99,30 +99,30 @@ class Directory:
         os.close(self._fd)
 
     def kind(self, path: str, *, follow: bool = True) -> Kind:
-        """Return what a path stands for; see `open` for its arguments and errors."""
-        with self._place(path, follow=follow) as (folder, name):
-            return kind_of(look_at(name, folder).st_mode)
+        """Return the kind of file at a path; arguments and errors are those of `open`."""
+        with self._parent_of(path, follow=follow) as (folder, name):
+            return kind_of(stat_at(name, folder).st_mode)
 
     def open(self, path: str, *, follow: bool = True) -> BinaryIO:
         """Open a file for reading.
 
         Args:
             path: The file.
-            follow: Whether its last name may be a link that leads inside.
+            follow: Whether the last component may be a link that leads inside.
 
         Raises:
-            RefusedError: The path leads out, or to no regular file.
-            OSError: There is none, or it can't be read.
+            RefusedError: The path leads out, or not to a regular file.
+            OSError: The file is missing or can't be read.
         """
-        with self._place(path, follow=follow) as (folder, name):
+        with self._parent_of(path, follow=follow) as (folder, name):
             return open_file(name, folder)
 
     def read(self, path: str, limit: int | None = None, *, follow: bool = True) -> bytes:
-        """Read a whole file; see `open` for arguments and errors.
+        """Read a whole file; arguments and errors are those of `open`.
 
         Args:
             path: The file.
-            limit: Bytes that it may have at most; a larger one is refused.
+            limit: Maximum size in bytes; a larger file is refused.
             follow: As for `open`.
         """
         with self.open(path, follow=follow) as file:
@@ -136,17 +136,17 @@ class Directory:
         raise RefusedError(f"is larger than {limit} bytes")
 
     def replace(self, path: str, data: bytes) -> None:
-        """Replace a file as a whole (temp → rename); missing directories are made.
+        """Replace a file atomically (temp → rename), creating missing directories.
 
         Args:
-            path: The file; its permissions stay.
-            data: Its new content.
+            path: The file; its permissions are kept.
+            data: The new content.
 
         Raises:
             RefusedError: The path leads out, is protected, or is a link.
-            OSError: The disk refused; the old file stands.
+            OSError: The write failed; the old file is unchanged.
         """
-        with self._place(path, follow=False, make=True, changes=True) as (folder, name):
+        with self._parent_of(path, follow=False, make=True, changes=True) as (folder, name):
             mode = _replaceable_mode(name, folder)
             temp = f".{secrets.token_hex(4)}{TEMP}"
             try:
@@ -161,74 +161,74 @@ class Directory:
                 raise
 
     def create(self, path: str) -> BinaryIO:
-        """Make a file for writing; missing directories are made, nothing is replaced.
+        """Create a file and open it for writing, creating missing directories.
 
         Raises:
             RefusedError: The path leads out or is protected.
-            OSError: The name is taken, or the disk refused.
+            OSError: The name is taken, or the file can't be created.
         """
-        with self._place(path, follow=False, make=True, changes=True) as (folder, name):
+        with self._parent_of(path, follow=False, make=True, changes=True) as (folder, name):
             return open(os.open(name, _NEW, 0o666, dir_fd=folder), "wb")
 
     def make(self, path: str) -> None:
-        """Make a directory and those above it, as far as they are missing.
+        """Create a directory and its missing parents.
 
         Raises:
             RefusedError: The path leads out or is protected.
-            OSError: A name of it is something else, or the disk refused.
+            OSError: A component is not a directory, or can't be created.
         """
-        with self._place(f"{path}/.", make=True, changes=True):
+        with self._parent_of(f"{path}/.", make=True, changes=True):
             pass
 
     def link(self, path: str, text: str) -> None:
-        """Make a symlink of that text, wherever that leads: nothing here follows it out.
+        """Create a symlink; its text may lead outside, as no method here follows it there.
 
         Raises:
             RefusedError: The path leads out or is protected.
-            OSError: The name is taken, or the disk refused.
+            OSError: The name is taken, or the link can't be created.
         """
-        with self._place(path, follow=False, changes=True) as (folder, name):
+        with self._parent_of(path, follow=False, changes=True) as (folder, name):
             os.symlink(text, name, dir_fd=folder)
 
     def remove(self, path: str) -> None:
         """Remove a regular file.
 
         Raises:
-            RefusedError: The path leads out, is protected, or is no regular file.
-            OSError: There is none, or the disk refused.
+            RefusedError: The path leads out, is protected, or is not a regular file.
+            OSError: The file is missing or can't be removed.
         """
-        with self._place(path, follow=False, changes=True) as (folder, name):
-            require_file(look_at(name, folder))
+        with self._parent_of(path, follow=False, changes=True) as (folder, name):
+            require_file(stat_at(name, folder))
             os.unlink(name, dir_fd=folder)
 
     def walk(self, path: str = ".") -> Generator[Entry]:
-        """Go through all that lies beneath, without following links.
+        """Walk a directory tree, without following links.
 
         Args:
-            path: Where to begin.
+            path: The directory to start from.
 
         Yields:
-            Of each directory what is no directory, sorted, then each directory and what it holds.
-            What vanishes meanwhile is left out.
+            For each directory its files, sorted, then each subdirectory followed by its contents.
+            Entries that are deleted during the walk are skipped.
 
         Raises:
             RefusedError: The path leads out.
-            OSError: It is no directory, or can't be listed.
+            OSError: The path is not a directory, or can't be listed.
         """
-        with self._place(f"{path}/.") as (folder, name):
-            ways = [scan(name, folder, "")]
+        with self._parent_of(f"{path}/.") as (folder, name):
+            stack = [scan(name, folder, "")]
         try:
-            while ways:
-                entry = next(ways[-1].entries, None)
+            while stack:
+                entry = next(stack[-1].entries, None)
                 if entry is None:
-                    os.close(ways.pop().folder)
+                    os.close(stack.pop().folder)
                 elif entry.kind != "folder":
                     yield entry
-                elif len(ways) > MAX_DEPTH:
+                elif len(stack) > MAX_DEPTH:
                     yield replace(entry, kind="deep")
                 else:
                     try:
-                        ways.append(scan(entry.name, ways[-1].folder, f"{entry.path}/"))
+                        stack.append(scan(entry.name, stack[-1].folder, f"{entry.path}/"))
                     except PermissionError:
                         entry = replace(entry, kind="closed")
                     except OSError as exc:
@@ -237,22 +237,22 @@ class Directory:
                         continue
                     yield entry
         finally:
-            for way in ways:
-                os.close(way.folder)
+            for each in stack:
+                os.close(each.folder)
 
     @contextmanager
-    def _place(
+    def _parent_of(
         self, path: str, *, follow: bool = True, make: bool = False, changes: bool = False
     ) -> Iterator[tuple[int, str]]:
-        """Walk to the directory that holds a path's last name; give it and that name."""
-        way = _Way(self._fd, self._is_protected if changes else None)
+        """Open the parent directory of a path; yield its descriptor and the last name."""
+        lookup = _Lookup(self._fd, self._is_protected if changes else None)
         try:
-            name = self._walk(way, path, follow, make)
-            yield way.folder, name
+            name = self._walk(lookup, path, follow, make)
+            yield lookup.folder, name
         finally:
-            way.restart()
+            lookup.restart()
 
-    def _walk(self, way: _Way, path: str, follow: bool, make: bool) -> str:
+    def _walk(self, lookup: _Lookup, path: str, follow: bool, make: bool) -> str:
         # A path that ends in "/." means the directory itself, which a link may stand for.
         todo, links = [*reversed(path.split("/"))], 0
         while todo:
@@ -261,34 +261,34 @@ class Directory:
             if name in ("", "."):
                 continue
             if name == "..":
-                way.back()
+                lookup.back()
                 continue
-            text = None if is_last and not follow else _link_text(name, way.folder)
+            text = None if is_last and not follow else _link_text(name, lookup.folder)
             if text is not None:
                 links += 1
                 if links > _MAX_LINKS:
                     raise RefusedError("leads through too many links")
                 if text.startswith("/"):
                     text = self._inside(text)
-                    way.restart()
+                    lookup.restart()
                 todo += reversed(text.split("/"))
             elif is_last:
-                way.check(name)
+                lookup.check(name)
                 return name
             else:
-                way.enter(name, make)
+                lookup.enter(name, make)
         return "."
 
     def _inside(self, text: str) -> str:
-        """Make the text of an absolute link relative to this directory."""
+        """Return the text of an absolute link relative to this directory."""
         try:
             return PurePosixPath(text).relative_to(self.path).as_posix()
         except ValueError:
             raise RefusedError("leads out of the directory") from None
 
 
-class _Way:
-    """The directories that a walk has gone through, open."""
+class _Lookup:
+    """The open directories from the root down to where a path lookup has got."""
 
     def __init__(self, root: int, is_protected: Guard | None) -> None:
         self._root = root
@@ -298,11 +298,11 @@ class _Way:
 
     @property
     def folder(self) -> int:
-        """The directory that the walk is in."""
+        """The current directory's descriptor."""
         return self._folders[-1] if self._folders else self._root
 
     def enter(self, name: str, make: bool) -> None:
-        """Go into a directory; a missing one may be made."""
+        """Enter a directory, creating it if ``make`` is set and it is missing."""
         if len(self._folders) == MAX_DEPTH:
             raise RefusedError("is too far down")
         self.check(name)
@@ -316,26 +316,26 @@ class _Way:
             inner = os.open(name, _ENTER, dir_fd=self.folder)
         self._folders.append(inner)
         self._names.append(name)
-        # What was opened may be another than what was looked at.
+        # The directory may have been swapped between the check and the open.
         self._refuse_protected(self._names, os.fstat(inner))
 
     def check(self, name: str) -> None:
-        """Refuse a name that may not be changed."""
+        """Raise `RefusedError` when a name here is protected."""
         found = None
         if self._is_protected is not None:
             with suppress(FileNotFoundError):
-                found = look_at(name, self.folder)
+                found = stat_at(name, self.folder)
         self._refuse_protected([*self._names, name], found)
 
     def back(self) -> None:
-        """Go back to the directory before; what it is in now does not count."""
+        """Return to the directory entered before, wherever the current one has been moved."""
         if not self._folders:
             raise RefusedError("leads out of the directory")
         os.close(self._folders.pop())
         self._names.pop()
 
     def restart(self) -> None:
-        """Go back to the beginning."""
+        """Return to the root."""
         while self._folders:
             self.back()
 
@@ -345,55 +345,55 @@ class _Way:
 
 
 def read_file(path: Path, limit: int | None = None) -> bytes:
-    """Read a file that must be a regular one by its own name: no link, no pipe.
+    """Read a regular file; a link or pipe in its place is refused.
 
     Args:
-        path: The file; the directories above it may be links.
-        limit: Bytes that it may have at most.
+        path: The file; its parent directories may be links.
+        limit: Maximum size in bytes.
 
     Raises:
-        RefusedError: It is something else, or larger.
-        OSError: There is none, or it can't be read.
+        RefusedError: The file is larger, or not a regular file.
+        OSError: The file is missing or can't be read.
     """
-    os.lstat(path)  # what is not there is told by one look, not by one at each directory above it
-    with Directory(real_above(path).parent) as directory:
+    os.lstat(path)  # fails for a missing file in one call, before any parent is opened
+    with Directory(resolve_parent(path).parent) as directory:
         return directory.read(path.name, limit, follow=False)
 
 
-def take_file(path: Path, limit: int) -> bytes:
-    """Read a file that another process has left here for this one, and remove it.
+def consume_file(path: Path, limit: int) -> bytes:
+    """Read a file that another process left for this one, and remove it.
 
-    What can't be read is removed, too, unless this process can read nothing just now: then it is
-    there the next time.
+    A file that can't be read is removed as well, unless this process is out of file descriptors or
+    memory: then it stays for the next attempt.
 
     Args:
         path: The file, as for `read_file`.
-        limit: Bytes that it may have at most.
+        limit: Maximum size in bytes.
 
     Raises:
-        RefusedError: It is something else, or larger.
-        OSError: There is none, or it can't be read, or not be removed.
+        RefusedError: The file is larger, or not a regular file.
+        OSError: The file is missing, or can't be read or removed.
     """
     try:
         data = read_file(path, limit)
     except OSError as exc:
-        if exc.errno not in LACKING:
+        if exc.errno not in OUT_OF_RESOURCES:
             path.unlink(missing_ok=True)
         raise
     path.unlink()
     return data
 
 
-def real_above(path: Path) -> Path:
-    """Follow the links above a name, and not the name itself."""
+def resolve_parent(path: Path) -> Path:
+    """Resolve the links in a path's parents, and leave its last component as it is."""
     # Not Path.resolve, which raises a RuntimeError for a loop.
     return Path(os.path.realpath(path.parent), path.name)
 
 
 def _replaceable_mode(name: str, folder: int) -> int | None:
-    """Return the permissions of the file that will be replaced; None when there is none."""
+    """Return the permissions of the file to be replaced; None when there is none."""
     try:
-        found = look_at(name, folder)
+        found = stat_at(name, folder)
     except FileNotFoundError:
         return None
     require_file(found)
@@ -401,7 +401,7 @@ def _replaceable_mode(name: str, folder: int) -> int | None:
 
 
 def _link_text(name: str, folder: int) -> str | None:
-    """Return the text of a symlink; None for anything else, and for nothing."""
+    """Return the text of a symlink; None for a missing file or any other kind."""
     try:
         return os.readlink(name, dir_fd=folder)
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""What a directory holds, told without following a link; only regular files are opened."""
+"""Directory entries, examined without following links; only regular files are opened."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from typing import BinaryIO, Literal, NamedTuple
 __all__ = [
     "Entry",
     "Kind",
-    "LACKING",
+    "OUT_OF_RESOURCES",
     "RefusedError",
     "Scanned",
     "TEMP",
-    "in_words",
+    "join_names",
     "kind_of",
-    "look_at",
     "open_file",
+    "printable_name",
     "require_file",
     "scan",
-    "shown",
+    "stat_at",
 ]
 
 TEMP = ".nb_agents.tmp"
-"""How the name of a file ends that is not whole yet."""
+"""Suffix of a file that is still being written."""
 _NAMED = 10
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
-"""Unicode's categories of control characters, half surrogate pairs and line ends."""
+"""Unicode categories of control characters, lone surrogates and line separators."""
 
 _LIST = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_RDONLY
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
-LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of a process that has no descriptor or no memory left just now: they tell nothing of what
-it wanted to look at, which it finds as it was the next time.
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of a process short of file descriptors or memory: they say nothing about the file, and the
+same call may succeed later.
 """
 
 _UNREADABLE = (
@@ -50,11 +50,10 @@ _UNREADABLE = (
     errno.ENXIO,
     errno.EPERM,
 )
-"""Errors of a file that may not be read, or is something else by now."""
+"""Errors for a file that may not be read, or that was replaced by something else."""
 
 Kind = Literal["file", "folder", "link", "pipe", "socket", "device", "closed", "deep"]
-"""What a name stands for; "closed" is a directory that may not be listed, "deep" one too far down.
-"""
+"""File type; "closed" is a directory that may not be listed, "deep" one nested too deeply."""
 
 _KINDS: dict[int, Kind] = {
     stat.S_IFREG: "file",
@@ -76,7 +75,7 @@ _WORDS: dict[Kind, str] = {
 
 
 class RefusedError(OSError):
-    """A path that is not gone; ``strerror`` ends the sentence that the path begins."""
+    """A path that is refused; ``strerror`` completes a sentence whose subject is the path."""
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.EPERM, why)
@@ -84,12 +83,12 @@ class RefusedError(OSError):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a walk found. It can be opened until the walk goes on.
+    """An entry that a walk found; it can be opened until the walk goes on.
 
     Attributes:
         path: Relative to the directory, with forward slashes.
-        kind: What it is.
-        stat: Of itself, never of what a link leads to.
+        kind: The file type.
+        stat: The entry's own status, never that of a link's target.
     """
 
     path: str
@@ -99,30 +98,30 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The last name of its path."""
+        """The last component of the path."""
         return self.path.rpartition("/")[2]
 
     @property
     def depth(self) -> int:
-        """How many directories it lies in."""
+        """The number of directories above the entry."""
         return self.path.count("/")
 
     @property
     def what(self) -> str:
-        """What it is, in words."""
+        """The file type in words, such as "a symlink"."""
         return _WORDS[self.kind]
 
     @property
     def about(self) -> str:
-        """Its path and what it is, in words."""
-        return f"{shown(self.path)} ({self.what})"
+        """The path and the file type, in words."""
+        return f"{printable_name(self.path)} ({self.what})"
 
     def open(self) -> BinaryIO:
-        """Open it for reading.
+        """Open the file for reading.
 
         Raises:
-            RefusedError: It is no regular file by now, or can't be read.
-            OSError: The disk refused.
+            RefusedError: It is no longer a regular file, or can't be read.
+            OSError: The read failed for another reason.
         """
         with _as_refused():
             return open_file(self.name, self._folder)
@@ -131,8 +130,8 @@ class Entry:
         """Return the text of a symlink.
 
         Raises:
-            RefusedError: It is none by now.
-            OSError: The disk refused.
+            RefusedError: It is no longer a symlink.
+            OSError: The read failed for another reason.
         """
         with _as_refused():
             return os.readlink(self.name, dir_fd=self._folder)
@@ -140,7 +139,7 @@ class Entry:
 
 @contextmanager
 def _as_refused() -> Generator[None]:
-    """Tell what is wrong with one file from what is wrong with the disk."""
+    """Raise `RefusedError` for errors of one file; pass those of the disk on."""
     try:
         yield
     except OSError as exc:
@@ -150,25 +149,25 @@ def _as_refused() -> Generator[None]:
 
 
 class Scanned(NamedTuple):
-    """A directory that was looked through: its open descriptor, and what it holds."""
+    """A scanned directory: its open descriptor and its entries."""
 
     folder: int
     entries: Iterator[Entry]
 
 
 def scan(name: str, folder: int, prefix: str) -> Scanned:
-    """Open a directory of an open one, and look what it holds.
+    """Open a subdirectory of an open directory and list its entries.
 
     Args:
-        name: Its name there.
-        folder: The descriptor of the one that is open.
-        prefix: Goes before each name in `Entry.path`.
+        name: The subdirectory's name.
+        folder: The open directory's descriptor.
+        prefix: What precedes each name in `Entry.path`.
 
     Returns:
-        What is no directory, sorted by name, then the directories. The descriptor is the caller's.
+        Files sorted by name, then subdirectories. The caller closes the descriptor.
 
     Raises:
-        OSError: It is no directory, or can't be read.
+        OSError: It is not a directory, or can't be read.
     """
     inner = os.open(name, _LIST, dir_fd=folder)
     try:
@@ -183,19 +182,19 @@ def scan(name: str, folder: int, prefix: str) -> Scanned:
 
 def _entries(prefix: str, name: str, folder: int) -> Iterator[Entry]:
     with suppress(FileNotFoundError):  # deleted since the directory was read
-        found = look_at(name, folder)
+        found = stat_at(name, folder)
         yield Entry(prefix + name, kind_of(found.st_mode), found, folder)
 
 
 def open_file(name: str, folder: int) -> BinaryIO:
-    """Open a regular file of an open directory for reading, and nothing else.
+    """Open a regular file in an open directory for reading.
 
     Raises:
         RefusedError: It is a link, a pipe, a socket or a device.
-        OSError: There is none, it is a directory, or can't be read.
+        OSError: It is missing, a directory, or can't be read.
     """
-    require_file(look_at(name, folder))
-    # Another thing may have come in its place: opened without waiting, it is looked at again.
+    require_file(stat_at(name, folder))
+    # It may have been swapped since the check: open without blocking, then check again.
     file = os.open(name, _READ, dir_fd=folder)
     try:
         require_file(os.fstat(file))
@@ -206,11 +205,11 @@ def open_file(name: str, folder: int) -> BinaryIO:
 
 
 def require_file(found: os.stat_result) -> None:
-    """Refuse what is no regular file.
+    """Check that a status is that of a regular file.
 
     Raises:
-        RefusedError: It is something else.
-        IsADirectoryError: It is a directory.
+        RefusedError: It is that of a link, a pipe, a socket or a device.
+        IsADirectoryError: It is that of a directory.
     """
     kind = kind_of(found.st_mode)
     if kind == "folder":
@@ -219,27 +218,27 @@ def require_file(found: os.stat_result) -> None:
         raise RefusedError(f"is {_WORDS[kind]}, not a file")
 
 
-def look_at(name: str, folder: int) -> os.stat_result:
-    """Look at a name of an open directory, without following it.
+def stat_at(name: str, folder: int) -> os.stat_result:
+    """Return the status of a name in an open directory, without following links.
 
     Raises:
-        OSError: There is none.
+        OSError: There is no such name.
     """
     return os.stat(name, dir_fd=folder, follow_symlinks=False)
 
 
 def kind_of(mode: int) -> Kind:
-    """Return the kind that a file's mode tells."""
+    """Return the file type in a status's mode."""
     return _KINDS.get(stat.S_IFMT(mode), "device")
 
 
-def in_words(left_out: Iterable[str]) -> str:
-    """Name what was left out; of many, the first ones."""
+def join_names(left_out: Iterable[str]) -> str:
+    """Join the names of skipped files; of many, name the first ones and count the rest."""
     told = [*left_out]
     more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
     return ", ".join(told[:_NAMED]) + more
 
 
-def shown(name: str) -> str:
-    """Write a file's name on one line, in characters that can be encoded."""
+def printable_name(name: str) -> str:
+    """Return a file's name with control characters, lone surrogates and line ends escaped."""
     return "".join(ascii(c)[1:-1] if unicodedata.category(c) in _UNSHOWN else c for c in name)

@@ -1,4 +1,4 @@
-"""Locks that show that a process is there: it holds one for as long as it lives."""
+"""Locks that show that a process is alive: it holds its lock until it exits."""
 
 from __future__ import annotations
 
@@ -7,40 +7,39 @@ import sys
 
 from filelock import FileLock, Timeout
 
-from nb_agents.disk.entry import LACKING
+from nb_agents.disk.entry import OUT_OF_RESOURCES
 
 __all__ = ["PROBE_S", "is_held"]
 
 PROBE_S = 0.05
-"""Whoever only looks holds the lock for far less, so it is not taken for an owner."""
+"""A process that only checks a lock holds it far more briefly, so it is not taken for the owner."""
 
 
 def is_held(lock: FileLock, probe_s: float = PROBE_S) -> bool:
-    """Whether a process (this one or another) holds a lock.
+    """Return whether this process or another holds a lock.
+
+    When this process is out of file descriptors, the answer is True: callers check a living owner
+    again, but record a dead one for good.
 
     Args:
         lock: The lock.
-        probe_s: Seconds until a lock that is held counts as its owner's; with 0 another one who
-            looks may be taken for it, for a moment.
-
-    Returns:
-        As asked. Who has no file left to look with is told that it is held: that its owner has died
-        is said for good, and that it lives is asked again.
+        probe_s: Seconds for which a lock must be held to count as its owner's; with 0, another
+            process that is only checking may be mistaken for the owner.
     """
-    if not os.path.exists(lock.lock_file):  # to look must make neither it nor a deleted place anew
+    if not os.path.exists(lock.lock_file):  # a check must not recreate a deleted lock or directory
         return False
     try:
         lock.acquire(timeout=probe_s, poll_interval=PROBE_S / 10)
     except Timeout:
         return True
     except OSError as exc:
-        return exc.errno in LACKING or _is_held_by_reading(lock.lock_file)
+        return exc.errno in OUT_OF_RESOURCES or _is_held_by_reading(lock.lock_file)
     lock.release()
     return False
 
 
 def _is_held_by_reading(path: str) -> bool:
-    """Whether somebody holds a lock whose file may only be read, such as another user's."""
+    """Return whether a lock is held whose file may only be read, such as another user's."""
     if sys.platform == "win32":
         return False
     import fcntl
@@ -48,9 +47,9 @@ def _is_held_by_reading(path: str) -> bool:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as exc:
-        return exc.errno in LACKING
+        return exc.errno in OUT_OF_RESOURCES
     try:
-        # A shared one, as NFS gives no other to who may not write.
+        # A shared lock: NFS grants an exclusive one only to processes that may write.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -158,6 +158,7 @@ class StopRequested(BaseEvent):
     Attributes:
         level: "requested" (graceful) or "immediate".
         agent: The one agent that is stopped, or "" for the run.
+        gate: Address of the gate whose denial this is, or "".
         grace_s: Seconds until a graceful stop becomes immediate, or None.
     """
 
@@ -165,6 +166,7 @@ class StopRequested(BaseEvent):
     source: str
     reason: str = ""
     agent: str = ""
+    gate: str = ""
     grace_s: Seconds | None = None
     kind: Literal["stop_requested"] = "stop_requested"
 

@@ -261,7 +261,7 @@ def _below(caller: str, called: Mapping[str, Sequence[AgentView]]) -> Iterator[A
 
 
 def _left_of(step: StepView, view: RunView) -> Value:
-    if step.status == "retrying":
+    if step.status == "stopped":
         return Value(step.address, text.cut(step.why, MAX_VALUE), "code", "waited to try again")
     agent = view.agents.get(step.address)
     if agent is None:
@@ -301,8 +301,8 @@ def _fatal(view: RunView) -> list[StepView]:
 def _denied(view: RunView) -> list[str]:
     """Find the gates that ended it: a tool's call that was denied may just have been told so."""
     denied = [given.address for given in view.approvals if not given.approved]
-    why = view.stop.reason if view.stop else ""
-    return [gate for gate in denied if gate in view.steps or why == f"{gate} was denied"]
+    ended = view.stop.gate if view.stop else ""
+    return [gate for gate in denied if gate in view.steps or gate == ended]
 
 
 def _holders(address: str) -> set[str]:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from nb_agents.events import PlannedUnit
 from nb_agents.jupyter import text
+from nb_agents.tools.policy import Decision
 from nb_agents.view.run_view import AgentView, RunView, call_so_far
 from nb_agents.view.steps import ApprovalView, GateView, StepView, parent_of
 
@@ -294,7 +295,7 @@ class _Tree:
             return "denied"
         if step.unit not in ("agent", "bash"):
             return "not finished"
-        return "stopped" if step.status == "retrying" else "cut"
+        return "stopped" if step.status == "stopped" else "cut"
 
     def _waiting(self, step: StepView) -> str:
         tries = f"({step.attempt + 1} of {step.attempts})"
@@ -368,11 +369,8 @@ def asked_for(gate: GateView, view: RunView) -> Literal["stage", "approval", "te
 
 
 def decided(given: ApprovalView) -> str:
-    """Say who decided a gate, how, and what was said."""
-    who = {"timeout": "when its time was over", "auto_approve_if": "by its condition"}
-    how = "approved" if given.approved else "denied"
-    said = f": {given.message}" if given.message else ""
-    return f"{how} {who.get(given.by, f'by {given.by}')}{said}"
+    """Return how a gate was decided, by whom and why."""
+    return str(Decision(given.approved, given.message, given.by))
 
 
 def _children(addresses: list[str]) -> Mapping[str, list[str]]:

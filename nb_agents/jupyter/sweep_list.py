@@ -44,9 +44,9 @@ def live_work() -> tuple[list[Run], dict[Path, str]]:
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:
     """Give a row, as `SWEEP_HEADS` has it, for each sweep below a session root."""
-    from nb_agents.sweeps.manifest import sweeps_below
+    from nb_agents.sweeps.manifest import sweep_paths
 
-    return [sweep_row(path) for path in sweeps_below(root)]
+    return [sweep_row(path) for path in sweep_paths(root)]
 
 
 def sweep_row(path: Path) -> tuple[str, ...]:

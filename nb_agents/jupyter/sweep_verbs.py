@@ -169,9 +169,9 @@ def find_sweep(name: str, root: Path) -> Path | None:
     Returns:
         Its directory; None when a run or a session is meant.
     """
-    from nb_agents.sweeps.manifest import is_sweep, sweep_meant, sweep_of
+    from nb_agents.sweeps.manifest import is_sweep, resolve_sweep, sweep_of
 
-    if (path := sweep_meant(name, root)) is not None and is_sweep(path):
+    if (path := resolve_sweep(name, root)) is not None and is_sweep(path):
         return path
     if not name:
         with suppress(UserError):  # there is none, or several: said to who looks for a run

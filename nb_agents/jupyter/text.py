@@ -191,7 +191,7 @@ def pruned(done: Pruned, spec: PruneSpec) -> str:
     what = f"{_count(done.sessions, 'session')} and {_count(done.rows, 'row')} of sweeps"
     if spec.keep_answers:
         what = f"all but the answers of {what}"
-    verb = "Would remove" if spec.is_rehearsal else "Removed"
+    verb = "Would remove" if spec.is_dry_run else "Removed"
     said = [f"{verb} {what} ({_count(done.files, 'file')}, {size(done.size_bytes)})."]
     if done.incomplete:
         said.append(
@@ -203,7 +203,7 @@ def pruned(done: Pruned, spec: PruneSpec) -> str:
         rows = _count(done.not_noted, "row")
         said.append(f"Left: {rows} whose sweep has not noted the end; the same sweep again does.")
     said += done.unread
-    if spec.is_rehearsal and done.files:
+    if spec.is_dry_run and done.files:
         said.append("Nothing is removed yet: add --yes.")
     return "\n".join(said)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents.cancel import StopResult
-from nb_agents.disk.entry import in_words
+from nb_agents.disk.entry import join_names
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.asking import question
@@ -117,7 +117,7 @@ _session = argument("session", metavar="SESSION", help="the session's id")
 @root_option
 def sessions(ip: Any, args: Any) -> None:
     """List the sessions on disk, the one used last first."""
-    from nb_agents.sweeps.manifest import sweeps_below
+    from nb_agents.sweeps.manifest import sweep_paths
 
     root = session_root(args.session_root)
     found = sessions_in(root)
@@ -131,7 +131,7 @@ def sessions(ip: Any, args: Any) -> None:
             said += _unread(session.turns)
     if more := text.older(len(found.by_use) - len(shown)):
         said.append(more)
-    if sweeps_below(root):
+    if sweep_paths(root):
         said.append("Sweeps are listed by `%agents sweeps`.")
     if rows or not said:
         heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
@@ -166,7 +166,7 @@ def export(ip: Any, args: Any) -> None:
     """Put a session into a zip."""
     made = export_session(_find(args), args.file)
     size = text.size(made.path.stat().st_size)
-    left_out = f" Left out: {in_words(made.left_out)}." if made.left_out else ""
+    left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
     _say(f"Wrote {text.shown_path(made.path)} ({size}).{left_out}")
 
 
@@ -194,11 +194,11 @@ def delete(ip: Any, args: Any) -> None:
 @root_option
 def prune(ip: Any, args: Any) -> None:
     """Remove the sessions, and rows of sweeps, that were not used for long."""
-    from nb_agents.sweeps.prune import PruneSpec, seconds_of
+    from nb_agents.sweeps.prune import PruneSpec, parse_age
     from nb_agents.sweeps.prune import prune as remove
 
-    before = time.time() - seconds_of(args.older)
-    spec = PruneSpec(before, args.keep_answers, args.incomplete, is_rehearsal=not args.yes)
+    before = time.time() - parse_age(args.older)
+    spec = PruneSpec(before, args.keep_answers, args.incomplete, is_dry_run=not args.yes)
     _say(text.pruned(remove(session_root(args.session_root), spec), spec))
 
 
@@ -305,9 +305,9 @@ def table(ip: Any, args: Any) -> None:
 @argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
 def stop(ip: Any, args: Any) -> None:
     """Stop a run, or a sweep."""
-    from nb_agents.sweeps.manifest import stop_sweep, sweep_meant
+    from nb_agents.sweeps.manifest import resolve_sweep, stop_sweep
 
-    sweep = None if args.agent else sweep_meant(args.run, session_root())
+    sweep = None if args.agent else resolve_sweep(args.run, session_root())
     if sweep is not None and stop_sweep(sweep, args.now, "magic", args.reason):
         _say(f"Sweep {sweep.name} is stopping; no further row begins.")
         return
@@ -333,10 +333,10 @@ def stop(ip: Any, args: Any) -> None:
 @_run
 def pause(ip: Any, args: Any) -> None:
     """Let a run, or a sweep, hold still at its next boundary; its time does not count meanwhile."""
-    from nb_agents.sweeps.manifest import hold_sweep, sweep_meant
+    from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
-    sweep = sweep_meant(args.run, session_root())
-    if sweep is not None and hold_sweep(sweep, True):
+    sweep = resolve_sweep(args.run, session_root())
+    if sweep is not None and pause_sweep(sweep, True):
         said = f"Sweep {sweep.name} is paused: calls in flight finish, no row begins."
         _say(f"{said} `%agents continue {sweep.name}` goes on.")
         return
@@ -350,10 +350,10 @@ def pause(ip: Any, args: Any) -> None:
 @_run
 def continue_(ip: Any, args: Any) -> None:
     """Let a paused run, or sweep, go on."""
-    from nb_agents.sweeps.manifest import hold_sweep, sweep_meant
+    from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
-    sweep = sweep_meant(args.run, session_root())
-    if sweep is not None and hold_sweep(sweep, False):
+    sweep = resolve_sweep(args.run, session_root())
+    if sweep is not None and pause_sweep(sweep, False):
         _say(f"Sweep {sweep.name} goes on.")
         return
     run = registry.find_known(args.run)

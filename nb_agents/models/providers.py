@@ -36,7 +36,6 @@ __all__ = [
     "FoundKey",
     "PROVIDERS",
     "backend_for",
-    "check_agent",
     "check_team",
     "find_key",
     "http_client",
@@ -44,6 +43,7 @@ __all__ = [
     "load",
     "model_for",
     "refusals",
+    "why_refused",
 ]
 
 _BASE = (
@@ -131,7 +131,7 @@ def check_team(team: TeamSpec) -> None:
 
 
 def refusals(team: TeamSpec) -> Iterator[UserError]:
-    """Give every reason for which a team can't start.
+    """Yield every reason for which a team can't start.
 
     Args:
         team: The team.
@@ -143,10 +143,7 @@ def refusals(team: TeamSpec) -> Iterator[UserError]:
         return
     yield from team.refusals
     for agent in team.everyone:
-        try:
-            check_agent(team, agent)
-        except UserError as exc:
-            yield exc
+        yield from why_refused(team, agent)
 
 
 def _check_agents(team: TeamSpec) -> None:
@@ -163,47 +160,49 @@ def _check_agents(team: TeamSpec) -> None:
         raise team.fault(" ".join(said), "agents", unsupported[0].agent, "backend", "type")
 
 
-def check_agent(team: TeamSpec, agent: AgentSpec) -> None:
-    """Refuse an agent of a supported type that can't start.
+def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
+    """Yield every reason for which an agent of a supported type can't start.
 
     Args:
         team: Its team.
         agent: The agent.
 
-    Raises:
+    Yields:
         ConfigError: Its model is not named, or a file that it is to be shown can't be sent.
-        MissingKeyError: Its key is not set, or a variable in its address or its headers.
+        MissingKeyError: Its key is not set, or a variable in its address or in what it sends.
     """
     if BACKEND_TYPES[agent.backend.type].needs_model:
         if not agent.backend.model:
             what = f"Agent {agent.id!r} names no model; add `model:` to its backend."
-            raise team.fault(what, "agents", agent.id, "backend")
-        _base_url(agent)
-        _check_variables(agent)
+            yield team.fault(what, "agents", agent.id, "backend")
+        yield from _missing(_base_url, agent)
+        yield from _unset_variables(agent)
         for number, upload in enumerate(agent.backend.uploads):
             if upload.fault:
-                raise team.fault(
-                    upload.fault, "agents", agent.id, "backend", "upload_files", number
-                )
-    find_key(agent)
+                at = ("agents", agent.id, "backend", "upload_files", number)
+                yield team.fault(upload.fault, *at)
+    yield from _missing(find_key, agent)
 
 
-def _check_variables(agent: AgentSpec) -> None:
+def _missing(find: Callable[[AgentSpec], object], agent: AgentSpec) -> Iterator[MissingKeyError]:
+    try:
+        find(agent)
+    except MissingKeyError as exc:
+        yield exc
+
+
+def _unset_variables(agent: AgentSpec) -> Iterator[MissingKeyError]:
     settings = settings_of(agent.backend)
-    sent = {name: settings.get(name) for name in ("extra_body", "extra_headers")}
-    if name := unset_variable(str(sent)):
-        raise MissingKeyError(agent.id, name, agent.backend.type)
+    for sent in ("extra_body", "extra_headers"):
+        if name := unset_variable(str(settings.get(sent))):
+            yield MissingKeyError(agent.id, name, agent.backend.type, f"a value for `{sent}`")
 
 
 def is_usable(agent: AgentSpec) -> bool:
-    """Tell whether an agent's model can be called: its type runs here, and its key is set."""
+    """Return whether an agent's model can be called: its type runs here, and its key is set."""
     if why_unsupported(agent.backend.type):
         return False
-    try:
-        check_agent(TeamSpec(agents=(agent,)), agent)
-    except UserError:
-        return False
-    return True
+    return next(why_refused(TeamSpec(agents=(agent,)), agent), None) is None
 
 
 def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
@@ -302,9 +301,9 @@ def _base_url(agent: AgentSpec) -> str | None:
     if spec.type == "azure_openai":
         url = url or os.environ.get("AZURE_OPENAI_ENDPOINT")
         if not url:
-            raise MissingKeyError(agent.id, "AZURE_OPENAI_ENDPOINT", spec.type)
+            raise MissingKeyError(agent.id, "AZURE_OPENAI_ENDPOINT", spec.type, "an address")
     if url and (name := unset_variable(url)):
-        raise MissingKeyError(agent.id, name, spec.type)
+        raise MissingKeyError(agent.id, name, spec.type, "an address")
     return url
 
 

@@ -1,13 +1,13 @@
-"""Running a program in bubblewrap: what it sees there, and whether that works on this machine.
+"""Running a program in bubblewrap: its mounts, and whether bubblewrap works on this machine.
 
-Every mount is read-only but those that the program is given to write, a ``/tmp`` and a ``/dev/shm``
-of bounded size, which end with it, and its own terminals. ``/proc`` is read-only, too: the kernel
-looks at the user outside, so that root's programs could else write the machine's ``/proc/sys``,
-with no capability and in any namespace. ``/sys`` is not there at all.
+Every mount is read-only except the writable paths passed in, a ``/tmp`` and a ``/dev/shm`` of
+bounded size that are removed with the program, and its own terminals. ``/proc`` is read-only as
+well: the kernel checks the user outside the sandbox, so root's programs could otherwise write the
+machine's ``/proc/sys`` from any namespace and without capabilities. There is no ``/sys``.
 
-Limits. No mount forbids to write to a named pipe or a socket in a place that can be read. Before
-0.8 bubblewrap has neither ``--disable-userns`` nor (0.7) ``--size``: then a program may make user
-namespaces, and its ``/tmp`` holds half of the machine's memory.
+Limits. A read-only mount does not prevent writing to a named pipe or socket in it. Bubblewrap
+before 0.8 lacks ``--disable-userns``, and before 0.7 ``--size``: then a program may create user
+namespaces, and its ``/tmp`` may grow to half of the machine's memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["HOME", "TMP", "Unusable", "argv", "installed", "refusal", "shown_places", "try_out"]
+__all__ = [
+    "HOME",
+    "TMP",
+    "Unusable",
+    "argv",
+    "check_confinement",
+    "installed",
+    "readable_directories",
+    "startup_error",
+]
 
 HOME = "/tmp/home"
 TMP = "/tmp"
@@ -46,13 +55,13 @@ _ISOLATED = (
     "ALL",
 )
 # Not --die-with-parent: a TERM ends bwrap itself first, and everything inside would then be killed
-# before it can tidy up. The supervisor sees to it that nothing is left. Not --new-session either:
-# the supervisor has one of its own, without a terminal.
+# before it can clean up; the supervisor ends what is left. Not --new-session either: the supervisor
+# already has a session of its own, without a terminal.
 
 _READ_ONLY_AT_LAST = ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-# Of /etc what programs need to run. The rest may hold passwords, and a root's notebook reads it.
+# The parts of /etc that programs need. Others may hold passwords, which a root's notebook can read.
 _ETC = (
     "alternatives",
     "ca-certificates",
@@ -87,14 +96,14 @@ _tried: set[str] = set()
 
 
 class Unusable(Exception):
-    """Bubblewrap is installed and can't be used; ``args[0]`` says why."""
+    """Bubblewrap is installed but can't be used; ``args[0]`` is the reason."""
 
 
 def installed() -> str | None:
-    """Give bubblewrap's path; None where it is not installed.
+    """Return bubblewrap's path; None where it is not installed.
 
-    Once found it counts as installed until this process ends: who then takes it from the PATH does
-    not make commands run without it.
+    Once found, it counts as installed until this process ends, so that removing it from the PATH
+    does not make commands run unconfined.
     """
     if sys.platform != "linux":
         return None
@@ -103,16 +112,16 @@ def installed() -> str | None:
     return _found[-1] if _found else None
 
 
-def try_out(program: str) -> None:
-    """Run a command in it, to see that it is confined.
+def check_confinement(program: str) -> None:
+    """Run a trial command in bubblewrap and check that it is confined.
 
-    What works is not tried again. What fails is: the machine may have been short of something.
+    A success is remembered; a failure is not, as the machine may have been short of resources.
 
     Args:
         program: Bubblewrap's path.
 
     Raises:
-        Unusable: It is not.
+        Unusable: The command was not confined, or did not run.
     """
     if program in _tried:
         return
@@ -137,23 +146,23 @@ def argv(
     hidden: Iterable[Path] = (),
     network: bool = False,
 ) -> list[str]:
-    """Give what to run in order to run a program confined.
+    """Return the command line that runs a program confined.
 
     Args:
         program: Bubblewrap's path.
         command: The program and its arguments.
-        tmp_bytes: What its ``/tmp`` and its ``/dev/shm`` may hold, each.
+        tmp_bytes: Capacity of its ``/tmp`` and of its ``/dev/shm``, each.
         cwd: Its working directory.
-        readable: What it may read besides the system, and the Python that this process runs in.
+        readable: Paths that it may read besides the system's and this Python's.
         writable: Files and directories that it may write.
-        hidden: Real files that are not there, whatever is shown of their directories.
-        network: Whether it reaches the network: the machine's own, its loopback too.
+        hidden: Real files that are masked, even where their directory is readable.
+        network: Whether it may use the machine's network, loopback included.
 
     Raises:
-        Unusable: Bubblewrap does not say what it can do.
+        Unusable: Bubblewrap does not list its options.
     """
     options = _options(program)
-    mounts = [*_base(), *_own(tmp_bytes, options)]
+    mounts = [*_base_mounts(), *_scratch_mounts(tmp_bytes, options)]
     for path in readable:
         mounts += _read_only(path)
     mounts += [("--bind", str(path), str(path)) for path in writable]
@@ -162,7 +171,7 @@ def argv(
     return [
         *devices,
         program,
-        *_users(options),
+        *_user_namespace(options),
         *_ISOLATED,
         *(() if network else ("--unshare-net",)),
         *_arguments(mounts, hidden),
@@ -173,13 +182,13 @@ def argv(
     ]
 
 
-def shown_places() -> list[Path]:
-    """Give the directories that every program sees: the system's and this Python's."""
-    return [Path(mount[1]) for mount in _base() if len(mount) == 3]
+def readable_directories() -> list[Path]:
+    """Return the directories that every program can read: the system's and this Python's."""
+    return [Path(mount[1]) for mount in _base_mounts() if len(mount) == 3]
 
 
-def refusal(program: str, errors: str) -> str:
-    """Give the line that says why it ran nothing, or "".
+def startup_error(program: str, errors: str) -> str:
+    """Return bubblewrap's own error line when it could not start the command, or "".
 
     Args:
         program: Bubblewrap's path.
@@ -190,7 +199,7 @@ def refusal(program: str, errors: str) -> str:
 
 
 _Mount = tuple[str, ...]
-"""An option of bwrap's; the place inside comes last."""
+"""A bwrap option and its arguments; the path inside the sandbox comes last."""
 
 
 def _options(program: str) -> frozenset[str]:
@@ -219,14 +228,14 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
     return subprocess.CompletedProcess(argv, process.returncode, output, errors)
 
 
-def _users(options: frozenset[str]) -> tuple[str, ...]:
+def _user_namespace(options: frozenset[str]) -> tuple[str, ...]:
     if "--disable-userns" in options:
         return ("--unshare-user", "--disable-userns")
     return ("--unshare-user-try",)
 
 
-def _base() -> list[_Mount]:
-    """List what every command needs to run at all."""
+def _base_mounts() -> list[_Mount]:
+    """Return the mounts that every command needs."""
     mounts: list[_Mount] = [("--proc", "/proc"), ("--dev", "/dev")]
     for place in [*_SYSTEM, *(f"/etc/{name}" for name in _ETC)]:
         mounts.append(("--ro-bind-try", place, place))
@@ -235,13 +244,13 @@ def _base() -> list[_Mount]:
     return mounts
 
 
-def _own(tmp_bytes: int, options: frozenset[str]) -> list[_Mount]:
+def _scratch_mounts(tmp_bytes: int, options: frozenset[str]) -> list[_Mount]:
     size = ("--size", str(tmp_bytes)) if "--size" in options else ()
     return [(*size, "--tmpfs", TMP), (*size, "--tmpfs", "/dev/shm"), ("--dir", HOME)]
 
 
 def _python_places() -> Iterator[Path]:
-    """Give the directories of this Python and its packages."""
+    """Yield the directories of this Python and its packages."""
     home = Path(os.path.expanduser("~")).resolve()
     for name in dict.fromkeys([sys.prefix, sys.base_prefix, *_user_packages()]):
         # A prefix of / would show everything.
@@ -254,13 +263,13 @@ def _user_packages() -> list[str]:
 
 
 def _read_only(path: Path) -> list[_Mount]:
-    """Show a path under its real name and under the one that the agent was told."""
+    """Mount a path read-only under its real name and under the one that the agent was told."""
     given, real = Path(os.path.abspath(path)), path.resolve()
     return [("--ro-bind-try", str(real), str(place)) for place in dict.fromkeys([given, real])]
 
 
 def _arguments(mounts: list[_Mount], hidden: Iterable[Path]) -> list[str]:
-    # Outer before inner, or the outer would hide it; for one place, the last word counts.
+    # Outer before inner, or the outer would hide the inner; for one path, the last mount counts.
     ordered: dict[Path, _Mount] = {}
     for mount in sorted(mounts, key=lambda mount: len(Path(mount[-1]).parts)):
         ordered[Path(mount[-1])] = mount
@@ -269,19 +278,19 @@ def _arguments(mounts: list[_Mount], hidden: Iterable[Path]) -> list[str]:
 
 
 def _hiding(shown: Sequence[_Mount], hidden: Iterable[Path]) -> Iterator[_Mount]:
-    """Hide files under every name that they are shown by."""
+    """Mask files under every name by which they are mounted."""
     sources = [(Path(mount[1]).resolve(), Path(mount[2])) for mount in shown if len(mount) == 3]
     for path in hidden:
         for source, place in sources:
             if path.is_relative_to(source):
-                # A device: it can't be run, and holds nothing to be copied.
+                # A device can't be executed and has no content to copy.
                 yield "--ro-bind", "/dev/null", str(place / path.relative_to(source))
 
 
 def _without_aliases(mounts: dict[Path, _Mount]) -> Iterator[_Mount]:
-    """Leave out second names that lie in what is shown already: a symlink there does the same.
+    """Drop aliases inside a directory that is mounted already, where a symlink leads to them.
 
-    bwrap could not make the place for them in a read-only directory, and would run nothing.
+    bwrap can't create their mount points in a read-only directory, and would fail to start.
     """
     shown = {place for place, mount in mounts.items() if len(mount) == 3}
     for place, mount in mounts.items():

@@ -1,15 +1,15 @@
-"""Running a command so that a stop ends all of it.
+"""Running commands so that a stop ends every process of them.
 
-Each command runs below a supervisor process (`nb_agents.process.supervisor`), which the fork server
-(`nb_agents.process.fork_server`) forks for it, in a session of its own: an interrupt to the kernel
-never reaches it, and no terminal can ask it for a password. It ends whole, background jobs and
-their children too: when its own process ends, on a time-out, on an immediate stop (the waiting task
-is cancelled), and also when this process is killed.
+Each command runs under a supervisor process (`nb_agents.process.supervisor`), forked for it by the
+fork server (`nb_agents.process.fork_server`), in a session of its own: a kernel interrupt never
+reaches it, and it has no terminal on which to ask for a password. All of its processes, background
+jobs and their children included, are ended when its main process exits, on a time-out, on an
+immediate stop (the waiting task is cancelled), and when this process is killed.
 
-Limits. Where /proc and Linux's child subreaper are not to be had (macOS), a process that leaves the
-command's process group (``setsid``, ``timeout``, job control) is not found. A supervisor that is
-itself killed with -9 takes the command's process group with it, but nothing that left the group,
-and nothing at all when its starter is killed in the same moment. Unix only.
+Limits. Without /proc and Linux's child subreaper (macOS), a process that leaves the command's
+process group (``setsid``, ``timeout``, job control) is not found. If the supervisor itself is
+killed with -9, the command's process group is ended, but not what left the group; if its starter is
+killed at the same moment, nothing is. Unix only.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from nb_agents.process.supervisor import KILL_WAIT_S, TERM_GRACE_S
 __all__ = ["Finished", "MAX_KEPT_BYTES", "OpenCommand", "open_command", "run_bash", "run_command"]
 
 MAX_KEPT_BYTES = 10_000_000
-"""What is kept of each of a command's two streams."""
+"""Bytes kept of each of a command's two output streams."""
 
 _MAX_INLINE_BYTES = 100_000
-"""Linux takes 128 KiB as one argument (MAX_ARG_STRLEN)."""
+"""Linux allows 128 KiB for one argument (MAX_ARG_STRLEN)."""
 
 _MAX_ARGUMENT_BYTES = 131_071
 """MAX_ARG_STRLEN, without the NUL at the end."""
 _POINTER_BYTES = 9
-"""What an argument takes besides: the NUL, and a pointer."""
+"""Overhead of an argument: the NUL and a pointer."""
 _MARGIN_S = 1.0
-"""What a supervisor gets beyond its own time limits, on a busy machine."""
+"""Extra time for a supervisor beyond its own time limits, on a busy machine."""
 _DRAIN_S = 0.2
-"""How long output is waited for after the end; only what could not be ended still writes then."""
+"""How long to read output after the end, when only processes that can't be ended still write."""
 _CHUNK = 65_536
 
 OnOutput = Callable[[str], None]
@@ -69,16 +69,16 @@ Outcome = Literal["finished", "timed out", "over a limit"]
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended.
+    """The result of a command.
 
     Attributes:
         exit_code: 0 for success; negative: the signal that ended it. None when it timed out or
-            went beyond a limit.
-        output: What it wrote to stdout; bytes that are not UTF-8 became U+FFFD.
-        errors: The same of stderr.
-        outcome: Whether it ended by itself, by `timeout_s`, or by one of its limits.
-        seconds: How long it took, from its start until nothing of it was left.
-        limit: The limit that it went beyond, a name in `CommandLimits`; else "".
+            exceeded a limit.
+        output: Its stdout; bytes that are not UTF-8 are replaced by U+FFFD.
+        errors: Its stderr, likewise.
+        outcome: Whether it exited by itself, timed out, or exceeded a limit.
+        seconds: Time from its start until its last process ended.
+        limit: The field of `CommandLimits` that it exceeded; else "".
     """
 
     exit_code: int | None
@@ -105,28 +105,25 @@ async def run_command(
 ) -> Finished:
     """Run a program to its end, or until the calling task is cancelled.
 
-    When this returns or raises, nothing of the command is left: first comes TERM, to all of it, and
-    KILL two seconds later.
+    When this returns or raises, none of the command's processes is left: all of them get TERM and,
+    two seconds later, KILL.
 
     Args:
-        argv: The program, looked for on the PATH of ``env``, and its arguments. One that can't be
-            run is a command that exits with 127 or 126, like in a shell.
+        argv: The program, searched for on the PATH of ``env``, and its arguments. A program that
+            can't be run counts as a command that exits with 127 or 126, as in a shell.
         cwd: Its working directory.
         env: Its whole environment; see `nb_agents.process.environment`.
-        stdin: What it reads; None means nothing.
-        timeout_s: Seconds that it may take; None means for ever.
-        on_output: Is given the kept text of both streams, piece by piece as it comes; also what a
+        stdin: Its input; None means none.
+        timeout_s: Time limit in seconds; None means no limit.
+        on_output: Called with the kept text of both streams as it arrives, including what the
             command writes while it is being ended. It must neither block nor raise.
-        limits: What it may use of the machine; None for a person's own command. On macOS only the
-            sizes of files and the number of open ones hold, and what is in ``folders``.
-        folders: Directories that count as its workspace does, besides ``cwd``.
-
-    Returns:
-        How it ended.
+        limits: Resource limits; None for a user's own command. On macOS only those on file size,
+            open files and the contents of ``folders`` are enforced.
+        folders: Directories that count towards its workspace limit, besides ``cwd``.
 
     Raises:
         OSError: ``cwd`` is not a directory that can be entered, or the arguments are too long.
-        ValueError: An argument can't be passed: it has a NUL or half a surrogate pair.
+        ValueError: An argument can't be passed: it contains a NUL or a lone surrogate.
     """
     held = _limit_lines(limits, folders) if limits else ""
     return await _run(_Order(argv, cwd, env, stdin, limits=held), timeout_s, on_output)
@@ -141,22 +138,11 @@ async def run_bash(
     timeout_s: float | None = None,
     on_output: OnOutput | None = None,
 ) -> Finished:
-    """Run a script of any length like ``bash -c`` does.
-
-    Args:
-        script: The script.
-        cwd: See `run_command`, and for all that follow.
-        env: Its whole environment.
-        stdin: What the script reads; None means nothing.
-        timeout_s: Seconds that it may take.
-        on_output: Is given the text that it writes.
-
-    Returns:
-        How it ended.
+    """Run a script of any length as ``bash -c`` does; see `run_command` for the other arguments.
 
     Raises:
-        OSError: As `run_command`.
-        ValueError: As `run_command`, for the script.
+        OSError: As for `run_command`.
+        ValueError: The script contains a NUL or a lone surrogate.
     """
     if "\0" in script:
         raise ValueError("A script can't contain a NUL character.")
@@ -170,13 +156,13 @@ async def run_bash(
 
 @dataclass(frozen=True)
 class OpenCommand:
-    """A running program to talk to. Its pipes do not block: see `anyio.wait_readable`.
+    """A running program and its pipes, which do not block: see `anyio.wait_readable`.
 
     Attributes:
-        stdin: What it reads; closing it is the end of its input.
-        stdout: What it writes.
-        stderr: What it writes besides.
-        wait: Waits until nothing of it is left.
+        stdin: Its input; closing it ends the input.
+        stdout: Its output.
+        stderr: Its error output.
+        wait: Waits until none of its processes is left.
     """
 
     stdin: FileIO
@@ -189,19 +175,9 @@ class OpenCommand:
 async def open_command(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]
 ) -> AsyncIterator[OpenCommand]:
-    """Start a program to talk to; when the block is left, nothing of it is.
+    """Start a program and yield its pipes; leaving the block ends all of its processes.
 
-    Args:
-        argv: See `run_command`, and for all that follow.
-        cwd: Its working directory.
-        env: Its whole environment.
-
-    Yields:
-        The program.
-
-    Raises:
-        OSError: As `run_command`.
-        ValueError: As `run_command`.
+    Arguments and errors are those of `run_command`.
     """
     with _started(_Order(argv, cwd, env, stdin=b"")) as command:
         (stdin, _), *_ = command.feeds
@@ -214,7 +190,12 @@ async def open_command(
 
 @dataclass(frozen=True)
 class _Order:
-    """What to run; ``script`` is for a bash without arguments, ``limits`` for the supervisor."""
+    """A command to start.
+
+    Attributes:
+        script: The script that a bash without arguments reads.
+        limits: The limits in the supervisor's format.
+    """
 
     argv: Sequence[str]
     cwd: Path
@@ -225,14 +206,14 @@ class _Order:
 
 
 def _limit_lines(limits: CommandLimits, folders: Sequence[Path]) -> str:
-    """Write limits as the supervisor reads them, which has no time to import a parser."""
+    """Format limits as lines, so that the supervisor starts without importing a parser."""
     lines = [f"{name}={getattr(limits, name)}" for name in CommandLimits.model_fields]
     return "\n".join([*lines, "folder=.", *(f"folder={folder}" for folder in folders)])
 
 
 async def _run(order: _Order, timeout_s: float | None, on_output: OnOutput | None) -> Finished:
     done = await _run_once(order, timeout_s, on_output)
-    # It never began, as the fork server was killed in this moment: another one is there by now.
+    # If the fork server was killed before the command began, the next attempt starts a new one.
     return done or await _run_once(order, timeout_s, on_output) or _NEVER_BEGUN
 
 
@@ -241,10 +222,10 @@ async def _run_once(
 ) -> Finished | None:
     """Run a command; None when it never began."""
     began = time.monotonic()
-    output, errors = _Kept(on_output), _Kept(on_output)
-    await checkpoint_if_cancelled()  # once it is ordered, it may begin before it hears of a stop
+    output, errors = _Capture(on_output), _Capture(on_output)
+    await checkpoint_if_cancelled()  # once requested, the command may start before it is ended
     with _started(order) as command:
-        # The pumps go on while the command is being ended: it may have last words.
+        # The pumps go on while the command is being ended, as it may still write.
         pumping = CancelScope(shield=True)
         async with create_task_group() as tasks:
             tasks.start_soon(_pump, pumping, command, output, errors)
@@ -255,9 +236,9 @@ async def _run_once(
                 with CancelScope(shield=True):
                     await command.end()
                 pumping.deadline = anyio.current_time() + _DRAIN_S
-    if command.has_hung_up and not command.said:
+    if command.has_hung_up and not command.reports:
         return None
-    limit = command.told.get("limit", "")
+    limit = command.reported.get("limit", "")
     outcome: Outcome = "over a limit" if limit else "finished"
     if clock.cancelled_caught:
         outcome = "timed out"
@@ -277,67 +258,67 @@ class _Command:
 
     Attributes:
         link: The socket to the supervisor.
-        output: Its stdout.
-        errors: Its stderr.
-        feeds: What it reads, each with the pipe to write it to.
-        said: What the supervisor has told.
-        has_hung_up: Whether it has ended.
+        output: The command's stdout.
+        errors: The command's stderr.
+        feeds: Its inputs: each pipe to write to, with the data.
+        reports: The lines received from the supervisor.
+        has_hung_up: Whether the supervisor has closed its end of the socket.
     """
 
     link: socket.socket
     output: FileIO
     errors: FileIO
     feeds: list[tuple[FileIO, bytes]]
-    said: bytes = b""
+    reports: bytes = b""
     has_hung_up: bool = False
 
     @property
-    def told(self) -> dict[str, str]:
-        """What the supervisor has told, by its first words."""
-        lines = self.said.decode("ascii").splitlines()
+    def reported(self) -> dict[str, str]:
+        """The values that the supervisor has reported, by name."""
+        lines = self.reports.decode("ascii").splitlines()
         return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 
     @property
     def exit_code(self) -> int:
-        """The command's; "killed" when its supervisor was, and so could not tell."""
-        return int(self.told.get("exit", -signal.SIGKILL))
+        """The exit code; that of SIGKILL when the supervisor was killed before reporting one."""
+        return int(self.reported.get("exit", -signal.SIGKILL))
 
     async def wait(self) -> None:
-        """Wait until the supervisor hangs up: then nothing of the command is left."""
+        """Wait until the supervisor hangs up, when none of the command's processes is left."""
         while True:
             await anyio.wait_readable(self.link)
-            said = self.link.recv(_CHUNK)
-            if not said:
+            data = self.link.recv(_CHUNK)
+            if not data:
                 self.has_hung_up = True
                 return
-            self.said += said
+            self.reports += data
 
     async def end(self) -> None:
-        """See to it that all of it ends, and reap the supervisor."""
+        """End all of the command's processes and its supervisor."""
         with suppress(OSError):  # it has hung up already
-            # close() would not do: a process forked from this one may hold a copy of the socket.
+            # Not close(): a process forked from this one may hold a copy of the socket.
             self.link.shutdown(socket.SHUT_WR)
         with move_on_after(TERM_GRACE_S + KILL_WAIT_S + _MARGIN_S):
             await self.wait()
-        if "exit" not in self.told:
+        if "exit" not in self.reported:
             self._kill()
-        # It has hung up, and is gone and reaped within a millisecond.
+        # A supervisor that has hung up exits and is reaped within a millisecond.
         with move_on_after(_MARGIN_S):
             while self._is_known():  # noqa: ASYNC110 - nothing would set an event
                 await anyio.sleep(0.001)
 
     def _kill(self) -> None:
-        """Do the work of a supervisor that was killed, or hangs."""
-        if group := self.told.get("group"):
+        """Kill the command's process group, and a supervisor that hangs."""
+        if group := self.reported.get("group"):
             with suppress(OSError):
                 os.killpg(int(group), signal.SIGKILL)
-        if not self.has_hung_up and (supervisor := self.told.get("pid")):
+        if not self.has_hung_up and (supervisor := self.reported.get("pid")):
             with suppress(OSError):
                 os.kill(int(supervisor), signal.SIGKILL)
 
     def _is_known(self) -> bool:
         try:
-            os.kill(int(self.told["pid"]), 0)
+            os.kill(int(self.reported["pid"]), 0)
         except (KeyError, OSError):
             return False
         return True
@@ -349,8 +330,8 @@ class _HasFileno(Protocol):
 
 @contextmanager
 def _started(order: _Order) -> Iterator[_Command]:
-    """Start a command; close our ends of its pipes at the end."""
-    _refuse(order)
+    """Start a command; close our ends of its pipes when the block ends."""
+    _check_startable(order)
     with ExitStack() as ours:
         server = ours.enter_context(fork_server())
         with ExitStack() as theirs:
@@ -365,7 +346,7 @@ def _started(order: _Order) -> Iterator[_Command]:
                 feeds.append((writing, order.stdin))
             else:
                 stdin = theirs.enter_context(open(os.devnull, "rb", buffering=0))
-            given: list[_HasFileno] = [_words(order, theirs), far, stdin, stdout, stderr]
+            given: list[_HasFileno] = [_request_file(order, theirs), far, stdin, stdout, stderr]
             if order.script is not None:
                 reading, writing = _pipe(theirs, ours)
                 feeds.append((writing, order.script))
@@ -377,13 +358,8 @@ def _started(order: _Order) -> Iterator[_Command]:
         yield _Command(link, output, errors, feeds)
 
 
-def _refuse(order: _Order) -> None:
-    """Refuse what can't be started, as the system would.
-
-    Raises:
-        OSError: The directory can't be entered, or the arguments are too long.
-        ValueError: An argument can't be passed.
-    """
+def _check_startable(order: _Order) -> None:
+    """Raise the error with which the system would refuse to start a command."""
     size = 0
     for text in (*order.argv, *order.env, *order.env.values()):
         data = os.fsencode(text)
@@ -401,10 +377,10 @@ def _refuse(order: _Order) -> None:
         raise OSError(number, os.strerror(number), str(order.cwd))
 
 
-def _words(order: _Order, theirs: ExitStack) -> IO[bytes]:
-    """Write what the supervisor is to run into a file, from its beginning.
+def _request_file(order: _Order, theirs: ExitStack) -> IO[bytes]:
+    """Write the supervisor's request to an unnamed file.
 
-    It is in memory where that is to be had: variables that a command inherits may be secret.
+    The file is in memory where the system supports it, as environment variables may be secret.
     """
     env = {os.fsencode(name): os.fsencode(value) for name, value in order.env.items()}
     argv = [os.fsencode(text) for text in order.argv]
@@ -422,7 +398,7 @@ def _unnamed_file() -> IO[bytes]:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
-    """Make a pipe; each end is closed with its owner's stack."""
+    """Open a pipe, each end of which is closed with its owner's stack."""
     reading, writing = os.pipe()
     return (
         reader.enter_context(open(reading, "rb", buffering=0)),
@@ -430,12 +406,8 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
     )
 
 
-class _Kept:
-    """What a stream said, up to `MAX_KEPT_BYTES`.
-
-    Args:
-        on_output: Is given what is kept, as it comes.
-    """
+class _Capture:
+    """The captured output of a stream, up to `MAX_KEPT_BYTES`."""
 
     def __init__(self, on_output: OnOutput | None) -> None:
         self._tell = on_output or (lambda _: None)
@@ -451,7 +423,7 @@ class _Kept:
             self._tell(text)
 
     def text(self) -> str:
-        """Give all of it, once it is over."""
+        """Return the whole text, once the stream has ended."""
         rest, note = self._decoder.decode(b"", final=True), ""
         if self._total > len(self._kept):
             note = f"\n[cut: {self._total} bytes in all; the first {len(self._kept)} are kept]\n"
@@ -460,8 +432,8 @@ class _Kept:
         return self._kept.decode("utf-8", errors="replace") + note
 
 
-async def _pump(scope: CancelScope, command: _Command, output: _Kept, errors: _Kept) -> None:
-    """Move all that goes in and out of a command."""
+async def _pump(scope: CancelScope, command: _Command, output: _Capture, errors: _Capture) -> None:
+    """Write a command's inputs and read its outputs."""
     with scope:
         async with create_task_group() as tasks:
             tasks.start_soon(_read, command.output, output)
@@ -470,13 +442,13 @@ async def _pump(scope: CancelScope, command: _Command, output: _Kept, errors: _K
                 tasks.start_soon(_feed, pipe, data)
 
 
-async def _read(pipe: FileIO, kept: _Kept) -> None:
+async def _read(pipe: FileIO, capture: _Capture) -> None:
     while True:
         await anyio.wait_readable(pipe)
         data = pipe.read(_CHUNK)
         if not data:
             return
-        kept.add(data)
+        capture.add(data)
 
 
 async def _feed(pipe: FileIO, data: bytes) -> None:

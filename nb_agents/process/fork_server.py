@@ -1,8 +1,9 @@
-"""The process that supervisors of commands are forked from: this process's end of it.
+"""Client of the fork server, the process that the supervisors of commands are forked from.
 
-It is started with the first command, serves those that follow, and ends soon after the last. It has
-none of our memory, files or variables: it is `nb_agents.process.supervisor`, run as a script. What
-else a command inherits (umask, resource limits, niceness) is as this process had it at that start.
+The server starts with the first command and ends soon after the last. It shares none of this
+process's memory, files or variables: it is `nb_agents.process.supervisor`, run as a script.
+Commands inherit the umask, resource limits and niceness that this process had when the server
+started.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from pathlib import Path
 __all__ = ["ForkServer", "fork_server"]
 
 LINGER_S = 10.0
-"""How long it stays when nobody needs it: the next command of a run mostly comes sooner."""
+"""How long an idle server is kept: a run's next command usually comes sooner."""
 
 _EXIT_S = 0.2
-"""What it gets to end when this process does; where a command still ends, it goes on to."""
+"""How long this process waits for the server at exit; the server outlives it to end commands."""
 
 _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 
 
 class ForkServer:
-    """A fork server, from its start to its end."""
+    """A running fork server."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -49,83 +50,83 @@ class ForkServer:
             )
 
     def fork(self, files: Sequence[int]) -> None:
-        """Let it fork a supervisor, which reads from the files what to run.
+        """Fork a supervisor that reads its command from the given file descriptors.
 
         Raises:
-            OSError: It has died in this moment.
+            OSError: The server has just died.
         """
         socket.send_fds(self._orders, [b"\0"], files)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it lives, and is this process's and not that of one it was forked from."""
+        """Whether the server is running and was started by this process, not before a fork."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     @property
-    def is_over(self) -> bool:
-        """Whether it has ended and is reaped."""
+    def has_exited(self) -> bool:
+        """Whether the server has exited and was reaped."""
         return self._process.poll() is not None
 
     def close(self) -> None:
-        """Let it end, once its supervisors have."""
+        """Ask the server to exit once its supervisors have."""
         self._orders.close()
 
     def end(self) -> None:
-        """Let it end and wait for that, for the end of this process."""
+        """Ask the server to exit and wait for it briefly; called when this process exits."""
         self.close()
         if self.is_ours:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_EXIT_S)
 
 
-# Separates the threads whose loops start commands.
+# Separates the threads whose event loops start commands.
 _lock = threading.Lock()
 _server: ForkServer | None = None
-_leaving: list[ForkServer] = []
+_closing: list[ForkServer] = []
 
 
 @contextmanager
 def fork_server() -> Iterator[ForkServer]:
-    """Give the fork server; it stays at least until the end of the block."""
-    server = _taken()
+    """Yield the fork server, starting it if needed; it is kept at least until the block ends."""
+    server = _acquire()
     try:
         yield server
     finally:
         with _lock:
             server.users -= 1
-        with suppress(RuntimeError):  # no loop: then the next one sees to it
-            asyncio.get_running_loop().call_later(LINGER_S, _leave, server)
+        with suppress(RuntimeError):  # no running loop: the next command's loop closes it
+            asyncio.get_running_loop().call_later(LINGER_S, _close_if_idle, server)
 
 
-def _taken() -> ForkServer:
+def _acquire() -> ForkServer:
     global _server
     with _lock:
-        _leaving[:] = [each for each in _leaving if not each.is_over]
+        _closing[:] = [each for each in _closing if not each.has_exited]
         if _server is None or not _server.is_ours:
             if _server is not None:
                 _server.close()
-                _leaving.append(_server)
+                _closing.append(_server)
             _server = ForkServer()
         _server.users += 1
         return _server
 
 
-def _leave(server: ForkServer) -> None:
-    """Let it end if nobody needs it."""
+def _close_if_idle(server: ForkServer) -> None:
+    """Close a server that no command uses."""
     global _server
     with _lock:
         if server is _server and not server.users:
             server.close()
-            _leaving.append(server)
+            _closing.append(server)
             _server = None
-        _leaving[:] = [each for each in _leaving if not each.is_over]
+        _closing[:] = [each for each in _closing if not each.has_exited]
 
 
 def _forget() -> None:
-    """In a forked process, whose commands need one of its own."""
+    """Drop the parent's server in a forked process, which needs its own."""
     global _lock, _server
     _lock, _server = threading.Lock(), None
-    _leaving.clear()
+    _closing.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -134,5 +135,5 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _end() -> None:
-    for server in [*_leaving, *([_server] if _server else [])]:
+    for server in [*_closing, *([_server] if _server else [])]:
         server.end()

@@ -1,12 +1,11 @@
-"""Files of a person in a git repository of the session's own, so that agents change copies of them.
+"""Copies of the user's files in a git repository of the session, for agents to change.
 
-The repository is not the person's, where there is one: theirs gets no branch, no worktree that
-somebody must prune, and no hook or filter of it is run. Theirs is asked one thing, which of the
-files are tracked or new; ours has no hooks, and takes each file as it is, byte by byte. A session
-that is deleted takes all of it along.
+The user's own repository, where there is one, gets no branch and no worktree to prune, and none of
+its hooks or filters is run; it is only asked which files are tracked or new. The session's
+repository has no hooks, stores each file byte for byte, and is deleted with the session.
 
-What an agent wrote is looked at from outside: the ``.git`` that it finds in its worktree is there
-for its own use, and never read here.
+An agent's changes are read from outside: the ``.git`` in its worktree is for the agent's own use
+and is never read here.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from nb_agents.process.writable import MAX_LOOKED_AT, NEVER_WRITTEN, WritablePat
 __all__ = ["Drift", "GitFailed", "Repository", "has_git"]
 
 GIT_S = 300.0
-"""Seconds that a command may take."""
+"""Time limit of a git command, in seconds."""
 MAX_COPIED_BYTES = 2_000_000_000
 MAX_WHY_CHARS = 300
 
 _RUNS_NOTHING = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "protocol.allow=never")
-"""What a repository's configuration must not have git run."""
+"""Settings that keep a repository's configuration from making git run programs."""
 _BYTE_BY_BYTE = "* -text -ident -filter !diff !working-tree-encoding\n"
 _COMPARE = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv")
-_NOBODYS = {
+_NEUTRAL_ENV = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_LITERAL_PATHSPECS": "1",
@@ -51,21 +50,21 @@ _NOBODYS = {
 
 
 class GitFailed(Exception):
-    """Git could not do it; its text says why, and ends without a full stop."""
+    """A git command failed; the message is the reason, without a full stop."""
 
 
 def has_git() -> bool:
-    """Whether git is installed."""
+    """Return whether git is installed."""
     return shutil.which("git") is not None
 
 
 class Drift(NamedTuple):
-    """How a person's files stand to a change of them.
+    """Which changes of an agent still apply to the user's files.
 
     Attributes:
-        now: A commit of what they hold.
-        fitting: The names of those that can be changed so.
-        conflicting: The names of those that can't, because somebody has changed them as well.
+        now: A commit of the files' current content.
+        fitting: The names of files whose changes apply.
+        conflicting: The names of files that were changed in the meantime, so that theirs do not.
     """
 
     now: str
@@ -74,90 +73,89 @@ class Drift(NamedTuple):
 
 
 class Repository:
-    """A bare repository of ours, made when it is first needed.
+    """The session's bare repository, created when first needed.
 
-    Its methods are called one after the other.
-
-    Args:
-        path: Its directory.
+    Its methods must not be called concurrently.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     async def snapshot(self, place: WritablePath) -> str:
-        """Commit what a place holds: of a git work tree what is tracked or new and not ignored.
+        """Commit the files of a place; in a git work tree, those tracked or new and not ignored.
 
         Args:
-            place: The place; what it protects is left out.
+            place: The place; its protected files are left out.
 
         Returns:
             The commit.
 
         Raises:
-            GitFailed: There is too much of it, or git refused.
+            GitFailed: The files are too many or too large, or git failed.
         """
         await self._make()
         root, names = _root(place), await _names_in(place)
         return await self._commit(root, names, "", f"What {place.path} held")
 
     async def add_worktree(self, folder: Path, branch: str, commit: str) -> None:
-        """Check a commit out on a branch of its own.
+        """Check out a commit on a new branch.
 
         Args:
-            folder: Where; what is there is removed.
-            branch: The branch; one of that name is replaced.
+            folder: The worktree's directory; existing contents are removed.
+            branch: The branch; an existing one of that name is replaced.
             commit: The commit.
 
         Raises:
-            GitFailed: Git refused.
+            GitFailed: Git failed.
         """
         await to_thread.run_sync(_remove, folder)
-        with suppress(GitFailed):  # there is none; or it is locked by one who was killed making it
+        with suppress(GitFailed):  # there is none, or a killed process left it locked
             await self._git("worktree", "remove", "--force", "--force", str(folder))
         await self._git("worktree", "add", "--quiet", "-B", branch, str(folder), commit)
 
     async def commit_worktree(
         self, folder: Path, place: WritablePath, branch: str, base: str
     ) -> str:
-        """Commit what a worktree holds, but for changes of what its place protects.
+        """Commit a worktree's files, except changes to protected ones.
 
         Args:
             folder: The worktree.
-            place: What it is a copy of.
-            branch: Its branch, which is moved on.
-            base: The commit that it began with.
+            place: The original of the worktree.
+            branch: The worktree's branch, which is advanced.
+            base: The commit that the worktree was created from.
 
         Returns:
             The commit: ``base`` when nothing changed.
 
         Raises:
-            GitFailed: The base is gone, or git refused.
+            GitFailed: The base is gone, or git failed.
         """
         await self._make()
         known = await self._listed(folder, base)
-        names = await to_thread.run_sync(_present, folder, known, place)
+        names = await to_thread.run_sync(_committable, folder, known, place)
         commit = await self._commit(folder, names, base, f"Changes to {place.path}")
-        with suppress(GitFailed):  # it is for a person's eyes, and one who was killed may hold it
+        with suppress(
+            GitFailed
+        ):  # informational only, and a killed process may have left it locked
             await self._git("update-ref", f"refs/heads/{branch}", commit)
         return commit
 
     async def write_patch(
         self, base: str, commit: str, file: Path, names: Sequence[str] = ()
     ) -> dict[str, str]:
-        """Write what changed between two commits into a file that ``git apply`` takes.
+        """Write the difference between two commits as a patch for ``git apply``.
 
         Args:
-            base: The first.
-            commit: The second.
-            file: The file; its directory is made.
-            names: Of which files; none means all.
+            base: The older commit.
+            commit: The newer commit.
+            file: The patch file; its directory is created.
+            names: The files to include; empty means all.
 
         Returns:
-            For each name that changed, git's letter: A, D, M or T.
+            Git's status letter (A, D, M or T) of each changed file.
 
         Raises:
-            GitFailed: Git refused.
+            GitFailed: Git failed.
         """
         file.parent.mkdir(exist_ok=True)
         form = ("-p", "--binary", "--full-index", f"--output={file}")
@@ -170,38 +168,38 @@ class Repository:
         return dict(zip(found[1::2], found[::2], strict=False))
 
     async def apply(self, patch: Path, place: WritablePath) -> str:
-        """Change a person's files as a patch says: all of it, or nothing.
+        """Apply a patch to the user's files, completely or not at all.
 
         Args:
             patch: The patch.
-            place: Where the files are.
+            place: The files.
 
         Returns:
-            Why they can't be changed so, in git's words; "" when they hold what it says.
+            Git's reason when the patch does not apply; "" when it is applied, now or earlier.
         """
         root = _root(place)
         try:
             await self._git("apply", "--whitespace=nowarn", str(patch), tree=root)
         except GitFailed as why:
-            try:  # it may have been done already, by one who was killed before telling
+            try:  # a process that was killed before recording it may have applied the patch
                 await self._git("apply", "--reverse", "--check", str(patch), tree=root)
             except GitFailed:
                 return str(why)
         return ""
 
     async def drift(self, base: str, commit: str, place: WritablePath) -> Drift:
-        """Find out which of the files that a commit changes somebody else has changed as well.
+        """Return which files that a commit changes have been changed in the meantime.
 
         Args:
-            base: What it began with.
-            commit: The commit.
-            place: Where the files are.
+            base: The commit that the agent started from.
+            commit: The agent's commit.
+            place: The user's files.
 
         Raises:
-            GitFailed: Git refused.
+            GitFailed: Git failed.
         """
         root, names = _root(place), await self._changed(base, commit)
-        there = await to_thread.run_sync(_present, root, names, place)
+        there = await to_thread.run_sync(_committable, root, names, place)
         now = await self._commit(root, there, base, f"What {place.path} holds now")
         moved, differing = await self._changed(base, now), await self._changed(now, commit)
         fitting: list[str] = []
@@ -216,7 +214,7 @@ class Repository:
         return Drift(now, tuple(fitting), tuple(conflicting))
 
     async def _fits(self, base: str, commit: str, name: str, root: Path) -> bool | None:
-        """Whether the change of one file can be made; None when it is made already."""
+        """Return whether one file's change applies; None when it is applied already."""
         with TemporaryDirectory(dir=self.path) as scratch:
             patch = Path(scratch, "patch")
             await self.write_patch(base, commit, patch, [name])
@@ -227,12 +225,12 @@ class Repository:
         return False
 
     def command_to_apply(self, patch: Path, place: WritablePath, how: str) -> str:
-        """Give the command by which a person applies a patch.
+        """Return the shell command with which the user can apply a patch.
 
         Args:
             patch: The patch.
-            place: Where the files are.
-            how: The option of ``git apply``.
+            place: The user's files.
+            how: An option of ``git apply``.
         """
         here = ("-C", str(_root(place)), f"--git-dir={self.path}", "--work-tree=.")
         return shlex.join(["git", *here, "apply", how, str(patch)])
@@ -275,7 +273,7 @@ class Repository:
         index: Path | None = None,
         stdin: bytes | None = None,
     ) -> str:
-        env = _NOBODYS | {"GIT_DIR": str(self.path)}
+        env = _NEUTRAL_ENV | {"GIT_DIR": str(self.path)}
         env |= {"GIT_WORK_TREE": str(tree)} if tree else {}
         env |= {"GIT_INDEX_FILE": str(index)} if index else {}
         return await _git(arguments, tree or self.path, env, stdin)
@@ -284,7 +282,7 @@ class Repository:
 async def _git(
     arguments: Sequence[str], cwd: Path, env: dict[str, str], stdin: bytes | None = None
 ) -> str:
-    """Run git so that no configuration has it run anything else."""
+    """Run git with settings that keep configuration files from making it run programs."""
     settings = [part for each in _RUNS_NOTHING for part in ("-c", each)]
     ordinary = {name: value for name in ORDINARY if (value := os.environ.get(name)) is not None}
     given = ordinary | {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"} | env
@@ -303,21 +301,21 @@ async def _git(
 
 
 async def _names_in(place: WritablePath) -> list[str]:
-    """Name the files that a copy of a place has, relative to its root."""
+    """Return the files that a copy of a place includes, relative to its root."""
     root = _root(place)
     if root != place.path:
         return [place.path.name]
     kinds = ("--cached", "--others", "--exclude-standard")
     try:
         known: Iterable[str] | None = _split(await _git(("ls-files", "-z", *kinds), root, {}))
-    except GitFailed:  # no git work tree, or one that is not theirs
+    except GitFailed:  # not a git work tree, or one owned by another user
         known = None
-    return await to_thread.run_sync(_bounded, root, known, place)
+    return await to_thread.run_sync(_within_bounds, root, known, place)
 
 
-def _bounded(root: Path, known: Iterable[str] | None, place: WritablePath) -> list[str]:
+def _within_bounds(root: Path, known: Iterable[str] | None, place: WritablePath) -> list[str]:
     names, size = [], 0
-    for name in _present(root, _walked(place) if known is None else known, place):
+    for name in _committable(root, _walked(place) if known is None else known, place):
         try:
             size += (root / name).lstat().st_size
         except OSError:
@@ -334,14 +332,14 @@ def _walked(place: WritablePath) -> Iterator[str]:
             yield path.relative_to(place.path).as_posix()
 
 
-def _present(root: Path, names: Iterable[str], place: WritablePath) -> list[str]:
-    """Give those of some names that git is told of: files and links, and of these what is gone."""
+def _committable(root: Path, names: Iterable[str], place: WritablePath) -> list[str]:
+    """Return the names that are unprotected files or links, or that no longer exist."""
     kept = (name for name in dict.fromkeys(names) if _is_of(place, name))
     return [name for name in kept if _is_file_or_gone(root, name)]
 
 
 def _is_of(place: WritablePath, name: str) -> bool:
-    """Whether a copy of a place has a file of that name, and may change it."""
+    """Return whether a copy of a place includes a file of that name and may change it."""
     if place.path.is_dir():
         return not place.is_protected(PurePosixPath(name).parts)
     return name == place.path.name
@@ -349,7 +347,7 @@ def _is_of(place: WritablePath, name: str) -> bool:
 
 def _is_file_or_gone(root: Path, name: str) -> bool:
     path = root / name
-    if not _is_real(path.parent, root):  # beyond a link, which takes its place in the index
+    if not _is_real(path.parent, root):  # behind a link, which the index has in its place
         return False
     try:
         mode = path.lstat().st_mode

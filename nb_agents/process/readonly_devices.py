@@ -1,12 +1,12 @@
-"""Makes the machine's device files read-only for a program that root runs.
+"""Making the machine's device files read-only for a program that runs as root.
 
-A sandbox shows its programs the machine's own ``/dev/null`` and its like, and bubblewrap can't show
-them read-only: it would forbid their use, too. Who owns them may change their mode, and without
-``/dev/null`` no machine works. So they are made read-only before, in a mount namespace that ends
-with the program; they can be read from and written to as ever.
+Programs in a sandbox use the machine's own ``/dev/null`` and similar devices, which bubblewrap
+can't mount read-only without preventing their use. Their owner may change their mode, and no
+machine works without ``/dev/null``. This script therefore remounts them read-only first, in a mount
+namespace that ends with the program; reading from and writing to the devices works as before.
 
-`nb_agents.process.bubblewrap` runs this file as a script, with the standard library alone, and only
-as root: nobody else owns a device.
+`nb_agents.process.bubblewrap` runs this file as a script, with the standard library only, and only
+as root: no other user owns a device.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SHOWN = ("null", "zero", "full", "random", "urandom", "tty")
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 32, 4096, 16384, 1 << 19
-# A namespace may not take them away.
+# Flags that a user namespace may not clear.
 _KEPT = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(command: list[str]) -> None:
-    """Become a program for which device files are read-only, or end and say why not.
+    """Run a program in place of this process, with device files read-only; exit on an error.
 
     Args:
         command: The program and its arguments.
@@ -40,7 +40,7 @@ def main(command: list[str]) -> None:
         _protect()
     except OSError as exc:
         sys.exit(f"bwrap: device files can't be made read-only: {exc.strerror}")
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, for itself
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; the program must not
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
@@ -50,7 +50,7 @@ def main(command: list[str]) -> None:
 
 def _protect() -> None:
     _enter_namespace()
-    _mount(None, "/", _MS_REC | _MS_SLAVE)  # nothing of this gets out
+    _mount(None, "/", _MS_REC | _MS_SLAVE)  # keep these mounts from propagating to the host
     for name in SHOWN:
         place = f"/dev/{name}"
         if os.path.exists(place):
@@ -63,8 +63,8 @@ def _enter_namespace() -> None:
     user, group = os.geteuid(), os.getegid()
     if _libc.unshare(_CLONE_NEWNS) == 0:
         return
-    # A container's root may not, but in a user namespace of its own.
-    _checked(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
+    # A container's root may do this only in a user namespace of its own.
+    _check_result(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS))
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{user} {user} 1"),
@@ -76,10 +76,10 @@ def _enter_namespace() -> None:
 
 def _mount(source: str | None, place: str, flags: int) -> None:
     given = os.fsencode(source) if source else None
-    _checked(_libc.mount(given, os.fsencode(place), None, ctypes.c_ulong(flags), None))
+    _check_result(_libc.mount(given, os.fsencode(place), None, ctypes.c_ulong(flags), None))
 
 
-def _checked(result: int) -> None:
+def _check_result(result: int) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,4 +1,4 @@
-"""What an agent may write outside its workspace, when, and what of that stays as it is."""
+"""Paths outside the workspace that an agent may write, and the protected parts of them."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ NEVER_WRITTEN = frozenset(
         "venv",
     }
 )
-"""Names that are read-only wherever they stand in a writable path: programs run what is in them, or
-it is ours. Source: DEFAULT_EXCLUDED_DIRS in massgen 0.1.97's filesystem_manager/_constants.py.
+"""Names that are read-only anywhere in a writable path: programs run their contents, or they belong
+to nb_agents. Source: DEFAULT_EXCLUDED_DIRS in massgen 0.1.97's filesystem_manager/_constants.py.
 """
 
 MAX_LOOKED_AT = 100_000
 MAX_READ_ONLY = 500
-"""What a sandbox can be told to keep read-only: bubblewrap takes 9000 arguments."""
+"""Read-only mounts per writable path: bubblewrap takes 9000 arguments."""
 
 
 @dataclass(frozen=True)
 class WritablePath:
-    """A file or directory outside the workspace that an agent may write, by its absolute name.
+    """A file or directory outside the workspace that an agent may write.
 
-    It is made when a run starts, in a worker thread: it looks what there is, so that what a shell
-    moves later stays protected under its new name.
+    Create it when a run starts, in a worker thread: it records the inodes of protected files, which
+    therefore stay protected when a shell moves them.
 
     Attributes:
-        path: The file or directory; real afterwards.
-        protected: What of it stays as it is, relative to it or absolute; `NEVER_WRITTEN` does
-            anyway. What lies elsewhere is left out.
+        path: The file or directory, absolute; links in it are resolved.
+        protected: Paths that may not be changed, absolute or relative to ``path``, in addition to
+            `NEVER_WRITTEN`. Paths outside ``path`` are ignored.
 
     Example:
         >>> WritablePath(Path("/srv/site"), [Path("config.yaml")]).is_protected(("config.yaml",))
@@ -71,18 +71,18 @@ class WritablePath:
 
     def __post_init__(self) -> None:
         real = Path(os.path.realpath(self.path))
-        places = {place for each in self.protected for place in _meant(real / each)}
+        places = {place for each in self.protected for place in _with_target(real / each)}
         names = {_folded(p.relative_to(real).parts) for p in places if p.is_relative_to(real)}
         object.__setattr__(self, "path", real)
         object.__setattr__(self, "_names", frozenset(names))
         object.__setattr__(self, "_files", frozenset(_identities(places)))
 
     def is_protected(self, names: tuple[str, ...], found: os.stat_result | None = None) -> bool:
-        """Tell whether something may not be changed.
+        """Return whether a file may not be changed.
 
         Args:
-            names: Where it is, beneath `path`.
-            found: What is there, if anything.
+            names: Its path components beneath `path`.
+            found: Its status; None when there is none yet.
         """
         folded = _folded(names)
         is_known = found is not None and (found.st_dev, found.st_ino) in self._files
@@ -90,31 +90,31 @@ class WritablePath:
         return is_known or is_below or not NEVER_WRITTEN.isdisjoint(folded)
 
 
-def _meant(path: Path) -> Iterator[Path]:
-    """Give a name, and what it leads to when it is a link."""
+def _with_target(path: Path) -> Iterator[Path]:
+    """Yield a path and, when it is a link, its target."""
     yield Path(os.path.normpath(path))
     yield Path(os.path.realpath(path))
 
 
 def _folded(names: Iterable[str]) -> tuple[str, ...]:
-    # On some disks SRC is src; on the others, one name more is protected.
+    # Some file systems ignore case; on others this protects one more spelling.
     return tuple(name.casefold() for name in names)
 
 
 def _identities(places: Iterable[Path]) -> Iterator[tuple[int, int]]:
     for place in places:
-        with suppress(OSError):  # what is not there is protected by its name
+        with suppress(OSError):  # a missing file is protected by its name
             found = place.lstat()
             yield found.st_dev, found.st_ino
 
 
 @dataclass
 class WriteAccess:
-    """The places that one agent may write besides its workspace.
+    """An agent's access to paths outside its workspace.
 
     Attributes:
-        paths: These.
-        is_open: Whether it may now.
+        paths: The paths.
+        is_open: Whether the agent may write them now.
     """
 
     paths: Sequence[WritablePath] = ()
@@ -122,16 +122,16 @@ class WriteAccess:
 
     @property
     def now(self) -> Sequence[WritablePath]:
-        """The places that it may write now."""
+        """The paths that the agent may write now."""
         return self.paths if self.is_open else ()
 
 
 class Mounts(NamedTuple):
-    """What a sandbox shows of such places.
+    """The mounts of a sandbox for a writable path.
 
     Attributes:
-        writable: Shown so that they can be written.
-        read_only: Shown read-only, within those.
+        writable: Paths mounted writable.
+        read_only: Paths within those that are mounted read-only.
     """
 
     writable: tuple[Path, ...] = ()
@@ -139,14 +139,11 @@ class Mounts(NamedTuple):
 
 
 def mounts_of(place: WritablePath) -> Mounts:
-    """Say how a sandbox shows a place, so that what is protected stays as it is.
-
-    Args:
-        place: A file or directory.
+    """Return the mounts that make a path writable and keep its protected parts read-only.
 
     Returns:
-        Nothing to be written when that can't be promised: what is protected is not there yet, or
-        is a link, or there is too much of it.
+        No mounts when protection can't be guaranteed: a protected path does not exist yet or is a
+        link, or there are too many files.
     """
     if not all(os.path.lexists(place.path / each) for each in place.protected):
         return Mounts()
@@ -159,7 +156,7 @@ def mounts_of(place: WritablePath) -> Mounts:
         read_only.append(path)
         if stat.S_ISLNK(found.st_mode) or len(read_only) > MAX_READ_ONLY or path == place.path:
             return Mounts()
-    # A directory around what is protected could be moved away with it. What is mounted can't be.
+    # A parent of a protected file could be moved together with it; a mount point can't be.
     around = {
         parent
         for path in read_only
@@ -170,12 +167,9 @@ def mounts_of(place: WritablePath) -> Mounts:
 
 
 def entries(place: WritablePath) -> Iterator[tuple[Path, os.stat_result, bool]]:
-    """Give what there is in a place: its path, its status, and whether it is protected.
+    """Yield the path and status of each file in a place, and whether it is protected.
 
-    What is below something protected is left out. No link is followed.
-
-    Args:
-        place: A file or directory.
+    Protected directories are not descended into, and links are not followed.
     """
     waiting = [(place.path, tuple[str, ...]())]
     while waiting:
@@ -184,7 +178,7 @@ def entries(place: WritablePath) -> Iterator[tuple[Path, os.stat_result, bool]]:
             found = path.lstat()
             is_protected = place.is_protected(names, found)
             inner = os.listdir(path) if stat.S_ISDIR(found.st_mode) and not is_protected else []
-        except OSError:  # gone since, or not ours to read
+        except OSError:  # deleted since, or unreadable
             continue
         yield path, found, is_protected
         waiting += [(path / name, (*names, name)) for name in inner]

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nb_agents.config.backends import why_unsupported
 from nb_agents.config.faults import Finding, nearest
 from nb_agents.config.recipe import PlacedStage, Recipe
 from nb_agents.config.recipe_rules import Keys
@@ -22,17 +21,19 @@ from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec, start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError
+from nb_agents.models.providers import is_usable
 from nb_agents.recipes.agents import resolve_agent, unknown_names
 from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse
 from nb_agents.recipes.output import value_of
 from nb_agents.recipes.shell_values import misplaced
 from nb_agents.recipes.template import variables
-from nb_agents.recipes.units import FailedError, FaultyError
+from nb_agents.recipes.units import FailedError, FaultyError, is_within, join
 
 __all__ = [
     "Report",
     "check",
+    "fault_at",
     "find_recipe",
     "path_of",
     "placed",
@@ -66,7 +67,7 @@ def path_of(recipe: Recipe, step: str) -> Keys:
     """Return the keys of a step, by its id; () for a recipe that has none."""
     for stage, path in recipe.placed_stages:
         for each, keys in _steps(stage.steps, (*path, "steps")):
-            if each.id == step:
+            if join("", each.id) == join("", step):
                 return keys
     return ()
 
@@ -88,8 +89,27 @@ def with_place(failure: FailedError, recipe: Recipe, path: Keys) -> FailedError:
     if not isinstance(failure, FaultyError):
         return failure
     template = _TEMPLATE.search(failure.error)
+    path = (*path, failure.key) if failure.key else path
     found = placed(recipe, failure.error, path, template[0] if template else failure.error)
     return FailedError(failure.addresses, str(found))
+
+
+def fault_at(recipes: Mapping[str, Recipe], address: str, what: str, key: str = "") -> str:
+    """Return a sentence about a step with its file, line and column.
+
+    Args:
+        recipes: The recipes at work, by the addresses of the steps that call them.
+        address: The step's.
+        what: The sentence.
+        key: The step's key that it is about, or "".
+    """
+    # The file that a step calls is not what says so.
+    callers = [
+        each for each in recipes if each != address and (not each or is_within(address, each))
+    ]
+    recipe = recipes[max(callers, key=len)]
+    step = address.rpartition("/")[2].partition("[")[0]
+    return with_place(FaultyError((address,), what, key), recipe, path_of(recipe, step)).error
 
 
 RESERVED = {
@@ -279,13 +299,14 @@ class _Checker:
         known: set[str],
         callers: tuple[_Caller, ...],
     ) -> None:
-        self.outline.step(step, self._worker(recipe, step, path))
+        may_pass = step.condition or step.foreach or step.while_condition
+        is_certain = self.is_certain and not may_pass and step.on_error == "fail"
+        self.outline.step(step, self._worker(recipe, step, path, is_certain))
         self._uses(recipe, step, path, known, _BEFORE_LOOP)
         self._loops(recipe, step, path)
         inner = {*known, step.as_} if step.foreach else known
         self._uses(recipe, step, path, inner, _IN_LOOP)
-        may_pass = step.condition or step.foreach or step.while_condition
-        with self.outline.inside(), self._only_if(bool(may_pass) or step.on_error != "fail"):
+        with self.outline.inside(), self._only_if(not is_certain):
             for number, each in enumerate(step.steps):
                 self._step(recipe, each, (*path, "steps", number), inner, callers)
             if step.kind == "recipe":
@@ -297,16 +318,17 @@ class _Checker:
         self._uses(recipe, step, path, inner, ["break_when"])
         known |= inner - ({step.as_} - known if step.foreach else set())
 
-    def _worker(self, recipe: Recipe, step: Step, path: Keys) -> str:
-        """Say who of the team would do a step, or ""."""
+    def _worker(self, recipe: Recipe, step: Step, path: Keys, is_certain: bool) -> str:
+        """Return who of the team would do a step, as a run finds it, or ""."""
         if self.team is None or step.kind != "agent":
             return ""
         for what in unknown_names(step, self.team):
             self.warnings.append(recipe.finding(f"Step {step.id!r} names {what}", *path))
         try:
-            worker = resolve_agent(step, self.team, lambda a: not why_unsupported(a.backend.type))
+            worker = resolve_agent(step, self.team, is_usable)
         except RecipeError as exc:
-            self.faults.append(recipe.finding(f"Step {step.id!r}: {exc}", *path))
+            findings = self.faults if is_certain else self.warnings
+            findings.append(recipe.finding(f"Step {step.id!r}: {exc}", *path))
             return ""
         return f"{worker.agent.id} ({worker.why})"
 

@@ -29,14 +29,14 @@ from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
-from nb_agents.errors import ModelCallError, NbAgentsError
+from nb_agents.errors import ModelCallError, NbAgentsError, RecipeError
 from nb_agents.models.backend import Backend
 from nb_agents.process.command import run_bash
-from nb_agents.process.environment import persons_env
+from nb_agents.process.environment import user_env
 from nb_agents.process.writable import WritablePath
 from nb_agents.recipes import agents
 from nb_agents.recipes.agents import Worker, resolve_agent
-from nb_agents.recipes.check import find_recipe
+from nb_agents.recipes.check import fault_at, find_recipe
 from nb_agents.recipes.output import final_text
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
@@ -60,6 +60,9 @@ __all__ = ["Executor", "Models"]
 
 _MAX_STREAMED = 100_000
 """Characters of one event of a command's output: views show its end, its result has the whole."""
+
+_FAULTY = {LoadWork: "recipe", CommandWork: "cwd"}
+"""The key that is at fault where a step's work can't begin."""
 
 _MAX_ERRORS = 2000
 """Characters of what a command wrote as errors that are told."""
@@ -110,7 +113,7 @@ class Executor:
         context: Read-only files and directories for all agents.
         token: The run's token.
         emit: Takes what happens.
-        deny: Told why when a gate was denied; it stops the run.
+        deny: Told which gate was denied, and how; it stops the run.
         look: Looks whether another process has asked for a stop; called before anything begins.
         said: Texts that the person has added so far.
         past: Where the agents of steps were, when this goes on with an earlier turn.
@@ -126,7 +129,7 @@ class Executor:
         context: Sequence[Path],
         token: CancelToken,
         emit: Callable[[ev.Event], None],
-        deny: Callable[[str], None],
+        deny: Callable[[str, Decision], None],
         look: Callable[[], None],
         said: Sequence[str] = (),
         past: Past | None = None,
@@ -230,7 +233,7 @@ class Executor:
                     await self._changed.wait()
             self._clocks.keep(group, ())
             if isinstance(ended, Denied):
-                self._deny(_denied(ended))
+                self._deny(ended.address, Decision(False, ended.message, ended.by))
         match ended:
             case Completed(outputs=outputs):
                 answer = final_text(outputs) or _last_text(self._progress)
@@ -336,7 +339,7 @@ class Executor:
     def _fail(self, work: Work, exc: Exception) -> None:
         if not isinstance(exc, NbAgentsError | OSError | TimeoutError | ValueError):
             logger.error("step %s crashed", work.address, exc_info=exc)
-        error = str(exc) or type(exc).__name__
+        error = self._told(work, exc)
         if isinstance(work, LoadWork):
             self._emit(ev.StepFinished(step=work.address, outcome="failed", why=error))
         elif isinstance(work, AgentWork | CommandWork):
@@ -351,6 +354,13 @@ class Executor:
                     retry_in_s=work.retry_s,
                 )
             )
+
+    def _told(self, work: Work, exc: Exception) -> str:
+        """Return why a step failed: with its place where the recipe's text is at fault."""
+        error = str(exc) or type(exc).__name__
+        if not isinstance(exc, RecipeError):
+            return error
+        return fault_at(self._progress.recipes, work.address, error, _FAULTY.get(type(work), ""))
 
     # Agents ----------------------------------------------------------------------------------
 
@@ -447,7 +457,7 @@ class Executor:
                 work.command,
                 cwd=_directory(self._workspace, work.cwd),
                 # By this name recipes find a Python.
-                env=persons_env(
+                env=user_env(
                     {"AMPLIFIER_PYTHON": sys.executable, **work.env}, self._models.secrets
                 ),
                 timeout_s=work.timeout_s,
@@ -508,17 +518,10 @@ def _last_text(progress: Progress) -> str:
     return said[-1] if said else ""
 
 
-def _denied(gate: Denied) -> str:
-    """Say which gate was denied, by whom and why."""
-    who = " as its time was over" if gate.by == "timeout" else f" by {gate.by}" * bool(gate.by)
-    why = f": {gate.message}" if gate.message else ""
-    return f"the gate of {gate.address!r} was denied{who}{why}"
-
-
 def _directory(workspace: Path, cwd: str) -> Path:
     path = workspace / os.path.expanduser(cwd)
     if not path.is_dir():
-        raise NotADirectoryError(f"The directory {cwd!r} does not exist.")
+        raise RecipeError(f"The directory {cwd!r} does not exist.")
     return path
 
 

@@ -44,6 +44,7 @@ from nb_agents.recipes.tasks import (
 )
 from nb_agents.recipes.units import (
     FailedError,
+    FaultyError,
     Scope,
     all_of,
     concurrency,
@@ -515,10 +516,10 @@ class Planner:
         if len(stack) > most:
             again = next((i for i, name in enumerate(stack) if name in stack[:i]), len(stack))
             said = " → ".join(stack[: again + 1])
-            self._fail(address, f"Recipes call each other deeper than {most:g}: {said}.")
+            self._fail(address, f"Recipes call each other deeper than {most:g}: {said}.", "recipe")
         given = units.value(step.context, scope, address)
         if missing := [name for name in recipe.required if name not in given]:
-            self._fail(address, f"{recipe.name} needs {missing[0]!r} in its context.")
+            self._fail(address, f"{recipe.name} needs {missing[0]!r} in its context.", "recipe")
         inner = Scope({**recipe.context, **given, **_inner(recipe, self._progress)})
         called = _Frame(address, recipe, limits, stack, frame.wanted(step).reads)
         yield from self._recipe(called, inner)
@@ -681,9 +682,9 @@ class Planner:
         if unit is not None and unit.outcome == "failed":
             raise FailedError((address,), unit.why)
 
-    def _fail(self, address: str, why: str) -> NoReturn:
+    def _fail(self, address: str, why: str, key: str = "") -> NoReturn:
         """Let a unit fail without any work: once told, it stays so until a resume."""
-        raise FailedError((address,), why)
+        raise FaultyError((address,), why, key)
 
     def _pass_on(self, address: str, exc: FailedError) -> NoReturn:
         self._tell_failed(address, exc)

@@ -161,7 +161,15 @@ class FailedError(Exception):
 
 
 class FaultyError(FailedError):
-    """Units failed because the recipe says what can't be."""
+    """Units failed because the recipe says what can't be.
+
+    Attributes:
+        key: The key of the step that says it, or "".
+    """
+
+    def __init__(self, addresses: tuple[str, ...], error: str, key: str = "") -> None:
+        super().__init__(addresses, error)
+        self.key = key
 
 
 def holds(condition: str, scope: Scope, address: str, what: str) -> bool:

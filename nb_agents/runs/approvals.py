@@ -16,9 +16,9 @@ from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, curre
 from nb_agents.errors import UserError
 from nb_agents.runs.loop import post
 from nb_agents.tools.base import current_call
-from nb_agents.tools.policy import Answer, ApprovalConfig, Decision, Tally
+from nb_agents.tools.policy import ApprovalConfig, Decision, Tally
 
-__all__ = ["Approvals", "ask", "bind_asker", "text_of"]
+__all__ = ["Approvals", "ask", "bind_asker", "denial", "text_of"]
 
 _current: ContextVar[Callable[[str], str] | None] = ContextVar("nb_agents_asker", default=None)
 
@@ -30,7 +30,7 @@ class _Question:
     wants: Literal["approval", "input"]
     tally: Tally
     decided: anyio.Event = field(default_factory=anyio.Event)
-    answer: Answer | None = None
+    answer: Decision | None = None
 
 
 class Approvals:
@@ -57,7 +57,7 @@ class Approvals:
         self._waiting: dict[str, _Question] = {}
         self._asked = 0
 
-    async def ask(self, agent: str, tool: str, about: str, stops: bool) -> Answer:
+    async def ask(self, agent: str, tool: str, about: str, stops: bool) -> Decision:
         """Ask whether a call may be made, and wait.
 
         Args:
@@ -74,8 +74,7 @@ class Approvals:
         # Its caller may be stopped alone.
         answer = await self._wait(gate, f"May {agent} call {what}?", "approval", current_token())
         if stops and not answer.approved:
-            why = f"{gate} was denied"
-            self._stop(StopRequest(CancellationStatus.REQUESTED, "approval", why))
+            self._stop(denial(gate, gate, answer))
         self._token.checkpoint()
         return answer
 
@@ -95,7 +94,7 @@ class Approvals:
         await self._wait(gate, message, "approval")
         return gate
 
-    async def ask_for_text(self, prompt: str) -> Answer:
+    async def ask_for_text(self, prompt: str) -> Decision:
         """Ask for a text, and wait.
 
         Args:
@@ -162,7 +161,7 @@ class Approvals:
         prompt: str,
         wants: Literal["approval", "input"],
         caller: CancelToken | None = None,
-    ) -> Answer:
+    ) -> Decision:
         question = self._waiting[gate] = _Question(wants, Tally(self._config))
         own = caller or self._token
         timeout_s = self._config.timeout if wants == "approval" else None
@@ -197,12 +196,18 @@ class Approvals:
 
     def _conclude(self, gate: str, approved: bool, message: str, by: str) -> None:
         question = self._waiting[gate]
-        question.answer = Answer(approved, message)
+        question.answer = Decision(approved, message, by)
         self._emit(ev.ApprovalGiven(step=gate, approved=approved, message=message, by=by))
         question.decided.set()
 
 
-def text_of(answer: Answer) -> str:
+def denial(gate: str, named: str, decision: Decision) -> StopRequest:
+    """Return the stop that the denial of a gate asks for."""
+    why = f"{named} was {decision}"
+    return StopRequest(CancellationStatus.REQUESTED, "approval", why, gate=gate)
+
+
+def text_of(answer: Decision) -> str:
     """Return the text that was asked for.
 
     Args:

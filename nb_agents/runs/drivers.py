@@ -17,18 +17,19 @@ from nb_agents.agents.decisions import Results
 from nb_agents.agents.guides import find_skills, skills_guide
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.agents.worktrees import Worktrees, repository_of
-from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest
+from nb_agents.cancel import CancelToken, StopRequest
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import AgentSpec, CoordinationSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
+from nb_agents.runs.approvals import denial
 from nb_agents.runs.spawning import Spawner
 from nb_agents.runs.subagents import Home, SubAgents
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.base import Tool
-from nb_agents.tools.policy import AgentTools, Ask
+from nb_agents.tools.policy import AgentTools, Ask, Decision
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
 from nb_agents.tools.task_plan import TaskPlan
 
@@ -283,8 +284,8 @@ def uninherited(team: TeamSpec) -> list[str]:
     return [*own, *(os.environ.get(name, "") for name in variables)]
 
 
-def _denier(job: Job) -> Callable[[str], None]:
-    def deny(why: str) -> None:
-        job.stop(StopRequest(CancellationStatus.REQUESTED, "approval", why))
+def _denier(job: Job) -> Callable[[str, Decision], None]:
+    def deny(gate: str, decision: Decision) -> None:
+        job.stop(denial(gate, f"the gate of {gate!r}", decision))
 
     return deny

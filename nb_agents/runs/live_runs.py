@@ -143,7 +143,7 @@ def _begin(
         submit(run.execute)
     except BaseException as exc:
         lock.release()
-        layout.give_back(paths)
+        layout.discard_turn(paths)
         if isinstance(exc, OSError):
             raise StorageError(str(paths.path), exc.strerror or str(exc)) from None
         raise

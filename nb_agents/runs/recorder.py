@@ -21,7 +21,7 @@ from nb_agents.masking import Mask
 from nb_agents.runs.hiding import EventMask
 from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
-from nb_agents.session.layout import TurnPaths, settle
+from nb_agents.session.layout import TurnPaths, store_workspaces
 from nb_agents.session.views import write_views
 from nb_agents.unicode import well_formed
 from nb_agents.view.fold import apply
@@ -132,7 +132,7 @@ class TurnFiles:
         with anyio.move_on_after(LISTING_S):
             try:
                 listed = await to_thread.run_sync(
-                    _settle_and_list,
+                    _store_and_list,
                     self._paths,
                     self._recorder.view.workspaces,
                     abandon_on_cancel=True,
@@ -148,10 +148,10 @@ class TurnFiles:
         self._recorder.emit(listed)
 
 
-def _settle_and_list(paths: TurnPaths, workspaces: Iterable[str]) -> FilesListed:
+def _store_and_list(paths: TurnPaths, workspaces: Iterable[str]) -> FilesListed:
     if paths.task is not None:
         with suppress(OSError):  # the turn still leads to them
-            settle(paths, paths.task)
+            store_workspaces(paths, paths.task)
     return workspace_files(paths, workspaces)
 
 

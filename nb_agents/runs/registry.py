@@ -193,7 +193,7 @@ def start(
 
             keep_recipe(paths, read, mask)
         elif spec.orchestrator.coordination.enable_memory_filesystem_mode:
-            past.carry_memories(paths, [agent.id for agent in spec.agents])
+            past.copy_memories(paths, [agent.id for agent in spec.agents])
         return TurnSpec(
             task=script.title or task,
             team=spec,

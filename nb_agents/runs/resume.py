@@ -44,7 +44,7 @@ from nb_agents.runs.turn_spec import (
 from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
-from nb_agents.session.layout import TurnPaths, find_task, go_on_in
+from nb_agents.session.layout import TurnPaths, find_task, restore_workspaces
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
@@ -165,7 +165,7 @@ def resume(
 
     def make(paths: TurnPaths) -> TurnSpec:
         if task is not None and paths.task == task:
-            left_out = go_on_in(task, turn.paths)
+            left_out = restore_workspaces(task, turn.paths)
         else:
             left_out = copy_workspaces(turn.paths.workspaces, paths.live_workspaces)
         if going is not None:

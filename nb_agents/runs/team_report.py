@@ -21,7 +21,7 @@ from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import mask_for
 from nb_agents.tools.custom import without_file
 from nb_agents.tools.mcp import without_variables
-from nb_agents.tools.policy import Answer
+from nb_agents.tools.policy import Decision
 from nb_agents.tools.run_tools import RunTools, ToolPlaces, announcements
 
 __all__ = ["AgentReport", "CAN_START", "TeamReport", "report_on", "skipped"]
@@ -159,7 +159,7 @@ def _tried(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
 async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
     told: list[str] = []
 
-    async def nobody(agent: str, tool: str, about: str, stops: bool) -> Answer:
+    async def nobody(agent: str, tool: str, about: str, stops: bool) -> Decision:
         raise UserError("A check calls no tool.")
 
     with TemporaryDirectory(prefix="nb_agents-check-") as name:

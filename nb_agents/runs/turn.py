@@ -50,7 +50,7 @@ from nb_agents.runs.recorder import Recorder, TurnFiles
 from nb_agents.runs.status import failure_of, result_of
 from nb_agents.runs.subagents import SubAgents
 from nb_agents.runs.turn_spec import TurnSpec, offered_of
-from nb_agents.session.commands import are_waiting, read_stop, take_commands
+from nb_agents.session.commands import has_commands, read_stop, take_commands
 from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths
@@ -258,6 +258,7 @@ class Turn:
                     source=request.source,
                     reason=request.reason,
                     agent=request.agent,
+                    gate=request.gate,
                     grace_s=grace_s,
                 )
             )
@@ -330,7 +331,7 @@ class Turn:
         """Take what other processes ask, at each news; the last time once the work is over."""
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
         async with anyio.create_task_group() as group:
-            with watched(partial(are_waiting, self._spec.paths), tell):
+            with watched(partial(has_commands, self._spec.paths), tell):
                 is_last = False
                 while not is_last:
                     await news.wait()

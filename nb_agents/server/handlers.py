@@ -50,7 +50,7 @@ from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import Result, hold_sweep, is_sweep, stop_sweep, sweeps_below
+from nb_agents.sweeps.manifest import Result, is_sweep, pause_sweep, stop_sweep, sweep_paths
 from nb_agents.sweeps.sweep_view import NoteReader
 from nb_agents.view.receipt import receipt, total_cost
 from nb_agents.view.run_view import RunView
@@ -289,7 +289,7 @@ def _ask_sweep(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any]]
     if action == "stop" and not body.agent:
         is_told, reply = stop_sweep(path, body.immediate, body.source, body.reason), _ASKED
     elif action in ("pause", "resume"):
-        is_told, reply = hold_sweep(path, action == "pause"), {"status": "asked"}
+        is_told, reply = pause_sweep(path, action == "pause"), {"status": "asked"}
     else:
         why = "it can be stopped, paused and resumed as a whole, and its rows are runs."
         return 409, _refused(path, f"{path.name} is a sweep: {why}")
@@ -332,7 +332,7 @@ class Sessions(_Handler):
 
     def _list(self, folders: Iterable[str]) -> list[dict[str, Any]]:
         roots, name = self.places.session_roots(*folders), self.places.name
-        found = [path for root in roots for path in sweeps_below(root)]
+        found = [path for root in roots for path in sweep_paths(root)]
         sweeps = [told_sweep(name(path), path, *sweep_on_disk(path)) for path in found]
         found = [path for root in roots for path in sessions_in(root).by_use[:MAX_LISTED]]
         listed = [

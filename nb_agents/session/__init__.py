@@ -1,1 +1,1 @@
-"""What is on disk: names, the journal, the views made from it, and reading them back."""
+"""Sessions on disk: paths, the journal, the files derived from it, and loading them."""

@@ -1,11 +1,11 @@
-"""Commands on disk: what other processes ask of a turn's writer.
+"""Commands that other processes send to the process running a turn, as files.
 
-A command is a file in the turn's ``commands`` directory, written aside and renamed into place. The
-writer takes each once and answers in the journal (`CommandAnswered`); one that found no writer is
-withdrawn by its sender, so that none waits there for somebody else.
+A command is a file in the turn's ``commands`` directory, put there by a rename. The process running
+the turn consumes each file once and answers in the journal (`CommandAnswered`). When no process
+runs the turn, the sender removes its command, so that a later one does not find it.
 
-`SessionStore` cancels a session from any process in this way. A recipe looks at ``stop.json``, too,
-before it begins anything; only those who ask write that file, so that no request is lost.
+`SessionStore` cancels a session from any process in this way. A recipe also checks ``stop.json``
+before each step; only the processes that request a stop write that file, so no request is lost.
 
 Source: Amplifier's pull request "Add graceful cancellation support to recipe execution" (the names
 of `SessionStore`'s members).
@@ -25,7 +25,7 @@ from uuid import uuid4
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
-from nb_agents.disk.directory import take_file
+from nb_agents.disk.directory import consume_file
 from nb_agents.errors import StorageError, UnknownSessionError, UserError
 from nb_agents.events import Command, CommandAnswered, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.session.history import load_turn
@@ -34,22 +34,21 @@ from nb_agents.session.layout import TurnPaths, find_session, session_root, turn
 from nb_agents.session.views import read_json, write_atomic
 
 __all__ = [
-    "Requested",
+    "RequestResult",
     "SessionStore",
-    "are_waiting",
     "ask",
+    "has_commands",
     "read_stop",
+    "remove_commands_before",
     "send",
     "take_commands",
-    "withdraw_older",
 ]
 
 MAX_BYTES = 1_000_000
-"""Of a command: a follow-up text of 20,000 characters has 240,000 as JSON, an answer may be long.
-"""
+"""Size limit of a command: a follow-up of 20,000 characters may take 240,000 bytes as JSON."""
 
 MAX_AT_ONCE = 100
-"""Commands that are taken at one look: who floods the directory holds up nobody."""
+"""Commands taken per poll, so that flooding the directory does not block the run."""
 
 _POLL_S = 0.02
 _SUFFIX = ".json"
@@ -61,20 +60,16 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
 
 
 def send(turn: TurnPaths, command: Command) -> str:
-    """Ask something of whoever writes a turn.
-
-    Args:
-        turn: Where it is.
-        command: What is asked.
+    """Send a command to the process that runs a turn.
 
     Returns:
-        The command's id; `CommandAnswered` carries it.
+        The command's id, which `CommandAnswered` repeats.
 
     Raises:
-        UserError: It is too long.
+        UserError: The command is too long.
         StorageError: It can't be written.
     """
-    # Ids sort by time, as commands are taken in order.
+    # Ids sort by time, so that commands are taken in order.
     name = f"{time.time_ns():020d}-{uuid4().hex[:8]}"
     kind = type(command).__name__
     text = json.dumps({"kind": kind, "data": _KINDS[kind].dump_python(command, mode="json")})
@@ -96,19 +91,19 @@ def send(turn: TurnPaths, command: Command) -> str:
 def ask(
     turn: TurnPaths, command: Command, timeout_s: float, is_alive: Callable[[], bool]
 ) -> CommandAnswered | None:
-    """Send a command and wait, blocking, for its answer.
+    """Send a command and block until it is answered.
 
     Args:
-        turn: Where it is.
-        command: What is asked.
-        timeout_s: Seconds that the writer gets; it follows the command later all the same.
-        is_alive: Whether somebody writes the turn.
+        turn: The turn.
+        command: The command.
+        timeout_s: Seconds to wait; the command may still be carried out afterwards.
+        is_alive: Returns whether a process runs the turn.
 
     Returns:
-        The answer; None when there is none within the time, or nobody to give one.
+        The answer; None when none came in time or no process runs the turn.
 
     Raises:
-        UserError: It is too long.
+        UserError: The command is too long.
         StorageError: It can't be written.
     """
     reader = JournalReader(turn.journal, from_end=True)
@@ -126,40 +121,34 @@ def ask(
         time.sleep(_POLL_S)
 
 
-def are_waiting(turn: TurnPaths) -> bool:
-    """Whether somebody has asked something of a turn.
-
-    Args:
-        turn: Where it is.
-    """
-    # Most runs are never asked for anything: then there is no directory, and nothing costs less.
+def has_commands(turn: TurnPaths) -> bool:
+    """Return whether a turn has commands waiting."""
+    # Most runs never get a command and have no such directory, which is the cheapest to check.
     return os.access(turn.commands, os.F_OK) and bool(_waiting(turn.commands))
 
 
 def take_commands(turn: TurnPaths) -> list[tuple[str, Command]]:
-    """Take what other processes have asked of a turn, oldest first; for its writer alone.
-
-    Args:
-        turn: Where it is.
+    """Take the commands sent to a turn, oldest first; only for the process that runs it.
 
     Returns:
-        Each with its id. What is none is removed and left out; what can't be read just now stays.
+        The id and the command of each. Invalid files are removed; files that can't be read at the
+        moment stay.
     """
     taken = []
     for path in _waiting(turn.commands)[:MAX_AT_ONCE]:
         with suppress(OSError, ValueError, KeyError, TypeError, ValidationError):
-            said = json.loads(take_file(path, MAX_BYTES))
-            command: Command = _KINDS[said["kind"]].validate_python(said["data"])
+            document = json.loads(consume_file(path, MAX_BYTES))
+            command: Command = _KINDS[document["kind"]].validate_python(document["data"])
             taken.append((path.stem, command))
     return taken
 
 
-def withdraw_older(turn: TurnPaths, before_ns: int) -> None:
-    """Remove what was asked of a process that is gone, and that nobody has withdrawn.
+def remove_commands_before(turn: TurnPaths, before_ns: int) -> None:
+    """Remove commands left from a process that is gone.
 
     Args:
-        turn: Where it was asked.
-        before_ns: When, at the latest, in Unix nanoseconds.
+        turn: The turn.
+        before_ns: Commands sent before this time are removed, in Unix nanoseconds.
     """
     for path in _waiting(turn.commands):
         if path.name < f"{before_ns:020d}":
@@ -169,7 +158,7 @@ def withdraw_older(turn: TurnPaths, before_ns: int) -> None:
 def _waiting(folder: Path) -> list[Path]:
     try:
         names = os.listdir(folder)
-    except OSError:  # there is none: nobody has asked for anything
+    except OSError:  # no directory: no command was ever sent
         return []
     return [folder / name for name in sorted(names) if name.endswith(_SUFFIX)]
 
@@ -179,8 +168,8 @@ _WANTED = (CancellationStatus.REQUESTED, CancellationStatus.IMMEDIATE)
 _NONE, _CANCELLED = CancellationStatus.NONE, CancellationStatus.CANCELLED
 
 
-class Requested(NamedTuple):
-    """What a request to cancel did: whether anything, and a sentence about it."""
+class RequestResult(NamedTuple):
+    """The result of a cancellation request: whether it changed anything, and a message."""
 
     changed: bool
     message: str
@@ -194,7 +183,7 @@ class SessionStore:
         'NONE'
 
     Args:
-        root: Where sessions are; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
+        root: The session root; by default NB_AGENTS_SESSIONS or .nb_agents/sessions.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
@@ -208,18 +197,18 @@ class SessionStore:
         *,
         source: StopSource = "api",
         reason: str = "",
-    ) -> Requested:
-        """Ask whoever runs a session to stop it; a second request makes it immediate.
+    ) -> RequestResult:
+        """Request that a running session stop; a second request makes the stop immediate.
 
         Args:
             session_id: The session.
-            project_path: Directory with ``.nb_agents``; by default the store's own root counts.
-            immediate: Whether to cut the work in hand.
-            source: The door that the request came through.
-            reason: Why, for the record.
+            project_path: Directory with ``.nb_agents``; by default the store's root is used.
+            immediate: Whether to interrupt the work in progress.
+            source: The interface that the request came from.
+            reason: The reason, for the record.
 
         Returns:
-            What it did. A session that nobody runs is told apart, and left as it is.
+            What the request did; it changes nothing for a session that is not running.
 
         Raises:
             UnknownSessionError: There is no such session.
@@ -228,30 +217,31 @@ class SessionStore:
         turn = self._turn(session_id, project_path)
         status = self.get_cancellation_status(session_id, project_path)
         if status is _CANCELLED:
-            return Requested(False, f"Session {session_id} is cancelled already.")
+            return RequestResult(False, f"Session {session_id} is cancelled already.")
         if not turn.is_live():
-            return Requested(False, f"Session {session_id} is not running: there is nothing to do.")
+            return RequestResult(
+                False, f"Session {session_id} is not running: there is nothing to do."
+            )
         if status is CancellationStatus.IMMEDIATE:
-            return Requested(False, f"Session {session_id} is stopping now already.")
+            return RequestResult(False, f"Session {session_id} is stopping now already.")
         hard = immediate or status is CancellationStatus.REQUESTED
         level = CancellationStatus.IMMEDIATE if hard else CancellationStatus.REQUESTED
         _write(turn, {"level": level.name.lower(), "source": source, "reason": reason})
         if (request := read_stop(turn)) is not None:
             send(turn, request)
-        said = (
-            "Stopping now: the work in hand is cut." if hard else "Stopping after the work in hand."
-        )
-        return Requested(True, said)
+        if hard:
+            return RequestResult(True, "Stopping now: the work in hand is cut.")
+        return RequestResult(True, "Stopping after the work in hand.")
 
     def clear_cancellation(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
     ) -> None:
-        """Forget that a session was cancelled. A resume does not need it: it is a turn of its own.
+        """Clear a session's cancelled status; not needed for a resume, which is a new turn.
 
         Raises:
             UnknownSessionError: There is no such session.
-            UserError: It is being stopped right now.
-            StorageError: It can't be written.
+            UserError: The session is being stopped.
+            StorageError: The status can't be written.
         """
         turn = self._turn(session_id, project_path)
         if turn.is_live() and self.is_cancellation_requested(session_id, project_path):
@@ -277,19 +267,19 @@ class SessionStore:
             return asked
         if turn.view.status != "cancelled":  # the request came too late
             return _NONE
-        # A process that died was not stopped, whatever was asked of it.
+        # A process that died was not stopped, even if a stop was requested.
         return _CANCELLED if stop else wanted
 
     def is_cancellation_requested(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
     ) -> bool:
-        """Return whether a stop of any level was asked for."""
+        """Return whether a stop of any level was requested."""
         return self.get_cancellation_status(session_id, project_path) is not _NONE
 
     def is_immediate_cancellation(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
     ) -> bool:
-        """Return whether the stop that is under way is immediate."""
+        """Return whether an immediate stop is in progress."""
         status = self.get_cancellation_status(session_id, project_path)
         return status is CancellationStatus.IMMEDIATE
 
@@ -299,12 +289,12 @@ class SessionStore:
         project_path: str | os.PathLike[str] | None = None,
         cancelled_at_step: str = "",
     ) -> None:
-        """Note that a session which nobody runs was cancelled; a run notes it by itself.
+        """Record that a session that is not running was cancelled; a run records its own stop.
 
         Raises:
             UnknownSessionError: There is no such session.
-            UserError: It is running.
-            StorageError: It can't be written.
+            UserError: The session is running.
+            StorageError: The status can't be written.
         """
         turn = self._turn(session_id, project_path)
         if turn.is_live():
@@ -317,11 +307,7 @@ class SessionStore:
 
 
 def read_stop(paths: TurnPaths) -> StopRequest | None:
-    """Read the stop that another process has asked for; None when there is none.
-
-    Args:
-        paths: A live turn.
-    """
+    """Return the stop that another process has requested of a live turn, if any."""
     data = read_json(paths.stop)
     level = _level(data.get("level"))
     if level not in _WANTED:

@@ -1,4 +1,4 @@
-"""What is told of a past turn: to the models of the next one, and to the person who goes on.
+"""Past turns as text: messages for the next turn's models, and lines for the user who continues.
 
 Source: MassGen's "Graceful Cancellation" document (the texts).
 """
@@ -14,15 +14,15 @@ from nb_agents.view.run_view import AgentView, RunView
 __all__ = ["Message", "messages_of", "restored_lines"]
 
 _LEAVES = ("agent", "bash")
-TOLD_STEPS = 20
-"""Finished steps of an incomplete recipe that the next turn is told: the last ones."""
-TOLD_CHARS = 2_000
-"""Characters of what each of them gave, and of an agent's reasoning."""
-TOLD_WORDS = 20_000
-"""Characters of what an agent wrote and never submitted: the last ones."""
+MAX_STEPS = 20
+"""Finished steps of an incomplete recipe that the messages include: the last ones."""
+MAX_STEP_CHARS = 2_000
+"""Characters included of each step's output, and of an agent's reasoning."""
+MAX_PARTIAL_CHARS = 20_000
+"""Characters included of the text that an agent never submitted: the last ones."""
 
 _VERBS = {"stopped": "cancelled"}
-"""As MassGen's document has it."""
+"""The wording of MassGen's document."""
 _PARTIAL_HEADER = "[PARTIAL TEXT - written by agents before the stop, never submitted as an answer]"
 
 
@@ -35,15 +35,15 @@ class Message:
 
 
 def messages_of(view: RunView, spaces: Sequence[Path], resumed: Sequence[RunView]) -> list[Message]:
-    """Word a turn for the next one.
+    """Return the messages that represent a past turn in the next one's conversation.
 
     Args:
         view: The turn.
         spaces: Its workspaces.
-        resumed: The turns that it went on with, in order.
+        resumed: The turns that it resumed, in order.
 
     Returns:
-        What was asked and said, and what came of it.
+        The user's messages, then the answer or the partial results.
     """
     messages = [Message("user", text) for text in (view.task, *view.said) if text]
     if view.status == "completed":
@@ -57,7 +57,7 @@ def messages_of(view: RunView, spaces: Sequence[Path], resumed: Sequence[RunView
 
 
 def _incomplete_team(view: RunView, folders: Sequence[Path]) -> str:
-    """Word an incomplete turn exactly as MassGen's document does; "" when nobody left anything."""
+    """Describe an incomplete turn in the exact words of MassGen's document; "" for no results."""
     spaces = {path.name: path for path in folders}
     called = _called(view, spaces)
     names = {a.id for a in view.agents.values() if a.answers} | spaces.keys() - called.keys()
@@ -76,16 +76,16 @@ def _incomplete_team(view: RunView, folders: Sequence[Path]) -> str:
 
 
 def _called(view: RunView, spaces: Iterable[str]) -> dict[str, AgentView]:
-    """Give the agents that others called, by workspace: they are no members, and don't answer."""
+    """Return sub-agents by workspace: they are not team members and submit no answers."""
     called = {a.workspace: a for a in view.agents.values() if a.caller}
-    # Of those of a turn that this one resumed, the workspaces alone are left.
+    # Of sub-agents in a resumed turn, only the workspaces are left.
     earlier = {n: AgentView(n) for n in spaces if "+" in n and n not in {*view.agents, *called}}
     return {**earlier, **called}
 
 
 def _called_lines(agent: AgentView, workspace: Path | None) -> list[str]:
     by = f" (called by {agent.caller})" if agent.caller else " (called by another agent)"
-    told = [_start(agent.returned)] if agent.returned else []
+    told = [_head(agent.returned)] if agent.returned else []
     if agent.caller and not agent.returned:
         told = [f"[It failed: {agent.error}]" if agent.error else "[It returned nothing]"]
     where = [f"[Workspace available at: {workspace}]"] if workspace else []
@@ -93,7 +93,7 @@ def _called_lines(agent: AgentView, workspace: Path | None) -> list[str]:
 
 
 def _incomplete_recipe(view: RunView, folders: Sequence[Path]) -> str:
-    """Word an incomplete recipe: what its steps gave, what was cut, what waits."""
+    """Describe an incomplete recipe: finished and unfinished steps, and pending approvals."""
     done = [s for s in view.steps.values() if s.unit in _LEAVES and s.status == "ok"]
     left = [
         s for s in view.steps.values() if s.unit in _LEAVES and s.status not in ("ok", "skipped")
@@ -104,23 +104,23 @@ def _incomplete_recipe(view: RunView, folders: Sequence[Path]) -> str:
         f"[Recipe {view.recipe}: {view.status}{where}]",
         "",
     ]
-    if len(done) > TOLD_STEPS:
-        lines += [f"[{len(done) - TOLD_STEPS} earlier finished steps are left out]", ""]
-    for step in done[-TOLD_STEPS:]:
-        lines += [f"## {step.address} (finished):", _start(str(step.output)), ""]
+    if len(done) > MAX_STEPS:
+        lines += [f"[{len(done) - MAX_STEPS} earlier finished steps are left out]", ""]
+    for step in done[-MAX_STEPS:]:
+        lines += [f"## {step.address} (finished):", _head(str(step.output)), ""]
     for step in left:
         what = "agent" if step.unit == "agent" else "command"
-        how = f"failed: {_start(step.why)}" if step.status == "failed" else "not finished"
+        how = f"failed: {_head(step.why)}" if step.status == "failed" else "not finished"
         lines += [f"## {step.address} ({what}, {how})", ""]
     for gate in view.gates.values():
-        lines += [f"## {gate.address} waits for approval:", _start(gate.prompt), ""]
+        lines += [f"## {gate.address} waits for approval:", _head(gate.prompt), ""]
     lines += [f"[Workspace available at: {path}]" for path in folders]
     return "\n".join(lines)
 
 
-def _start(text: str) -> str:
+def _head(text: str) -> str:
     text = text.strip()
-    return text if len(text) <= TOLD_CHARS else f"{text[:TOLD_CHARS]} […]"
+    return text if len(text) <= MAX_STEP_CHARS else f"{text[:MAX_STEP_CHARS]} […]"
 
 
 def _agent_lines(agent: AgentView, workspace: Path | None) -> list[str]:
@@ -137,21 +137,17 @@ def _agent_lines(agent: AgentView, workspace: Path | None) -> list[str]:
 
 
 def _unsubmitted(views: Sequence[RunView]) -> str:
-    """Word what was streamed and never submitted; the document has no place for it.
-
-    Args:
-        views: The turns of one task, in order.
-    """
+    """Return the text that agents streamed and never submitted in the turns of one task."""
     blocks: list[str] = []
     for name in dict.fromkeys(name for view in views for name in view.agents):
         agents = [view.agents[name] for view in views if name in view.agents]
-        # What was cut is often written again after a resume.
+        # Text that was cut off is often written again after a resume.
         answers = agents[-1].answers
         texts = [t for a in agents for t in a.texts if not any(t in answer for answer in answers)]
         if texts:
-            blocks.append(f"## {name} was writing:\n{_end(_joined(texts), TOLD_WORDS)}")
+            blocks.append(f"## {name} was writing:\n{_tail(_joined(texts), MAX_PARTIAL_CHARS)}")
         if thoughts := _joined(a.thoughts for a in agents):
-            blocks.append(f"## {name} was thinking:\n{_end(thoughts, TOLD_CHARS)}")
+            blocks.append(f"## {name} was thinking:\n{_tail(thoughts, MAX_STEP_CHARS)}")
     return _joined([_PARTIAL_HEADER, *blocks]) if blocks else ""
 
 
@@ -159,12 +155,12 @@ def _joined(texts: Iterable[str]) -> str:
     return "\n\n".join(filter(None, texts))
 
 
-def _end(text: str, limit: int) -> str:
+def _tail(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"[…] {text[-limit:]}"
 
 
 def restored_lines(view: RunView) -> list[str]:
-    """Say what is left of an incomplete turn, to the person who goes on with its session."""
+    """Return lines about an incomplete last turn, for the user who continues its session."""
     if view.recipe:
         where, kept = f"at {view.current_step or 'no step'}", "Finished steps saved"
         saved = [s.address for s in view.steps.values() if s.status == "ok"]
@@ -181,7 +177,7 @@ def restored_lines(view: RunView) -> list[str]:
 
 
 def _stopped_line(view: RunView) -> list[str]:
-    """Say that somebody stopped it, and why: the document's "cancelled" says less."""
+    """Return a line with the reason of a stop, which the document's "cancelled" omits."""
     if view.ending != "stopped" or view.stop is None:
         return []
     reason = " ".join(view.stop.reason.split())

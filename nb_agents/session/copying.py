@@ -1,7 +1,7 @@
-"""Copying directories that agents have worked in: by reflink where the filesystem has it.
+"""Copying agents' workspaces, by reflink where the file system supports it.
 
-Links are copied as links and never followed. What is neither file, directory nor link is left out
-and named, as is what can't be read.
+Links are copied as links and never followed. Entries that can't be read, and those that are neither
+file, directory nor link, are skipped and reported.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from pathlib import Path
 from typing import IO
 
 from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import Entry, RefusedError, in_words, shown
+from nb_agents.disk.entry import Entry, RefusedError, join_names, printable_name
 
 __all__ = ["copy_file", "copy_tree", "copy_workspaces", "not_copied"]
 
 _PIECE_BYTES = 1_000_000
 _FICLONE = 0x40049409
-"""Linux's ioctl that shares a file's blocks. Source: ioctl_ficlone(2)."""
+"""The Linux ioctl that shares a file's blocks. Source: ioctl_ficlone(2)."""
 
 
 def copy_workspaces(source: Path, target: Path) -> tuple[str, ...]:
     """Copy the workspaces of one turn into another's.
 
     Args:
-        source: The old turn's ``workspaces``; one that is missing has nothing to copy.
-        target: The new turn's. A link in the place of a workspace is not copied.
+        source: The old turn's ``workspaces``; if missing, nothing is copied.
+        target: The new turn's ``workspaces``. A link in the place of a workspace is not copied.
 
     Returns:
-        What was left out, in words.
+        Descriptions of the skipped entries.
 
     Raises:
-        OSError: The disk refused; the first refusal ends it, as a full disk stays full.
+        OSError: A write failed; the copy ends there, as a full disk stays full.
     """
     if not source.is_dir():
         return ()
@@ -44,18 +44,18 @@ def copy_workspaces(source: Path, target: Path) -> tuple[str, ...]:
 def copy_tree(
     source: Path, target: Path, is_wanted: Callable[[Entry], bool] = lambda entry: True
 ) -> tuple[str, ...]:
-    """Copy what a directory holds.
+    """Copy the contents of a directory.
 
     Args:
-        source: The directory, itself no link.
-        target: Where to; made if it is missing. Nothing there is replaced.
-        is_wanted: Tells what is copied.
+        source: The directory; it may not be a link.
+        target: The destination, created if missing. Existing files are not replaced.
+        is_wanted: Returns whether to copy an entry.
 
     Returns:
-        What was left out, in words.
+        Descriptions of the skipped entries.
 
     Raises:
-        OSError: There is no such directory, or the disk refused.
+        OSError: There is no such directory, or a write failed.
     """
     left_out: list[str] = []
     target.mkdir(parents=True, exist_ok=True)
@@ -67,12 +67,12 @@ def copy_tree(
 
 
 def not_copied(left_out: Sequence[str]) -> tuple[str, ...]:
-    """Say what a copy lacks, for a run's notices."""
-    return (f"Not copied: {in_words(left_out)}.",) if left_out else ()
+    """Return a notice that names what a copy lacks, if anything."""
+    return (f"Not copied: {join_names(left_out)}.",) if left_out else ()
 
 
 def copy_file(old: IO[bytes], new: IO[bytes], size: int) -> None:
-    """Copy the first bytes of a file: one that grows for ever has an end, too."""
+    """Copy at most ``size`` bytes of a file, which may grow in the meantime."""
     while size > 0 and (data := old.read(min(size, _PIECE_BYTES))):
         new.write(data)
         size -= len(data)
@@ -90,7 +90,7 @@ def _copy(entry: Entry, new: Directory, left_out: list[str]) -> None:
         else:
             left_out.append(entry.about)
     except RefusedError as exc:
-        left_out.append(f"{shown(entry.path)} ({exc.strerror})")
+        left_out.append(f"{printable_name(entry.path)} ({exc.strerror})")
 
 
 def _fill(old: IO[bytes], new: IO[bytes]) -> None:
@@ -98,7 +98,7 @@ def _fill(old: IO[bytes], new: IO[bytes]) -> None:
     if not _reflink(old, new):
         copy_file(old, new, found.st_size)
         new.flush()
-    # Neither owner nor set-user-id: it is a copy, made by whoever resumes.
+    # Owner and set-user-id are not copied: the copy belongs to the user who resumes.
     os.fchmod(new.fileno(), stat.S_IMODE(found.st_mode) & 0o777)
     os.utime(new.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns))
 

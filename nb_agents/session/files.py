@@ -1,4 +1,4 @@
-"""A turn read from its files alone: another program's, or one whose journal is lost.
+"""Loading a turn from its files only: one by another program, or one whose journal is lost.
 
 Source: MassGen's `session/_state.py` (the keys; ours are those of `nb_agents.session.views`).
 """
@@ -21,16 +21,18 @@ from nb_agents.view.run_view import AgentView, RunStatus, RunView, StopView, Vot
 __all__ = ["read_files"]
 
 _BEST_ANSWER = re.compile(r"\[PARTIAL ANSWER - [^\n]*\]\n\[Best answer from: ([^\n]+)\]\n=+\n\n")
-_WORDS = re.compile(r"\[PARTIAL TEXT - [^\n]*\]\n\[Written by ([^\n]+), never [^\n]*\]\n=+\n\n")
+_PARTIAL_TEXT = re.compile(
+    r"\[PARTIAL TEXT - [^\n]*\]\n\[Written by ([^\n]+), never [^\n]*\]\n=+\n\n"
+)
 
 _NOTHING = 0, 0.0
 
 MAX_COUNT = 10**15
-"""Tokens or dollars; a larger number is none of ours."""
+"""Tokens or dollars; a larger number is not one that nb_agents wrote."""
 
 
 class _Ending(NamedTuple):
-    """How a turn ended, as far as its metadata tells."""
+    """A turn's status and times, as far as its metadata has them."""
 
     status: RunStatus
     stop: StopView | None = None
@@ -40,15 +42,15 @@ class _Ending(NamedTuple):
 
 
 def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str, ...]]:
-    """Read a turn from its files.
+    """Load a turn from its files.
 
     Args:
-        paths: Where it is.
+        paths: The turn's paths.
         spaces: Names of its workspaces.
 
     Returns:
-        The turn, without what nobody has written down (MassGen: times, tokens); and what can't be
-        read.
+        The turn, without data that was not saved (by MassGen: times, tokens); and a warning for
+        each file that can't be read.
     """
     data, warnings = read_json(paths.metadata), list[str]()
     if not data:
@@ -56,12 +58,12 @@ def read_files(paths: TurnPaths, spaces: list[str]) -> tuple[RunView, tuple[str,
     partial = read_json(paths.partial_answers)
     if not partial and os.path.lexists(paths.partial_answers):
         warnings.append(f"{paths.partial_answers} can't be read")
-    # MassGen says complete by leaving the status out; other JSON that lacks one is no metadata.
+    # MassGen marks a complete turn by omitting the status; other JSON without one is no metadata.
     complete = "status" not in data and not data.keys().isdisjoint({"task", "winning_agent"})
     answer = _text(paths.answer)
-    # MassGen leaves a cancelled turn's partial answers beside the complete one that replaced it.
+    # MassGen keeps a cancelled turn's partial answers beside the complete turn that replaced it.
     partial = {} if complete else partial or _best_answer(answer)
-    spent = _spent(data)
+    spent = _usage_by_agent(data)
     names = dict.fromkeys([*spent, *partial, *spaces])
     agents = {a: _agent(a, partial.get(a), spent.get(a, _NOTHING)) for a in names}
     phase, said = data.get("phase"), data.get("said")
@@ -88,19 +90,20 @@ def _text(path: Path) -> str:
 
 
 def _best_answer(text: str) -> dict[str, Any]:
-    """Take the one text that ``answer.txt`` still has when partial_answers.json is lost."""
-    for head, key in ((_BEST_ANSWER, "answer"), (_WORDS, "partial_text")):
+    """Return the partial answer in ``answer.txt``, for when partial_answers.json is lost."""
+    for head, key in ((_BEST_ANSWER, "answer"), (_PARTIAL_TEXT, "partial_text")):
         if found := head.match(text):
             return {found[1]: {key: text[found.end() :]}}
     return {}
 
 
-def _spent(data: Mapping[str, Any]) -> dict[str, tuple[int, float | None]]:
-    """Find the tokens and the cost of each agent: our receipt tells, MassGen does not."""
+def _usage_by_agent(data: Mapping[str, Any]) -> dict[str, tuple[int, float | None]]:
+    """Return each agent's tokens and cost from our receipt; MassGen saves none."""
     agents = _mapping(_mapping(data.get("receipt")).get("agents"))
-    told = {name: _mapping(entry) for name, entry in agents.items()}
+    entries = {name: _mapping(entry) for name, entry in agents.items()}
     return {
-        name: (_tokens(each.get("tokens")), _cost(each.get("cost"))) for name, each in told.items()
+        name: (_tokens(entry.get("tokens")), _cost(entry.get("cost")))
+        for name, entry in entries.items()
     }
 
 
@@ -126,7 +129,7 @@ def _agent(agent_id: str, entry: object, spent: tuple[int, float | None]) -> Age
         answers=(answer,) if answer.strip() else (),
         vote=VoteView(str(target), str(votes.get("reason", ""))) if target else None,
         partial=str(known.get("partial_text") or ""),
-        input_tokens=spent[0],  # a receipt tells the sum alone
+        input_tokens=spent[0],  # a receipt has only the sum
         cost=spent[1],
     )
 
@@ -138,14 +141,14 @@ def _ending(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> _Endin
     reason = data.get("reason")
     if complete:
         return _Ending("completed", None, started, at, at)
-    if reason in ("kernel died", "running"):  # while it ran, its last word was that it runs
+    if reason in ("kernel died", "running"):  # "running": it never recorded an end
         return _Ending("cancelled", None, started, None, at)
     status: RunStatus = "failed" if data.get("run_status") == "failed" else "cancelled"
     return _Ending(status, _stop(data, at), started, at, at)
 
 
 def _stop(data: Mapping[str, Any], at: float) -> StopView | None:
-    """Find who stopped it: our receipt tells, MassGen does not."""
+    """Return the stop that our receipt records; MassGen's reason has no source."""
     known = _mapping(data.get("receipt"))
     source = known.get("source")
     if not source or not isinstance(source, str):
@@ -156,7 +159,7 @@ def _stop(data: Mapping[str, Any], at: float) -> StopView | None:
 
 
 def _moment(data: Mapping[str, Any], paths: TurnPaths) -> float:
-    """Find when it ended: by its own word, else by its directory's time."""
+    """Return when the turn ended: its timestamp, else its directory's modification time."""
     try:
         at = datetime.fromisoformat(str(data.get("timestamp"))).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -1,7 +1,7 @@
-"""Reading sessions back: what is on disk, and what the next turn may read of it.
+"""Loading sessions from disk, and the parts of them that the next turn may read.
 
-A turn that has a journal is what its journal says; one without (MassGen's) is what its files say.
-Nothing that can't be read stops the rest from being read: it becomes a warning.
+A turn is loaded from its journal, or from its other files if it has none (MassGen's). What can't be
+read becomes a warning and does not keep the rest from being loaded.
 """
 
 from __future__ import annotations
@@ -14,17 +14,24 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from nb_agents.disk.directory import Directory, real_above
-from nb_agents.disk.entry import in_words, shown
+from nb_agents.disk.directory import Directory, resolve_parent
+from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
 from nb_agents.session.conversation import Message, messages_of, restored_lines
 from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
-from nb_agents.session.layout import ALLOT_LOCK, WORKTREES, TurnPaths, settle_dead, turns_of
-from nb_agents.session.memories import carry_memories
+from nb_agents.session.layout import (
+    ALLOT_LOCK,
+    WORKTREES,
+    TurnPaths,
+    store_workspaces_if_dead,
+    turns_of,
+)
+from nb_agents.session.memories import copy_memories
 from nb_agents.session.views import answer_text, partial_answers, read_json, write_views
 from nb_agents.view.fold import apply, fold
 from nb_agents.view.run_view import RunView
+from nb_agents.view.steps import at_the_end
 
 __all__ = [
     "PastTurn",
@@ -38,21 +45,21 @@ __all__ = [
 ]
 
 LISTED = 500
-"""Files of a workspace that are named; the others are counted. One journal line holds them all."""
+"""Files listed by name per workspace; others are counted. All are in one line of the journal."""
 
-TOLD_UNREAD = 10
-"""Files or lines of a session that can't be read and are named."""
+MAX_WARNINGS = 10
+"""Warnings about unreadable files or lines that are shown for a session."""
 
 
 @dataclass(frozen=True)
 class PastTurn:
-    """A turn on disk.
+    """A turn loaded from disk.
 
     Attributes:
-        paths: Where it is.
-        view: What it holds.
+        paths: Its paths.
+        view: Its contents.
         is_live: Whether a process runs it now.
-        warnings: What could not be read.
+        warnings: A sentence for each thing that could not be read.
     """
 
     paths: TurnPaths
@@ -62,12 +69,12 @@ class PastTurn:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it ended with an answer; never inferred."""
+        """Whether it was recorded as completed, which is never inferred."""
         return self.view.status == "completed"
 
     @property
     def state(self) -> str:
-        """How it stands, in a person's words."""
+        """The turn's state in words, such as "incomplete (killed)"."""
         if self.is_complete:
             return "complete"
         if self.is_live:
@@ -80,12 +87,7 @@ class PastTurn:
 
 @dataclass(frozen=True)
 class Session:
-    """A session on disk.
-
-    Attributes:
-        path: Its directory.
-        turns: In order.
-    """
+    """A session loaded from disk, with its turns in order."""
 
     path: Path
     turns: tuple[PastTurn, ...] = field(default=())
@@ -96,21 +98,22 @@ class Session:
         return self.turns[-1].paths.number if self.turns else 0
 
     @property
-    def told(self) -> tuple[PastTurn, ...]:
-        """The turns that count: one that a later turn resumed is told by that one."""
+    def latest_turns(self) -> tuple[PastTurn, ...]:
+        """The last turn of each task: a turn that was resumed is represented by the later one."""
         resumed = {turn.view.resumes for turn in self.turns}
         return tuple(turn for turn in self.turns if turn.paths.number not in resumed)
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation that the next turn sees."""
-        return tuple(m for turn in self.told for m in self._told_of(turn))
-
-    def _told_of(self, turn: PastTurn) -> list[Message]:
-        return messages_of(turn.view, _workspaces(turn), self._resumed_by(turn))
+        return tuple(
+            message
+            for turn in self.latest_turns
+            for message in messages_of(turn.view, _workspaces(turn), self._resumed_by(turn))
+        )
 
     def _resumed_by(self, turn: PastTurn) -> list[RunView]:
-        """Give the turns that a turn went on with, the first one first."""
+        """Return the turns that a turn resumed, oldest first."""
         known = {each.paths.number: each for each in self.turns}
         past: list[RunView] = []
         while (number := turn.view.resumes) in known and number < turn.paths.number:
@@ -119,14 +122,7 @@ class Session:
         return past
 
     def before(self, number: int) -> Session:
-        """The session as it was when a turn began; for a resumed one, when the first of them did.
-
-        Args:
-            number: The turn's number.
-
-        Returns:
-            The turns before it.
-        """
+        """Return the session with the turns before the given turn's task only."""
         resumes = {turn.paths.number: turn.view.resumes for turn in self.turns}
         while 0 < resumes.get(number, 0) < number:
             number = resumes[number]
@@ -134,31 +130,31 @@ class Session:
 
     @property
     def context_paths(self) -> tuple[Path, ...]:
-        """What the next turn may read: the incomplete turns' workspaces, the others' winners'."""
+        """Workspaces that the next turn may read: of a complete turn, only the winner's."""
         paths: list[Path] = []
-        for turn in self.told:
+        for turn in self.latest_turns:
             if turn.is_complete:
                 paths += _winners(turn)
             else:
                 paths += _workspaces(turn)
         return tuple(paths)
 
-    def carry_memories(self, paths: TurnPaths, agents: Iterable[str]) -> None:
-        """Let a new turn's agents begin with what they remember of the last one.
+    def copy_memories(self, paths: TurnPaths, agents: Iterable[str]) -> None:
+        """Copy agents' memories from the last turn to a new one.
 
         Args:
             paths: The new turn.
-            agents: Their ids.
+            agents: The agents' ids.
 
         Raises:
-            OSError: The disk refused.
+            OSError: A write failed.
         """
-        for turn in self.told[-1:]:
+        for turn in self.latest_turns[-1:]:
             for agent in agents:
-                carry_memories(turn.paths.workspaces / agent, paths.live_workspaces / agent)
+                copy_memories(turn.paths.workspaces / agent, paths.live_workspaces / agent)
 
     def restored(self) -> tuple[str, ...]:
-        """The lines that a person is shown when a session goes on, as the document words them."""
+        """Return the lines shown when a session is continued, worded as MassGen does."""
         count = len(self.turns)
         if not count:
             return ()
@@ -170,30 +166,20 @@ class Session:
         if not last.is_complete:
             lines += ["", *restored_lines(last.view)]
         unread = [f"   Not read: {w}" for turn in self.turns for w in turn.warnings]
-        more = [f"   … and {len(unread) - TOLD_UNREAD} more"] if len(unread) > TOLD_UNREAD else []
-        return (*lines, *unread[:TOLD_UNREAD], *more)
+        more = [f"   … and {len(unread) - MAX_WARNINGS} more"] if len(unread) > MAX_WARNINGS else []
+        return (*lines, *unread[:MAX_WARNINGS], *more)
 
 
 def load_session(path: Path) -> Session:
-    """Read a session.
-
-    Args:
-        path: Its directory.
-
-    Returns:
-        All its turns, whatever state their files are in.
-    """
+    """Load a session with all its turns, whatever state their files are in."""
     return Session(path, tuple(load_turn(paths) for paths in turns_of(path)))
 
 
 def load_turn(paths: TurnPaths) -> PastTurn:
-    """Read a turn, and mend the files of one whose process died.
-
-    Args:
-        paths: Where it is.
+    """Load a turn, and repair its files if its process died.
 
     Returns:
-        The turn. A view that could not be mended (a read-only disk) is a warning.
+        The turn, with a warning if its files could not be repaired (a read-only disk).
     """
     live = paths.is_live()
     try:
@@ -202,7 +188,7 @@ def load_turn(paths: TurnPaths) -> PastTurn:
         view = RunView(paths.session, paths.number, status="cancelled", ended_at=0.0)
         return PastTurn(paths, view, live, (f"{paths.path} can't be read: {exc.strerror}",))
     if not live:
-        settle_dead(paths)
+        store_workspaces_if_dead(paths)
     spaces = [path.name for path in _folders(paths.workspaces)]
     recovered = read_journal(paths.journal)
     if not any(isinstance(event, TurnStarted) for event in recovered.events):
@@ -211,7 +197,7 @@ def load_turn(paths: TurnPaths) -> PastTurn:
             unread = recovered.warnings + unread
     else:
         unread = recovered.warnings
-        # A renamed or forked session, and its turn, are called what the directory is called.
+        # In a renamed or forked session, the directory's name counts, not the recorded one.
         view = fold(with_past(paths, recovered.events))
         view = replace(view, session=paths.session, turn=paths.number)
     if not live and not view.ending:
@@ -226,23 +212,16 @@ def load_turn(paths: TurnPaths) -> PastTurn:
 
 
 def past_events(paths: TurnPaths) -> list[Event]:
-    """Read all events that led to a turn's state: those of the turns that it resumed come first.
-
-    Args:
-        paths: The turn.
-
-    Returns:
-        The events; what can't be read is left out.
-    """
+    """Return all readable events of a turn, preceded by those of the turns that it resumed."""
     return with_past(paths, read_journal(paths.journal).events)
 
 
 def with_past(paths: TurnPaths, events: Sequence[Event]) -> list[Event]:
-    """Put the events of the turns that a turn resumed before its own.
+    """Return a turn's events, preceded by those of the turns that it resumed.
 
     Args:
         paths: The turn.
-        events: Its own, the first of them at least.
+        events: The turn's own events; only `TurnStarted` is needed.
     """
     chain, number = [events], paths.number
     while 0 < (resumes := _resumes(chain[-1])) < number:
@@ -257,14 +236,10 @@ def _resumes(events: Iterable[Event]) -> int:
 
 
 def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> FilesListed:
-    """List what the workspaces of a turn hold.
-
-    Args:
-        paths: The turn.
-        agents: Whose workspaces.
+    """Return the files in the workspaces of a turn's agents.
 
     Returns:
-        The first `LISTED` files of each, and how many and how large they are in all.
+        The first `LISTED` files of each workspace, and the number and size of all.
     """
     named: list[FileInfo] = []
     left_out: list[str] = []
@@ -274,31 +249,31 @@ def workspace_files(paths: TurnPaths, agents: Iterable[str]) -> FilesListed:
         named += [FileInfo(agent=agent, path=name, size=size) for name, size in files[:LISTED]]
         left_out += [f"{agent}/{each}" for each in others]
         count, size = count + len(files), size + sum(size for _, size in files)
-    return FilesListed(files=tuple(named), count=count, size=size, left_out=in_words(left_out))
+    return FilesListed(files=tuple(named), count=count, size=size, left_out=join_names(left_out))
 
 
 def _files(workspace: Path) -> tuple[list[tuple[str, int]], list[str]]:
-    """List the files of a workspace with their sizes, and in words what else is no link."""
+    """Return the names and sizes of a workspace's files, and descriptions of other entries."""
     files: list[tuple[str, int]] = []
     others: list[str] = []
     try:
         with Directory.at(workspace) as directory:
             for entry in directory.walk():
                 if entry.kind == "file":
-                    files.append((shown(entry.path), entry.stat.st_size))
+                    files.append((printable_name(entry.path), entry.stat.st_size))
                 elif entry.kind not in ("folder", "link"):
                     others.append(entry.about)
     except FileNotFoundError:
         pass
     except OSError as exc:
         others.append(f"… ({exc.strerror})")
-    # What an agent has made comes before a copy of what there was.
+    # Files that the agent created come before copies of the user's files.
     files.sort(key=lambda file: file[0].startswith(f"{WORKTREES}/"))
     return files, others
 
 
 def _as_died(view: RunView) -> RunView:
-    """Show a turn whose process ended without a word as what it is: cut where it was."""
+    """Return the view of a turn whose process died: cancelled, with its agents interrupted."""
     agents = {
         k: replace(
             a,
@@ -308,28 +283,28 @@ def _as_died(view: RunView) -> RunView:
         )
         for k, a in view.agents.items()
     }
-    return replace(view, agents=agents, status="cancelled")
+    return replace(view, agents=agents, steps=at_the_end(view.steps), status="cancelled")
 
 
 def _mend(view: RunView, paths: TurnPaths) -> tuple[str, ...]:
     if is_up_to_date(view, paths):
         return ()
     try:
-        # One reader at a time, and none while a turn begins: the files have one writer, too.
+        # One reader at a time, and none while a turn starts, so that the files have one writer.
         with FileLock(paths.path.parent / ALLOT_LOCK, timeout=0):
             return () if paths.is_live() else write_views(view, paths)
     except Timeout:
-        return ()  # whoever holds it mends them, or the next who reads them does
+        return ()  # the lock's holder repairs them, or the next reader does
     except OSError as exc:
         return (f"{paths.metadata} can't be brought up to date: {exc.strerror}",)
 
 
 def is_up_to_date(view: RunView, paths: TurnPaths) -> bool:
-    """Whether the files show all of the journal and of the workspaces, as an ended turn's do.
+    """Return whether an ended turn's files include all of its journal and workspaces.
 
     Args:
-        view: The turn, as its journal has it.
-        paths: Where it is.
+        view: The turn, as loaded from its journal.
+        paths: The turn's paths.
     """
     known = read_json(paths.metadata)
     needed = [paths.answer] if answer_text(view) else []
@@ -344,19 +319,19 @@ def _workspaces(turn: PastTurn) -> list[Path]:
 
 
 def _winners(turn: PastTurn) -> list[Path]:
-    """Find the winner's workspace: a copy of its own, as MassGen makes it, or where it worked.
+    """Return the winner's workspace: the copy that MassGen makes, else the agent's own.
 
-    Our link to it is for people: no link is followed.
+    The link that nb_agents makes is for users; it is not followed.
     """
     paths = turn.paths
     where = [paths.workspace, *([paths.workspaces / turn.view.winner] if turn.view.winner else [])]
-    return [real_above(p) for p in where if _is_folder(p)][:1]
+    return [resolve_parent(p) for p in where if _is_folder(p)][:1]
 
 
 def _folders(path: Path) -> list[Path]:
     try:
-        return sorted(real_above(each) for each in path.iterdir() if _is_folder(each))
-    except OSError:  # there is none, or it may not be read
+        return sorted(resolve_parent(each) for each in path.iterdir() if _is_folder(each))
+    except OSError:  # missing or unreadable
         return []
 
 

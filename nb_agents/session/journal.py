@@ -1,19 +1,19 @@
-r"""The journal: append-only JSON lines, the truth of a turn; and how to follow it.
+r"""The journal: an append-only file of JSON lines, the authoritative record of a turn.
 
-One event is one `os.write`, so that a killed process leaves at most one torn line, at the end; it
-is cut before the next append. A write that fails (a full disk) keeps its lines in memory and is
-tried again with the next one: nothing is lost while the process lives. Whichever process writes a
-journal, any other can follow it.
+Each event is one `os.write`, so that a killed process leaves at most one torn line, at the end,
+which is cut off before the next append. When a write fails (a full disk), its lines stay in memory
+and are retried with the next one: nothing is lost while the process lives. Any process can follow a
+journal that another one writes.
 
-Source: measured in 150 kill -9 each, and what others' issue trackers taught: cut the torn tail,
-skip bad lines in the middle, split on b"\n" only, keep ASCII (U+2028 ends a line for some readers).
+Source: measurements with 150 kill -9 each, and other projects' issues: cut off the torn tail, skip
+bad lines in the middle, split on b"\n" only, keep ASCII (U+2028 ends a line for some readers).
 """
 
 from __future__ import annotations
 
 import json
 import os
-from asyncio import to_thread  # anyio's threads would outlive a kernel that is told to end
+from asyncio import to_thread  # anyio's threads would outlive a kernel that shuts down
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,34 +30,35 @@ from nb_agents.session.layout import TurnPaths
 
 __all__ = [
     "Journal",
+    "JournalContents",
     "JournalReader",
     "LineReader",
     "POLL_S",
-    "Recovered",
     "follow",
     "read_journal",
 ]
 
 MAX_BYTES = 1 << 29
-"""Of a journal that is read: half of one would be taken for a turn that died there."""
+"""Size limit for reading a journal as a whole: half of one would look like a turn that died there.
+"""
 
 _CHUNK = 1 << 16
 
 POLL_S = 0.1
-"""How often a journal that others write is looked at: as often as its writer tells of streams."""
+"""Interval for polling a journal that another process writes: that of its streaming events."""
 
 _READ_BYTES = 1 << 20
-_HEAD_BYTES = 256  # of the first line, which has the time: no two files begin alike
+_HEAD_BYTES = 256  # the first line includes the time, so that no two files start alike
 
 
 class Journal:
     """Appends events to a file.
 
     Args:
-        path: The file; made if missing, its torn tail cut.
+        path: The file; created if missing, and a torn tail is cut off.
 
     Attributes:
-        error: What the last write said, or None when all is on disk.
+        error: The error of the last write; None when all events are on disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,12 +70,12 @@ class Journal:
         _cut_torn_tail(self._fd)
 
     def append(self, event: Event) -> None:
-        """Write one event; on failure keep it for the next try and set `error`."""
+        """Write an event; on failure keep it for the next attempt and set `error`."""
         self._pending += _line(event)
         self.flush()
 
     def flush(self) -> None:
-        """Write what is pending; sets or clears `error`."""
+        """Write pending events, and set or clear `error`."""
         try:
             while self._pending:
                 # A short write (the disk filled up in the middle) leaves the rest pending.
@@ -86,7 +87,7 @@ class Journal:
             self.error = exc
 
     def sync(self) -> None:
-        """Bring what was written through to the disk itself, against power loss."""
+        """Flush the file to the disk itself, against power loss."""
         if self._is_synced or self._fd < 0:
             return
         self._is_synced = True
@@ -106,39 +107,35 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """What was read from a journal.
+class JournalContents:
+    """The contents of a journal.
 
     Attributes:
-        events: In order.
-        warnings: What could not be read, in a sentence each.
+        events: The events, in order.
+        warnings: A sentence for each problem.
     """
 
     events: tuple[Event, ...]
     warnings: tuple[str, ...] = ()
 
 
-def read_journal(path: Path) -> Recovered:
-    """Read a journal, also one that a killed process left.
-
-    Args:
-        path: The file.
+def read_journal(path: Path) -> JournalContents:
+    """Read a journal, including one that a killed process left.
 
     Returns:
-        Every event that can be read. A missing file has none, nor has what is no file or larger
-        than `MAX_BYTES`; a bad line is skipped with a
-        warning; a torn last line is dropped silently, as it never was an event. A number that
-        can't be (a time of 1e308) costs no words: the nearest that can be counts, for a time that
-        of the line before.
+        Every event that can be read: none from a missing file, from anything but a regular file, or
+        from one larger than `MAX_BYTES`. A bad line is skipped with a warning; a torn last line is
+        dropped silently, as it never was an event. A number out of range (a time of 1e308) is
+        replaced by the nearest valid one, a time by that of the line before.
     """
     try:
         data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
-        return Recovered((), (f"{path.name} is missing",))
+        return JournalContents((), (f"{path.name} is missing",))
     except RefusedError as exc:
-        return Recovered((), (f"{path.name} {exc.strerror}",))
+        return JournalContents((), (f"{path.name} {exc.strerror}",))
     except OSError as exc:
-        return Recovered((), (f"{path.name} can't be read: {exc.strerror}",))
+        return JournalContents((), (f"{path.name} can't be read: {exc.strerror}",))
     events: list[Event] = []
     skipped: list[int] = []
     mended: list[int] = []
@@ -155,15 +152,15 @@ def read_journal(path: Path) -> Recovered:
             event = replace(event, at=events[-1].at if events else _first_time(data))
         events.append(event)
     warnings = (
-        *_told(path.name, skipped, "can't be read and {was} skipped"),
-        *_told(path.name, mended, "{has} a number out of range, which was mended"),
-        *_newer(path.name, events),
+        *_lines_warning(path.name, skipped, "can't be read and {was} skipped"),
+        *_lines_warning(path.name, mended, "{has} a number out of range, which was mended"),
+        *_version_warning(path.name, events),
     )
-    return Recovered(tuple(events), warnings)
+    return JournalContents(tuple(events), warnings)
 
 
-def _told(name: str, numbers: Sequence[int], what: str) -> tuple[str, ...]:
-    """Say what is wrong with some lines, in one sentence however many they are."""
+def _lines_warning(name: str, numbers: Sequence[int], what: str) -> tuple[str, ...]:
+    """Return one warning for any number of lines with the same problem."""
     if not numbers:
         return ()
     if len(numbers) == 1:
@@ -172,7 +169,7 @@ def _told(name: str, numbers: Sequence[int], what: str) -> tuple[str, ...]:
     return (f"{name}: {len(numbers)} lines {many} (the first is line {numbers[0]})",)
 
 
-def _newer(name: str, events: Sequence[Event]) -> tuple[str, ...]:
+def _version_warning(name: str, events: Sequence[Event]) -> tuple[str, ...]:
     version = getattr(events[0], "schema_version", SCHEMA_VERSION) if events else SCHEMA_VERSION
     if version <= SCHEMA_VERSION:
         return ()
@@ -183,7 +180,7 @@ def _newer(name: str, events: Sequence[Event]) -> tuple[str, ...]:
 
 
 def _first_time(data: bytes) -> float:
-    """Find the first time of a journal whose first line has none that can be."""
+    """Return the first valid time in a journal; 0 when there is none."""
     for _, line in _lines(data):
         with suppress(ValidationError):
             if at := EVENT.validate_json(line).at:
@@ -218,13 +215,13 @@ def _cut_torn_tail(fd: int) -> None:
 
 
 async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
-    """Return all events of a turn: those so far, then each that comes, until nobody writes it.
+    """Yield all events of a turn: the past ones, then new ones until its process ends.
 
     Args:
         path: The turn's directory, such as ``run.path``.
 
     Raises:
-        UserError: There is no turn, or none any more: its session was deleted or renamed.
+        UserError: There is no turn, or its session was deleted or renamed.
 
     Example:
         async for event in nb_agents.follow(".nb_agents/sessions/talk/turn_1"):
@@ -248,16 +245,16 @@ async def follow(path: str | os.PathLike[str]) -> AsyncIterator[Event]:
         if not is_live:
             return
         await anyio.sleep(POLL_S)
-        # Whatever its writer wrote last is read once more after it has let go.
+        # After the writer has released the turn, its last events are read once more.
         is_live = await to_thread(paths.is_live)
 
 
 class LineReader:
-    """Reads on in a file that others write, whole lines at a time.
+    """Reads new lines from a file that another process appends to.
 
     Args:
         path: The file.
-        from_end: Whether to leave out what is in it already.
+        from_end: Whether to skip the present contents.
     """
 
     def __init__(self, path: Path, *, from_end: bool = False) -> None:
@@ -266,7 +263,7 @@ class LineReader:
         self._head = b""
 
     def is_same(self) -> bool:
-        """Whether the file is not another one by now: deleted, and made anew by the same name."""
+        """Return whether the file is still the same one, not deleted and created anew."""
         try:
             with open(self._path, "rb") as file:
                 return file.read(len(self._head)) == self._head
@@ -274,14 +271,14 @@ class LineReader:
             return True
 
     def has_news(self) -> bool:
-        """Whether anything has come since the last time."""
+        """Return whether the file has grown since the last read."""
         try:
             return os.stat(self._path).st_size > self._at
         except OSError:
             return False
 
     def read_lines(self) -> list[bytes]:
-        """Read what has come since the last time, up to about a megabyte."""
+        """Return the complete lines since the last read, up to about a megabyte."""
         with open(self._path, "rb") as file:
             file.seek(self._at)
             data = file.read(_READ_BYTES)
@@ -295,10 +292,10 @@ class LineReader:
 
 
 class JournalReader(LineReader):
-    """Reads on in a journal."""
+    """Reads new events from a journal."""
 
     def read(self) -> list[Event]:
-        """Read what has come since the last time; a line that can't be read is left out."""
+        """Return the events since the last read, skipping lines that can't be read."""
         events = []
         for line in self.read_lines():
             try:

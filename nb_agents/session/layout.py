@@ -1,29 +1,29 @@
-"""Names on disk, turns allotted so that no two processes share one, and where a task's agents work.
+"""The directories of sessions, turns and tasks, and claiming a turn for one process.
 
     <root>/session_20261120_120000/
       SESSION_SUMMARY.txt
-      task_1/                where its agents work, through all turns of the task
+      task_1/                where its agents work, in all turns of the task
         workspaces/<agent>/   tools/<agent>/
       turn_1/
         metadata.json  events.jsonl  answer.txt  partial_answers.json
         workspaces/<agent>/   workspace -> workspaces/<winner>   owner.lock   stop.json
         commands/
 
-A path of the workspace outlives a stop: a step keeps what ``pwd`` printed, a message names a file,
-a Python environment or a build in the workspace holds its own place. So what runs works in
-``task_N/workspaces``, N being the turn that the task began with, and never in a turn's directory.
+Workspace paths must stay valid after a stop: a step keeps what ``pwd`` printed, a message names a
+file, a Python environment or a build in the workspace contains its own path. Agents therefore work
+in ``task_N/workspaces``, N being the first turn of the task, and never in a turn's directory.
 
-    while turn 2 goes on with the task of turn 1      once it is over
+    while turn 2 resumes the task of turn 1           afterwards
       task_1/workspaces/<agent>/                        task_1/workspaces -> ../turn_2/workspaces
       turn_2/workspaces -> ../task_1/workspaces         turn_2/workspaces/<agent>/
       turn_1/workspaces/<agent>/                        turn_1/workspaces/<agent>/
 
-A turn that is over holds what it left, as MassGen's does, and the paths that its agents were told
-lead there. A resume puts a copy of that where it was: what an earlier turn kept is out of reach of
-what runs now. Where there are no links a turn works in its own directory.
+A finished turn contains its workspaces, as MassGen's does, and the paths that its agents know lead
+there. A resume puts a copy of them back in the task's directory, so that running agents can't
+change what an earlier turn saved. Where links are not supported, a turn works in its own directory.
 
-Replacing the paths in what is stored would not do: files hold them, too, and models sign their
-messages. A link that leads to the turn's directory would not either: ``getcwd`` looks through it.
+Rewriting the stored paths is no alternative: files contain them as well, and models sign their
+messages. Nor is a link to the turn's directory, as ``getcwd`` resolves it.
 
 Source: MassGen's session layout, so that its reader loads ours.
 """
@@ -58,58 +58,58 @@ from nb_agents.session.copying import copy_workspaces
 
 __all__ = [
     "ALLOT_LOCK",
-    "Found",
     "LISTED",
     "SESSIONS_VARIABLE",
+    "SessionList",
     "TICKETS",
     "TurnPaths",
     "WORKTREES",
     "claim_turn",
+    "discard_turn",
     "find_session",
     "find_task",
     "find_turn",
-    "give_back",
-    "go_on_in",
-    "is_real",
+    "is_real_directory",
+    "keep_idle",
     "last_use",
     "make_root",
     "named_session",
     "new_session",
-    "resting",
+    "restore_workspaces",
     "session_root",
     "sessions_in",
-    "settle",
-    "settle_dead",
+    "store_workspaces",
+    "store_workspaces_if_dead",
     "turns_of",
 ]
 
 SESSIONS_VARIABLE = "NB_AGENTS_SESSIONS"
 DEFAULT_FOLDER = ".nb_agents"
 ALLOT_LOCK = ".allot.lock"
-"""Held while a turn is allotted, in its session's directory."""
+"""Lock file in a session's directory, held while a turn is claimed."""
 
 TICKETS = ".tickets"
 """Where in a session root a cluster's runs have a file each until a worker begins them."""
 
 WORKTREES = "worktrees"
-"""Where in its workspace an agent has copies of files of a person's."""
+"""Directory in an agent's workspace with copies of the user's files."""
 
 LISTED = 100
-"""Sessions that a list shows: a look at all of ten thousand takes half a minute."""
+"""Sessions that a list shows: reading all of ten thousand takes half a minute."""
 
 _TURN = re.compile(r"turn_([1-9][0-9]*)")
 _ALLOT_TIMEOUT_S = 10.0
 _REST_TIMEOUT_S = 1.0
-"""What a reader who mends a turn gets to be done with it; a turn that begins may take longer."""
+"""How long to wait for a reader that repairs a turn's files; starting a turn may take longer."""
 
 
 @dataclass(frozen=True)
 class TurnPaths:
-    """Where the files of one turn are.
+    """The paths of a turn's files.
 
     Attributes:
         path: The turn's directory, absolute.
-        task: Of the turn that runs: the directory of its task; None when it works in its own.
+        task: The task's directory while the turn runs; None when it works in its own directory.
     """
 
     path: Path
@@ -137,7 +137,7 @@ class TurnPaths:
 
     @property
     def journal(self) -> Path:
-        """The events, one JSON line each: the truth."""
+        """The events, one JSON line each: the authoritative record."""
         return self.path / "events.jsonl"
 
     @property
@@ -147,91 +147,80 @@ class TurnPaths:
 
     @property
     def partial_answers(self) -> Path:
-        """What each agent had, as JSON."""
+        """Each agent's partial result, as JSON."""
         return self.path / "partial_answers.json"
 
     @property
     def workspaces(self) -> Path:
-        """Parent of the agents' workspaces, for readers; it may be a link."""
+        """Parent of the agents' workspaces, for reading; it may be a link."""
         return self.path / "workspaces"
 
     @property
     def own_task(self) -> Path:
-        """Directory of the task that begins with this turn; of one that goes on, there is none."""
+        """Directory of the task that starts with this turn; missing when it resumes another."""
         return self.path.with_name(f"task_{self.number}")
 
     @property
     def live_workspaces(self) -> Path:
-        """Parent of the agents' workspaces as what runs knows them."""
+        """Parent of the agents' workspaces by the path that running agents use."""
         return (self.task or self.path) / "workspaces"
 
     @property
     def workspace(self) -> Path:
-        """The winner's workspace, once there is one."""
+        """The winner's workspace, once there is a winner."""
         return self.path / "workspace"
 
     @property
     def tools(self) -> Path:
-        """What tools wrote that was too long for a model, a directory an agent; for what runs."""
+        """Tool outputs too long for a model, a directory per agent, by the path that agents use."""
         return (self.task or self.path) / "tools"
 
     @property
     def stop(self) -> Path:
-        """A stop that another process has asked for, as JSON."""
+        """The stop that another process has requested, as JSON."""
         return self.path / "stop.json"
 
-    @cached_property  # it is asked for several times a second
+    @cached_property  # read several times a second
     def commands(self) -> Path:
-        """What other processes ask of the writer: a file each, there until it is taken."""
+        """Commands sent by other processes, a file each until it is taken."""
         return self.path / "commands"
 
     @property
     def summary(self) -> Path:
-        """The session's summary, for a person."""
+        """The session's summary, as text for the user."""
         return self.path.parent / "SESSION_SUMMARY.txt"
 
     @property
     def winners(self) -> Path:
-        """The session's winners, as JSON: MassGen's."""
+        """The session's winners, as JSON in MassGen's format."""
         return self.path.parent / "winning_agents_history.json"
 
     def lock(self) -> FileLock:
-        """The lock that is held while a process runs the turn."""
+        """Return the lock that a process holds while it runs the turn."""
         return FileLock(self.path / "owner.lock", thread_local=False)
 
     def is_live(self, probe_s: float = PROBE_S) -> bool:
-        """Whether a process (this one or another) runs the turn now.
-
-        Args:
-            probe_s: Seconds until a lock that is held counts as its writer's; with 0 another one
-                who looks may be taken for it, for a moment.
-        """
+        """Return whether this process or another runs the turn; ``probe_s`` is as for `is_held`."""
         return is_held(self.lock(), probe_s)
 
 
 def session_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Find where sessions are kept.
+    """Return the directory of all sessions, as an absolute path that need not exist.
 
     Args:
-        root: Chosen by the person; by default NB_AGENTS_SESSIONS, else ``.nb_agents/sessions``
-            below the working directory.
-
-    Returns:
-        An absolute path; it need not exist.
+        root: The user's choice; by default NB_AGENTS_SESSIONS, else ``.nb_agents/sessions`` in the
+            working directory.
     """
     chosen = root or os.environ.get(SESSIONS_VARIABLE) or Path(DEFAULT_FOLDER, "sessions")
     return Path(chosen).expanduser().absolute()
 
 
 def new_session(root: Path, now: datetime) -> Path:
-    """Make a session directory of its own, also when two start in the same second.
+    """Create a session directory, unique even when two sessions start in the same second.
 
     Args:
-        root: The session root; made if missing.
+        root: The session root, created if missing.
         now: Local time, for the name.
-
-    Returns:
-        The new directory.
 
     Raises:
         StorageError: The root can't be written.
@@ -252,21 +241,18 @@ def new_session(root: Path, now: datetime) -> Path:
 
 
 def find_session(root: Path, name: str = "") -> Path:
-    """Find a session that exists.
+    """Return the directory of an existing session.
 
     Args:
         root: The session root.
-        name: Its id; "" means the one used last.
-
-    Returns:
-        Its directory.
+        name: The session's id; "" means the one used last.
 
     Raises:
-        UnknownSessionError: There is none.
+        UnknownSessionError: There is no such session.
         SessionUnreadableError: It can't be read.
     """
     if name and Path(name).name == name and turns_of(root / name):
-        return root / name  # without a look at the thousands beside it
+        return root / name  # without reading the thousands beside it
     found = sessions_in(root)
     if not name and found.by_use:
         return found.by_use[0]
@@ -278,17 +264,14 @@ def find_session(root: Path, name: str = "") -> Path:
 
 
 def named_session(root: Path, name: str) -> Path:
-    """Give the session of that name, made if it is new.
+    """Return the directory of a session, created if it is new.
 
     Args:
         root: The session root.
-        name: Its id.
-
-    Returns:
-        Its directory.
+        name: The session's id.
 
     Raises:
-        UserError: The name can't be a directory.
+        UserError: The name is not valid for a directory.
         StorageError: The root can't be written.
     """
     try:
@@ -307,32 +290,32 @@ def named_session(root: Path, name: str) -> Path:
 
 
 def make_root(root: Path) -> None:
-    """Make a session root; ``.nb_agents`` keeps itself out of what git sees."""
+    """Create a session root; ``.nb_agents`` gets a ``.gitignore`` that hides it from git."""
     root.mkdir(parents=True, exist_ok=True)
     ignored = root.parent / ".gitignore"
     if root.parent.name == DEFAULT_FOLDER and not ignored.exists():
         ignored.write_text("*\n", encoding="utf-8")
 
 
-class Found(NamedTuple):
-    """The sessions below a root.
+class SessionList(NamedTuple):
+    """The sessions in a root.
 
     Attributes:
-        by_use: Those that have a turn, the one used last first.
-        unreadable: Why others can't be read.
+        by_use: Directories of the sessions that have a turn, most recently used first.
+        unreadable: An error for each session that can't be read.
     """
 
     by_use: list[Path]
     unreadable: list[SessionUnreadableError]
 
 
-def sessions_in(root: Path) -> Found:
-    """Find the sessions below a root; one that can't be read hides no other."""
+def sessions_in(root: Path) -> SessionList:
+    """Return the sessions in a root; an unreadable one does not hide the others."""
     used: list[tuple[float, str, Path]] = []
     unreadable: list[SessionUnreadableError] = []
     names: list[str] = []
     try:
-        # Entries know what they are: a look at each of ten thousand would take as long again.
+        # scandir's entries know their type: a stat of each of ten thousand would double the time.
         with os.scandir(root) as entries:
             names = [entry.name for entry in entries if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -344,14 +327,14 @@ def sessions_in(root: Path) -> Found:
             used += [(last_use(turn), path.name, path) for turn in turns_of(path)[-1:]]
         except SessionUnreadableError as exc:
             unreadable.append(exc)
-    return Found([path for _, _, path in sorted(used, reverse=True)], unreadable)
+    return SessionList([path for _, _, path in sorted(used, reverse=True)], unreadable)
 
 
 def turns_of(session: Path) -> list[TurnPaths]:
-    """List a session's turns in order.
+    """Return a session's turns in order.
 
     Raises:
-        SessionUnreadableError: Its directory can't be read.
+        SessionUnreadableError: The session's directory can't be read.
     """
     try:
         with os.scandir(session) as entries:
@@ -365,14 +348,14 @@ def turns_of(session: Path) -> list[TurnPaths]:
 
 
 def find_turn(root: Path, name: str = "") -> TurnPaths:
-    """Find a turn on disk.
+    """Return an existing turn.
 
     Args:
         root: The session root.
         name: SESSION, for its last turn, or SESSION/TURN; "" is the session used last.
 
     Raises:
-        UnknownSessionError: There is none of that name.
+        UnknownSessionError: There is no such turn.
         SessionUnreadableError: It can't be read.
     """
     session, _, number = name.partition("/")
@@ -390,22 +373,22 @@ def claim_turn(
     task: Path | None = None,
     after: int | None = None,
 ) -> tuple[TurnPaths, FileLock]:
-    """Allot the next turn of a session and hold it.
+    """Create the next turn of a session and acquire its lock.
 
     Args:
         session: The session's directory.
-        owner_of: Says who runs a session that is live, for the message.
-        task: Directory of the task that it goes on with; by default it gets a new one.
-        after: Number of the turn that was the last when the session was read, 0 for none: what
-            goes on from there must be the next. By default it may come behind any.
+        owner_of: Returns who runs a live session, for the error message.
+        task: Directory of the task that the turn resumes; by default a new one is created.
+        after: Number of the last turn when the session was read, 0 for none: if there is a later
+            one by now, the claim fails. By default it is not checked.
 
     Returns:
         The turn's paths and its lock, held until released.
 
     Raises:
         SessionBusyError: A turn of the session is live.
-        SessionChangedError: There is another turn behind ``after``.
-        UnknownSessionError: The session was removed or renamed while this waited.
+        SessionChangedError: There is a turn later than ``after``.
+        UnknownSessionError: The session was removed or renamed in the meantime.
         StorageError: The directory can't be written.
     """
     try:
@@ -422,7 +405,7 @@ def claim_turn(
             paths.path.mkdir(parents=True)
             paths = replace(paths, task=_working_in(paths, task))
             lock = paths.lock()
-            lock.acquire(timeout=_ALLOT_TIMEOUT_S)  # a moment longer only if somebody looks
+            lock.acquire(timeout=_ALLOT_TIMEOUT_S)  # waits only while another process checks it
             return paths, lock
     except Timeout:
         raise SessionBusyError(session.name, "another process is starting a turn") from None
@@ -431,15 +414,12 @@ def claim_turn(
 
 
 @contextmanager
-def resting(session: Path) -> Iterator[None]:
-    """Let no turn of a session begin within the block.
-
-    Args:
-        session: The session's directory.
+def keep_idle(session: Path) -> Iterator[None]:
+    """Keep turns of a session from starting within the block.
 
     Raises:
-        SessionBusyError: A turn of it is live, or begins.
-        OSError: The disk refused.
+        SessionBusyError: A turn of the session is live or starting.
+        OSError: The lock file can't be created.
     """
     try:
         with FileLock(session / ALLOT_LOCK, timeout=_REST_TIMEOUT_S):
@@ -452,7 +432,7 @@ def resting(session: Path) -> Iterator[None]:
 
 
 def _working_in(paths: TurnPaths, task: Path | None) -> Path | None:
-    """Make where a turn works: the directory of its task, or None when that is the turn's own."""
+    """Create and return the task directory that a turn works in; None for the turn's own."""
     directory = task or paths.own_task
     try:
         if task is None:
@@ -460,22 +440,22 @@ def _working_in(paths: TurnPaths, task: Path | None) -> Path | None:
             (directory / "workspaces").mkdir()
         paths.workspaces.symlink_to(f"../{directory.name}/workspaces", True)
     except (OSError, NotImplementedError):
-        # A filesystem without links; or the directory is left of a turn that somebody removed.
+        # Links are not supported, or the task directory is left from a turn that was removed.
         paths.workspaces.mkdir()
         return None
     return directory
 
 
-def give_back(paths: TurnPaths) -> None:
-    """Remove a turn that was claimed and can't begin."""
+def discard_turn(paths: TurnPaths) -> None:
+    """Remove a turn that was claimed but can't start."""
     shutil.rmtree(paths.path, ignore_errors=True)
     if paths.task == paths.own_task:
         shutil.rmtree(paths.own_task, ignore_errors=True)
 
 
 def last_use(turn: TurnPaths) -> float:
-    """Return when a turn was last written to, in seconds since 1970; 0 when nobody knows."""
-    # The journal first: the other files may have been mended since, by merely looking.
+    """Return when a turn was last written to, in Unix seconds; 0 when unknown."""
+    # The journal first: readers may have repaired the other files since.
     for name in ("events.jsonl", "metadata.json", ""):
         with suppress(OSError):
             return os.stat(os.path.join(turn.path, name)).st_mtime
@@ -483,34 +463,31 @@ def last_use(turn: TurnPaths) -> float:
 
 
 def find_task(session: Path, turns: Iterable[int]) -> Path | None:
-    """Find the directory that a task works in.
+    """Return the directory of a task; None when its turns work in their own directories.
 
     Args:
         session: The session's directory.
-        turns: Numbers of its turns that resumed one another.
-
-    Returns:
-        The directory; None when its turns work in their own.
+        turns: Numbers of the task's turns, which resumed one another.
     """
     numbers = sorted(turns, reverse=True)
     tasks = [TurnPaths(session.absolute() / f"turn_{number}").own_task for number in numbers]
-    return next(filter(is_real, tasks), None)
+    return next(filter(is_real_directory, tasks), None)
 
 
-def go_on_in(task: Path, last: TurnPaths) -> tuple[str, ...]:
-    """Put what a task's last turn has left where the task works.
+def restore_workspaces(task: Path, last: TurnPaths) -> tuple[str, ...]:
+    """Copy the workspaces of a task's last turn back to the task's directory.
 
     Args:
         task: The task's directory.
-        last: The turn; what it has left stays as it is.
+        last: The task's last turn; its own files stay unchanged.
 
     Returns:
-        What is left out, in words.
+        Descriptions of the entries that were not copied.
 
     Raises:
-        OSError: The disk refused; the turn has lost nothing.
+        OSError: The copy failed; the turn has lost nothing.
     """
-    settle(last, task)
+    store_workspaces(last, task)
     here, copy = task / "workspaces", task / ".workspaces.tmp"
     _remove(copy)
     try:
@@ -524,20 +501,20 @@ def go_on_in(task: Path, last: TurnPaths) -> tuple[str, ...]:
     return left_out
 
 
-def settle(paths: TurnPaths, task: Path) -> None:
-    """Let a turn that is over hold what its task has worked on; once it does, do nothing.
+def store_workspaces(paths: TurnPaths, task: Path) -> None:
+    """Move a task's workspaces to its finished turn, unless they are there already.
 
     Args:
         paths: The turn.
         task: The task's directory.
 
     Raises:
-        OSError: The disk refused; the turn still leads to what its task holds.
+        OSError: The move failed; the turn still links to the task's workspaces.
     """
     here, there = task / "workspaces", paths.workspaces
-    if is_real(there) or not is_real(here):
+    if is_real_directory(there) or not is_real_directory(here):
         return
-    # No directory takes the place of a link in one step: who dies here leaves none, for the next.
+    # A directory can't replace a link atomically: after a crash here, the next call completes it.
     there.unlink(missing_ok=True)
     try:
         here.rename(there)
@@ -547,29 +524,33 @@ def settle(paths: TurnPaths, task: Path) -> None:
     here.symlink_to(f"../{paths.path.name}/workspaces", target_is_directory=True)
 
 
-def settle_dead(paths: TurnPaths) -> None:
-    """Settle a turn whose process died; one that another goes on with by now is left alone."""
+def store_workspaces_if_dead(paths: TurnPaths) -> None:
+    """Move the workspaces to a turn whose process died, unless a later turn works in them."""
     session = paths.path.parent
-    # Each task begins with a turn, and only the last turn is gone on with.
+    # A task's number is that of its first turn, and only the last turn can be resumed.
     task = find_task(session, range(1, paths.number + 1))
-    if task is None or is_real(paths.workspaces) or not is_real(task / "workspaces"):
+    if (
+        task is None
+        or is_real_directory(paths.workspaces)
+        or not is_real_directory(task / "workspaces")
+    ):
         return
     with (
         suppress(OSError, Timeout, SessionUnreadableError),
         FileLock(session / ALLOT_LOCK, timeout=0),
     ):
         if turns_of(session)[-1:] == [paths] and not paths.is_live():
-            settle(paths, task)
+            store_workspaces(paths, task)
 
 
-def is_real(path: Path) -> bool:
-    """Whether a path is a directory itself, and no link to one."""
-    # A link is somebody's, perhaps, who wants to have files read or written elsewhere.
+def is_real_directory(path: Path) -> bool:
+    """Return whether a path is a directory and not a link to one."""
+    # A link may have been placed to make nb_agents read or write files elsewhere.
     return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _remove(path: Path) -> None:
-    if is_real(path):
+    if is_real_directory(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

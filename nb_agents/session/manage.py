@@ -1,10 +1,9 @@
-"""What a person does with whole sessions: rename, export, fork, delete.
+"""Renaming, exporting, forking and deleting whole sessions.
 
-    <root>/.removed/<random>    what is being deleted, or was when its process died
+    <root>/.removed/<random>    being deleted, or left by a process that died while deleting
 
-A session that is deleted is renamed into there first, while no turn can begin in it. No turn is
-looked for there, and whoever deletes something next removes what is left. Nobody ever finds half a
-session.
+A session is first renamed into that directory, while no turn can start in it, so that a
+half-deleted session is never listed. The next deletion removes anything left there.
 """
 
 from __future__ import annotations
@@ -23,41 +22,41 @@ from typing import NamedTuple
 
 from nb_agents.config.team import safe_name
 from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import Entry, RefusedError, shown
+from nb_agents.disk.entry import Entry, RefusedError, printable_name
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session.copying import copy_file, copy_tree
 from nb_agents.session.history import is_up_to_date, load_turn
 from nb_agents.session.layout import (
     ALLOT_LOCK,
-    is_real,
+    is_real_directory,
+    keep_idle,
     new_session,
-    resting,
-    settle_dead,
+    store_workspaces_if_dead,
     turns_of,
 )
 
 __all__ = [
-    "Made",
+    "SessionCopy",
     "delete_session",
     "export_session",
     "fork_session",
     "rename_session",
     "strip_session",
-    "work_of",
+    "strippable_paths",
 ]
 
 _FIRST_S, _LAST_S = 315_619_200, 4_354_646_400
-"""The second day of 1980 and the last but one of 2107: a zip's years, and an agent may set others.
-Source: PKWARE's APPNOTE, 4.4.6.
+"""The range of times in a zip: the second day of 1980 to the last but one of 2107. Files may have
+others. Source: PKWARE's APPNOTE, 4.4.6.
 """
 
 
-class Made(NamedTuple):
-    """What was made of a session.
+class SessionCopy(NamedTuple):
+    """An export or fork of a session.
 
     Attributes:
         path: The zip, or the new session's directory.
-        left_out: What of the session is not in it, in words.
+        left_out: Descriptions of the entries that were not copied.
     """
 
     path: Path
@@ -65,19 +64,19 @@ class Made(NamedTuple):
 
 
 def rename_session(session: Path, name: str) -> Path:
-    """Give a session another name.
+    """Rename a session.
 
     Args:
-        session: Its directory.
+        session: The session's directory.
         name: The new id.
 
     Returns:
-        Its directory afterwards.
+        The session's new directory.
 
     Raises:
-        UserError: The name can't be a directory, or is taken.
-        SessionBusyError: A turn of it is live, or begins.
-        StorageError: The disk refused.
+        UserError: The name is not valid for a directory, or is taken.
+        SessionBusyError: A turn of the session is live or starting.
+        StorageError: The session can't be renamed.
     """
     try:
         target = session.with_name(safe_name(name))
@@ -86,29 +85,29 @@ def rename_session(session: Path, name: str) -> Path:
     if target.exists():
         raise UserError(f"There is a session {name!r} already. Choose another name.")
     try:
-        with resting(session):
+        with keep_idle(session):
             session.rename(target)
     except OSError as exc:
         raise StorageError(str(target), exc.strerror or str(exc)) from None
     return target
 
 
-def export_session(session: Path, file: str | os.PathLike[str] | None = None) -> Made:
-    """Put a session into a zip.
+def export_session(session: Path, file: str | os.PathLike[str] | None = None) -> SessionCopy:
+    """Export a session as a zip.
 
-    Links that lead to something in the session go in as links. None is followed.
+    Links within the session are stored as links. None is followed.
 
     Args:
-        session: Its directory.
+        session: The session's directory.
         file: The zip; by default the session's name in the working directory.
 
     Returns:
-        The zip's path, and what was left out: pipes, sockets, devices, links that lead out, and
-        what can't be read.
+        The zip's path, and descriptions of what was left out: pipes, sockets, devices, links that
+        lead out, and unreadable files.
 
     Raises:
         UserError: The file exists.
-        StorageError: The disk refused.
+        StorageError: The zip can't be written.
     """
     target = Path(file or f"{session.name}.zip").expanduser().absolute()
     if target.suffix != ".zip":
@@ -128,25 +127,25 @@ def export_session(session: Path, file: str | os.PathLike[str] | None = None) ->
         if isinstance(exc, OSError):
             raise StorageError(str(target), exc.strerror or str(exc)) from None
         raise
-    return Made(target, left_out)
+    return SessionCopy(target, left_out)
 
 
-def fork_session(session: Path, turn: int, now: datetime) -> Made:
-    """Make a new session that begins with the first turns of another.
+def fork_session(session: Path, turn: int, now: datetime) -> SessionCopy:
+    """Create a session with a copy of the first turns of another.
 
     Args:
         session: The session's directory.
-        turn: The last turn to take along.
+        turn: The last turn to copy.
         now: Local time, for the new session's name.
 
     Returns:
-        The new session's directory, and what was left out: pipes, sockets, devices, and what can't
-        be read.
+        The new session's directory, and descriptions of what was left out: pipes, sockets, devices
+        and unreadable files.
 
     Raises:
         UnknownSessionError: The session has no such turn.
         SessionBusyError: That turn is live.
-        StorageError: The disk refused; no half session is left.
+        StorageError: The copy failed; no partial session is left.
     """
     turns = turns_of(session)
     taken = [t for t in turns if t.number <= turn]
@@ -155,7 +154,7 @@ def fork_session(session: Path, turn: int, now: datetime) -> Made:
         raise UnknownSessionError(f"{session.name}/{turn}", str(session.parent), latest)
     if taken[-1].is_live():
         raise SessionBusyError(session.name, f"turn {turn} is live")
-    settle_dead(taken[-1])
+    store_workspaces_if_dead(taken[-1])
     fork, left_out = new_session(session.parent, now), list[str]()
     try:
         for paths in taken:
@@ -165,11 +164,11 @@ def fork_session(session: Path, turn: int, now: datetime) -> Made:
     except OSError as exc:
         shutil.rmtree(fork, ignore_errors=True)
         raise StorageError(str(fork), exc.strerror or str(exc)) from None
-    return Made(fork, tuple(left_out))
+    return SessionCopy(fork, tuple(left_out))
 
 
 def _is_no_leftover(entry: Entry) -> bool:
-    """Whether an entry of a turn is no process's own: its lock, or a file that it was writing."""
+    """Return whether an entry of a turn is neither its lock nor an unfinished temporary file."""
     is_temp = entry.name.startswith(".") and entry.name.endswith(".tmp")
     return entry.depth > 0 or not (is_temp or entry.name == "owner.lock")
 
@@ -177,18 +176,18 @@ def _is_no_leftover(entry: Entry) -> bool:
 def _fill(archive: zipfile.ZipFile, session: Path) -> tuple[str, ...]:
     left_out: list[str] = []
     for turn in turns_of(session)[-1:]:
-        settle_dead(turn)
+        store_workspaces_if_dead(turn)
     with Directory(Path(os.path.realpath(session))) as directory:
         for entry in directory.walk():
             try:
                 _add(archive, session.name, entry)
             except RefusedError as exc:
-                left_out.append(f"{shown(entry.path)} ({exc.strerror})")
+                left_out.append(f"{printable_name(entry.path)} ({exc.strerror})")
     return tuple(left_out)
 
 
 def _add(archive: zipfile.ZipFile, session: str, entry: Entry) -> None:
-    # A zip holds Unicode: of other names, the bytes are written out.
+    # Names in a zip are Unicode: bytes that are not UTF-8 are escaped.
     name = f"{session}/{entry.path}".encode(errors="surrogateescape").decode(
         errors="backslashreplace"
     )
@@ -210,10 +209,10 @@ def _add(archive: zipfile.ZipFile, session: str, entry: Entry) -> None:
 
 
 def _inner(entry: Entry) -> bytes:
-    """Return the text of a link that leads to something in the session.
+    """Return the text of a link that stays within the session.
 
-    It may go up only first of all, while it is in real directories: further on, another link could
-    take it elsewhere.
+    Components ``..`` may only come first, where the parents are real directories: after another
+    link, they could lead anywhere.
     """
     text = entry.target()
     ups = [part == ".." for part in text.split("/")]
@@ -229,81 +228,77 @@ def delete_session(session: Path) -> None:
     """Delete a session and all its files.
 
     Args:
-        session: Its directory.
+        session: The session's directory.
 
     Raises:
-        UserError: It is a link.
-        SessionBusyError: A turn of it is live, or begins.
-        StorageError: The disk refused.
+        UserError: The directory is a link.
+        SessionBusyError: A turn of the session is live or starting.
+        StorageError: The session can't be deleted.
     """
-    with _told(session):
+    with _as_storage_error(session):
         with _removable(session):
             _put_aside(session, session.parent)
         _delete(session.parent)
 
 
 def strip_session(session: Path) -> None:
-    """Delete what a session holds besides its answers, their metadata and its summary.
+    """Delete a session's files except its answers, their metadata and its summary.
 
-    It is listed and shown as before, and can be continued; an incomplete turn of it can't be
-    resumed any more.
+    The session can still be listed, shown and continued, but its incomplete turns can't be resumed.
 
     Args:
-        session: Its directory.
+        session: The session's directory.
 
     Raises:
-        UserError: It is a link.
-        SessionBusyError: A turn of it is live, or begins.
-        StorageError: The disk refused, or what stays can't be brought up to date before.
+        UserError: The directory is a link.
+        SessionBusyError: A turn of the session is live or starting.
+        StorageError: The files can't be deleted, or those to keep can't be brought up to date.
     """
-    for turn in map(load_turn, turns_of(session)):  # which mends the files of one that was killed
+    for turn in map(load_turn, turns_of(session)):  # load_turn repairs a killed turn's files
         if turn.view.seq and not is_up_to_date(turn.view, turn.paths):
             raise StorageError(str(turn.paths.metadata), "it is not up to date")
-    with _told(session):
+    with _as_storage_error(session):
         with _removable(session):
-            for path in work_of(session):
+            for path in strippable_paths(session):
                 _put_aside(path, session.parent)
         _delete(session.parent)
 
 
-def work_of(session: Path) -> list[Path]:
-    """List what `strip_session` deletes of a session: journals, workspaces, logs.
-
-    Args:
-        session: Its directory.
+def strippable_paths(session: Path) -> list[Path]:
+    """Return the paths that `strip_session` deletes: journals, workspaces, logs.
 
     Raises:
-        OSError: It can't be read.
+        OSError: The session can't be read.
     """
     turns = turns_of(session)
     kept = {session / ALLOT_LOCK, *(turn.path for turn in turns)}
     for turn in turns:
         kept |= {turn.metadata, turn.answer, turn.partial_answers, turn.summary, turn.winners}
-    # What a link leads to is somebody's.
-    places = [session, *(turn.path for turn in turns if is_real(turn.path))]
+    # The target of a link belongs to someone else.
+    places = [session, *(turn.path for turn in turns if is_real_directory(turn.path))]
     found = [place / name for place in places for name in sorted(os.listdir(place))]
     return [path for path in found if path not in kept]
 
 
 @contextmanager
 def _removable(session: Path) -> Iterator[None]:
-    """Let no turn of a session begin meanwhile; what is somebody else's is not removed."""
-    if not is_real(session):
+    """Keep turns from starting while a session is deleted; refuse a link."""
+    if not is_real_directory(session):
         raise UserError(
             f"{session} is a link or gone. Delete a link, and what it leads to, yourself."
         )
-    with resting(session):
+    with keep_idle(session):
         yield
 
 
 def _put_aside(path: Path, root: Path) -> None:
-    """Move what goes to where nobody looks for it."""
+    """Move a path to the directory of removed files."""
     while True:
         (root / _REMOVED).mkdir(exist_ok=True)
         try:
             path.rename(root / _REMOVED / secrets.token_hex(8))
             return
-        except FileNotFoundError:  # who deletes as well has just taken away the place
+        except FileNotFoundError:  # another deletion has just removed that directory
             if not os.path.lexists(path):
                 raise
 
@@ -312,13 +307,13 @@ def _delete(root: Path) -> None:
     try:
         shutil.rmtree(root / _REMOVED)
     except OSError as exc:
-        # Another process deletes, too, or has put something there by now, which it will delete.
+        # Another process has deleted it, or has moved something there, which it will delete.
         if exc.errno not in (errno.ENOENT, errno.ENOTEMPTY):
             raise
 
 
 @contextmanager
-def _told(place: Path) -> Iterator[None]:
+def _as_storage_error(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:

@@ -1,13 +1,12 @@
-"""What agents remember: Markdown files in ``memory/`` of their workspaces.
+"""Agents' memories: Markdown files in ``memory/`` of their workspaces.
 
-Those of ``short_term`` are read to every agent of the team as its round opens; of those of
-``long_term`` it hears the names, and reads what it wants. They are files of the workspace like any
-other, so that a stop keeps them and a resume has them; the next turn of a session begins with a
-copy of them.
+At the start of a round, the prompt of every agent in the team includes the ``short_term`` memories
+in full and the names of the ``long_term`` ones, which an agent may read. They are ordinary files of
+the workspace, kept by a stop and a resume; the next turn of a session starts with a copy of them.
 
 Source: MassGen 0.1.97, `enable_memory_filesystem_mode` (`system_prompt_sections.MemorySection`).
-There a workspace is emptied at each answer, and its memories are archived before. Here it stays as
-it is, so there is nothing to archive.
+MassGen empties a workspace at each answer and archives its memories first. Here the workspace is
+kept, so no archive is needed.
 """
 
 from __future__ import annotations
@@ -21,30 +20,23 @@ from typing import Literal
 
 from nb_agents.config.document import front_matter
 from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import RefusedError
 
-__all__ = ["Memory", "carry_memories", "read_memories"]
+__all__ = ["Memory", "copy_memories", "read_memories"]
 
 Tier = Literal["short_term", "long_term"]
 
 _NAME = re.compile(r"[\w][\w .-]*\.md")
-"""Those that a prompt can hold as they are."""
+"""Names that can be included in a prompt without escaping."""
 _TIERS: tuple[Tier, ...] = ("short_term", "long_term")
 MAX_FILES = 50
-"""Of each tier of an agent, in the order of their names."""
+"""Memories read per agent and tier, the first ones by name."""
 MAX_BYTES = 50_000
-"""Of one file; a larger one is left alone."""
+"""Size limit of a memory; a larger file is ignored."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """One file.
-
-    Attributes:
-        path: From the workspace.
-        tier: Which of the two directories it is in.
-        text: What it holds.
-    """
+    """A memory file; its path is relative to the workspace."""
 
     path: str
     tier: Tier
@@ -52,30 +44,26 @@ class Memory:
 
     @property
     def description(self) -> str:
-        """What it says of itself."""
+        """The description in its front matter."""
         return front_matter(self.text).get("description", "")
 
 
 def read_memories(workspace: Path) -> list[Memory]:
-    """Read the memories of a workspace; what can't be read is passed over.
-
-    Args:
-        workspace: The agent's directory.
-    """
+    """Return the memories in an agent's workspace, skipping files that can't be read."""
     return [
         Memory(path, tier, data.decode("utf-8", "replace")) for path, tier, data in _read(workspace)
     ]
 
 
-def carry_memories(old: Path, new: Path) -> None:
-    """Copy the memories of an earlier turn into a new one's workspace.
+def copy_memories(old: Path, new: Path) -> None:
+    """Copy an agent's memories from an earlier turn.
 
     Args:
-        old: The agent's directory in the earlier turn.
-        new: The same in the new one; made if it is missing.
+        old: The agent's workspace in the earlier turn.
+        new: The agent's workspace in the new turn, created if missing.
 
     Raises:
-        OSError: The disk refused.
+        OSError: A write failed.
     """
     found = list(_read(old))
     if not found:
@@ -87,11 +75,11 @@ def carry_memories(old: Path, new: Path) -> None:
 
 
 def _read(workspace: Path) -> Iterator[tuple[str, Tier, bytes]]:
-    # A link in the place of a workspace, a directory or a file is not followed.
+    # Links are followed neither as a workspace, nor as a directory, nor as a file.
     with suppress(OSError), Directory.at(workspace) as directory:
         for tier in _TIERS:
             for path in _files(directory, tier):
-                with suppress(OSError, RefusedError):
+                with suppress(OSError):
                     yield path, tier, directory.read(path, MAX_BYTES, follow=False)
 
 

@@ -1,13 +1,12 @@
-"""The files of a turn, made from its view: for people, for MassGen's reader, for later turns.
+"""A turn's files, derived from its view: for users, for MassGen's reader, for later turns.
 
-Each is replaced as a whole (temp → rename) and carries, where it is JSON, the journal position that
-it shows, so that a stale, torn or missing one is told and made again: the journal alone is synced.
-Keys are MassGen's; ours come after them. A turn is incomplete from its first moment and becomes
-complete only by the last write of all.
+Each file is replaced atomically (temp → rename). Only the journal is synced to disk; the journal
+position in ``metadata.json`` shows whether the files are up to date or must be written again. Keys
+are MassGen's, followed by ours. A turn is marked incomplete from the start and complete only by the
+last write.
 
-SESSION_SUMMARY.txt has a block for each turn. People and other programs may have edited the file,
-emptied it or put something else in its place: whatever it holds besides the block of the turn that
-is written stays as it is.
+SESSION_SUMMARY.txt has a block for each turn. Users and other programs may edit or empty the file,
+or replace it: only the block of the turn being written is changed.
 
 Source: MassGen `session/_state.py` (save_partial_turn) and `cli/run.py` (complete turns; the
 blocks' wording).
@@ -45,7 +44,7 @@ __all__ = [
 ]
 
 MAX_SUMMARY_BYTES = 16_000_000
-"""A larger one is left as it is."""
+"""A larger SESSION_SUMMARY.txt is left unchanged."""
 
 _RULE = "=" * 80
 _HEAD = re.compile(rf"{_RULE}\nMulti-Turn Session: [^\n]*\n{_RULE}\n")
@@ -59,7 +58,7 @@ _MARKERS: dict[Ending, str] = {
 }
 
 MAX_BYTES = 64_000_000
-"""Of a JSON file; a larger one is none of ours."""
+"""Size limit of a JSON file; a larger one is not one that nb_agents wrote."""
 
 
 class _Block(NamedTuple):
@@ -68,18 +67,15 @@ class _Block(NamedTuple):
 
 
 def summary(view: RunView, paths: TurnPaths, left: str) -> str:
-    """Make the session's summary with a turn's block, in the place of an older one of its own.
+    """Return the session's summary with a turn's block added or replaced.
 
     Args:
         view: The turn.
-        paths: Where it is.
-        left: What it left: the end of an incomplete turn's block.
-
-    Returns:
-        The file's new content.
+        paths: The turn's paths.
+        left: The end of an incomplete turn's block: its partial results.
 
     Raises:
-        OSError: The file that is there can't be read, or is too large.
+        OSError: The existing file can't be read, or is too large.
     """
     before, blocks = _read_summary(paths)
     kept = [block for block in blocks if block.turn != view.turn]
@@ -90,7 +86,7 @@ def summary(view: RunView, paths: TurnPaths, left: str) -> str:
 
 
 def _read_summary(paths: TurnPaths) -> tuple[str, Sequence[_Block]]:
-    """Read what stands below the head before all blocks, and the blocks."""
+    """Return the text between the head and the first block, and the blocks."""
     try:
         text = read_file(paths.summary, MAX_SUMMARY_BYTES).decode("utf-8", "replace")
         text = _HEAD.sub("", text.replace("\r\n", "\n"), count=1)
@@ -99,7 +95,7 @@ def _read_summary(paths: TurnPaths) -> tuple[str, Sequence[_Block]]:
     except RefusedError:
         if paths.summary.is_file():
             raise
-        return "", ()  # a link or a pipe holds no summary: it is replaced
+        return "", ()  # a link or a pipe in its place is replaced
     starts = [(found.start(), int(found[1])) for found in _BLOCK.finditer(text)]
     ends = [*(start for start, _ in starts[1:]), len(text)]
     first = starts[0][0] if starts else len(text)
@@ -122,15 +118,15 @@ def _block(view: RunView, paths: TurnPaths, left: str) -> str:
 
 
 def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]:
-    """Make the content of ``metadata.json``.
+    """Return the content of ``metadata.json``.
 
     Args:
         view: The turn.
-        paths: Where it is.
-        owner: Who runs it, in words.
+        paths: The turn's paths.
+        owner: A description of the process that runs it.
 
     Returns:
-        MassGen's keys, then ours. There is a ``status`` only while the turn is not complete.
+        MassGen's keys, then ours. A complete turn has no ``status``.
     """
     complete = view.status == "completed"
     data: dict[str, Any] = {
@@ -164,13 +160,12 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
 
 
 def partial_answers(view: RunView) -> dict[str, dict[str, Any]]:
-    """Make the content of ``partial_answers.json``.
+    """Return the content of ``partial_answers.json``.
 
     Returns:
-        For each agent that has an answer, a vote or streamed words: MassGen's keys (a vote as
-        ``agent_id`` and ``voted_for`` both, because its documents and its code differ), and
-        ``partial_text`` with ``partial: true`` for words that were never submitted, and
-        ``thinking``.
+        For each agent with an answer, a vote or streamed text: MassGen's keys (a vote as both
+        ``agent_id`` and ``voted_for``, because its documents and its code differ), ``partial_text``
+        with ``partial: true`` for text that was never submitted, and ``thinking``.
     """
     return {a.id: entry for a in view.agents.values() if (entry := _partial(view, a.id))}
 
@@ -181,7 +176,7 @@ def _partial(view: RunView, agent_id: str) -> dict[str, Any]:
     if not (agent.answer.strip() or agent.vote or words or agent.partial_call or agent.thoughts):
         return {}
     vote = agent.vote
-    # MassGen's reader takes whom it finds an answer of to have given it.
+    # MassGen's reader takes the presence of an answer to mean that the agent submitted one.
     entry: dict[str, Any] = {"answer": agent.answer} if agent.answer.strip() else {}
     entry |= {
         "has_voted": vote is not None,
@@ -202,11 +197,11 @@ def _partial(view: RunView, agent_id: str) -> dict[str, Any]:
 
 
 def answer_text(view: RunView) -> str:
-    """Make the content of ``answer.txt``.
+    """Return the content of ``answer.txt``.
 
     Returns:
-        The final answer of a complete turn; else the best available answer under MassGen's three
-        header lines, or words that no agent submitted under lines that say so; "" when no agent
+        The final answer of a complete turn; else the best answer so far under MassGen's three
+        header lines, or text that an agent never submitted under a similar header; "" when no agent
         has written anything.
     """
     if view.status == "completed":
@@ -226,22 +221,21 @@ def answer_text(view: RunView) -> str:
 
 
 def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> tuple[str, ...]:
-    """Bring a turn's files up to date; ``metadata.json`` last.
+    """Bring a turn's files up to date, ``metadata.json`` last.
 
     Args:
         view: The turn.
-        paths: Where it is.
-        owner: Who runs it, in words.
+        paths: The turn's paths.
+        owner: A description of the process that runs it.
 
     Returns:
-        What of the session's own files could not be written, because somebody put something else
-        in their place: a sentence each. The turn is whole without them.
+        A sentence for each of the session's files that can't be written because something else is
+        in its place. The turn is complete without them.
 
     Raises:
-        OSError: The disk refused; whatever was written before is whole, and calling again later
-            finishes the rest.
+        OSError: A write failed; no file is left half-written, and a later call writes the rest.
     """
-    told: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     if view.ending:
         partial = partial_answers(view) if view.status != "completed" else {}
         if partial:
@@ -250,14 +244,14 @@ def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> tuple[str, 
             write_atomic(paths.answer, text)
         if view.winner and view.status == "completed":
             _link_workspace(paths, view.winner)
-            told += _aside(paths.winners, lambda: _append_winner(paths, view))
-        told += _aside(paths.summary, lambda: _write_summary(view, paths))
+            notices += _unless_blocked(paths.winners, lambda: _append_winner(paths, view))
+        notices += _unless_blocked(paths.summary, lambda: _write_summary(view, paths))
     _write_json(paths.metadata, metadata(view, paths, owner))
-    return told
+    return notices
 
 
-def _aside(path: Path, write: Callable[[], None]) -> tuple[str, ...]:
-    """Write a file of the session; when another's is in the way, say so."""
+def _unless_blocked(path: Path, write: Callable[[], None]) -> tuple[str, ...]:
+    """Write a file of the session; return a notice when something else is in its place."""
     try:
         write()
     except (RefusedError, IsADirectoryError, PermissionError) as exc:
@@ -272,19 +266,19 @@ def _write_summary(view: RunView, paths: TurnPaths) -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a file as a whole: temp → rename.
+    """Replace a file atomically (temp → rename).
 
     Args:
         path: The file.
-        text: Its new content; half surrogate pairs become question marks.
+        text: The new content; lone surrogates become question marks.
 
     Raises:
-        OSError: The disk refused; the old file stands.
+        OSError: The write failed; the old file is unchanged.
     """
-    # One fixed name a target: a killed process leaves at most one stray file, not one a try.
+    # A fixed temporary name, so that killed processes leave at most one stray file per target.
     temp = path.with_name(f".{path.name}.tmp")
     try:
-        with _made_anew(temp) as file:
+        with _create(temp) as file:
             file.write(text.encode("utf-8", "replace"))
         os.replace(temp, path)
     except OSError:
@@ -292,8 +286,8 @@ def write_atomic(path: Path, text: str) -> None:
         raise
 
 
-def _made_anew(path: Path) -> BinaryIO:
-    """Open a file that is not there yet: a link of its name would lead elsewhere."""
+def _create(path: Path) -> BinaryIO:
+    """Create a file exclusively, so that a link in its place is not followed."""
     try:
         return open(path, "xb")
     except FileExistsError:
@@ -302,7 +296,7 @@ def _made_anew(path: Path) -> BinaryIO:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds a JSON object; {} when it is missing, or holds anything else."""
+    """Return the JSON object in a file; {} when the file is missing or holds anything else."""
     data = _read(path)
     return data if isinstance(data, dict) else {}
 
@@ -323,7 +317,7 @@ def _reason(view: RunView) -> str:
         return "kernel died"
     if view.stop is None:
         return view.ending or "running"
-    # MassGen's word for a stop is "cancelled"; limits say which they were.
+    # MassGen's reason for a stop is "cancelled"; a timeout or budget is named.
     return view.stop.source if view.stop.source in ("timeout", "budget") else "cancelled"
 
 

@@ -1,1 +1,1 @@
-"""Many tasks at once: one directory, one table, one stop. `nb_agents.map` starts a sweep."""
+"""Sweeps: a run for each row of a table, in one directory; `nb_agents.map` starts one."""

@@ -1,8 +1,8 @@
-"""Has Python's collector look less often and at less, while a sweep works.
+"""Running Python's garbage collector less often, and on fewer objects, during a sweep.
 
-All that the imports made, some 200,000 objects, and all that the notebook holds would be gone
-through again for each seventy rows or so: a sixth of a sweep's time. New objects would be gone
-through by the hundred, of which each row makes thousands, nearly all of them in use.
+Otherwise the 200,000 objects or so that imports created, and all of the notebook's, would be
+examined again about every seventy rows, which takes a sixth of a sweep's time. Young objects would
+be collected after a few hundred, while each row creates thousands, nearly all of them in use.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["YOUNG", "collecting_less"]
+__all__ = ["YOUNG", "less_garbage_collection"]
 
 YOUNG = 10_000
-"""New objects after which the collector looks at them; Python's own number is 700, or 2,000."""
+"""New objects before a collection of the youngest generation; Python's default is 700 or 2,000."""
 
 _lock = threading.Lock()
 _within = 0
@@ -24,11 +24,11 @@ _undo: Callable[[], None] = lambda: None  # noqa: E731
 
 
 @contextmanager
-def collecting_less() -> Iterator[None]:
-    """Have no garbage looked for within the block among what is there at its beginning.
+def less_garbage_collection() -> Iterator[None]:
+    """Exclude existing objects from garbage collection within the block, and collect less often.
 
-    Garbage of before is found after it. Blocks may overlap; where a program has frozen its heap by
-    itself, or set how often is looked, it stays as it is.
+    Garbage among the existing objects is found after the block. Blocks may overlap; a program's own
+    `gc.freeze` or changed threshold is respected.
     """
     global _within, _undo
     with _lock:
@@ -46,7 +46,7 @@ def collecting_less() -> Iterator[None]:
 
 def _collect_less() -> Callable[[], None]:
     before, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
-    ours = (max(before[0], YOUNG), *before[1:]) if before[0] else before  # 0 is never
+    ours = (max(before[0], YOUNG), *before[1:]) if before[0] else before  # 0 disables collection
     gc.set_threshold(*ours)
     if not is_frozen:
         gc.freeze()
@@ -61,7 +61,7 @@ def _collect_less() -> Callable[[], None]:
 
 
 def _forget() -> None:
-    """In a forked process, in which no sweep works."""
+    """Undo the settings in a forked process, where no sweep runs."""
     global _lock, _within
     if _within:
         _undo()

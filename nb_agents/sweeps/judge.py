@@ -1,6 +1,6 @@
-"""An agent of the team as judge: it is asked for a number for each row's answer.
+"""Scoring each row's answer by an agent of the team, the judge.
 
-<sweep>/<row>/judge/turn_1/    its session, inside of the row's
+<sweep>/<row>/judge/turn_1/    the judge's session, within the row's
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from nb_agents.runs.status import failure_of
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
+from nb_agents.sweeps.sweep_view import tokens_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
@@ -46,12 +47,12 @@ one number."""
 
 
 class Judgement(NamedTuple):
-    """What a judge said of an answer.
+    """A judge's result for an answer.
 
     Attributes:
-        score: The number; None when there is none.
-        error: Why there is none.
-        tokens: What the judge used.
+        score: The score; None when the judge failed or gave none.
+        error: Why there is no score.
+        tokens: Tokens that the judge used.
         cost: US dollars, or None when its model's price is unknown.
     """
 
@@ -63,12 +64,12 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class Judge:
-    """Asks an agent that takes no part in the team's rounds.
+    """Scores answers with one of the team's ``callable_agents``.
 
     Args:
-        team: The team, which has it among its ``callable_agents``.
-        agent: Its id.
-        options: How the rows' runs go.
+        team: The team.
+        agent: The judge's id.
+        options: The options of the rows' runs.
 
     Raises:
         UserError: The team has no such agent.
@@ -89,19 +90,19 @@ class Judge:
     def judge(
         self, row: Path, task: str, answer: Any, begun: Callable[[Run], object]
     ) -> Judgement | None:
-        """Ask for a score, unless that was done; waits for it.
+        """Return the score of an answer, blocking, unless it is already in the judge's session.
 
         Args:
             row: The directory of the row's session.
-            task: What was asked.
-            answer: What was answered.
-            begun: Told of the run, so that it can be stopped.
+            task: The row's task.
+            answer: The row's answer.
+            begun: Called with the judge's run, so that it can be stopped.
 
         Returns:
-            What it said; None when it was stopped first.
+            The judgement; None when the judge was stopped first.
 
         Raises:
-            UserError: It can't be asked.
+            UserError: The judge's run can't be started.
         """
         last = _last(row / _SESSION)
         if last is not None and last.is_complete and score_in(last.view.answer) is not None:
@@ -120,7 +121,7 @@ class Judge:
         return start(asked, self._alone(), _SESSION, options=options)
 
     def _alone(self) -> TeamSpec:
-        """Make a team of it alone, that may call the others and write nothing of the person's."""
+        """Return a team of the judge alone, which may call the others but not write user files."""
         judges = {agent.id: agent for agent in self.team.callable_agents}
         judge = judges.pop(self.agent)
         return TeamSpec(agents=(judge,), callable_agents=tuple(judges.values()))
@@ -133,12 +134,11 @@ class Judge:
         elif score is None:
             line = _last_line(view.answer)[:100]
             error = f"The judge {self.agent!r} gave no number: its last line is {line!r}."
-        tokens = sum(agent.tokens for agent in view.agents.values())
-        return Judgement(score, error, tokens, total_cost(view))
+        return Judgement(score, error, tokens_of(view), total_cost(view))
 
 
 def score_in(answer: str) -> float | None:
-    """Return the number that is the last line of an answer, alone or after "Score:"; else None."""
+    """Return the number in the last line of an answer, alone or after "Score:"; else None."""
     found = _SCORE.fullmatch(_last_line(answer).strip("*_` "))
     score = float(found[1]) if found else math.nan
     return score if math.isfinite(score) else None
@@ -149,6 +149,6 @@ def _last_line(answer: str) -> str:
 
 
 def _last(session: Path) -> PastTurn | None:
-    """Load the last turn of the judge's session that has begun; its process may have died."""
+    """Return the last turn of the judge's session that recorded an event, if any."""
     begun = [turn for turn in turns_of(session) if read_journal(turn.journal).events]
     return load_turn(begun[-1]) if begun else None

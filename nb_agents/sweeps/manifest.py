@@ -1,15 +1,15 @@
-"""What a sweep leaves on disk beside its rows' sessions.
+"""A sweep's own files on disk, beside its rows' sessions.
 
     <root>/<sweep>/
-      sweep.json      what it is: source, task, team
-      rows.jsonl      a line for each row that ended (the last of a row counts), and for what else
-                      who looks on can't know: rows that began, and how the whole stands
-      owner.lock      held by the process that works on it
-      commands/       what other processes ask of that one
+      sweep.json      its source, task and team
+      rows.jsonl      a line for each row that ended (a row's last line counts), each row that
+                      started, and each change of the sweep's status
+      owner.lock      held by the process that runs the sweep
+      commands/       commands sent by other processes
       <row>/turn_1/   a session for each row
 
-The lines are there so that nobody has to open hundreds of sessions; a row without one is asked of
-its session.
+The lines spare readers from opening hundreds of sessions; a row without one is read from its
+session.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyErro
 from nb_agents.events import Command
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.runs.registry import find_group, live_runs, runs, stop
-from nb_agents.session.commands import send, withdraw_older
+from nb_agents.session.commands import remove_commands_before, send
 from nb_agents.session.layout import TICKETS, TurnPaths, make_root, turns_of
 from nb_agents.session.views import read_json, write_atomic
 
@@ -58,17 +58,17 @@ __all__ = [
     "SweepChanged",
     "SweepStatus",
     "has_died",
-    "hold_sweep",
     "is_live_sweep",
     "is_sweep",
     "owner_lock",
+    "pause_sweep",
     "read_noted",
     "read_notes",
     "read_results",
+    "resolve_sweep",
     "stop_sweep",
-    "sweep_meant",
     "sweep_of",
-    "sweeps_below",
+    "sweep_paths",
     "sweeps_in",
 ]
 
@@ -76,7 +76,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 SweepStatus = Literal["running", "paused", "stopping", "completed", "cancelled"]
 
 FIRST_ROWS = 20
-"""Rows of the source whose names are noted: those that a card shows."""
+"""Number of the source's first rows whose names are recorded: those that a card shows."""
 
 MAX_ASKED = 200
 """Characters of a task that are shown when two are mistaken for one."""
@@ -88,17 +88,17 @@ _LOCK = "owner.lock"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a row ended.
+    """The result of a row.
 
     Attributes:
-        row: Its name.
-        status: How it ended.
+        row: The row's name.
+        status: How the row ended.
         answer: The final answer, or a recipe's outputs by name; None when there is none.
-        error: Why it failed.
-        tokens: Tokens used, by all turns of its session.
+        error: Why the row failed.
+        tokens: Tokens used in all turns of the row's session.
         cost: US dollars, or None when a model's price is unknown.
-        seconds: How long its last turn took.
-        score: What the score function made of the answer.
+        seconds: Duration of the row's last turn.
+        score: The answer's score.
     """
 
     row: str
@@ -113,10 +113,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class RowBegan:
-    """A turn began to work on a row.
+    """A turn of a row's session started.
 
     Attributes:
-        row: Its name.
+        row: The row's name.
         turn: The turn's number.
     """
 
@@ -127,14 +127,14 @@ class RowBegan:
 
 @dataclass(frozen=True, slots=True)
 class SweepBegan:
-    """A process began to work on the sweep.
+    """A process started to run the sweep.
 
     Attributes:
         at: Unix seconds.
-        rows: How many it has.
-        first: The names of the first of them, as their source has them.
-        others: Rows that ended earlier and are none of them: the source was another one then.
-        retry_failed: Whether rows that failed before are tried again.
+        rows: The number of rows.
+        first: The names of the first rows, in the source's order.
+        others: Rows with a result that are no longer in the source.
+        retry_failed: Whether rows that failed before are run again.
     """
 
     at: FiniteFloat
@@ -147,12 +147,12 @@ class SweepBegan:
 
 @dataclass(frozen=True, slots=True)
 class SweepChanged:
-    """The sweep as a whole stands differently.
+    """The sweep's status changed.
 
     Attributes:
         at: Unix seconds.
-        status: How it stands from now on.
-        reason: Why it stops, or stopped.
+        status: The new status.
+        reason: The reason of a stop.
     """
 
     at: FiniteFloat
@@ -176,20 +176,20 @@ _LINE: TypeAdapter[Note] = TypeAdapter(
 
 
 class Manifest:
-    """A sweep's files, while this process works on it.
+    """A sweep's files, while this process runs the sweep.
 
     Args:
-        path: The sweep's directory; made if missing.
-        about: What it is, for who lists sweeps.
+        path: The sweep's directory, created if missing.
+        about: The sweep's source, task and team, for lists of sweeps.
 
     Attributes:
         path: As given.
-        results: How rows ended, by name.
-        at_work: Rows that an earlier process left at work.
+        results: The rows' results, by name.
+        at_work: Rows that an earlier process left running.
 
     Raises:
-        UserError: The sweep of that name is another one.
-        SweepBusyError: Another process, or another sweep of this one, works on it.
+        UserError: The sweep of that name has another task or recipe.
+        SweepBusyError: This process or another is already running the sweep.
         StorageError: The directory can't be written.
     """
 
@@ -199,9 +199,10 @@ class Manifest:
         try:
             make_root(path.parent)
             path.mkdir(exist_ok=True)
-            asked_before = time.time_ns()
+            sent_before = time.time_ns()
             self._lock.acquire(timeout=PROBE_S * 2)
-            withdraw_older(TurnPaths(path), asked_before)  # meant for a process that is gone
+            # Older commands were sent to a process that is gone.
+            remove_commands_before(TurnPaths(path), sent_before)
             _remove_tickets(path)
             self._check_same(about)
             write_atomic(path / ABOUT, json.dumps(about, indent=1))
@@ -218,29 +219,29 @@ class Manifest:
             raise StorageError(str(path), exc.strerror or str(exc)) from None
 
     def add(self, note: Note) -> None:
-        """Note how a row ended, or what else became of the sweep.
+        """Append a note to ``rows.jsonl``.
 
         Raises:
-            OSError: The disk refused; the row's session has it all the same.
+            OSError: The write failed; the row's session still has its result.
         """
         if isinstance(note, Result):
             self.results[note.row] = note
-        said = {field.name: getattr(note, field.name) for field in fields(note)}
-        self._file.write(json.dumps(said) + "\n")
+        document = {field.name: getattr(note, field.name) for field in fields(note)}
+        self._file.write(json.dumps(document) + "\n")
         self._file.flush()
 
     def score(self, row: str, score: float) -> None:
-        """Note a row's score."""
+        """Record a row's score."""
         self.add(replace(self.results[row], score=score))
 
     def close(self) -> None:
-        """Let others work on it."""
+        """Close the files and release the lock."""
         with suppress(OSError):
             self._file.close()
         self._lock.release()
 
     def _check_same(self, about: Mapping[str, Any]) -> None:
-        """Refuse a sweep that asks something else: the answers on disk are none to that."""
+        """Refuse another task or recipe, which the results on disk do not belong to."""
         before, now = _asked(read_json(self.path / ABOUT)), _asked(about)
         if before and now and before != now:
             raise UserError(
@@ -249,7 +250,7 @@ class Manifest:
             )
 
     def _mend(self) -> None:
-        """End a line that a process died in the middle of."""
+        """Terminate a line that a killed process left unfinished."""
         size = self._file.seek(0, 2)
         if size:
             with (self.path / ROWS).open("rb") as file:
@@ -259,7 +260,7 @@ class Manifest:
 
 
 def _remove_tickets(path: Path) -> None:
-    """Let no row begin that a process which is gone has asked of a cluster."""
+    """Withdraw the rows that a dead process submitted to a cluster."""
     for ticket in (path / TICKETS).glob("*"):
         ticket.unlink(missing_ok=True)
 
@@ -270,16 +271,16 @@ def _asked(about: Mapping[str, Any]) -> str:
 
 
 def owner_lock(path: Path) -> FileLock:
-    """Return the lock that is held while a process works on a sweep, whose directory this is."""
+    """Return the lock that a process holds while it runs the sweep in a directory."""
     return FileLock(path / _LOCK, thread_local=False)
 
 
 class Noted(NamedTuple):
-    """What a sweep has noted of its rows.
+    """The rows in a sweep's notes.
 
     Attributes:
-        results: How they ended, by name.
-        at_work: Those that began and have not ended since.
+        results: The rows' results, by name.
+        at_work: Rows that started and have not ended since.
     """
 
     results: dict[str, Result]
@@ -287,11 +288,7 @@ class Noted(NamedTuple):
 
 
 def read_noted(path: Path) -> Noted:
-    """Read what a sweep has noted of its rows; lines that are none are left out.
-
-    Args:
-        path: The sweep's directory.
-    """
+    """Return the rows in a sweep's notes, skipping invalid lines."""
     noted = Noted({}, set())
     with suppress(OSError), (path / ROWS).open("rb") as file:
         for note in read_notes(file):
@@ -304,23 +301,19 @@ def read_noted(path: Path) -> Noted:
 
 
 def read_results(path: Path) -> dict[str, Result]:
-    """Read how a sweep's rows ended, by name.
-
-    Args:
-        path: The sweep's directory.
-    """
+    """Return the results of a sweep's rows by name."""
     return read_noted(path).results
 
 
 def read_notes(lines: Iterable[bytes]) -> Iterator[Note]:
-    """Read lines of ``rows.jsonl``; those that are none are left out."""
+    """Parse lines of ``rows.jsonl``, skipping invalid ones."""
     for line in lines:
         with suppress(ValidationError):
             yield _LINE.validate_json(line)
 
 
-def sweeps_below(root: Path) -> list[Path]:
-    """List the sweeps below a session root, by name."""
+def sweep_paths(root: Path) -> list[Path]:
+    """Return the directories of the sweeps in a session root, sorted by name."""
     try:
         return sorted(path.parent for path in root.glob(f"*/{ABOUT}"))
     except OSError:
@@ -328,28 +321,21 @@ def sweeps_below(root: Path) -> list[Path]:
 
 
 def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
-    """Find the sweeps below a session root, by name.
-
-    Args:
-        root: The session root.
-
-    Returns:
-        For each its directory, what it is, and whether a process works on it.
-    """
+    """Return the directory and description of each sweep in a session root, and whether it runs."""
     return [
-        (path, read_json(path / ABOUT), is_held(owner_lock(path))) for path in sweeps_below(root)
+        (path, read_json(path / ABOUT), is_held(owner_lock(path))) for path in sweep_paths(root)
     ]
 
 
 def has_died(path: Path, noted: Noted) -> bool:
-    """Whether the process that worked on a sweep ended without a word of the rows at work.
+    """Return whether the process of a sweep that is not running died with rows unfinished.
 
     Args:
-        path: The directory of a sweep that nobody works on.
-        noted: What it has noted of its rows.
+        path: The sweep's directory.
+        noted: The rows in its notes.
 
     Raises:
-        SessionUnreadableError: The sweep, or a row of it, can't be read.
+        SessionUnreadableError: The sweep, or one of its rows, can't be read.
     """
     try:
         names = set(os.listdir(path))
@@ -360,34 +346,31 @@ def has_died(path: Path, noted: Noted) -> bool:
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a directory is a sweep's."""
-    return os.path.isfile(path / ABOUT)  # unlike Path's, it raises for no name, however long
+    """Return whether a directory is a sweep's."""
+    return os.path.isfile(path / ABOUT)  # Path.is_file would raise for a name that is too long
 
 
 def sweep_of(turn: Path) -> Path | None:
-    """Return the sweep that a turn works on a row of; None without one.
-
-    Args:
-        turn: The turn's directory.
-    """
+    """Return the directory of the sweep that a turn's directory belongs to; None without one."""
     path = Path(os.path.realpath(turn.parents[1]))
     return path if is_sweep(path) else None
 
 
 def is_live_sweep(path: Path) -> bool:
-    """Whether a directory is a sweep's and a process works on it."""
+    """Return whether a directory is that of a sweep that a process is running."""
     return is_sweep(path) and is_held(owner_lock(path))
 
 
-def sweep_meant(name: str, root: Path) -> Path | None:
-    """Find the sweep that a person means by a name, or by none.
+def resolve_sweep(name: str, root: Path) -> Path | None:
+    """Return the directory of the sweep that the user refers to.
 
     Args:
-        name: The sweep's; "" means what this process began last, else all that lives elsewhere.
-        root: Where sessions are.
+        name: The sweep's name; "" means the one that this process started last, else the only one
+            that runs in another process.
+        root: The session root.
 
     Returns:
-        The directory, in which there may be none by that name; None when a run is meant.
+        The directory, which need not exist; None when ``name`` is "" and there is no such sweep.
     """
     if name:
         return root / name
@@ -400,16 +383,16 @@ def sweep_meant(name: str, root: Path) -> Path | None:
 
 
 def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> bool:
-    """Stop a sweep, whichever process works on it.
+    """Stop a sweep, whichever process runs it.
 
     Args:
-        path: Its directory; a sweep of this process is known by its name alone.
-        now: Whether it is immediate, for all rows.
-        source: The door.
-        reason: Why.
+        path: The sweep's directory; a sweep of this process is found by its name.
+        now: Whether to stop all rows immediately.
+        source: The interface that the request came from.
+        reason: The reason, for the record.
 
     Returns:
-        Whether there is such a sweep, and a process that works on it.
+        Whether there is such a sweep, and it is running.
 
     Raises:
         StorageError: The command can't be written.
@@ -418,18 +401,18 @@ def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> b
         stop(path.name, now, source, reason)
         return True
     level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-    return _tell(path, StopRequest(level, source, reason))
+    return _send_command(path, StopRequest(level, source, reason))
 
 
-def hold_sweep(path: Path, is_paused: bool) -> bool:
-    """Pause a sweep, or let it go on, whichever process works on it.
+def pause_sweep(path: Path, is_paused: bool) -> bool:
+    """Pause or continue a sweep, whichever process runs it.
 
     Args:
-        path: Its directory; a sweep of this process is known by its name alone.
-        is_paused: Whether it is to hold still.
+        path: The sweep's directory; a sweep of this process is found by its name.
+        is_paused: Whether to pause it.
 
     Returns:
-        Whether a process works on it.
+        Whether the sweep is running.
 
     Raises:
         StorageError: The command can't be written.
@@ -437,10 +420,10 @@ def hold_sweep(path: Path, is_paused: bool) -> bool:
     if (sweep := find_group(path.name)) is not None:
         sweep.hold(is_paused)
         return True
-    return _tell(path, Pause() if is_paused else Continue())
+    return _send_command(path, Pause() if is_paused else Continue())
 
 
-def _tell(path: Path, command: Command) -> bool:
+def _send_command(path: Path, command: Command) -> bool:
     if not is_live_sweep(path):
         return False
     send(TurnPaths(path), command)

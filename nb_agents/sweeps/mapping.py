@@ -1,4 +1,4 @@
-"""`map`: a team, or a recipe, for each row of a source."""
+"""`map`: run a team or a recipe on each row of a source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from nb_agents.sweeps.sweep import Score, Sweep, SweepSpec
 __all__ = ["DEFAULT_LIMIT", "map"]
 
 DEFAULT_LIMIT = 8
-"""Rows that are worked on at a time."""
+"""Rows that run at a time."""
 
 
 @safe_errors
@@ -50,31 +50,30 @@ def map(
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
 ) -> Sweep:
-    """Start a team, or a recipe, on each row of a source, in the background.
+    """Run a team or a recipe on each row of a source, in the background.
 
-    The same call again finds the same sweep, and goes on with what is missing: rows that were
-    stopped are resumed, those that live on elsewhere are followed, and nothing that finished runs
-    again.
+    Repeating the call continues the same sweep: stopped rows are resumed, missing ones started,
+    those that still run in another process followed, and finished ones kept.
 
     Args:
         source: A CSV, JSONL or Parquet file, a DataFrame, a list or a generator; see `read_rows`.
-        task: What is asked; ``{{column}}`` takes a row's value. A recipe asks for itself.
+        task: The task; ``{{column}}`` is replaced by the row's value. Leave it empty for a recipe.
         config: As for `nb_agents.start`.
-        recipe: As for `nb_agents.start`; a row gives the values that it starts with.
-        name: The sweep's name; by default made of the source, the task and the team. Under a name
-            the source, the team and the score may change, but not the task or the recipe.
-        limit: How many rows are worked on at a time.
-        max_cost: US dollars that all rows together may cost; when they are spent, no row begins
-            and the others stop gracefully.
-        score: Called with a row's task and answer (a recipe's outputs), returns a number; sync or
-            async, in a thread of its own. Or the name of one of the team's ``callable_agents``: it
-            is asked for the number, and what that costs counts in the row.
-        retry_failed: Whether rows that failed before are tried again.
+        recipe: As for `nb_agents.start`; a row's values are its initial context.
+        name: The sweep's name; by default derived from the source, the task and the team. Under one
+            name the source, the team and the score may change, but not the task or the recipe.
+        limit: Maximum number of rows that run at a time.
+        max_cost: Budget of all rows together in US dollars; once it is spent, no more rows start
+            and the running ones stop gracefully.
+        score: A function that takes a row's task and answer (a recipe's outputs) and returns a
+            number; sync or async, called in a thread of its own. Or the name of one of the team's
+            ``callable_agents`` that gives the score; its cost is included in the row's.
+        retry_failed: Whether to run rows again that failed before.
         tools: As for `nb_agents.start`.
-        options: As for `nb_agents.start`; they hold for each row.
+        options: As for `nb_agents.start`, for each row.
 
     Returns:
-        The sweep, at once.
+        The sweep, without waiting for it.
 
     Raises:
         UserError: The source can't be read, the task names a column that it lacks, or the team,
@@ -105,7 +104,7 @@ def map(
         "recipe": _identity(recipe),
         "rows": len(rows),
     }
-    path = session_root(options.session_root) / (_own_name(name) or _made_name(about, rows))
+    path = session_root(options.session_root) / (_checked_name(name) or _derived_name(about, rows))
     functions, options = checked_functions(tools), replace(options, session_root=path)
 
     def begin(row: Row) -> Run:
@@ -136,19 +135,19 @@ def map(
 
 
 def _withdraw(path: Path) -> None:
-    """Let no row begin that waits for a place on a cluster."""
+    """Withdraw the rows that wait for a place on a cluster."""
     from nb_agents.runs.cluster import withdraw
 
     withdraw(path)
 
 
 def _has_begun(session: Path) -> bool:
-    """Whether a turn of a session has a first line: its process may have died before."""
+    """Return whether any turn of a session recorded an event before its process died."""
     return any(read_journal(turn.journal).events for turn in turns_of(session))
 
 
 def _check_columns(task: str, rows: Sequence[Row]) -> None:
-    """Find columns that a task names and a row lacks, before anything is paid for."""
+    """Raise `TaskError` if the task names a column that a row lacks, before anything is run."""
     for path in variables(task):
         column = path.partition(".")[0]
         for number, row in enumerate(rows, 1):
@@ -163,7 +162,7 @@ def _check_columns(task: str, rows: Sequence[Row]) -> None:
 
 
 def _identity(given: object) -> str:
-    """Say what a team or recipe is: a file by its path, so that it may change."""
+    """Return what identifies a team or recipe: a file's path, so that its content may change."""
     if given is None:
         return ""
     if isinstance(given, str | os.PathLike):
@@ -173,7 +172,7 @@ def _identity(given: object) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 
-def _own_name(name: str) -> str:
+def _checked_name(name: str) -> str:
     if not name:
         return ""
     with suppress(ValueError):
@@ -181,10 +180,10 @@ def _own_name(name: str) -> str:
     raise UserError(f"A sweep can't be called {name!r}. Use letters, digits, '_', '-' and '.'.")
 
 
-def _made_name(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _derived_name(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
     source = str(about["source"])
     is_file = os.path.isabs(source)
-    # What is in memory is known by its rows.
+    # A source in memory is identified by its rows.
     known = {key: value for key, value in about.items() if key != "rows"}
     names = [] if is_file else [row.name for row in rows]
     digest = sha256(json.dumps([known, names], sort_keys=True).encode()).hexdigest()[:8]

@@ -1,7 +1,7 @@
-"""Removes the sessions, and the rows of sweeps, that nobody has used for long.
+"""Removing old sessions and old rows of sweeps.
 
-A sweep keeps its ``rows.jsonl``, so that the same call asks for nothing twice: only a row whose end
-stands there goes.
+A sweep keeps its ``rows.jsonl``, so that repeating the call runs no row twice; only rows whose
+result is recorded there are removed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from nb_agents.disk.directory import Directory, real_above
+from nb_agents.disk.directory import Directory, resolve_parent
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.session.layout import TurnPaths, last_use, sessions_in, turns_of
-from nb_agents.session.manage import delete_session, strip_session, work_of
+from nb_agents.session.manage import delete_session, strip_session, strippable_paths
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import owner_lock, read_results, sweeps_in
 
-__all__ = ["PruneSpec", "Pruned", "prune", "seconds_of"]
+__all__ = ["PruneSpec", "Pruned", "parse_age", "prune"]
 
 _AGE = re.compile(r"([0-9]{1,6})([hdw])")
 _UNITS_S = {"h": 3600, "d": 86_400, "w": 604_800}
@@ -29,33 +29,33 @@ _UNITS_S = {"h": 3600, "d": 86_400, "w": 604_800}
 
 @dataclass(frozen=True)
 class PruneSpec:
-    """What is to be removed.
+    """Which sessions to remove.
 
     Attributes:
-        before: What was last used before this moment, in seconds since 1970.
-        keep_answers: Whether answers, metadata and summaries stay.
-        incomplete: Whether sessions go, too, whose last turn could be resumed.
-        is_rehearsal: Whether nothing is removed, but only counted.
+        before: Only those last used before this time, in Unix seconds.
+        keep_answers: Whether to keep answers, metadata and summaries.
+        incomplete: Whether to include sessions whose last turn can be resumed.
+        is_dry_run: Whether to only count, and remove nothing.
     """
 
     before: float
     keep_answers: bool = False
     incomplete: bool = False
-    is_rehearsal: bool = False
+    is_dry_run: bool = False
 
 
 @dataclass
 class Pruned:
-    """What was removed, or would be, and what of that age was left and why.
+    """The number of sessions removed, or to be removed, and of those kept for a reason.
 
     Attributes:
-        sessions, rows: Sessions, and rows of sweeps.
-        files: Files in them that go.
-        size_bytes: Their size.
-        incomplete: Sessions and rows left because their last turn can be resumed.
-        live: Sessions, rows and sweeps left because a process works on them.
-        not_noted: Rows left because they ended and their sweep has not noted how.
-        unread: Why others were left, a sentence each.
+        sessions, rows: Sessions and rows of sweeps removed.
+        files: Files removed.
+        size_bytes: The files' total size.
+        incomplete: Sessions and rows kept because their last turn can be resumed.
+        live: Sessions, rows and sweeps kept because a process is running them.
+        not_noted: Rows kept because their sweep has no result of them.
+        unread: A sentence for each session kept because of an error.
     """
 
     sessions: int = 0
@@ -68,11 +68,11 @@ class Pruned:
     unread: list[str] = field(default_factory=list)
 
 
-def seconds_of(age: str) -> int:
-    """Read a length of time, such as 12h, 30d or 8w, as seconds.
+def parse_age(age: str) -> int:
+    """Parse a duration such as 12h, 30d or 8w; return it in seconds.
 
     Raises:
-        UserError: It is none.
+        UserError: The text is not a duration.
     """
     found = _AGE.fullmatch(age.strip())
     if found is None:
@@ -81,27 +81,27 @@ def seconds_of(age: str) -> int:
 
 
 def prune(root: Path, spec: PruneSpec) -> Pruned:
-    """Remove the sessions, and the rows of sweeps, that nobody has used for long.
+    """Remove old sessions and old rows of sweeps.
 
-    What a process works on is left, and so is what can't be read or removed.
+    Those that are running, and those that can't be read or removed, are kept.
 
     Args:
         root: The session root.
-        spec: What is to be removed.
+        spec: Which sessions to remove.
 
     Returns:
-        What was removed, or with `PruneSpec.is_rehearsal` would be.
+        What was removed, or would be with `PruneSpec.is_dry_run`.
     """
     pruned = Pruned()
-    pruned.sessions = sum(_goes(path, spec, pruned) for path in _old(root, spec, pruned))
+    pruned.sessions = sum(_prune_one(path, spec, pruned) for path in _old(root, spec, pruned))
     for sweep, _, is_live in sweeps_in(root):
         if is_live:
             pruned.live += 1
             continue
         try:
-            with nullcontext() if spec.is_rehearsal else owner_lock(sweep).acquire(timeout=0):
+            with nullcontext() if spec.is_dry_run else owner_lock(sweep).acquire(timeout=0):
                 pruned.rows += _prune_rows(sweep, spec, pruned)
-        except Timeout:  # by now
+        except Timeout:  # it has just been started
             pruned.live += 1
         except OSError as exc:
             pruned.unread.append(f"Sweep {sweep.name} is left: {exc.strerror}.")
@@ -113,7 +113,7 @@ def _prune_rows(sweep: Path, spec: PruneSpec, pruned: Pruned) -> int:
     rows = list(_old(sweep, spec, pruned))
     known = [row for row in rows if row.name in noted]
     pruned.not_noted += len(rows) - len(known)
-    return sum(_goes(row, spec, pruned) for row in known)
+    return sum(_prune_one(row, spec, pruned) for row in known)
 
 
 def _old(root: Path, spec: PruneSpec, pruned: Pruned) -> Iterable[Path]:
@@ -122,8 +122,8 @@ def _old(root: Path, spec: PruneSpec, pruned: Pruned) -> Iterable[Path]:
     return [path for path in found.by_use if last_use(turns_of(path)[-1]) < spec.before]
 
 
-def _goes(session: Path, spec: PruneSpec, pruned: Pruned) -> bool:
-    """Remove a session if it may be; count it, or why it is left."""
+def _prune_one(session: Path, spec: PruneSpec, pruned: Pruned) -> bool:
+    """Remove a session unless it must be kept, and count it; return whether it was removed."""
     last = turns_of(session)[-1]
     if last.is_live():
         pruned.live += 1
@@ -132,9 +132,9 @@ def _goes(session: Path, spec: PruneSpec, pruned: Pruned) -> bool:
         pruned.incomplete += 1
         return False
     try:
-        parts = work_of(session) if spec.keep_answers else [session]
+        parts = strippable_paths(session) if spec.keep_answers else [session]
         sizes = [size for part in parts for size in _sizes(part)]
-        if parts and not spec.is_rehearsal:
+        if parts and not spec.is_dry_run:
             (strip_session if spec.keep_answers else delete_session)(session)
     except SessionBusyError:
         pruned.live += 1
@@ -148,16 +148,16 @@ def _goes(session: Path, spec: PruneSpec, pruned: Pruned) -> bool:
 
 
 def _is_complete(turn: TurnPaths) -> bool:
-    # There is a status while a turn is incomplete, and at its completion's last write no more.
+    # The last write of a completed turn removes the status.
     data = read_json(turn.metadata)
     return bool(data) and "status" not in data
 
 
 def _sizes(path: Path) -> list[int]:
-    """List the sizes of a file, or of all files below a directory, in bytes; links have none."""
+    """Return the sizes of a file, or of all files in a directory, in bytes; links are skipped."""
     if path.is_symlink():
         return []
     if path.is_file():
         return [path.stat().st_size]
-    with Directory(real_above(path)) as directory:
+    with Directory(resolve_parent(path)) as directory:
         return [entry.stat.st_size for entry in directory.walk() if entry.kind == "file"]

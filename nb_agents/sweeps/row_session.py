@@ -1,7 +1,7 @@
-"""The session of a row: how its turns ended, and the run that still works on it.
+"""The session of a row: its result, or the run that is still in progress.
 
-A run may outlive the process that began it: on a cluster, or detached. Who goes on with a sweep
-follows such a run and begins no other beside it.
+A run may outlive the process that started it: on a cluster, or detached. A process that continues
+the sweep follows such a run instead of starting another.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ __all__ = ["find_row", "result_of_turn"]
 
 
 def find_row(session: Path, tools: Sequence[Callable[..., Any]] = ()) -> Run | Result | None:
-    """Return the live run of a row, else how its last turn ended.
+    """Return the live run of a row, else the result of its last turn; None without a turn.
 
     Args:
         session: The row's session.
-        tools: Functions of this process that a run of another may call from now on.
-
-    Returns:
-        None when it has no turn.
+        tools: Functions of this process that a run in another process may call from now on.
 
     Raises:
-        SessionBusyError: A process has it that has not written a line yet.
+        SessionBusyError: A process holds the session and has not written an event yet.
     """
     last = next(reversed(turns_of(session)), None)
     if last is None:
@@ -55,16 +52,16 @@ def _live_run(turn: TurnPaths, tools: Sequence[Callable[..., Any]]) -> Run:
         except UserError:
             raise SessionBusyError(turn.session, owner_of(turn.path.parent)) from None
     if tools and run.where:
-        with suppress(UserError):  # they were sent to its worker, or it has ended
+        with suppress(UserError):  # its worker has them already, or the run has ended
             run.offer(tools)
     return run
 
 
 def result_of_turn(name: str, view: RunView, path: Path) -> Result:
-    """Return how a row's turn ended, and what all turns of its session used.
+    """Return the result of a row's turn, with the tokens and cost of all turns of its session.
 
     Args:
-        name: The row's.
+        name: The row's name.
         view: The turn.
         path: The turn's directory.
     """
@@ -88,7 +85,7 @@ def result_of_turn(name: str, view: RunView, path: Path) -> Result:
 
 
 def _earlier(path: Path) -> list[RunView]:
-    """Return the turns of a session before this one, but for those that can't be read."""
+    """Return the readable turns of a session other than the given one."""
     views = list[RunView]()
     if TurnPaths(path).number == 1:
         return views

@@ -1,7 +1,7 @@
-"""The rows of a sweep, from a file, a data frame or whatever can be iterated over.
+"""Reading the rows of a sweep from a file, a data frame or an iterable.
 
-A row's name is made of its values alone, so that a row is known again in a source that has grown or
-was sorted anew.
+A row's name is derived from its values only, so that the row is recognised in a source that has
+grown or was reordered.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from nb_agents.errors import UserError
 __all__ = ["MAX_ROWS", "Row", "read_rows", "source_name"]
 
 MAX_ROWS = 100_000
-"""Each gets a directory of its own."""
+"""Rows of a source; each gets a directory of its own."""
 
 MAX_NAME = 32
-"""Characters of a row's name that come from its first value."""
+"""Characters of a row's name that are taken from its first value."""
 
 VALUE = "value"
-"""The column of a source whose rows are plain values."""
+"""Name of the column when a source's rows are plain values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One task of a sweep.
+    """A row of a sweep's source.
 
     Attributes:
-        name: Its session's id.
-        values: By column; JSON values.
+        name: The id of the row's session.
+        values: JSON values by column.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Row:
 
 
 def source_name(source: object) -> str:
-    """Name a source: a file by its absolute path, another by its type."""
+    """Return the name of a source: a file's absolute path, else the type's name."""
     if isinstance(source, str | os.PathLike):
         return str(Path(source).expanduser().absolute())
     return type(source).__name__
@@ -59,11 +59,11 @@ def read_rows(source: Any) -> tuple[Row, ...]:
     """Read all rows of a source.
 
     Args:
-        source: A CSV, JSONL or Parquet file, a pandas DataFrame, or mappings, or plain values,
-            which become the column `VALUE`.
+        source: A CSV, JSONL or Parquet file, a pandas DataFrame, or an iterable of mappings or of
+            plain values, which become the column `VALUE`.
 
     Returns:
-        The rows in order; equal ones have names of their own.
+        The rows in order; equal rows get different names.
 
     Raises:
         UserError: The source can't be read, is of an unknown kind, or has no rows or too many.
@@ -142,7 +142,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def _plain(record: Any) -> dict[str, Any]:
-    """Give a record's values as JSON has them."""
+    """Return a record's values as JSON values."""
     values = record if isinstance(record, Mapping) else {VALUE: record}
     plain: dict[str, Any] = to_jsonable_python(
         {str(name): value for name, value in values.items()}, fallback=_unknown

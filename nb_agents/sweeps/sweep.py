@@ -1,7 +1,7 @@
-"""Many tasks, one handle: a run for each row of a source, so many at a time.
+"""The handle of a sweep, which runs the rows of a source, a limited number at a time.
 
-One thread changes a sweep; what others ask of it, and the end of each run, is handed to that thread
-as a function. A row's truth is its session: who comes back after a kill asks that.
+Only the sweep's own thread changes its state: requests of other threads, and the end of each run,
+are passed to it as functions. After a crash, a row's state is read from its session.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
-from nb_agents.session.commands import are_waiting, take_commands
+from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.layout import TurnPaths
-from nb_agents.sweeps.heap import collecting_less
+from nb_agents.sweeps.heap import less_garbage_collection
 from nb_agents.sweeps.judge import Judge, Judgement
 from nb_agents.sweeps.manifest import (
     FIRST_ROWS,
@@ -67,18 +67,18 @@ logger = logging.getLogger("nb_agents")
 Score = Callable[[str, Any], Any]
 
 SHOW_S = 0.2
-"""At least so long between two views that subscribers get."""
+"""Minimum interval between two views sent to subscribers."""
 
 MAX_DEATHS = 3
-"""Workers that may die while they have a row: it may be what ends them."""
+"""Workers that may die while running a row before it fails, as the row may be the cause."""
 
 
 def over_budget(cost: float | None, max_cost: float | None) -> str:
-    """Return why no more may be spent, or "".
+    """Return the reason why no more may be spent, or "".
 
     Args:
         cost: US dollars spent, or None when a model's price is unknown.
-        max_cost: US dollars; None has no limit.
+        max_cost: US dollars; None means no limit.
     """
     if max_cost is None:
         return ""
@@ -90,21 +90,21 @@ def over_budget(cost: float | None, max_cost: float | None) -> str:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """What a sweep is to do.
+    """The configuration of a sweep.
 
     Attributes:
-        path: Its directory.
-        about: What it is, for who lists sweeps.
+        path: The sweep's directory.
+        about: The sweep's source, task and team, for lists of sweeps.
         rows: All rows.
         begin: Starts or resumes a row's run.
-        limit: How many rows are worked on at a time.
-        max_cost: US dollars after which no row begins; None has no limit.
-        score: Given a task and its answer, gives a number.
-        judge: An agent that gives the number instead.
-        task: Gives a row's task.
-        retry_failed: Whether rows that failed before are tried again.
-        tools: Functions of this process that rows at work elsewhere may call, too.
-        withdraw: Lets rows not begin that `begin` waits with.
+        limit: Maximum number of rows that run at a time.
+        max_cost: US dollars after which no row is started; None means no limit.
+        score: Returns a number for a task and its answer.
+        judge: An agent that returns the number instead.
+        task: Returns a row's task.
+        retry_failed: Whether rows that failed before are run again.
+        tools: Functions of this process that rows running in another process may call as well.
+        withdraw: Withdraws rows whose `begin` still waits.
     """
 
     path: Path
@@ -122,16 +122,16 @@ class SweepSpec:
 
 
 class Sweep:
-    """Handle of a sweep: one run for each row. Made by `nb_agents.map`; thread-safe.
+    """Handle of a sweep: one run for each row. Created by `nb_agents.map`; thread-safe.
 
     Args:
-        spec: What it is to do.
+        spec: The configuration.
 
     Attributes:
-        rows: As given.
+        rows: All rows.
         path: The sweep's directory.
-        began_at: When this process began on it, in Unix seconds.
-        done: Resolved when nothing is worked on any more.
+        began_at: When this process started the sweep, in Unix seconds.
+        done: Resolved when the sweep has ended.
     """
 
     def __init__(self, spec: SweepSpec) -> None:
@@ -149,7 +149,7 @@ class Sweep:
             is_at_work = row.name in self._left
             is_over = result is not None and result.status in self._over and not is_at_work
             if result is not None:
-                # One that is done again counts by what it has cost alone.
+                # Of a row that will run again, only the tokens and the cost count.
                 self._totals.put(result if is_over else replace(result, status="cancelled"), None)
             if not is_over and not is_at_work:
                 self._waiting.append(row)
@@ -169,15 +169,15 @@ class Sweep:
         self._scorers = ThreadPoolExecutor(spec.limit, "nb_agents score") if has_scores else None
         self._scoring = 0
         self._judging: dict[str, Run] = {}
-        self._note(self._beginning_of(spec.retry_failed))
+        self._note(self._sweep_began(spec.retry_failed))
         if self._waiting or self._left or spec.judge is not None:
-            self._keep_budget(self._totals.spent)
+            self._check_budget(self._totals.spent)
         self._score_those_without()
-        self.view = self._look()
-        self._leave = join(self)
+        self.view = self._current_view()
+        self._unregister = join(self)
         Thread(target=self._work, name=f"nb_agents sweep {self.name}", daemon=True).start()
 
-    def _beginning_of(self, retry_failed: bool) -> SweepBegan:
+    def _sweep_began(self, retry_failed: bool) -> SweepBegan:
         names = [row.name for row in self.rows]
         others = self._manifest.results.keys() - self._by_name.keys()
         return SweepBegan(
@@ -193,11 +193,11 @@ class Sweep:
         done = f"{view.completed + view.failed} of {view.total} rows"
         return f"<Sweep {self.name}: {view.status}, {done}>"
 
-    # What it is -----------------------------------------------------------------------------
+    # State ----------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The sweep's name, which is its directory's."""
+        """The sweep's name, which is that of its directory."""
         return self.path.name
 
     @property
@@ -207,26 +207,26 @@ class Sweep:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is worked on any more and everything is written."""
+        """Whether the sweep has ended and everything is written."""
         return self.done.done()
 
     @property
     def runs(self) -> Mapping[str, Run]:
-        """The runs that are worked on, by their rows' names."""
+        """The current runs, by their rows' names."""
         return dict(self._running)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a record for each row: its values, and what became of it.
+        """Return a record for each row.
 
         Returns:
-            Beside the row's own columns: row, status, answer (or each of a recipe's outputs),
-            error, tokens, cost, seconds, score, session.
+            The source's columns, then: row, status, answer (or each of a recipe's outputs), error,
+            tokens, cost, seconds, score, session.
         """
         running = self.runs
         return [self._record(row, row.name in running) for row in self.rows]
 
     def to_frame(self) -> Any:
-        """Return `table` as a pandas DataFrame, as it stands.
+        """Return the current `table` as a pandas DataFrame.
 
         Raises:
             UserError: pandas is not installed.
@@ -250,13 +250,13 @@ class Sweep:
     # Waiting --------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None) -> SweepView:
-        """Wait for the end, blocking. An interrupt stops the sweep, and the wait goes on.
+        """Block until the sweep ends. An interrupt stops the sweep, and the wait goes on.
 
         Args:
             timeout: Seconds after which to give up waiting; the sweep goes on. None means never.
 
         Returns:
-            How it ended; a stop is no error, and neither are rows that failed.
+            The final state; neither a stop nor failed rows raise an error.
 
         Raises:
             TimeoutError: ``timeout`` passed.
@@ -283,19 +283,19 @@ class Sweep:
         *,
         source: StopSource = "api",
     ) -> StopResult:
-        """Ask the sweep, or one row of it, to stop. Returns at once; idempotent.
+        """Request a stop of the sweep or of one row, without waiting for it; idempotent.
 
         Args:
-            now: Cut the work in hand instead of letting it finish.
+            now: Whether to interrupt work in progress instead of letting it finish.
             row: Name of the one row to stop; the others go on.
-            reason: Why, for the record.
-            source: The door that it came through, for the record.
+            reason: The reason, for the record.
+            source: The interface that the request came from, for the record.
 
         Returns:
-            Whether this changed anything, and where the sweep stands.
+            Whether this changed anything, and the sweep's state.
 
         Raises:
-            UserError: No such row is worked on.
+            UserError: No such row is running.
         """
         if row is not None:
             run = self.runs.get(row)
@@ -306,16 +306,16 @@ class Sweep:
             return StopResult(False, "finished")
         level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
         is_new, self._asked = level > self._asked, max(level, self._asked)
-        self._inbox.put(lambda: self._take_stop(StopRequest(level, source, reason)))
+        self._inbox.put(lambda: self._on_stop(StopRequest(level, source, reason)))
         return StopResult(is_new, "stopping-now" if now else "stopping")
 
     def press(self) -> None:
-        """Take one interrupt: graceful first, then immediate."""
+        """Handle an interrupt: the first stops gracefully, the next immediately."""
         now = self._asked > CancellationStatus.NONE
         self.stop(now, reason="interrupted", source="interrupt")
 
     def pause(self) -> None:
-        """Pause: begin no row, and pause the running ones at their next boundary."""
+        """Pause: start no more rows, and pause the running ones at their next boundary."""
         self.hold(True)
 
     def hold(self, is_paused: bool) -> None:
@@ -323,10 +323,10 @@ class Sweep:
         self._inbox.put(lambda: self._hold(is_paused))
 
     def resume(self) -> Sweep:
-        """Continue: after a pause, or with the rows that a stop has left, in a new sweep.
+        """Continue after a pause, or after the end with a new sweep for the remaining rows.
 
         Returns:
-            This sweep after a pause; else another one, on the same directory.
+            This sweep after a pause; else a new one on the same directory.
         """
         if not self.is_over:
             self.hold(False)
@@ -334,13 +334,13 @@ class Sweep:
         return Sweep(replace(self._spec, retry_failed=False))
 
     def subscribe(self, callback: Callable[[SweepView], object]) -> Callable[[], None]:
-        """Call back with the view at most five times a second while there is news, and at the end.
+        """Call a function with the view, at most five times a second, and at the end.
 
         Args:
-            callback: Called in the sweep's thread: it must not wait for the sweep.
+            callback: Called in the sweep's thread, so it must not wait for the sweep.
 
         Returns:
-            A function that ends it.
+            A function that unsubscribes.
         """
         self._subscribers = (*self._subscribers, callback)
 
@@ -354,45 +354,45 @@ class Sweep:
     def _work(self) -> None:
         try:
             shown_at = -math.inf
-            asked = partial(are_waiting, TurnPaths(self.path))
+            asked = partial(has_commands, TurnPaths(self.path))
             for name in tuple(self._left):
                 _in_thread(self._look_for, self._by_name[name])
             with watched(asked, lambda: self._inbox.put(self._take_commands)):
                 while not self._is_finished():
                     self._begin_due()
                     if self._stop is not None and self._beginning:
-                        self._spec.withdraw()  # again: a row's thread may only now have come there
+                        self._spec.withdraw()  # again, as a row's thread may only now wait there
                     if time.monotonic() - shown_at >= SHOW_S:
                         self._publish()
-                        self._keep_budget(self.view.cost)
+                        self._check_budget(self.view.cost)
                         shown_at = time.monotonic()
                     with suppress(Empty):
                         self._inbox.get(timeout=SHOW_S)()
         finally:
             self._at_end.close()
             if self._scorers is not None:
-                # A score function that hangs must not hold up a stop.
+                # A score function that hangs must not delay a stop.
                 self._scorers.shutdown(wait=False, cancel_futures=True)
             self._elapsed_s = time.monotonic() - self._began
             self._note_status()
-            self._leave()
+            self._unregister()
             self._manifest.close()
             self._publish()
             self.done.set_result(None)
 
     def _take_commands(self) -> None:
-        """Do what other processes ask."""
+        """Carry out the commands that other processes have sent."""
         for _, command in take_commands(TurnPaths(self.path)):
             match command:
                 case StopRequest():
-                    self._take_stop(command)
+                    self._on_stop(command)
                 case Pause():
                     self._hold(True)
                 case Continue():
                     self._hold(False)
 
     def _is_finished(self) -> bool:
-        # A judge's run is stopped and waited for as a row's is; a function may hang.
+        # A judge's run is stopped and waited for like a row's; a score function may hang.
         is_judging = self._spec.judge is not None and self._scoring
         is_beginning = self._left or self._beginning
         if self._running or is_beginning or is_judging or not self._inbox.empty():
@@ -407,54 +407,54 @@ class Sweep:
                 return
             row = self._waiting.popleft()
             self._beginning.add(row.name)
-            # A cluster may have no place for it, and that must not hold up the others.
+            # A row that waits for a place on a cluster must not delay the others.
             _in_thread(self._begin, row)
 
     def _begin(self, row: Row) -> None:
-        """Begin a row; in a thread of its own."""
+        """Start a row's run, in a thread of its own."""
         begun: Run | Result | None = None
         try:
             begun = self._find_or_begin(row)
-        except SessionBusyError:  # what has it is found at the next look
+        except SessionBusyError:  # the next attempt finds the run that holds it
             time.sleep(SHOW_S)
-        except ClusterLostError as exc:  # no row can begin: they are left for another call
+        except ClusterLostError as exc:  # no more rows can start: they are left for another call
             lost = StopRequest(CancellationStatus.REQUESTED, "parent", str(exc))
-            self._inbox.put(lambda: self._take_stop(lost))
-        except Exception as exc:  # whatever it is, it costs no other row
+            self._inbox.put(lambda: self._on_stop(lost))
+        except Exception as exc:  # an error of one row must not affect the others
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't begin", self.name, row.name)
             begun = Result(row.name, "failed", error=str(exc) or type(exc).__name__)
-        self._inbox.put(lambda: self._take_begun(row, begun))
+        self._inbox.put(lambda: self._on_begun(row, begun))
 
     def _find_or_begin(self, row: Row) -> Run | Result | None:
-        """Begin a row that is neither at work nor completed; None when it is not to begin."""
+        """Start a row unless it is running or completed; None when the sweep is stopping."""
         if (found := self._find(row)) is not None or self._stop is not None:
             return found
         try:
             return self._spec.begin(row)
         except UserError:
-            # One that an earlier process had asked of a cluster may have come first.
+            # A run that an earlier process submitted to a cluster may have started first.
             if (found := self._find(row)) is None:
                 raise
             return found
 
     def _find(self, row: Row) -> Run | Result | None:
-        """Find a row that is at work, or completed without a line that says so."""
+        """Return a row's run if it is running, or its result if it is complete without a line."""
         found = find_row(self.path / row.name, self._spec.tools)
         return None if isinstance(found, Result) and found.status != "completed" else found
 
     def _look_for(self, row: Row) -> None:
-        """Find a row that an earlier process left at work; in a thread of its own."""
+        """Look up a row that an earlier process left running, in a thread of its own."""
         found: Run | Result | None = None
         try:
             found = find_row(self.path / row.name, self._spec.tools)
-        except UserError as exc:  # it is looked for once more when it is to begin
+        except UserError as exc:  # looked up once more before it is started
             logger.info("sweep %s: row %s: %s", self.name, row.name, exc)
         except Exception:
             logger.exception("sweep %s: row %s can't be read", self.name, row.name)
-        self._inbox.put(lambda: self._take_found(row, found))
+        self._inbox.put(lambda: self._on_found(row, found))
 
-    def _take_found(self, row: Row, found: Run | Result | None) -> None:
+    def _on_found(self, row: Row, found: Run | Result | None) -> None:
         self._left.remove(row.name)
         if isinstance(found, Run):
             self._follow(row, found)
@@ -462,33 +462,33 @@ class Sweep:
             self._end(found)
         else:
             self._waiting.appendleft(row)
-            if found is not None:  # what it cost before its process died
+            if found is not None:  # count what it cost before its process died
                 self._put(replace(found, status="cancelled"))
         if not self._left:
-            self._keep_budget(self._totals.spent)
+            self._check_budget(self._totals.spent)
 
-    def _take_begun(self, row: Row, begun: Run | Result | None) -> None:
+    def _on_begun(self, row: Row, begun: Run | Result | None) -> None:
         self._beginning.remove(row.name)
         if isinstance(begun, Run):
             self._follow(row, begun)
         elif begun is not None and (self._stop is None or begun.status == "completed"):
             self._end(begun)
-        else:  # it did not come to begin
+        else:  # it was stopped before it started
             self._waiting.appendleft(row)
 
     def _follow(self, row: Row, run: Run) -> None:
-        if not self._has_begun_one:  # it has brought what is imported only then
+        if not self._has_begun_one:  # after the first run's imports
             self._has_begun_one = True
-            self._at_end.enter_context(collecting_less())
+            self._at_end.enter_context(less_garbage_collection())
         self._running[row.name] = run
         self._note(RowBegan(row.name, run.turn))
-        run.add_done_callback(lambda: self._inbox.put(lambda: self._take_end(row)))
+        run.add_done_callback(lambda: self._inbox.put(lambda: self._on_end(row)))
         if self._stop is not None:
             self._stop_run(run, self._stop)
         elif self._is_paused:
             _hold(run, True)
 
-    def _take_end(self, row: Row) -> None:
+    def _on_end(self, row: Row) -> None:
         run = self._running.pop(row.name)
         result = result_of_turn(row.name, run.view, run.path)
         if run.view.ending != "killed" or self._stop is not None:
@@ -505,11 +505,11 @@ class Sweep:
         self._put(result)
         self._ended += result.status != "cancelled"
         self._score(result)
-        self._keep_budget(self._totals.spent)
+        self._check_budget(self._totals.spent)
 
-    def _keep_budget(self, cost: float | None) -> None:
+    def _check_budget(self, cost: float | None) -> None:
         if reason := over_budget(cost, self._spec.max_cost):
-            self._take_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
+            self._on_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
 
     def _put(self, result: Result) -> None:
         self._totals.put(result, self._manifest.results.get(result.row))
@@ -522,7 +522,7 @@ class Sweep:
             logger.warning("sweep %s: it is not noted that %r: %s", self.name, note, exc)
 
     def _score_those_without(self) -> None:
-        """Score what was answered before there was a score function, or before that worked."""
+        """Score the answers of an earlier call whose score function was missing or failed."""
         for row in self.rows:
             result = self._manifest.results.get(row.name)
             if result is not None and result.score is None:
@@ -531,10 +531,10 @@ class Sweep:
     def _score(self, result: Result) -> None:
         if self._scorers is not None and result.status == "completed":
             self._scoring += 1
-            self._scorers.submit(self._judge if self._spec.judge else self._find_score, result)
+            self._scorers.submit(self._judge if self._spec.judge else self._call_score, result)
 
     def _judge(self, result: Result) -> None:
-        """Ask the judge, in a thread of its own."""
+        """Get the judge's score, in a thread of its own."""
         assert self._spec.judge is not None
         judged: Judgement | None = None
         row = self._by_name[result.row]
@@ -545,31 +545,31 @@ class Sweep:
                     self.path / row.name,
                     task,
                     result.answer,
-                    lambda run: self._inbox.put(lambda: self._take_judging(row.name, run)),
+                    lambda run: self._inbox.put(lambda: self._on_judging(row.name, run)),
                 )
-        except Exception as exc:  # whatever it is, it costs no answer
+        except Exception as exc:  # an error of the judge must not lose the answer
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't be judged", self.name, row.name)
             judged = Judgement(None, f"The judge can't be asked: {exc}", 0, 0.0)
-        self._inbox.put(lambda: self._take_judgement(result, judged))
+        self._inbox.put(lambda: self._on_judgement(result, judged))
 
-    def _take_judging(self, row: str, run: Run) -> None:
+    def _on_judging(self, row: str, run: Run) -> None:
         self._judging[row] = run
         if self._stop is not None:
             now = self._stop.level >= CancellationStatus.IMMEDIATE
             run.stop(now, reason=self._stop.reason, source=self._stop.source)
 
-    def _take_judgement(self, result: Result, judged: Judgement | None) -> None:
+    def _on_judgement(self, result: Result, judged: Judgement | None) -> None:
         self._judging.pop(result.row, None)
-        if judged is None:  # it was stopped, and is asked when the sweep goes on
+        if judged is None:  # stopped: the judge runs again when the sweep is continued
             self._scoring -= 1
             return
         cost = sum_of([result.cost, judged.cost])
         spent = replace(result, tokens=result.tokens + judged.tokens, cost=cost)
-        self._take_score(spent, judged.score, judged.error)
-        self._keep_budget(self._totals.spent)
+        self._on_score(spent, judged.score, judged.error)
+        self._check_budget(self._totals.spent)
 
-    def _find_score(self, result: Result) -> None:
+    def _call_score(self, result: Result) -> None:
         """Call the score function, in a thread of its own."""
         assert self._spec.score is not None
         score: float | None = None
@@ -579,13 +579,13 @@ class Sweep:
             score = float(asyncio.run(_awaited(made)) if isawaitable(made) else made)
         except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
             why = f"The score function failed: {type(exc).__name__}: {exc}"
-        self._inbox.put(lambda: self._take_score(result, score, why))
+        self._inbox.put(lambda: self._on_score(result, score, why))
 
-    def _take_score(self, result: Result, score: float | None, why: str) -> None:
+    def _on_score(self, result: Result, score: float | None, why: str) -> None:
         self._scoring -= 1
         self._put(replace(result, score=score, error=why))
 
-    def _take_stop(self, request: StopRequest) -> None:
+    def _on_stop(self, request: StopRequest) -> None:
         if self._stop is not None and request.level <= self._stop.level:
             return
         self._stop, self._asked = request, max(request.level, self._asked)
@@ -597,7 +597,7 @@ class Sweep:
     def _stop_run(self, run: Run, request: StopRequest) -> None:
         now = request.level >= CancellationStatus.IMMEDIATE
         stop = partial(run.stop, now, reason=request.reason, source=request.source)
-        if run.where:  # who writes it may take a while to answer
+        if run.where:  # another process runs it, and may take a while to answer
             _in_thread(stop)
         else:
             stop()
@@ -615,14 +615,14 @@ class Sweep:
         self._note(SweepChanged(time.time(), self._status(), reason))
 
     def _publish(self) -> None:
-        self.view = self._look()
+        self.view = self._current_view()
         for callback in self._subscribers:
             try:
                 callback(self.view)
             except Exception:
                 logger.exception("a subscriber of sweep %s failed", self.name)
 
-    def _look(self) -> SweepView:
+    def _current_view(self) -> SweepView:
         elapsed_s = self._elapsed_s or time.monotonic() - self._began
         live = tuple(LiveRow(name, run.id, run.view) for name, run in self._running.items())
         return self._totals.view(
@@ -646,12 +646,12 @@ class Sweep:
 
 
 def _in_thread(function: Callable[..., object], *args: object) -> None:
-    """Call what may wait for another machine; the end of this process does not wait for it."""
+    """Call a function that may wait for another machine, in a daemon thread."""
     Thread(target=function, args=args, name="nb_agents sweep row", daemon=True).start()
 
 
 def _hold(run: Run, is_paused: bool) -> None:
-    with suppress(UserError):  # it has ended, or stops
+    with suppress(UserError):  # it has ended or is stopping
         if is_paused:
             run.pause()
         elif run.view.is_paused:

@@ -1,4 +1,4 @@
-"""The state of a sweep: for the process that works on it, and read from disk for everyone else."""
+"""The state of a sweep, computed by the process that runs it, or read from disk by others."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ MAX_FAILURES = 50
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """A row that is worked on.
+    """A running row.
 
     Attributes:
-        name: The row's.
-        run: Its run's id.
-        view: Its turn as it stands.
+        name: The row's name.
+        run: The id of its run.
+        view: The current state of its turn.
     """
 
     name: str
@@ -62,22 +62,22 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True)
 class SweepView:
-    """A sweep as it stands.
+    """The state of a sweep at one moment.
 
     Attributes:
-        name: Its name.
-        status: How it stands; "completed" once each row has ended, be it failed.
-        total: All rows.
-        completed, failed: Rows that ended so.
-        tokens: Used so far.
+        name: The sweep's name.
+        status: "completed" once every row has completed or failed.
+        total: Number of rows.
+        completed, failed: Number of rows with that status.
+        tokens: Tokens used so far.
         cost: US dollars so far, or None when a model's price is unknown.
-        elapsed_s: Seconds since this process began on it.
-        left_s: Seconds to go, as far as can be told; None before the first row has ended.
-        live: The rows that are worked on.
-        failures: Some rows that failed.
+        elapsed_s: Seconds since this process started the sweep.
+        left_s: Estimated seconds left; None before the first row has ended.
+        live: The running rows.
+        failures: Up to `MAX_FAILURES` failed rows.
         scores: Scores so far.
-        reason: Why it stops, or stopped.
-        to_go: Rows that this process has not begun yet.
+        reason: The reason of a stop.
+        to_go: Number of rows that this process has not started yet.
     """
 
     name: str
@@ -97,12 +97,12 @@ class SweepView:
 
     @property
     def waiting(self) -> int:
-        """Rows that wait for a person."""
+        """The number of rows that wait for the user."""
         return sum(bool(row.view.gates) for row in self.live)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is worked on any more."""
+        """Whether the sweep has ended."""
         return self.status in ("completed", "cancelled")
 
     @property
@@ -115,15 +115,15 @@ class SweepView:
 
 @dataclass
 class Totals:
-    """What the rows that ended come to; kept up, so that a view costs the same for any number.
+    """Running totals of the rows that ended, so that a view takes the same time for any number.
 
     Attributes:
-        completed: Rows.
-        tokens: Used by all rows that ended, however.
-        cost: US dollars of those whose price is known.
-        unpriced: How many have a price that is not known.
-        failures: Rows that failed, by name.
-        scores: Scores, by row.
+        completed: Number of completed rows.
+        tokens: Tokens used by all rows that ended.
+        cost: US dollars of the rows whose cost is known.
+        unpriced: Number of rows whose cost is unknown.
+        failures: Failed rows by name.
+        scores: Scores by row.
     """
 
     completed: int = 0
@@ -139,7 +139,7 @@ class Totals:
         return None if self.unpriced else self.cost
 
     def put(self, result: Result, before: Result | None) -> None:
-        """Count a row, in the place of what it was counted as before."""
+        """Add a row's result, replacing its earlier one."""
         if before is not None:
             self._count(before, -1)
         self._count(result, 1)
@@ -167,17 +167,17 @@ class Totals:
         to_go: int,
         reason: str,
     ) -> SweepView:
-        """Return the sweep as it stands.
+        """Return the state of the sweep; for most arguments see `SweepView`.
 
         Args:
-            live: The rows that are worked on; what a resumed one used before is in the totals.
-            name: The sweep's.
-            status: How it stands.
-            total: All rows.
-            elapsed_s: Seconds since the process began on it.
-            ended: Rows that this process brought to an end.
-            to_go: Rows that it has not begun.
-            reason: Why it stops, or stopped.
+            live: The running rows; the totals include what a resumed one used before.
+            name: The sweep's name.
+            status: The sweep's status.
+            total: Number of rows.
+            elapsed_s: Seconds since the process started the sweep.
+            ended: Number of rows that ended in this process, for the estimate.
+            to_go: Number of rows that it has not started.
+            reason: The reason of a stop.
         """
         costs = [self.spent, *(total_cost(row.view) for row in live)]
         return SweepView(
@@ -199,22 +199,20 @@ class Totals:
 
 
 def row_record(row: str, status: str, result: Result | None, session: Path) -> dict[str, Any]:
-    """Make the record of a row: what became of it.
+    """Return a row's record in the sweep's table.
 
     Args:
-        row: Its name.
-        status: How it stands.
-        result: How it ended; None when it has not.
-        session: Its session's directory.
+        row: The row's name.
+        status: The row's status.
+        result: The row's result; None when it has not ended.
+        session: The directory of the row's session.
     """
-    told: dict[str, Any] = {"answer": None}
-    if result is not None:
-        is_recipe = isinstance(result.answer, dict)
-        told = dict(result.answer) if is_recipe else {"answer": result.answer}
+    answer = result.answer if result else None
+    outputs = answer if isinstance(answer, dict) else {"answer": answer}
     return {
         "row": row,
         "status": status,
-        **told,
+        **outputs,
         "error": result.error if result else "",
         "tokens": result.tokens if result else 0,
         "cost": result.cost if result else 0.0,
@@ -225,12 +223,12 @@ def row_record(row: str, status: str, result: Result | None, session: Path) -> d
 
 
 def tokens_of(view: RunView) -> int:
-    """Count the tokens that all agents of a turn used."""
+    """Return the tokens that all agents of a turn used."""
     return sum(agent.tokens for agent in view.agents.values())
 
 
 def sum_of(costs: Sequence[float | None]) -> float | None:
-    """Sum US dollars; None when one of them is unknown."""
+    """Return the sum of costs in US dollars; None when one of them is unknown."""
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
@@ -238,24 +236,17 @@ DIED = "the process that worked on it died"
 
 
 class NoteReader(LineReader):
-    """Reads on in what a sweep notes.
-
-    Args:
-        path: The sweep's directory.
-    """
+    """Reads new notes from a sweep's ``rows.jsonl``; ``path`` is the sweep's directory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path / ROWS)
         self._count = 0
 
     def read(self) -> list[tuple[int, Note]]:
-        """Read what has come since the last time; lines that can't be read are left out.
-
-        Returns:
-            Each note with the number of its line, from 1.
+        """Return the notes since the last read, with their line numbers from 1.
 
         Raises:
-            OSError: There is no such file, or it can't be read.
+            OSError: The file is missing or can't be read.
         """
         if not stat.S_ISREG(os.lstat(self._path).st_mode):  # a link may lead to a device
             return []
@@ -267,15 +258,15 @@ class NoteReader(LineReader):
 
 
 class SweepReader:
-    """Follows a sweep.
+    """Follows a sweep by its files.
 
     Args:
-        path: Its directory.
+        path: The sweep's directory.
 
     Attributes:
-        about: What it is.
-        turns: The turns of the rows at work, by the rows' names.
-        changed_at: When a row ended or began last, in Unix seconds; None before the first.
+        about: The sweep's source, task and team.
+        turns: The turns of the running rows, by the rows' names.
+        changed_at: When the last note was written, in Unix seconds; None before the first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -292,30 +283,30 @@ class SweepReader:
 
     @property
     def is_over(self) -> bool:
-        """Whether the process that worked on it has said that this is its end."""
+        """Whether the end of the sweep is recorded."""
         return self._last.status in ("completed", "cancelled")
 
     def is_same(self) -> bool:
-        """Whether it is not another sweep by now, of the same name."""
+        """Return whether this is still the same sweep and not a new one of the same name."""
         return self._notes.is_same()
 
     def read(self) -> bool:
-        """Read what has come since the last time; returns whether anything has."""
+        """Read new notes; return whether there were any."""
         has_news = False
         with suppress(OSError):
             while notes := self._notes.read():
                 for _, note in notes:
-                    self._take(note)
+                    self._apply(note)
                 has_news, self.changed_at = True, os.stat(self._path / ROWS).st_mtime
         return has_news
 
     def view(self, live: Mapping[str, RunView], is_live: bool, now: float) -> SweepView:
-        """Return how it stands.
+        """Return the state of the sweep.
 
         Args:
-            live: The turns of the rows at work, by the rows' names.
-            is_live: Whether a process works on it.
-            now: Unix seconds.
+            live: The views of the running rows, by the rows' names.
+            is_live: Whether a process runs the sweep.
+            now: The current time, in Unix seconds.
         """
         status, until, reason = self._standing(is_live, now)
         return self._totals.view(
@@ -330,7 +321,7 @@ class SweepReader:
         )
 
     def table(self) -> Sequence[dict[str, Any]]:
-        """Give the records of the first rows, as `Sweep.table` does, but for their own columns."""
+        """Return the records of the first rows: `Sweep.table` without the source's columns."""
         names = self._began.first or tuple(self._results)[:FIRST_ROWS]
         found = ((name, self._results.get(name)) for name in names)
         return [
@@ -339,17 +330,17 @@ class SweepReader:
         ]
 
     def _status_of(self, row: str, result: Result | None) -> str:
-        # One that was at work when its process died has begun.
+        # A row that was running when its process died counts as cancelled.
         return "cancelled" if row in self.turns else result.status if result else "waiting"
 
     @property
     def _total(self) -> int:
         rows = self._began.rows or self.about.get("rows")
-        # The files are anybody's to write.
+        # The files may have been edited.
         return rows if isinstance(rows, int) else len(self._results)
 
     def _standing(self, is_live: bool, now: float) -> tuple[SweepStatus, float, str]:
-        """Give the status, the time up to which it was worked on, and why it stops."""
+        """Return the status, the time until which the sweep ran, and the reason of a stop."""
         if is_live or self.is_over:
             return self._last.status, self._last.at if self.is_over else now, self._last.reason
         ended = self._totals.completed + len(self._totals.failures)
@@ -357,9 +348,9 @@ class SweepReader:
         until = max([self.changed_at or 0.0, *map(_written_at, self.turns.values())])
         return ("completed", until, "") if is_complete else ("cancelled", until, DIED)
 
-    # What a line changes ----------------------------------------------------------------------
+    # Applying notes ---------------------------------------------------------------------------
 
-    def _take(self, note: Note) -> None:
+    def _apply(self, note: Note) -> None:
         match note:
             case SweepBegan():
                 self._begin(note)
@@ -379,15 +370,15 @@ class SweepReader:
         self._not_to_go = {row for row, result in results.items() if result.status in over}
         self._totals = Totals()
         for row, result in results.items():
-            # One that is done again counts by what it has cost alone.
+            # Of a row that will run again, only the tokens and the cost count.
             is_over = row in self._not_to_go
             self._totals.put(result if is_over else replace(result, status="cancelled"), None)
 
     def _begin_row(self, began: RowBegan) -> None:
         self._not_to_go.add(began.row)
         turn = self._path / began.row / f"turn_{began.turn}"
-        # The files are anybody's to write, and a name or a link may lead elsewhere.
-        with suppress(ValueError):  # it has characters that no name has
+        # The files may have been edited so that a name or a link leads elsewhere.
+        with suppress(ValueError):  # the name has characters that no path may have
             inside = Path(os.path.realpath(self._path), *turn.parts[-2:])
             if Path(os.path.realpath(turn)) == inside and os.path.isdir(turn):
                 self.turns[began.row] = TurnPaths(turn)
@@ -395,7 +386,7 @@ class SweepReader:
     def _end(self, result: Result) -> None:
         row = result.row
         self._totals.put(result, self._results.get(row))
-        # Of the others the numbers are enough, and there may be many with long answers.
+        # Answers may be long and many: only those of the rows that are shown are kept.
         is_shown = row in self._began.first or len(self._results) < FIRST_ROWS
         self._results[row] = result if is_shown else replace(result, answer=None)
         self.turns.pop(row, None)

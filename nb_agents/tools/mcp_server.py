@@ -21,7 +21,7 @@ import anyio
 from anyio import CancelScope, Event, move_on_after
 
 from nb_agents.masking import Mask
-from nb_agents.process.environment import agents_env
+from nb_agents.process.environment import agent_env
 from nb_agents.tools.base import ToolError
 from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
 
@@ -247,7 +247,7 @@ class _Life:
         return stdio_streams(
             point.argv,
             cwd=point.cwd,
-            env=agents_env(dict(point.env), secrets=self._secrets),
+            env=agent_env(dict(point.env), secrets=self._secrets),
             words=self._words,
             on_end=self._end,
         )

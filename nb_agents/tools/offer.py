@@ -31,7 +31,7 @@ from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import CancellationStatus, StopRequest, checkpoint, current_token
-from nb_agents.disk.directory import read_file, take_file
+from nb_agents.disk.directory import consume_file, read_file
 from nb_agents.disk.lock import is_held
 from nb_agents.errors import StorageError
 from nb_agents.tools.base import Tool, ToolContext, ToolError, current_call
@@ -249,7 +249,7 @@ class Offer:
         taken = []
         for path in self._waiting(kind)[:MAX_AT_ONCE]:
             with suppress(OSError, ValueError):
-                taken.append((path.stem, form.validate_json(take_file(path, MAX_BYTES))))
+                taken.append((path.stem, form.validate_json(consume_file(path, MAX_BYTES))))
         return taken
 
     def _waiting(self, *kinds: str) -> list[Path]:

@@ -33,7 +33,6 @@ from nb_agents.tools.task_plan import PLAN_ACTIONS, PLAN_FILE
 
 __all__ = [
     "AgentTools",
-    "Answer",
     "ApprovalConfig",
     "Ask",
     "Decision",
@@ -111,11 +110,20 @@ class ApprovalConfig:
 
 
 class Decision(NamedTuple):
-    """What was decided, what was said with it, and by whom."""
+    """What was decided, what was said with it, and by whom; "timeout" when the time was over."""
 
     approved: bool
-    message: str
-    by: str
+    message: str = ""
+    by: str = ""
+
+    def __str__(self) -> str:
+        """Return how it was decided, by whom and why."""
+        how = "approved" if self.approved else "denied"
+        who = f" by {self.by}" if self.by else ""
+        who = {"timeout": " when its time was over", "auto_approve_if": " by its condition"}.get(
+            self.by, who
+        )
+        return f"{how}{who}{f': {self.message}' if self.message else ''}"
 
 
 @dataclass
@@ -254,18 +262,10 @@ def _text(args: dict[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a person said to a call: whether it may be made, and why."""
-
-    approved: bool
-    message: str = ""
-
-
 class Ask(Protocol):
     """Asks a person."""
 
-    def __call__(self, agent: str, tool: str, about: str, stops: bool) -> Awaitable[Answer]:
+    def __call__(self, agent: str, tool: str, about: str, stops: bool) -> Awaitable[Decision]:
         """Ask whether a call may be made; ``stops`` says that a denial stops the run."""
         ...
 
@@ -308,7 +308,7 @@ class Policy:
         self,
         keys: ToolKeys,
         workspace: Path,
-        ask: Callable[[str, str, bool], Awaitable[Answer]],
+        ask: Callable[[str, str, bool], Awaitable[Decision]],
     ) -> None:
         self._keys = keys
         self._workspace = workspace

@@ -22,7 +22,7 @@ from nb_agents.config.permissions import CommandRules
 from nb_agents.config.report import command_line, tool_notices
 from nb_agents.config.tools import ToolKeys, why_withheld
 from nb_agents.masking import Mask
-from nb_agents.process.bubblewrap import shown_places
+from nb_agents.process.bubblewrap import readable_directories
 from nb_agents.process.environment import remove_leftovers
 from nb_agents.process.writable import WritablePath, WriteAccess
 from nb_agents.tools.base import Tool, ToolContext, current_call
@@ -218,7 +218,7 @@ class RunTools:
         )
         if not line.has_shell or sandbox.confinement.is_refused:
             return []
-        guard = _guard(line.rules, [*shown_places(), *context.readable])
+        guard = _guard(line.rules, [*readable_directories(), *context.readable])
         shell, cells = Shell(sandbox, guard=guard), PythonCells(sandbox)
         self._ends.push_async_callback(_close, cells)
         return [*shell.tools(), *(cells.tools() if line.has_python else [])]

@@ -27,7 +27,7 @@ from anyio import to_thread
 from nb_agents.config.tools import ToolKeys
 from nb_agents.process import bubblewrap
 from nb_agents.process.command import Finished, run_command
-from nb_agents.process.environment import agents_env
+from nb_agents.process.environment import agent_env
 from nb_agents.process.writable import Mounts, mounts_of
 from nb_agents.tools.base import ToolContext, ToolError
 
@@ -80,7 +80,7 @@ def confinement(is_wanted: bool = True) -> Confinement:
         what = "is not installed" if sys.platform == "linux" else "needs Linux"
         return Confinement(None, f"bubblewrap {what}")
     try:
-        bubblewrap.try_out(program)
+        bubblewrap.check_confinement(program)
     except bubblewrap.Unusable as exc:
         return Confinement(program, str(exc), is_refused=True)
     return Confinement(program)
@@ -152,7 +152,7 @@ class Sandbox:
             folders=writable,
         )
         program = self.confinement.program
-        if program and done.exit_code and (why := bubblewrap.refusal(program, done.errors)):
+        if program and done.exit_code and (why := bubblewrap.startup_error(program, done.errors)):
             raise ToolError(f"the sandbox could not be set up, and nothing was run: {why}")
         return done
 
@@ -206,4 +206,4 @@ class Sandbox:
             ours |= {"HOME": bubblewrap.HOME, "TMPDIR": bubblewrap.TMP}
         else:
             ours |= {"HOME": str(self.cwd)}
-        return agents_env(ours | dict(extra), self._named, self.context.secrets)
+        return agent_env(ours | dict(extra), self._named, self.context.secrets)

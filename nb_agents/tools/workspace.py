@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from anyio import to_thread
 
-from nb_agents.disk.directory import Directory, Guard, real_above
-from nb_agents.disk.entry import RefusedError, shown
+from nb_agents.disk.directory import Directory, Guard, resolve_parent
+from nb_agents.disk.entry import RefusedError, printable_name
 from nb_agents.process.writable import MAX_LOOKED_AT, WritablePath, entries
 from nb_agents.tools.base import Tool, ToolError, current_call
 
@@ -300,11 +300,11 @@ class Workspace:
     def _own(self) -> _Root:
         self._root.mkdir(parents=True, exist_ok=True)
         guard = self._guard(self._project) if self._project else None
-        return _Root(real_above(self._root), guard, is_writable=True)
+        return _Root(resolve_parent(self._root), guard, is_writable=True)
 
     @cached_property
     def _peers(self) -> dict[str, _Root]:
-        return {name: _Root(real_above(p)) for name, p in self._given_peers.items()}
+        return {name: _Root(resolve_parent(p)) for name, p in self._given_peers.items()}
 
     @cached_property
     def _given(self) -> list[_Root]:
@@ -380,7 +380,9 @@ def _listing(directory: Directory, path: str) -> str:
                 lines.append("(more not listed)")
                 break
             is_file = entry.kind == "file"
-            lines.append(f"{shown(entry.path)}  {entry.stat.st_size}" if is_file else entry.about)
+            lines.append(
+                f"{printable_name(entry.path)}  {entry.stat.st_size}" if is_file else entry.about
+            )
     return "\n".join(lines) or "(no files)"
 
 

@@ -24,7 +24,14 @@ from nb_agents.view.run_view import (
     VoteView,
     call_so_far,
 )
-from nb_agents.view.steps import MAX_TAIL, ApprovalView, StepView, apply_gate, apply_step
+from nb_agents.view.steps import (
+    MAX_TAIL,
+    ApprovalView,
+    StepView,
+    apply_gate,
+    apply_step,
+    at_the_end,
+)
 
 __all__ = ["apply", "fold"]
 
@@ -461,7 +468,7 @@ def _stop_requested(view: RunView, e: ev.StopRequested) -> RunView:
         if known is None or known.stop == "immediate":
             return view
         return _with_agent(view, e.agent, stop=e.level)
-    first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s)
+    first = view.stop or StopView(e.level, e.source, e.reason, e.at, e.grace_s, e.gate)
     # Notes of two threads may arrive the wrong way round; the level only rises.
     return replace(
         view, stop=first if first.level == "immediate" else replace(first, level=e.level)
@@ -498,10 +505,9 @@ def _turn_ended(view: RunView, e: ev.TurnEnded) -> RunView:
     if e.files:
         size = sum(f.size for f in e.files)
         view = _files_listed(view, ev.FilesListed(files=e.files, count=len(e.files), size=size))
-    cut = {k: replace(s, status="cut") for k, s in view.steps.items() if s.status == "running"}
     return replace(
         view,
-        steps=MappingProxyType({**view.steps, **cut}),
+        steps=at_the_end(view.steps),
         status=e.status,
         phase=e.phase,
         winner=e.winner,

@@ -181,13 +181,18 @@ class AgentView:
 
 @dataclass(frozen=True, slots=True)
 class StopView:
-    """The stop of the run: who asked first, and how hard it is by now."""
+    """The stop of the run: who asked first, and how hard it is by now.
+
+    Attributes:
+        gate: Address of the gate whose denial it is, or "".
+    """
 
     level: Literal["requested", "immediate"]
     source: str
     reason: str
     requested_at: float
     grace_s: float | None
+    gate: str = ""
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from nb_agents import events as ev
@@ -18,13 +19,15 @@ __all__ = [
     "StepView",
     "apply_gate",
     "apply_step",
+    "at_the_end",
     "children_of",
     "holders_of",
     "parent_of",
 ]
 
-StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut"]
-"""What runs when its turn ends is cut."""
+StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut", "stopped"]
+"""What runs when its turn ends is cut; what waits to try again is stopped."""
+_AT_THE_END: Mapping[StepStatus, StepStatus] = {"running": "cut", "retrying": "stopped"}
 MAX_TAIL = 4_000
 """Characters of a running command's output that are shown; the journal has all of it."""
 
@@ -168,6 +171,17 @@ def _changed(step: StepView, event: StepEvent) -> StepView:
                 why=event.why,
                 ended_at=event.at,
             )
+
+
+def at_the_end(steps: Mapping[str, StepView]) -> Mapping[str, StepView]:
+    """Return the units as the end of their turn leaves them.
+
+    Args:
+        steps: By address.
+    """
+    open_ = {k: _AT_THE_END[s.status] for k, s in steps.items() if s.status in _AT_THE_END}
+    cut = {address: replace(steps[address], status=status) for address, status in open_.items()}
+    return MappingProxyType({**steps, **cut})
 
 
 def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, GateView]:

@@ -89,7 +89,7 @@ def _print_lists(place: Path) -> None:
             handlers._session(places, path)
             for path in sessions_in(root).by_use[: handlers.MAX_LISTED]
         ],
-        "%agents prune, which counts all": lambda: prune(root, PruneSpec(1e9, is_rehearsal=True)),
+        "%agents prune, which counts all": lambda: prune(root, PruneSpec(1e9, is_dry_run=True)),
     }
     rows = [[name, f"{_cold(look):.2f}", spread(_cpu(look), 2)] for name, look in looks.items()]
     head = ("look", "seconds on the clock, cold", "seconds of CPU, warm")

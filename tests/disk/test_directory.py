@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from nb_agents.disk import entry as entries
 from nb_agents.disk.directory import MAX_DEPTH, Directory, read_file
-from nb_agents.disk.entry import RefusedError, in_words, shown
+from nb_agents.disk.entry import RefusedError, join_names, printable_name
 
 NAMES = ("a", "b", "c")
 TEXTS = st.lists(st.sampled_from([*NAMES, "..", ".", "", "no"]), min_size=1, max_size=5)
@@ -236,7 +236,7 @@ def test_what_came_in_the_place_of_a_file_is_neither_followed_nor_waited_for(
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "pipe")
     a_file = (tmp_path / "file").lstat()
-    monkeypatch.setattr(entries, "look_at", lambda name, folder: a_file)
+    monkeypatch.setattr(entries, "stat_at", lambda name, folder: a_file)
     before = descriptors()
     with Directory.at(tmp_path) as directory:
         with pytest.raises(RefusedError, match="a pipe"):
@@ -397,9 +397,9 @@ def test_what_may_not_be_read_is_named_and_a_passage_needs_no_right_to_list(
     [("a b", "a b"), ("a\nb\x1b[2J", "a\\nb\\x1b[2J"), ("\udcff", "\\udcff"), ("…é", "…é")],
 )
 def test_a_name_is_told_on_one_line(name: str, told: str) -> None:
-    assert shown(name) == told
+    assert printable_name(name) == told
 
 
 def test_of_many_names_the_first_are_told() -> None:
-    assert in_words(["a", "b"]) == "a, b"
-    assert in_words(map(str, range(12))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+    assert join_names(["a", "b"]) == "a, b"
+    assert join_names(map(str, range(12))) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

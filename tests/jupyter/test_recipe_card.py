@@ -206,7 +206,8 @@ def test_a_denied_call_of_a_tool_is_nothing_that_a_resume_asks_again() -> None:
     assert "A resume asks again" not in text
     assert f"the gate of {call}" not in text
     assert f"The gate of {call} was denied by ada" in text
-    stop = ev.StopRequested(level="requested", source="approval", reason=f"{call} was denied")
+    why = f"{call} was denied by ada"
+    stop = ev.StopRequested(level="requested", source="approval", reason=why, gate=call)
     text = plain(recipe(*events, stop, over("cancelled")))
     assert f"#### A resume asks again\n\n- {call}, which was denied" in text
 
@@ -258,6 +259,14 @@ def test_a_card_of_a_dead_kernel_says_what_was_in_hand() -> None:
     assert "runs again" not in plain(DIED) and "Next" not in plain(DIED)
     [row] = [each for each in units(DIED, 1020.0, 60) if each.address == "publish/send"]
     assert (row.chip, row.tone) == ("cut", "cut")
+
+
+def test_a_step_that_waited_to_try_again_when_it_was_stopped_is_told_as_stopped() -> None:
+    failed = ev.StepFailed(step="publish/send", attempt=1, error="no luck", attempts=3)
+    view = recipe(*GATHERED, *APPROVED, failed, STOP, over("cancelled"))
+    [row] = [each for each in units(view, 1020.0, 60) if each.address == "publish/send"]
+    assert (row.chip, row.tone, row.says) == ("stopped", "cut", "no luck")
+    assert "waited to try again" in plain(view)
 
 
 def test_a_unit_that_ended_before_it_began_took_no_time() -> None:

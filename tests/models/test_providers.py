@@ -143,12 +143,12 @@ def test_an_empty_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_address_that_names_an_unset_variable_says_which() -> None:
-    with pytest.raises(MissingKeyError, match="MY_SERVER is not set"):
+    with pytest.raises(MissingKeyError, match="needs an address, and MY_SERVER is not set"):
         check_team(_team("vllm", base_url="${MY_SERVER}/v1"))
 
 
 def test_azure_wants_an_endpoint() -> None:
-    with pytest.raises(MissingKeyError, match="AZURE_OPENAI_ENDPOINT"):
+    with pytest.raises(MissingKeyError, match="an address, and AZURE_OPENAI_ENDPOINT is not set"):
         check_team(_team("azure_openai", api_key="k"))
 
 

@@ -141,6 +141,35 @@ steps:
     assert dict(run.receipt.steps) == {"draft": "finished", "next": "never started"}
 
 
+def test_a_step_that_can_not_begin_as_its_recipe_has_it_fails_with_the_place(
+    tmp_path: Path,
+) -> None:
+    inner = "steps:\n- {id: deep, type: bash, command: pwd, cwd: gone, on_error: continue}\n"
+    write(tmp_path, inner, "inner")
+    must = "{provider: openai, model: gpt-5, required: true}"
+    body = f"""
+context: {{where: gone.yaml, xs: [1]}}
+steps:
+- {{id: load, type: recipe, recipe: "{{{{where}}}}", on_error: continue}}
+- {{id: work, type: bash, command: pwd, cwd: gone, foreach: "{{{{xs}}}}", on_error: continue}}
+- {{id: ask, agent: worker, prompt: p, on_error: continue, provider_preferences: [{must}]}}
+- {{id: call, type: recipe, recipe: inner.yaml}}
+"""
+    path = write(tmp_path, body)
+    run = finish(begin(path))
+    assert run.status == "completed"
+    errors = {step: v.why for step, v in run.view.steps.items()}
+    for step, file, part, told in (
+        ("load", path, '"{{where}}"', "No recipe 'gone.yaml' beside this one"),
+        ("work[0]", path, "gone, foreach", "The directory 'gone' does not exist."),
+        ("ask", path, "{id: ask", "Step 'ask' requires openai:gpt-5, which is not to be had"),
+        ("call/deep", tmp_path / "inner.yaml", "gone,", "The directory 'gone' does not exist."),
+    ):
+        before = file.read_text().partition(part)[0]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        assert errors[step].startswith(f"{file}:{line}:{column}: {told}"), errors[step]
+
+
 def test_a_recipe_has_no_time_limit_of_its_own(tmp_path: Path) -> None:
     run = begin(
         write(

@@ -1068,7 +1068,24 @@ def test_a_recipe_that_lacks_a_required_value_fails_its_step() -> None:
     sub = recipe("context: {who: {type: string, required: true}}\n" + steps(agent("t")), "sub")
     play = Play(recipe(steps(call("s"))), recipes={"sub.yaml": sub}).run()
 
-    assert play.ended == Failed(("s",), "sub needs 'who' in its context.")
+    assert isinstance(play.ended, Failed) and play.ended.addresses == ("s",)
+    assert play.ended.error == _at(play.text, "'sub.yaml'", "sub needs 'who' in its context.")
+
+
+def _at(text: str, part: str, error: str) -> str:
+    """Give an error as it is told with the place of a part of a recipe's text."""
+    before = text[: text.index(part)]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    return f"/recipes/main.yaml:{line}:{column}: {error}"
+
+
+def test_a_recursion_that_is_too_deep_is_told_with_the_place_of_the_call() -> None:
+    text = recipe(steps(call("s", "self.yaml", "recursion: {max_depth: 1}")))
+    play = Play(text, recipes={"self.yaml": SELF}).run()
+
+    assert isinstance(play.ended, Failed)
+    told = "Recipes call each other deeper than 1: r → self."
+    assert play.ended.error == _at(text, "'self.yaml'", told)
 
 
 def test_at_most_as_many_iterations_run_at_the_same_time_as_parallel_says() -> None:
@@ -1252,7 +1269,8 @@ def test_the_count_of_agent_steps_goes_on_after_a_resume() -> None:
     again = play.resume({}).run()
 
     assert again.addresses == ["b"]
-    assert again.ended == Failed(("c",), "The limit of 2 agent steps is reached (max_total_steps).")
+    told = "The limit of 2 agent steps is reached (max_total_steps)."
+    assert again.ended == Failed(("c",), _at(text, "{id: c", told))
     assert again.resume({}).run().addresses == []
 
 

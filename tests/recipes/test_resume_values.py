@@ -13,7 +13,7 @@ from nb_agents.testing import ScriptedModel, Turn, scripted_team
 from tests.recipes.live import begin, ran, write
 from tests.team_kit import finish
 
-LACKING = """
+OUT_OF_RESOURCES = """
 context: {depth: 1}
 steps:
 - {id: draft, agent: worker, prompt: "Draft at {{depth}}", output: draft}
@@ -24,7 +24,7 @@ steps:
 def lacking(root: Path) -> tuple[Run, ScriptedModel]:
     """A run that has failed since nobody gave it a branch."""
     model = ScriptedModel(Turn(text="words"))
-    run = finish(begin(write(root, LACKING), model))
+    run = finish(begin(write(root, OUT_OF_RESOURCES), model))
     assert run.status == "failed" and "branch" in str(run.view.steps["push"])
     return run, model
 
@@ -38,7 +38,10 @@ def test_a_missing_value_is_given_and_no_model_is_paid_twice(tmp_path: Path) -> 
 
 
 def test_the_value_stays_for_the_resumes_that_follow(tmp_path: Path) -> None:
-    body = LACKING + "- {id: tell, type: bash, command: 'echo {{branch}} {{who}}', output: told}\n"
+    body = (
+        OUT_OF_RESOURCES
+        + "- {id: tell, type: bash, command: 'echo {{branch}} {{who}}', output: told}\n"
+    )
     model = ScriptedModel(Turn(text="words"))
     team = scripted_team(None, worker=model)
     run = finish(begin(write(tmp_path, body), model))
@@ -70,7 +73,7 @@ def test_a_changed_recipe_may_need_a_value_that_the_resume_gives(tmp_path: Path)
     run, model = lacking(tmp_path)
     team = scripted_team(None, worker=model)
     needs = "context: {branch: {type: string, required: true}, depth: 1}"
-    changed = write(tmp_path, LACKING.replace("context: {depth: 1}", needs), "changed")
+    changed = write(tmp_path, OUT_OF_RESOURCES.replace("context: {depth: 1}", needs), "changed")
     with pytest.raises(RecipeError, match="needs branch: give it as --set branch=VALUE"):
         run.resume(team, recipe=changed)
     again = finish(run.resume(team, recipe=changed, context={"branch": "dev"}))

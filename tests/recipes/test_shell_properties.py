@@ -15,7 +15,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from nb_agents.errors import RecipeError
-from nb_agents.process.bubblewrap import Unusable, argv, installed, try_out
+from nb_agents.process.bubblewrap import Unusable, argv, check_confinement, installed
 from nb_agents.recipes.shell_values import render_command
 
 RUN = ": >canary"
@@ -308,7 +308,7 @@ def _bubblewrap() -> str | None:
     program = installed()
     try:
         if program is not None:
-            try_out(program)
+            check_confinement(program)
     except Unusable:
         return None
     return program

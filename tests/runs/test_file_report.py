@@ -92,6 +92,13 @@ BAD_RECIPES = {
     "a model that must be": recipe(
         step(provider_preferences=[{"provider": "antropic", "model": "m", "required": True}])
     ),
+    "a model that must be, without its key": recipe(
+        step(),
+        step(
+            id="t",
+            provider_preferences=[{"provider": "openai", "model": "gpt-5", "required": True}],
+        ),
+    ),
     "a value that is missing": recipe(
         step(), context={"who": {"type": "string", "required": True}}
     ),
@@ -200,6 +207,33 @@ def test_a_recipe_that_a_check_says_can_run_runs(tmp_path: Path) -> None:
     options = RunOptions(session_root=tmp_path / "sessions")
     run = finish(nb_agents.start(recipe=file, options=options))
     assert run.status == "completed" and run.result["out"] == "you"
+
+
+def test_who_does_a_step_by_the_check_does_it_in_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    wish = {"provider": "anthropic", "model": "haiku"}
+    file.write_text(recipe(step(**wish), step(id="t", provider="demo"), step(id="u")))
+    said = told(file)
+    options = RunOptions(session_root=tmp_path / "sessions")
+    run = finish(nb_agents.start(recipe=file, options=options))
+    workers = [view.worker for view in run.view.steps.values()]
+    assert len(workers) == 3 and "anthropic:haiku is not to be had here" in workers[0]
+    assert [worker for worker in workers if f"({worker})" not in said] == []
+
+
+def test_a_model_that_must_be_is_only_noted_where_the_step_may_be_passed_over(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    must = {"provider_preferences": [{"provider": "openai", "model": "gpt-5", "required": True}]}
+    file.write_text(
+        recipe(step(condition="1 == 2", **must), step(id="t", on_error="continue", **must))
+    )
+    said = told(file)
+    assert said.count("requires openai:gpt-5, which is not to be had here") == 2
+    assert "Fault " not in said and said.endswith("It can run.")
+    options = RunOptions(session_root=tmp_path / "sessions")
+    assert finish(nb_agents.start(recipe=file, options=options)).status == "completed"
 
 
 # Tools

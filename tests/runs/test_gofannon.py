@@ -27,7 +27,7 @@ from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.tools.base import Tool
 from nb_agents.tools.data_store import DataStore
-from nb_agents.tools.policy import Answer as Decision
+from nb_agents.tools.policy import Decision
 from nb_agents.tools.run_tools import RunTools, ToolPlaces
 from nb_agents.tools.workspace import Workspace
 from tests.model_server import ModelServer, Reply, wait_until

@@ -9,7 +9,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.agents.guides import MAX_TOLD_CHARS, memory_note
-from nb_agents.session.memories import MAX_BYTES, MAX_FILES, Memory, carry_memories, read_memories
+from nb_agents.session.memories import MAX_BYTES, MAX_FILES, Memory, copy_memories, read_memories
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.runs.team_files import killed_at, options, write_team
@@ -176,8 +176,8 @@ def test_carrying_takes_memories_alone(space: Path, tmp_path: Path) -> None:
     (folder / "fine.md").write_text("fine")
     (space / "other.md").write_text("x")
     new = tmp_path / "new"
-    carry_memories(space, new)
+    copy_memories(space, new)
     found: list[Any] = [p.relative_to(new).as_posix() for p in new.rglob("*") if p.is_file()]
     assert found == ["memory/short_term/fine.md"]
-    carry_memories(tmp_path / "nowhere", tmp_path / "none")
+    copy_memories(tmp_path / "nowhere", tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -62,6 +62,27 @@ def test_an_agent_without_model_and_a_path_that_is_missing_are_told() -> None:
     assert "'/no/such/place' does not exist" in path
 
 
+def test_all_that_an_agent_lacks_is_told() -> None:
+    lacking = agent(
+        "ada",
+        "azure_openai",
+        model="",
+        base_url="https://${NO_HOST}",
+        extra_headers={"x": "${NO_HEADER}"},
+        upload_files=[{"image_path": "gone.png"}],
+    )
+    verdict, *reasons = report(lacking, agent("ben", "groq")).verdict.split("\n")
+    assert verdict == "Can't start."
+    parts = [
+        "names no model",
+        "needs an address, and NO_HOST is not set",
+        "needs a value for `extra_headers`, and NO_HEADER is not set",
+        "gone.png",
+        "Agent 'ben' uses 'groq', which needs a key, and GROQ_API_KEY is not set",
+    ]
+    assert [p for p, reason in zip(parts, reasons, strict=True) if p not in reason] == []
+
+
 def test_timeouts_are_told() -> None:
     limits = {"initial_round_timeout_seconds": 60, "on_timeout": "fail"}
     assert report(agent("ada", "vllm"), timeout_settings=limits).lines == (

@@ -14,6 +14,7 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import UserError
+from nb_agents.jupyter.cards import card_bundle
 from nb_agents.options import ApprovalConfig
 from nb_agents.process import bubblewrap
 from nb_agents.runs.run import Run
@@ -434,10 +435,14 @@ def test_a_denial_is_told_to_the_model_which_goes_on(tmp_path: Path) -> None:
 def test_a_denial_stops_the_run_when_the_file_says_so(tmp_path: Path) -> None:
     run, _ = shell_run(tmp_path, calls(run_command("touch done")), tool_policy=ASK_OR_STOP)
     [gate] = asked(run)
-    run.deny("never")
+    run.deny("too risky", by="ann")
     finish(run)
     assert (run.status, run.receipt.source) == ("cancelled", "approval")
-    assert gate in run.receipt.reason
+    assert run.receipt.reason == f"{gate} was denied by ann: too risky"
+    assert run.view.stop is not None
+    assert (run.view.stop.source, run.view.stop.gate) == ("approval", gate)
+    card = str(card_bundle(run.view, str(run.path))["text/plain"])
+    assert f"Stopped by an approval gate ({gate} was denied by ann: too risky)" in card
     assert not (workspace(run) / "done").exists()
 
 

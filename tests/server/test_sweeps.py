@@ -20,7 +20,7 @@ from nb_agents.options import RunOptions
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.server import places as places_module
 from nb_agents.server.places import Places, told_sweep
-from nb_agents.session.commands import are_waiting, send
+from nb_agents.session.commands import has_commands, send
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
@@ -114,7 +114,7 @@ def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
     send(paths, Pause())
     sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.", gate=gate)), rows=10)
     gate.wait_reached(2)
-    wait_until(lambda: not are_waiting(paths))
+    wait_until(lambda: not has_commands(paths))
     gate.open()
     assert sweep.wait(WAIT_S).completed == 10
 

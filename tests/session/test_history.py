@@ -102,6 +102,15 @@ PARTIAL = {
 # What the next turn sees --------------------------------------------------------------------
 
 
+def test_the_steps_of_a_turn_whose_process_died_are_not_running(tmp_path: Path) -> None:
+    paths = turn_paths(tmp_path)
+    failed = ev.StepFailed(step="b", attempt=1, error="no luck", attempts=2, retry_in_s=9.0)
+    begun = [ev.StepStarted(step=step, unit="bash") for step in "ab"]
+    write_journal(paths, started(), *begun, failed)
+    steps = load_turn(paths).view.steps
+    assert {k: s.status for k, s in steps.items()} == {"a": "cut", "b": "stopped"}
+
+
 def test_an_incomplete_turn_reads_exactly_as_massgens_document_says(tmp_path: Path) -> None:
     files = {
         "metadata.json": INCOMPLETE,

@@ -10,11 +10,11 @@ import pytest
 from nb_agents.session.layout import (
     TurnPaths,
     claim_turn,
+    discard_turn,
     find_task,
-    give_back,
-    go_on_in,
-    settle,
-    settle_dead,
+    restore_workspaces,
+    store_workspaces,
+    store_workspaces_if_dead,
 )
 
 
@@ -54,7 +54,7 @@ def begin(session: Path, **files: str) -> TurnPaths:
     assert paths.task is not None
     (paths.live_workspaces / "a").mkdir()
     write(paths, **files)
-    settle(paths, paths.task)
+    store_workspaces(paths, paths.task)
     lock.release()
     return paths
 
@@ -65,10 +65,10 @@ def go_on(session: Path, last: TurnPaths, **files: str) -> TurnPaths:
     paths, lock = claim_turn(session, task=task)
     try:
         assert task is not None and paths.task == task
-        go_on_in(task, last)
+        restore_workspaces(task, last)
         paths.journal.touch()  # its first line
         write(paths, **files)
-        settle(paths, task)
+        store_workspaces(paths, task)
     finally:
         lock.release()
     return paths
@@ -115,7 +115,7 @@ def test_a_process_that_dies_at_any_step_of_a_resume_loses_nothing(
             go_on(session, first, x="2")
         second = TurnPaths(session / "turn_2")
         last = second if second.journal.exists() else first
-        settle_dead(second if second.path.exists() else first)
+        store_workspaces_if_dead(second if second.path.exists() else first)
         assert files_of(first) == {"x": "1"}, step
         left = files_of(last)["x"]
         third = go_on(session, last, y="3")
@@ -130,12 +130,12 @@ def test_a_turn_that_can_t_begin_leaves_nothing_and_an_earlier_one_s_task_as_it_
     session = tmp_path / "s"
     paths, lock = claim_turn(session)
     lock.release()
-    give_back(paths)
+    discard_turn(paths)
     assert [p.name for p in session.iterdir() if not p.name.startswith(".")] == []
     first = begin(session, x="1")
     paths, lock = claim_turn(session, task=first.task)
     lock.release()
-    give_back(paths)
+    discard_turn(paths)
     assert {p.name for p in session.iterdir() if p.name[0] != "."} == {"task_1", "turn_1"}
     assert files_of(first) == {"x": "1"}
 
@@ -168,7 +168,7 @@ def test_a_link_in_the_place_of_a_task_leads_nobody_elsewhere(tmp_path: Path, wh
     place.symlink_to(tmp_path / "outside" if where == "task_1" else outside.parent)
     task = find_task(session, [1])
     if task is not None:
-        go_on_in(task, first)
+        restore_workspaces(task, first)
         (task / "workspaces" / "a" / "x").write_text("2")
     assert (task is None) is (where == "task_1")
     assert (outside / "x").read_text() == "theirs"
@@ -181,10 +181,10 @@ def test_a_turn_that_another_has_gone_on_with_is_not_settled_by_who_merely_looks
     task = find_task(tmp_path / "s", [1])
     assert task is not None
     second, lock = claim_turn(tmp_path / "s", task=task)
-    go_on_in(task, first)
-    settle_dead(second)  # it lives
+    restore_workspaces(task, first)
+    store_workspaces_if_dead(second)  # it lives
     assert second.workspaces.is_symlink()
     lock.release()
-    settle_dead(second)
+    store_workspaces_if_dead(second)
     assert not second.workspaces.is_symlink()
     assert files_of(second) == {"x": "1"}

@@ -12,7 +12,7 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.sweeps.heap import YOUNG, collecting_less
+from nb_agents.sweeps.heap import YOUNG, less_garbage_collection
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.team_kit import WAIT_S
 
@@ -36,8 +36,8 @@ def as_before() -> Iterator[None]:
 def test_garbage_of_before_is_found_after_all_blocks_and_garbage_of_within_at_once() -> None:
     knot = Knot()
     before = weakref.ref(knot)
-    with collecting_less():
-        with collecting_less():
+    with less_garbage_collection():
+        with less_garbage_collection():
             del knot
             within = weakref.ref(Knot())
             gc.collect()
@@ -51,7 +51,7 @@ def test_garbage_of_before_is_found_after_all_blocks_and_garbage_of_within_at_on
 def test_a_heap_that_the_program_has_frozen_stays_frozen() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
-    with collecting_less():
+    with less_garbage_collection():
         assert 0 < gc.get_freeze_count() <= frozen  # some are let go of
     assert 0 < gc.get_freeze_count() <= frozen
 
@@ -59,20 +59,20 @@ def test_a_heap_that_the_program_has_frozen_stays_frozen() -> None:
 @pytest.mark.parametrize("own", [(700, 10, 10), (0, 10, 10), (50_000, 5, 5)])
 def test_new_objects_are_looked_at_less_often_and_never_more_often(own: tuple[int, ...]) -> None:
     gc.set_threshold(*own)
-    with collecting_less():
+    with less_garbage_collection():
         assert gc.get_threshold() == (YOUNG if own[0] == 700 else own[0], *own[1:])
     assert gc.get_threshold() == own
 
 
 def test_how_often_a_program_looks_since_then_stays() -> None:
-    with collecting_less():
+    with less_garbage_collection():
         gc.set_threshold(1_000, 2, 2)
     assert gc.get_threshold() == (1_000, 2, 2)
 
 
 def test_a_forked_child_finds_garbage_again() -> None:
     own = gc.get_threshold()
-    with collecting_less():
+    with less_garbage_collection():
         child = os.fork()
         if not child:
             os._exit(gc.get_freeze_count() > 0 or gc.get_threshold() != own)

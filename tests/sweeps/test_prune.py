@@ -22,7 +22,7 @@ from nb_agents.session import manage as removal
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import ALLOT_LOCK, claim_turn, sessions_in, turns_of
 from nb_agents.sweeps.manifest import read_results
-from nb_agents.sweeps.prune import PruneSpec, prune, seconds_of
+from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests.team_kit import WAIT_S
 
@@ -96,7 +96,7 @@ def test_only_what_was_not_used_for_long_is_removed(tmp_path: Path) -> None:
 def test_without_yes_it_is_said_what_would_go_and_nothing_goes(tmp_path: Path) -> None:
     session = complete(tmp_path, "old")
     before = files_below(session)
-    spec = replace(MONTH, is_rehearsal=True)
+    spec = replace(MONTH, is_dry_run=True)
     done = prune(tmp_path, spec)
     assert (done.sessions, done.size_bytes) == (1, sum(p.lstat().st_size for p in before))
     assert files_below(session) == before
@@ -327,8 +327,8 @@ def test_a_sweep_that_a_process_works_on_is_left(tmp_path: Path) -> None:
         range(2), "{{value}}", scripted_team(a=model), options=RunOptions(session_root=tmp_path)
     )
     gate.wait_reached(2)
-    for is_rehearsal in (True, False):
-        spec = PruneSpec(time.time() + 9, incomplete=True, is_rehearsal=is_rehearsal)
+    for is_dry_run in (True, False):
+        spec = PruneSpec(time.time() + 9, incomplete=True, is_dry_run=is_dry_run)
         done = prune(tmp_path, spec)
         assert (done.rows, done.live) == (0, 1)
     gate.open()
@@ -339,13 +339,13 @@ def test_a_sweep_that_a_process_works_on_is_left(tmp_path: Path) -> None:
     ("age_", "seconds"), [("12h", 43_200), ("30d", 2_592_000), ("2w", 1_209_600)]
 )
 def test_an_age_is_a_number_and_its_unit(age_: str, seconds: int) -> None:
-    assert seconds_of(age_) == seconds
+    assert parse_age(age_) == seconds
 
 
 @pytest.mark.parametrize("wrong", ["", "30", "d", "-3d", "3 months", "1e9d"])
 def test_an_age_that_is_none_is_refused_in_a_sentence(wrong: str) -> None:
     with pytest.raises(UserError, match="Write hours, days or weeks"):
-        seconds_of(wrong)
+        parse_age(wrong)
 
 
 def test_a_terminal_and_a_cell_remove_with_the_same_words(tmp_path: Path) -> None:

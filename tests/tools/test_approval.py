@@ -12,6 +12,20 @@ def test_one_approval_decides_where_no_more_are_required() -> None:
     assert Tally(ApprovalConfig()).take(True, "fine", "ann") == Decision(True, "fine", "ann")
 
 
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        (Decision(False, "too dear", "ann"), "denied by ann: too dear"),
+        (Decision(True, "", "ann, bob"), "approved by ann, bob"),
+        (Decision(False, "", "timeout"), "denied when its time was over"),
+        (Decision(True, "", "auto_approve_if"), "approved by its condition"),
+        (Decision(False, "the run is over"), "denied: the run is over"),
+    ],
+)
+def test_a_decision_is_told_with_who_made_it_and_why(decision: Decision, told: str) -> None:
+    assert str(decision) == told
+
+
 def test_as_many_different_persons_must_approve_as_are_required() -> None:
     tally = Tally(ApprovalConfig(required_approvals=3))
     assert tally.take(True, "fine", "ann") is None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nb_agents.process import bubblewrap
-from nb_agents.process.bubblewrap import Unusable, installed, try_out
+from nb_agents.process.bubblewrap import Unusable, check_confinement, installed
 from nb_agents.process.readonly_devices import SHOWN
 from tests.tools.sandboxes import User, needs_sandbox, user
 
@@ -176,7 +176,7 @@ def test_what_does_not_confine_can_not_be_used_and_is_tried_again(
     program = make_bwrap(tmp_path, body)
     for _ in range(2):
         with pytest.raises(Unusable, match=why):
-            try_out(str(program))
+            check_confinement(str(program))
 
 
 @needs_sandbox
@@ -187,19 +187,19 @@ def test_what_failed_for_want_of_something_works_when_that_is_there(fresh: None)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))  # those that are open stay so
     try:
         with pytest.raises(Unusable, match="Too many open files"):
-            try_out(program)
+            check_confinement(program)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    try_out(program)
+    check_confinement(program)
 
 
 @needs_sandbox
 def test_what_works_is_tried_out_once(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     program = installed()
     assert program is not None
-    try_out(program)
+    check_confinement(program)
     monkeypatch.setattr(bubblewrap.subprocess, "Popen", lambda *_, **__: pytest.fail("again"))
-    try_out(program)
+    check_confinement(program)
 
 
 def test_once_found_it_counts_as_installed(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nb_agents.config.permissions import CommandRules
-from nb_agents.process.bubblewrap import shown_places
+from nb_agents.process.bubblewrap import readable_directories
 from nb_agents.tools.base import ToolError
 from nb_agents.tools.command_guard import CommandGuard, find_programs
 from nb_agents.tools.shell import Shell
@@ -164,7 +164,9 @@ WAYS = [
 
 def shell(place: Place, *blocked: str) -> Shell:
     rules = CommandRules.of(blocked=blocked)
-    return Shell(place.sandbox(), guard=CommandGuard(rules, find_programs(rules, shown_places())))
+    return Shell(
+        place.sandbox(), guard=CommandGuard(rules, find_programs(rules, readable_directories()))
+    )
 
 
 @sandboxed

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents.process.command import run_bash
-from nb_agents.process.environment import ORDINARY, agents_env, persons_env
+from nb_agents.process.environment import ORDINARY, agent_env, user_env
 
 # Of agents
 
@@ -22,7 +22,7 @@ def test_an_agents_process_gets_the_ordinary_variables_and_those_that_are_named(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", set_)
-        env = agents_env({"MORE": "1"}, named, [secret])
+        env = agent_env({"MORE": "1"}, named, [secret])
     assert env.keys() <= ORDINARY | {*named, "MORE"}
     assert all(env[name] == set_[name] for name in named if name in set_)
     assert secret not in {v for name, v in env.items() if name not in {*named, "MORE"}}
@@ -37,13 +37,13 @@ def test_no_other_variable_reaches_an_agents_process_unless_it_is_named(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "x")
-    assert name not in agents_env({})
-    assert agents_env({}, [name])[name] == "x"
+    assert name not in agent_env({})
+    assert agent_env({}, [name])[name] == "x"
 
 
 def test_a_name_that_is_not_set_is_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
-    assert "NOT_SET" not in agents_env({}, ["NOT_SET"])
+    assert "NOT_SET" not in agent_env({}, ["NOT_SET"])
 
 
 # Of a person's commands
@@ -72,8 +72,8 @@ async def test_keys_do_not_reach_a_command_that_does_not_name_them(
 ) -> None:
     monkeypatch.setenv(name, "sk-1")
     script = f'echo "${{{name}-none}}"'
-    assert (await run_bash(script, cwd=tmp_path, env=persons_env({}))).output == "none\n"
-    given = persons_env({name: "named"})
+    assert (await run_bash(script, cwd=tmp_path, env=user_env({}))).output == "none\n"
+    given = user_env({name: "named"})
     assert (await run_bash(script, cwd=tmp_path, env=given)).output == "named\n"
 
 
@@ -82,12 +82,12 @@ async def test_keys_do_not_reach_a_command_that_does_not_name_them(
 )
 def test_other_variables_are_inherited(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
-    assert persons_env({"A": "1"})[name] == "x"
-    assert persons_env({"A": "1"})["A"] == "1"
+    assert user_env({"A": "1"})[name] == "x"
+    assert user_env({"A": "1"})["A"] == "1"
 
 
 def test_a_key_is_known_by_its_value_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_LLM", "sk-1")
     monkeypatch.setenv("EMPTY", "")
-    env = persons_env({}, secrets=["sk-1", ""])
+    env = user_env({}, secrets=["sk-1", ""])
     assert "MY_LLM" not in env and env["EMPTY"] == ""

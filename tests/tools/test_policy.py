@@ -8,16 +8,16 @@ from pydantic_ai.tools import ToolDefinition
 
 from nb_agents.config.tools import ToolKeys
 from nb_agents.tools.base import Tool
-from nb_agents.tools.policy import MAX_ASKED_CHARS, Answer, Policy
+from nb_agents.tools.policy import MAX_ASKED_CHARS, Decision, Policy
 
 
 async def asked_about(tmp_path: Path, name: str, args: dict[str, Any]) -> str:
     """Make a call that a person has to allow: what the person is told of it."""
     told = []
 
-    async def ask(tool: str, about: str, stops: bool) -> Answer:
+    async def ask(tool: str, about: str, stops: bool) -> Decision:
         told.append(about)
-        return Answer(True)
+        return Decision(True)
 
     async def call(given: dict[str, Any]) -> str:
         return "done"

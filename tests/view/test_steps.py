@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nb_agents import events as ev
 from nb_agents.view.fold import fold
+from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
 from tests.jupyter.recipe_views import OUTLINE, began, finished, over, recipe
 
@@ -60,6 +61,16 @@ def test_a_failed_attempt_says_how_many_there_may_be_and_when_the_next_one_is() 
     assert (again.status, again.attempt, again.attempts) == ("running", 2, 3)
     last = ev.StepFailed(step="a", attempt=3, error="x", attempts=3)
     assert recipe(began("a", "bash"), last).steps["a"].retry_at is None
+
+
+def test_what_ran_when_its_turn_ended_is_cut_and_what_waited_to_try_again_is_stopped() -> None:
+    failed = ev.StepFailed(step="b", attempt=1, error="x", attempts=3, retry_in_s=4.0)
+    view = recipe(
+        began("s", "stage"), began("a", "bash"), began("b", "bash"), failed, over("cancelled")
+    )
+    assert {k: s.status for k, s in view.steps.items()} == {"s": "cut", "a": "cut", "b": "stopped"}
+    assert not any(s.is_over for s in view.steps.values())
+    assert dict(receipt(view, "p").steps)["b"] == "stopped"
 
 
 def test_a_turn_is_saved_unless_the_last_thing_said_of_it_is_that_saving_failed() -> None:
