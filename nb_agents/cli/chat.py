@@ -69,7 +69,7 @@ class Chat:
         self._tasks.put(None)
 
     def _hear(self, text: str) -> None:
-        """Give a text to the turn that works, or else to the next one."""
+        """Pass a text to the turn that works, or else to the next one."""
         run = self._run
         if run is None or run.is_over or text == "/quit":
             self._tasks.put(text)
@@ -108,7 +108,7 @@ class Chat:
         return goes_on
 
     def _news(self, view: RunView) -> None:
-        """Tell what a person would want to know, each thing once."""
+        """Print what a person would want to know, each thing once."""
         doing = " · ".join(f"{agent.id}: {agent.phase}" for agent in view.agents.values())
         asked = [f"{gate.prompt} {_how(gate.wants)}" for gate in view.gates.values()]
         stopping = [STOPPING] if view.stop and not view.is_over else []
@@ -123,7 +123,7 @@ def _how(wants: str) -> str:
 
 
 def _said(run: Run, text: str) -> str:
-    """Say a text to a run that works; gives what was done with it."""
+    """Pass a text to a run that works; return what was done with it."""
     gate = next(iter(run.view.gates.values()), None)
     if gate is not None and gate.wants == "input":
         run.answer(text)

@@ -40,7 +40,7 @@ def check(
 
 @app.command("plan")
 def plan(file: File, as_json: Json = False) -> None:
-    """Tell what a recipe would do, without running it; --json has it as a Mermaid diagram, too."""
+    """Show what a recipe would do, without running it; --json has it as a Mermaid diagram, too."""
     from nb_agents.config.recipe import Recipe
     from nb_agents.recipes.check import check
     from nb_agents.recipes.diagram import mermaid

@@ -56,7 +56,7 @@ def rename(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Give a session another name."""
+    """Rename a session."""
     path = rename_session(_found(session, root), name)
     if as_json:
         say_json({"session": path.name, "path": path})

@@ -81,7 +81,7 @@ def show(
 
 @app.command("follow")
 def follow_(name: SomeRun = "", root: Root = None, as_json: Json = False) -> None:
-    """Tell what happens in a turn, line by line, until it is over. Ctrl+C ends this alone."""
+    """Print what happens in a turn, line by line, until it is over. Ctrl+C ends this alone."""
 
     async def tell() -> None:
         async for event in follow(found_run(name, root).path):
@@ -99,7 +99,7 @@ def follow_(name: SomeRun = "", root: Root = None, as_json: Json = False) -> Non
 
 @app.command("log")
 def log(name: SomeRun = "", root: Root = None, as_json: Json = False) -> None:
-    """Tell what has happened in a turn, one line an event (streamed words left out)."""
+    """Print what has happened in a turn, one line an event (streamed words left out)."""
     paths = TurnPaths(found_run(name, root).path)
     read = read_journal(paths.journal)
     if as_json:

@@ -344,7 +344,7 @@ _RESTRICTING = re.compile(
 
 
 def sort_of(section: Path, key: str, fields: frozenset[str] = frozenset()) -> Sort:
-    """Say what becomes of a key.
+    """Return what becomes of a key.
 
     Args:
         section: Where it stands.
@@ -367,7 +367,7 @@ def sort_of(section: Path, key: str, fields: frozenset[str] = frozenset()) -> So
 
 
 def sounds_restricting(key: str) -> bool:
-    """Whether a key that nobody knows may restrict, by its name; it is better to ask once more.
+    """Return whether an unknown key sounds like a restriction; when in doubt, it does.
 
     Args:
         key: Its name.

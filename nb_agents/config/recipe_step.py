@@ -38,7 +38,7 @@ _STAGE_NAME = re.compile(r"[\w -]*[^\W_][\w -]*")
 
 
 class ProviderPreference(Spec):
-    """One of the models that a step would like, in order.
+    """A model that a step prefers; the first usable one is taken.
 
     Attributes:
         provider: Its provider, or "" when only a class is asked for.
@@ -58,7 +58,7 @@ def _parallel(value: object) -> object:
 
 
 class Step(Spec):
-    """One step.
+    """A step of a recipe.
 
     Attributes:
         id: Names it in the whole recipe.

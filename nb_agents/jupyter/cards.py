@@ -50,7 +50,7 @@ def card_bundle(
     directory: Path | None = None,
     door: Door = CELL,
 ) -> dict[str, Any]:
-    """Make a card.
+    """Return the card of a turn as a mime bundle.
 
     Args:
         view: The turn.
@@ -76,7 +76,7 @@ def card_bundle(
 
 
 def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
-    """Make the card of a turn on disk.
+    """Return the card of a turn on disk.
 
     Args:
         turn: The turn.
@@ -88,7 +88,7 @@ def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
 
 
 def card_text(view: RunView, path: str, again: Preview | None = None, door: Door = CELL) -> str:
-    """Make the card as Markdown that reads well as plain text too; see `card_bundle`."""
+    """Return the card as Markdown that is readable as plain text; see `card_bundle`."""
     match text.state(view):
         case "complete" if view.recipe:
             body = [recipe_card.recipe_text(view, again)]
@@ -172,7 +172,7 @@ def _ended(view: RunView, door: Door) -> str:
 
 
 def _kept(view: RunView, door: Door) -> str:
-    """Say what is kept, and where: when the disk refused, it is in memory alone."""
+    """Return what is kept, and where: only in memory when the disk refused it."""
     kept = [*_kept_work(view), _count(view.file_count or 0, "file")]
     kept = [k for k in kept if k] or ["the task"]
     listed = kept[0] if len(kept) == 1 else f"{', '.join(kept[:-1])} and {kept[-1]}"
@@ -206,7 +206,7 @@ def _notes(view: RunView) -> list[str]:
 
 
 def _changes(event: ContextChanged) -> str:
-    """Say what an agent did to files outside its workspace."""
+    """Return what an agent changed outside its workspace."""
     kinds = {"made": event.made, "changed": event.changed, "deleted": event.deleted}
     told = (f"{what} {text.clip(', '.join(names), 300)}" for what, names in kinds.items() if names)
     return f"{_count(event.count, 'file')} changed in context paths: {'; '.join(told)}"
@@ -365,7 +365,7 @@ def _html(
 
 
 def _files(view: RunView) -> dict[str, list[FileInfo]]:
-    """Give the first files of each agent, or those of a recipe, whose steps share a workspace."""
+    """Return the first files of each agent, or of a recipe, whose steps share a workspace."""
     of = {a.id: a.workspace or a.id for a in view.agents.values()}
     owners = {view.recipe: view.recipe} if view.recipe else of
     return {k: [f for f in view.files if f.agent == w][:MAX_FILES] for k, w in owners.items()}

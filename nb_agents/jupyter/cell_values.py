@@ -69,7 +69,7 @@ class _Marks:
         return _NAME.sub(mark, cell)
 
     def value(self, value: Any) -> Any:
-        """Give a value of the YAML with the variables in it."""
+        """Return a value of the YAML with its variables filled in."""
         if isinstance(value, dict):
             return {self.text(k): self.value(v) for k, v in value.items()}
         if isinstance(value, list):

@@ -23,7 +23,7 @@ __all__ = ["completions", "register", "unregister"]
 
 
 def register(ip: InteractiveShell) -> None:
-    """Let a shell complete what is written after the magics."""
+    """Register the completion of the magics' arguments with a shell."""
     unregister(ip)
 
     @context_matcher(identifier=__name__)  # type: ignore[untyped-decorator]
@@ -45,7 +45,7 @@ def unregister(ip: InteractiveShell) -> None:
 
 
 def completions(line: str, names: Mapping[str, Any]) -> list[str]:
-    """Say what the last word of a line can become.
+    """Return the completions of a line's last word.
 
     Args:
         line: From the magic's name to the cursor.

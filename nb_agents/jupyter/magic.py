@@ -60,7 +60,7 @@ _NAME = re.compile(r"(\\?)\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 
 
 def show_cancelled_as_cards(ip: Any) -> None:
-    """Show RunCancelled, where it ends a cell, as the turn's card instead of a traceback.
+    """Show a RunCancelled that ends a cell as the turn's card instead of a traceback.
 
     The cell still counts as ended by an exception, so cells queued behind it don't run on.
     """
@@ -83,7 +83,7 @@ def show_cancelled_as_cards(ip: Any) -> None:
 
 
 def as_usage_error(exc: UserError) -> UsageError:
-    """Give a mistake in a magic the form that IPython prints as one line, without secrets."""
+    """Return a mistake in a magic as the error that IPython prints as one line, without secrets."""
     return UsageError(without_controls(Mask(secrets_of_environment()).text(str(exc))))
 
 
@@ -204,7 +204,7 @@ class AgentsMagics(Magics):
         self._guarded(lambda: action(self.shell, args))
 
     def tell_of_dead_turns(self) -> None:
-        """Say which turns on disk were cut off when their kernel died, and mend their files."""
+        """Print which turns were cut off when their kernel died, and mend their files."""
         self._guarded(tell_of_dead_turns)
 
     def _start_by_line(self, line: str) -> None:
@@ -253,7 +253,7 @@ class AgentsMagics(Magics):
 
 
 def fill_in(task: str, names: dict[str, Any]) -> str:
-    r"""Put notebook variables into a task.
+    r"""Replace the names of notebook variables in a task with their values.
 
     Args:
         task: The cell's text; ``{{name}}`` takes a variable, ``\{{name}}`` stays ``{{name}}``.

@@ -139,7 +139,7 @@ class LiveOutputs:
             self._widget.state = self._state()
 
     def rewrite(self, bundle: dict[str, Any]) -> None:
-        """Bring the static part up to date. It mounts the widget anew."""
+        """Update the static part, which mounts the widget anew."""
         self._update(self._live(bundle))
 
     def freeze(self, bundle: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ SWEEP_HEADS = ("sweep", "status", "done", "failed", "tokens", "cost", "task")
 
 
 def live_work() -> tuple[list[Run], dict[Path, str]]:
-    """Give what there is to tell of: a sweep in the place of the runs of its rows.
+    """Return the live runs, with a sweep in the place of its rows' runs.
 
     Returns:
         The runs that are on no row of a sweep, and each live sweep's directory with where it lives.
@@ -43,14 +43,14 @@ def live_work() -> tuple[list[Run], dict[Path, str]]:
 
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:
-    """Give a row, as `SWEEP_HEADS` has it, for each sweep below a session root."""
+    """Return a row of `SWEEP_HEADS` for each sweep below a session root."""
     from nb_agents.sweeps.manifest import sweep_paths
 
     return [sweep_row(path) for path in sweep_paths(root)]
 
 
 def sweep_row(path: Path) -> tuple[str, ...]:
-    """Give a sweep's row, as `SWEEP_HEADS` has it."""
+    """Return a sweep's row of `SWEEP_HEADS`."""
     from nb_agents.sweeps.manifest import ABOUT, is_live_sweep, read_results
 
     about, results = read_json(path / ABOUT), read_results(path).values()

@@ -113,7 +113,7 @@ _panels: dict[Path, _SweepPanel] = {}
 
 
 def _milestone(view: SweepView) -> tuple[object, ...]:
-    """Give what of a sweep makes a static output out of date."""
+    """Return what makes a static output out of date when it changes."""
     return view.status, view.waiting > 0
 
 

@@ -102,7 +102,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
 
 
 def follow_sweep(ip: Any, sweep: Sweep, *, wait: bool) -> None:
-    """Show a sweep, and wait for it if that is asked or nobody could see it later.
+    """Show a sweep, and wait for it if asked to, or if nobody could see it later.
 
     Args:
         ip: The shell.
@@ -139,7 +139,7 @@ def _scorer(
 
 
 def dead_sweeps(root: Path) -> list[str]:
-    """Tell of each sweep below a session root whose process died in the middle of it."""
+    """Return a sentence about each sweep below a session root whose process died."""
     from nb_agents.sweeps.manifest import has_died, read_noted, sweeps_in
 
     said = list[str]()
@@ -216,7 +216,7 @@ def _bundle_on_disk(path: Path) -> dict[str, Any]:
 
 
 def work_elsewhere(root: Path) -> list[str]:
-    """Tell of the runs of other processes; of a sweep at work as a whole.
+    """Return a sentence about each run of another process, and each sweep as a whole.
 
     Args:
         root: The session root, below which a sweep is known by its name alone.

@@ -56,7 +56,7 @@ STOPPING_NOW = "Stopping now…"
 
 
 def state(view: RunView) -> str:
-    """One of "running", "stopping", "stopped", "failed", "complete"."""
+    """Return "running", "stopping", "stopped", "failed" or "complete"."""
     match view.status:
         case "completed":
             return "complete"
@@ -96,7 +96,7 @@ def elapsed(view: RunView, now: float) -> tuple[str, float]:
 
 
 def progress(view: RunView) -> str:
-    """How far it is: a team's round, the step of a recipe."""
+    """Return how far the turn is: a team's round, the step of a recipe."""
     if not view.recipe:
         attempt = f" · attempt {view.attempt}" if view.attempt > 1 else ""
         return f"Round: {view.round}/∞{attempt}"
@@ -119,7 +119,7 @@ def _outermost(view: RunView) -> list[str]:
 
 
 def countdown(gate: GateView, now: float) -> str:
-    """What becomes of an open gate when nobody decides."""
+    """Return what happens to an open gate when nobody decides."""
     if not gate.timeout_s:
         return f"waits until it is {'answered' if gate.wants == 'input' else 'decided'}"
     left = max(0.0, gate.asked_at + gate.timeout_s - now)
@@ -127,7 +127,7 @@ def countdown(gate: GateView, now: float) -> str:
 
 
 def duration(view: RunView) -> str:
-    """How long the turn took, in words; "" when it is not known."""
+    """Return how long the turn took, in words, or ""."""
     if not view.started_at:
         return ""
     return seconds(max(0.0, (view.ended_at or view.last_at) - view.started_at))
@@ -182,12 +182,12 @@ def size(count: float) -> str:
 
 
 def older(count: int) -> str:
-    """Tell how many sessions a list leaves out; "" for none."""
+    """Return a sentence about the sessions that a list leaves out, or ""."""
     return f"{_count(count, 'older session')} not listed: --all lists all." if count else ""
 
 
 def pruned(done: Pruned, spec: PruneSpec) -> str:
-    """Tell what a removal of old sessions took, or would take, and what it left and why."""
+    """Return what pruning removed, or would remove, and what it kept and why."""
     what = f"{_count(done.sessions, 'session')} and {_count(done.rows, 'row')} of sweeps"
     if spec.keep_answers:
         what = f"all but the answers of {what}"
@@ -234,7 +234,7 @@ def votes(view: RunView) -> str:
 
 
 def stopped_by(view: RunView, writer: str = "kernel") -> str:
-    """Who stopped the turn, which a `writer` wrote, for the card's first sentence."""
+    """Return who stopped the turn, which a `writer` wrote, for the card's first sentence."""
     if view.ending == "killed":
         return f"Cut off when the {writer} died"
     if view.stop is None:
@@ -273,7 +273,7 @@ def agent_state(agent: AgentView, view: RunView) -> str:
 
 
 def listed(session: Session) -> tuple[str, ...]:
-    """Make the row of a session: its name, turns, state, last use, tokens, cost and task."""
+    """Return the row of a session: its name, turns, state, last use, tokens, cost and task."""
     last = session.turns[-1].view
     agents = [a for turn in session.turns for a in turn.view.agents.values()]
     # A turn without a journal, and without a receipt, tells neither.
@@ -292,6 +292,6 @@ def listed(session: Session) -> tuple[str, ...]:
 
 
 def shown_path(path: Path) -> str:
-    """Name a directory shortly: from the working directory when it is below it."""
+    """Return a directory's path, relative if it is below the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

@@ -153,7 +153,7 @@ def sweeps(ip: Any, args: Any) -> None:
 @argument("name", metavar="NAME", help="its new id")
 @root_option
 def rename(ip: Any, args: Any) -> None:
-    """Give a session another name."""
+    """Rename a session."""
     target = rename_session(_find(args), args.name)
     _say(f"Session {args.session} is {target.name} now.")
 
@@ -163,7 +163,7 @@ def rename(ip: Any, args: Any) -> None:
 @argument("file", nargs="?", metavar="FILE", help="the zip (default: SESSION.zip here)")
 @root_option
 def export(ip: Any, args: Any) -> None:
-    """Put a session into a zip."""
+    """Export a session as a zip."""
     made = export_session(_find(args), args.file)
     size = text.size(made.path.stat().st_size)
     left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
@@ -203,7 +203,7 @@ def prune(ip: Any, args: Any) -> None:
 
 
 def tell_of_dead_turns() -> None:
-    """Say which turns were cut off when their kernel died; reading them mends their files."""
+    """Print which turns were cut off when their kernel died; reading them mends their files."""
     found = sessions_in(session_root())
     said = [str(each) for each in found.unreadable]
     # Of those that nobody has used since long this was told before.
@@ -247,7 +247,7 @@ def _kept(turn: PastTurn) -> str:
 
 @contextmanager
 def _alone(path: Path, said: list[str]) -> Iterator[None]:
-    """Let a session that can't be shown cost no other one: a sentence tells about it."""
+    """Replace a session that can't be shown by a sentence, so that the others are shown."""
     try:
         yield
     except UserError as exc:
@@ -258,7 +258,7 @@ def _alone(path: Path, said: list[str]) -> Iterator[None]:
 
 
 def _unread(turns: Sequence[PastTurn]) -> list[str]:
-    """Say what of some turns could not be read, in a sentence."""
+    """Return a sentence about what could not be read of some turns."""
     found = [f"{t.paths.session}/{t.paths.number}: {w}" for t in turns for w in t.warnings]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return [f"Not read: {found[0]}{more}."] if found else []
@@ -332,7 +332,7 @@ def stop(ip: Any, args: Any) -> None:
 @arguments("agents pause")
 @_run
 def pause(ip: Any, args: Any) -> None:
-    """Let a run, or a sweep, hold still at its next boundary; its time does not count meanwhile."""
+    """Pause a run, or a sweep, at its next boundary; its time does not count meanwhile."""
     from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
     sweep = resolve_sweep(args.run, session_root())
@@ -349,7 +349,7 @@ def pause(ip: Any, args: Any) -> None:
 @arguments("agents continue")
 @_run
 def continue_(ip: Any, args: Any) -> None:
-    """Let a paused run, or sweep, go on."""
+    """Continue a paused run or sweep."""
     from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
     sweep = resolve_sweep(args.run, session_root())
@@ -439,7 +439,7 @@ def log(ip: Any, args: Any) -> None:
 
 
 def follow(ip: Any, run: Run, *, wait: bool) -> None:
-    """Show a run, and wait for it if that is asked or nobody could see it later.
+    """Show a run, and wait for it if asked to, or if nobody could see it later.
 
     Args:
         ip: The shell.
@@ -457,7 +457,7 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
 
 
 def options_of(args: Any, namespace: Mapping[str, Any]) -> RunOptions:
-    """Bring ``--options`` and the flags beside it together.
+    """Combine ``--options`` with the flags beside it.
 
     Args:
         args: The line's.

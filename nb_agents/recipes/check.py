@@ -44,7 +44,7 @@ _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 
 
 def placed(recipe: Recipe, what: str, path: Keys, text: str) -> Finding:
-    """Make a finding about a text inside the value at ``path``: a prompt has many lines.
+    """Return a finding about a text inside the value at ``path``: a prompt has many lines.
 
     Args:
         recipe: The recipe.
@@ -152,7 +152,7 @@ class Report:
 
 
 def check(recipe: Recipe, team: TeamSpec | None = None) -> Report:
-    """Say what a recipe would do, and what is wrong with it.
+    """Return what a recipe would do, and what is wrong with it.
 
     Args:
         recipe: The recipe; files that it names literally are read.
@@ -479,7 +479,7 @@ def _is_known(name: str, known: set[str]) -> bool:
 
 
 def _texts(value: object) -> list[str]:
-    """Give the texts inside a value that may have templates."""
+    """Return the texts inside a value that may have templates."""
     return list(_walk(value))
 
 

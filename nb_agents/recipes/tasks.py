@@ -37,7 +37,7 @@ _MOST = 131_072
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentWork:
-    """Let an agent do a step.
+    """An agent does a step.
 
     Attributes:
         address: The step's.
@@ -179,7 +179,7 @@ class Plan:
 def step_task(
     step: Step, unit: Unit, wanted: Wanted, scope: Scope, address: str
 ) -> AgentWork | CommandWork:
-    """Make the work of a step.
+    """Return the work of a step.
 
     Args:
         step: As the recipe has it.
