@@ -229,7 +229,7 @@ def _address(view: RunView) -> str:
     return f"{view.session}/{view.turn}"
 
 
-def _continue(view: RunView, path: str, door: Door) -> str:
+def _continue(view: RunView, path: str, door: Door = CELL) -> str:
     return door.next_line(_words(view, path))
 
 
@@ -256,7 +256,7 @@ _PLAIN = re.compile(r"[\w./\\:~-][\w ./\\:~+,@=-]*")
 
 @dataclass(frozen=True)
 class _Button:
-    """A button that runs a command of JupyterLab: no kernel of ours need be there.
+    """A button that runs a command of JupyterLab; without a kernel the plugin asks the server.
 
     Source: CommandLinker, https://jupyterlab.readthedocs.io/en/stable/user/commands.html
     """
@@ -268,15 +268,26 @@ class _Button:
 def _resume_button(view: RunView, path: str) -> _Button | None:
     """The button that does what the cell on the card does; None when there is no such cell."""
     # While the journal lacks its end, a resume would go on from before.
-    if (
-        not view.seq
-        or not view.is_saved
-        or not all(_PLAIN.fullmatch(word) for word in _words(view, path))
-    ):
+    if not view.seq or not _can_go_on(view, path):
         return None
-    commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:run-cell"]
+    return _cell_button(f"{_LOAD}\n{_resume(view, path, None)[-1]}", "notebook:run-cell")
+
+
+def _continue_button(view: RunView, path: str) -> _Button | None:
+    """The button that adds the cell for a new task, whose words the person writes."""
+    if not _can_go_on(view, path):
+        return None
+    return _cell_button(f"{_continue(view, path)}\n", "notebook:enter-edit-mode")
+
+
+def _can_go_on(view: RunView, path: str) -> bool:
+    return view.is_saved and all(_PLAIN.fullmatch(word) for word in _words(view, path))
+
+
+def _cell_button(source: str, then: str) -> _Button:
+    commands = ["notebook:insert-cell-below", "notebook:replace-selection", then]
     # One object for all of them: JupyterLab 4.6 looks for a list of arguments in the wrong place.
-    args = {"commands": commands, "args": {"text": f"{_LOAD}\n{_resume(view, path, None)[-1]}"}}
+    args = {"commands": commands, "args": {"text": source}}
     return _Button("apputils:run-all-enabled", json.dumps(args))
 
 
@@ -355,6 +366,7 @@ def _html(
         resume_cell="\n".join(_resume(view, path, again, door)),
         resume_line="".join(_resume(view, path, None, door)[-1:]),
         resume_button=_resume_button(view, path) if door is CELL else None,
+        continue_button=_continue_button(view, path) if door is CELL else None,
         continue_cell=_continue(view, path, door) + door.task_below,
         files=_files(view),
         markdown=lambda words: as_html(_cut(words)),

@@ -6,10 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.config.uploads import mentions
 from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
@@ -67,7 +69,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
     Args:
         ip: The shell.
         args: The line's.
-        task: The cell's text, with ``{{column}}`` in it.
+        task: The cell's text, with ``{{column}}`` in it; the agents may read each ``@path``.
         options: How each row's run goes.
 
     Returns:
@@ -84,9 +86,10 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
             flag = "--set" if option == "settings" else f"--{option.rstrip('_').split('_')[0]}"
             raise TaskError(f"{flag} is for one run, and --over starts many. Drop one of them.")
     team = chosen_team(args.config, args.model, args.bundles)
+    named = mentions(task)  # of what stands in the rows nobody has typed it
     sweep = map(
         names[args.over] if args.over in names else args.over,
-        task,
+        named.task,
         team,
         recipe=args.recipe,
         name=args.name or "",
@@ -95,7 +98,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
         score=_scorer(args.score, names, team) if args.score else None,
         retry_failed=args.retry_failed,
         tools=find_functions(args.tools, names) if args.tools else (),
-        options=options,
+        options=replace(options, context_paths=named.paths),
     )
     follow_sweep(ip, sweep, wait=args.wait)
     return sweep
