@@ -36,6 +36,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.turn_spec import (
     Resumed,
     TurnSpec,
+    cancel_policy,
     checked_functions,
     mask_for,
     project_place,
@@ -203,7 +204,8 @@ def begin_elsewhere(
 ) -> Run:
     """Start or resume a run in another process and return its handle; see `begin_detached`."""
     begun = begin_detached(what, team, options, tools, **arguments)
-    return remember(attach(begun.path, begun.where, options, tools, begun.restart))
+    grace_s = cancel_policy(team, options).grace_timeout_s
+    return remember(attach(begun.path, begun.where, options, tools, begun.restart, grace_s))
 
 
 def attach(
@@ -212,6 +214,7 @@ def attach(
     options: RunOptions | None = None,
     functions: Sequence[Callable[..., Any]] = (),
     restart: Callable[[], object] | None = None,
+    grace_s: float | None = None,
 ) -> Run:
     """Return a handle of a turn that another process runs, or that has ended.
 
@@ -220,7 +223,8 @@ def attach(
         where: A description of the process.
         options: The run's options, if known.
         functions: The functions of this process that the run calls.
-        restart: Ends the process that runs the turn, if it does not answer an immediate stop.
+        restart: Ends the process that runs the turn, if it does not answer a stop.
+        grace_s: The grace time of a graceful stop, in seconds; None means no limit.
 
     Raises:
         UserError: The directory is not a turn's.
@@ -231,7 +235,7 @@ def attach(
             f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
         )
     name = f"{paths.session}/{paths.number}"
-    run = Run(name, TurnReader(paths, restart=restart), paths, resume, where=where)
+    run = Run(name, TurnReader(paths, restart=restart, grace_s=grace_s), paths, resume, where=where)
     run.options = options or run.options
     run.functions = tuple(functions)
     return run
