@@ -209,7 +209,7 @@ class CancelToken:
         return True
 
     def child(self, name: str) -> CancelToken:
-        """Make a node below this one; it inherits the level and the first request.
+        """Create a child token, which inherits the level and the first request.
 
         Args:
             name: What the child stands for.
@@ -224,7 +224,7 @@ class CancelToken:
         return token
 
     def immediate_only_child(self, name: str) -> CancelToken:
-        """Make a node that feels an immediate stop of this one and no graceful one.
+        """Create a child token that follows immediate stops of this one, and no graceful ones.
 
         For work that a graceful stop lets come to its end, with all that it begins.
 
@@ -279,7 +279,7 @@ class CancelToken:
             raise AgentStopped(self._first)
 
     def clear(self) -> None:
-        """Go back to NONE, for a resumption only. SubAgents made before keep their stop."""
+        """Reset the level to NONE, for a resumption only; existing children keep theirs."""
         with self._lock:
             self._status, self._first, self._last = CancellationStatus.NONE, None, None
 
@@ -289,7 +289,7 @@ _current: ContextVar[CancelToken | None] = ContextVar("nb_agents_cancel_token", 
 
 @contextmanager
 def bind(token: CancelToken) -> Iterator[CancelToken]:
-    """Make ``token`` the one that `checkpoint` and `should_stop` look at, within the block."""
+    """Make ``token`` the current one of `checkpoint` and `should_stop` within the block."""
     reset = _current.set(token)
     try:
         yield token

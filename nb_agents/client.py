@@ -184,7 +184,7 @@ class Client:
     def stop(
         self, run: str, *, now: bool = False, agent: str | None = None, reason: str = ""
     ) -> StopResult:
-        """Ask a run, one agent of it, or a whole sweep, to stop. Idempotent.
+        """Stop a run, one of its agents, or a whole sweep. Idempotent.
 
         Args:
             run: Its id.
@@ -266,7 +266,7 @@ class Client:
 
     @contextmanager
     def _asked(self, method: str, path: str, run: str, **options: Any) -> Iterator[httpx2.Response]:
-        """Ask, and raise what the server's refusal means."""
+        """Send a request; translate the server's refusals into our errors."""
         try:
             with self._http.stream(method, path, **options) as response:
                 if not response.is_success:

@@ -72,7 +72,7 @@ class UserError(NbAgentsError):
     """A person's mistake: told in a sentence, never as a traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        """Show the sentence alone; IPython calls this instead of drawing a traceback."""
+        """Return the message alone; IPython calls this instead of drawing a traceback."""
         return [without_controls(f"{type(self).__name__}: {self}")]
 
 

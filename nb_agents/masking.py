@@ -102,7 +102,7 @@ class _Search:
         self._found = find(0)
 
     def next(self, at: int) -> re.Match[str] | None:
-        """Give the first match that begins at a place or behind it."""
+        """Return the first match that begins at or after a position."""
         if self._found is not None and self._found.start() < at:
             self._found = self._find(at)
         return self._found
@@ -157,11 +157,11 @@ class SecretSearch:
         return pattern, max(map(len, self._names)) + 5 + _MAX_AFTER + longest
 
     def is_beside(self, name: str, value: str) -> bool:
-        """Whether a value that is found under a name is hidden there."""
+        """Return whether a value is hidden where it stands beside this name."""
         return _folded(name) in self._under.get(value, ())
 
     def is_clean(self, text: str) -> bool:
-        """Whether nothing is to be hidden in a whole text; a short one is looked at once.
+        """Return whether a whole text holds nothing to hide; results for short texts are cached.
 
         What is written down is full of the same words: names of fields, of agents and of models.
         """
@@ -201,7 +201,7 @@ class SecretSearch:
             found.append(Match(start, at))
 
     def _searches(self, text: str) -> list[_Search]:
-        """Give the searches that can find anything: most texts have no head and no name in them."""
+        """Return the searches whose literal prefix occurs in a text; most texts have none."""
         found = []
         # Thirty of these look-ups take a third of the time of one search for all thirty.
         if any(head in text for head in self._heads):
@@ -248,7 +248,7 @@ class SecretSearch:
 
 
 def _texts(value: str) -> list[str]:
-    """Give the texts that a value is hidden as wherever they stand; none for an ordinary one."""
+    """Return the texts under which a value is hidden everywhere; none for an ordinary value."""
     if not is_distinctive(value) or is_place(value):
         return []
     parts = [value, *filter(is_distinctive, map(str.strip, value.splitlines()))]
@@ -256,7 +256,7 @@ def _texts(value: str) -> list[str]:
 
 
 def _recoded(value: str) -> Iterator[str]:
-    """Give a value as it is, and as what writes it into JSON, Python's quotes or an address."""
+    """Yield a value as it is, and as escaped in JSON, Python literals and URLs."""
     yield value
     yield json.dumps(value)[1:-1]
     yield json.dumps(value, ensure_ascii=False)[1:-1]
@@ -422,7 +422,7 @@ class Mask:
 
 
 def safe_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function's own errors say nothing that a secret variable of this process holds.
+    """Mask the secret variables of this process in the errors that a function raises.
 
     Args:
         function: May tell a person what is wrong with a file in which ``${VAR}`` was filled in.
@@ -442,7 +442,7 @@ def safe_errors(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class MaskedStream:
-    """One text that comes in pieces, without secrets.
+    """Masks a text that arrives in pieces.
 
     Whatever the pieces: what `push` and `flush` give, put together, is what `Mask.text` gives for
     the whole, but that the first `MIN_HELD` - 1 characters of a secret may stand before its mask:
@@ -460,7 +460,7 @@ class MaskedStream:
         self._shown = 0
 
     def push(self, piece: str) -> str:
-        """Take a piece, and give what can be shown by now.
+        """Add a piece; return what can be shown so far.
 
         Args:
             piece: What has come.
@@ -475,7 +475,7 @@ class MaskedStream:
         return replaced(text, found, before, now)
 
     def flush(self) -> str:
-        """Give what is held back: nothing more comes, as far as is known."""
+        """Return what was held back, as no more is expected."""
         before, self._shown = self._shown, len(self._open)
         found, _, end = self._mask._search.scan(self._open, is_whole=True)
         return replaced(self._open, found, before, end)

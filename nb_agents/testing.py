@@ -74,7 +74,7 @@ class Gate:
         self.reached = 0
 
     def open(self) -> None:
-        """Let the model go on, and all that come later."""
+        """Release the model, and all later calls."""
         if not self._opened.done():
             self._opened.set_result(None)
 
@@ -102,7 +102,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Turn:
-    """One model turn.
+    """One reply of a scripted model.
 
     Attributes:
         text: Streamed word by word, before the calls.
@@ -122,12 +122,12 @@ class Turn:
 
 
 def Answer(content: str, **more: Any) -> Turn:
-    """Make a turn that submits an answer; ``more`` goes to `Turn`."""
+    """Return a turn that submits an answer; ``more`` is passed to `Turn`."""
     return Turn(calls=(Call("new_answer", {"content": content}),), **more)
 
 
 def Vote(agent_id: str, reason: str = "best", **more: Any) -> Turn:
-    """Make a turn that votes for ``agent1`` …; ``more`` goes to `Turn`."""
+    """Return a turn that votes for ``agent1`` …; ``more`` is passed to `Turn`."""
     return Turn(calls=(Call("vote", {"agent_id": agent_id, "reason": reason}),), **more)
 
 
@@ -193,7 +193,7 @@ async def _deltas(turn: Turn, call_id: str) -> AsyncIterator[Any]:
 
 
 def scripted_team(timeout_s: float | None = None, **models: Backend) -> TeamSpec:
-    """Make a team of scripted models.
+    """Return a team of scripted models.
 
     Args:
         timeout_s: The orchestrator timeout, seconds.

@@ -64,7 +64,7 @@ def half_at_end(text: str) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Make a copy that is well-formed; None when the value is."""
+    """Return a well-formed copy, or None when the value is well-formed already."""
     if isinstance(value, str):
         return _whole_text(value)
     if value is None or isinstance(value, int | float):

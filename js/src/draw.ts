@@ -23,6 +23,8 @@ export interface View {
   /** The box for follow-up texts, and its button. */
   readonly say: { readonly input: HTMLInputElement; readonly button: HTMLButtonElement };
   draw(state: PanelState, pending: Pending | null): void;
+  /** Change what a screen reader tells, and nothing else. */
+  announce(state: PanelState): void;
 }
 
 export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent): View {
@@ -39,19 +41,24 @@ export function makeView(life: AbortSignal, decide: Decide, stopAgent: StopAgent
   const el = make("div", "nba", live, card.el);
   el.setAttribute("role", "group");
   el.tabIndex = -1;
+  const announce = (state: PanelState): void => {
+    header.announce(state, state.gates.length ? "ing" : TONES[state.status]);
+    setLines(notices, state.notices, "p");
+  };
   return {
     el,
     button: header.button,
     say,
+    announce,
     draw(state, pending) {
       keepFocus(el, () => {
         setAttr(el, "aria-label", `Agents: ${state.task}`);
-        header.draw(state, pending, state.gates.length ? "ing" : TONES[state.status]);
+        announce(state);
+        header.draw(state, pending);
         meter.draw(state);
         gates.draw(state.gates);
         rows.draw(state.agents);
         say.draw(state);
-        setLines(notices, state.notices, "p");
         setLines(footer, state.footer, "span");
         card.draw(state.card);
         // The chip stays in the document, out of sight, so that the end is announced too.
@@ -89,7 +96,10 @@ export interface Header {
   readonly button: HTMLButtonElement;
   /** What a screen reader is not to find once there is a card. */
   readonly unspoken: readonly HTMLElement[];
-  draw(state: HeaderState, pending: Pending | null, tone: Tone): void;
+  /** Show the status, which a screen reader tells. */
+  announce(state: HeaderState, tone: Tone): void;
+  /** Show all else. */
+  draw(state: HeaderState, pending: Pending | null): void;
 }
 
 export function makeHeader(): Header {
@@ -105,11 +115,13 @@ export function makeHeader(): Header {
     el: make("header", "", task, status, button),
     button,
     unspoken: [task, button],
-    draw(state, pending, tone) {
-      setTextOrHide(task, state.task);
-      setAttr(task, "title", state.task);
+    announce(state, tone) {
       setTextOrHide(chip, state.chip);
       setClass(chip, `chip ${tone}`);
+    },
+    draw(state, pending) {
+      setTextOrHide(task, state.task);
+      setAttr(task, "title", state.task);
       drawButton(button, state, pending);
     },
   };

@@ -2,7 +2,11 @@
 
 import { makeView } from "./draw";
 import { PATIENCE_MS, listen } from "./press";
-import { type PanelState, type Pending, type StopState, isAnswered } from "./state";
+import { makeInSight } from "./sight";
+import { type PanelState, type Pending, type StopState, isAnswered, isFinal } from "./state";
+
+/** A kernel that hears a stop answers sooner. */
+const UNANSWERED_MS = 1500;
 
 /** Where the wishes go: to the kernel, or to the server. None of these may throw. */
 export interface Doors {
@@ -11,6 +15,8 @@ export interface Doors {
   say(text: string): void;
   /** Decide this gate and no other: `text` goes to who asked, or to the steps that follow. */
   decide(gate: string, approved: boolean, text: string): void;
+  /** What to tell when a stop gets no answer; "" where there is nothing to be done about it. */
+  unheard?(now: boolean): string;
 }
 
 export interface LivePanel {
@@ -29,10 +35,16 @@ export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
   );
   let state: PanelState | null = null;
 
-  const redraw = (): void => {
+  const draw = (): void => {
     if (life.aborted || state === null) return;
-    view.draw(state, stop.pending(state));
+    view.draw(withHint(state, stop, doors), stop.pending(state));
   };
+  // The end is drawn once, wherever it is.
+  const redraw = makeInSight(view.el, life, draw, () => {
+    if (life.aborted || state === null) return;
+    if (isFinal(state.status)) draw();
+    else view.announce(withHint(state, stop, doors));
+  });
   const stop = makeStopPress(view.button, life, () => state, (now) => doors.stop(now), redraw);
   listenToText(view.say, life, (text) => {
     drafts.delete(state?.run ?? "");
@@ -50,9 +62,22 @@ export function makeLivePanel(life: AbortSignal, doors: Doors): LivePanel {
   };
 }
 
+/** The state with a notice of where else a stop can be asked for, when one has had no answer. */
+export function withHint<State extends StopState & { readonly notices: readonly string[] }>(
+  state: State,
+  stop: StopPress,
+  doors: Pick<Doors, "unheard">,
+): State {
+  const unheard = stop.unheard(state);
+  const hint = unheard && doors.unheard?.(unheard.now);
+  return hint ? { ...state, notices: [...state.notices, hint] } : state;
+}
+
 export interface StopPress {
   /** The stop that this page has sent and the state doesn't answer. */
   pending(state: StopState): Pending | null;
+  /** The same, once it should have been answered, and until it is. */
+  unheard(state: StopState): Pending | null;
 }
 
 /**
@@ -68,6 +93,7 @@ export function makeStopPress(
   redraw: () => void,
 ): StopPress {
   let pending: Pending | null = null;
+  let unheard: Pending | null = null;
   listen(button, life, () => {
     const offer = state()?.button;
     if (pending || !offer) return;
@@ -75,16 +101,26 @@ export function makeStopPress(
     pending = sent;
     send(sent.now);
     redraw();
-    const timer = setTimeout(() => {
-      if (pending === sent) pending = null;
-      redraw();
-    }, PATIENCE_MS);
-    life.addEventListener("abort", () => clearTimeout(timer), { once: true });
+    const timers = [
+      setTimeout(() => {
+        if (pending === sent) unheard = sent;
+        redraw();
+      }, UNANSWERED_MS),
+      setTimeout(() => {
+        if (pending === sent) pending = null;
+        redraw();
+      }, PATIENCE_MS),
+    ];
+    life.addEventListener("abort", () => timers.forEach(clearTimeout), { once: true });
   });
   return {
     pending(shown) {
       if (pending && isAnswered(pending, shown)) pending = null;
       return pending;
+    },
+    unheard(shown) {
+      if (unheard && isAnswered(unheard, shown)) unheard = null;
+      return unheard;
     },
   };
 }

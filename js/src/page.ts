@@ -28,9 +28,6 @@ const CATEGORY = "Agents";
 /** How long a refusal is shown; without a time it would be in the list of notifications alone. */
 const PROBLEM_MS = 10_000;
 
-/** Marks the card's Resume button, which adds a cell to its notebook. */
-const LINKED = "data-commandlinker-command";
-
 export interface Page {
   readonly app: JupyterFrontEnd;
   readonly api: Api;
@@ -45,10 +42,10 @@ export interface Page {
   readonly toolbars: IToolbarWidgetRegistry | null;
 }
 
-/** Add all of them. */
-export function addPlaces(page: Page): void {
+/** Add all of them; returns what a person can do with turns and sessions. */
+export function addPlaces(page: Page): Actions {
   const { app, api, runs } = page;
-  const open = (turn: string): void => void attempt(() => openTurn(page, turn, () => void actions.resume(turn)));
+  const open = (turn: string): void => void attempt(() => openTurn(page, turn));
   const stop = (now: boolean): Promise<void> => attempt(async () => refuse(await stopAll(api, runs, now)));
   const actions = makeActions(page, open, () => sidebar.refresh());
   const sidebar: Sessions = new Sessions(runs, actions);
@@ -73,6 +70,7 @@ export function addPlaces(page: Page): void {
     },
   };
   runs.listen((change) => void attempt(() => tell(change, needs)));
+  return actions;
 }
 
 function addCommand({ app, palette }: Page, command: string, label: string, execute: () => unknown): void {
@@ -125,7 +123,7 @@ async function resumeLast({ list, resume }: Actions): Promise<void> {
 }
 
 /** Show a turn in a tab of its own: as in a cell, its panel while it is live and then its card. */
-async function openTurn({ app, rendermime }: Page, turn: string, resume: () => void): Promise<void> {
+async function openTurn({ app, rendermime }: Page, turn: string): Promise<void> {
   const id = `nb-agents-turn:${turn}`;
   const [session, number] = turn.split("/").slice(-2);
   if (![...app.shell.widgets("main")].some((widget) => widget.id === id)) {
@@ -136,11 +134,6 @@ async function openTurn({ app, rendermime }: Page, turn: string, resume: () => v
     tab.title.icon = TEAM_ICON;
     tab.title.closable = true;
     content.addClass("nba-tab");
-    content.node.addEventListener("click", (event) => {
-      if (!(event.target as Element).closest(`[${LINKED}]`)) return;
-      event.stopPropagation(); // before JupyterLab adds a cell to a notebook that may be another one
-      resume();
-    });
     app.shell.add(tab, "main");
     await content.renderModel(rendermime.createModel({ data: { [TURN_MIME]: { path: turn } } }));
   }

@@ -1,6 +1,6 @@
 /** The anywidget module: it joins the model and the live panel, of a run or of a sweep. */
 
-import { type PanelModel, onKernelGone } from "./kernel";
+import { type PanelModel, kernelOf, onKernelGone } from "./kernel";
 import { type Doors, makeLivePanel } from "./live";
 import {
   sendAgentStop,
@@ -12,7 +12,7 @@ import {
   sendSweepStop,
   sendText,
 } from "./send";
-import { readState, withoutKernel } from "./state";
+import { type PanelState, readState, withoutKernel } from "./state";
 import { makeSweepPanel } from "./sweep-panel";
 import { type SweepState, isSweep, sweepWithoutKernel } from "./sweep-state";
 
@@ -52,12 +52,13 @@ function mount(model: PanelModel, el: HTMLElement, life: AbortSignal): void {
 }
 
 function drawRun(model: PanelModel, life: AbortSignal): Drawn {
-  const panel = makeLivePanel(life, doorsOf(model, () => readState(model.get("state")).run));
+  const read = (): PanelState => readState(model.get("state"));
+  const unheard = (now: boolean): string => hintOf(model, read().session, now);
+  const panel = makeLivePanel(life, { ...doorsOf(model, () => read().run), unheard });
   return {
     el: panel.el,
     draw(isKernelGone) {
-      const state = readState(model.get("state"));
-      panel.draw(isKernelGone ? withoutKernel(state) : state);
+      panel.draw(isKernelGone ? withoutKernel(read()) : read());
     },
   };
 }
@@ -69,6 +70,7 @@ function drawSweep(model: PanelModel, life: AbortSignal): Drawn {
     hold: (pause) => sendHold(model, pause),
     open: (row) => sendOpen(model, row),
     stopRow: (run, now) => sendStop(model, run, now),
+    unheard: (now) => hintOf(model, read().sweep, now),
     of: (run) => doorsOf(model, () => run),
   });
   return {
@@ -86,6 +88,15 @@ function doorsOf(model: PanelModel, run: () => string): Doors {
     say: (text) => sendText(model, run(), text),
     decide: (gate, approved, text) => sendDecision(model, run(), gate, approved, text),
   };
+}
+
+/** What to do when the kernel does not hear a stop: without the control channel a cell keeps it deaf. */
+function hintOf(model: PanelModel, name: string, now: boolean): string {
+  if (kernelOf(model)?.sendControlMessage) return "";
+  return (
+    "The kernel has not heard this yet: in this front end it does when its cell is over. " +
+    `At once, in a terminal: nb-agents stop ${now ? "--now " : ""}${name}`
+  );
 }
 
 export default { render };

@@ -6,7 +6,7 @@ import { INotebookTracker, type NotebookPanel } from "@jupyterlab/notebook";
 import { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { IStatusBar } from "@jupyterlab/statusbar";
-import { Api } from "./api";
+import { Api, type Session } from "./api";
 import type { Kernel } from "./kernel";
 import { LiveRuns } from "./live-runs";
 import { addPlaces } from "./page";
@@ -48,6 +48,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
       localPath: (path: string) => contents.localPath(path),
       kernelOf: (output: Node) => kernelOf(notebookOf(output)),
       widgetsOf: (output: Node) => widgetsOf(notebookOf(output)),
+      resume: (turn: string) => void actions.resume(turn),
+      continue_: (turn: string) => void actions.continue_(sessionOf(turn)),
     };
     rendermime.addFactory(
       {
@@ -58,9 +60,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
       RANK,
     );
     const isSeen = (id: string): boolean => [...shown].some((renderer) => renderer.isSeen(id));
-    addPlaces({ app, api, runs, rendermime, isSeen, notebooks, palette, statusBar, toolbars });
+    const actions = addPlaces({ app, api, runs, rendermime, isSeen, notebooks, palette, statusBar, toolbars });
   },
 };
+
+function sessionOf(turn: string): Pick<Session, "id" | "session"> {
+  const names = turn.split("/").slice(0, -1);
+  return { id: names.join("/"), session: names.at(-1) ?? "" };
+}
 
 /** The kernel of a notebook; JupyterLab's own types ask for more than a message of ours has. */
 function kernelOf(panel: NotebookPanel | undefined): Kernel | undefined {

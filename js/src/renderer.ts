@@ -32,6 +32,9 @@ interface Drawn {
   draw(state: PanelState | SweepState): void;
 }
 
+/** Marks a card's button, which has JupyterLab add a cell to its notebook. */
+const LINKED = "data-commandlinker-command";
+
 /** What a renderer needs of the application. */
 export interface Surroundings {
   readonly rendermime: IRenderMimeRegistry;
@@ -45,6 +48,9 @@ export interface Surroundings {
   kernelOf(output: Node): Kernel | undefined;
   /** What draws the widgets of that kernel, once it is there; nothing when it is not. */
   widgetsOf(output: Node): Promise<IRenderMime.IRendererFactory | undefined>;
+  /** Have the server go on with a turn, with the same task or with one that the person is asked for. */
+  resume(turn: string): void;
+  continue_(turn: string): void;
 }
 
 export class RunRenderer extends Panel implements IRenderMime.IRenderer {
@@ -71,6 +77,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.status.className = "nba-output-status";
     this.status.setAttribute("role", "status");
     this.node.append(this.status);
+    this.node.addEventListener("click", (event) => this.press(event));
     app.shown.add(this);
   }
 
@@ -250,6 +257,15 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
       kernel: () => this.app.kernelOf(this.node),
       tell: (problem) => this.tell(problem),
     });
+  }
+
+  /** Have the server do what a card's button would have a cell do, where there is no kernel for it. */
+  private press(event: MouseEvent): void {
+    const button = (event.target as Element).closest<HTMLButtonElement>(`[${LINKED}]`);
+    if (!button || button.closest(".nba") || this.app.kernelOf(this.node)) return;
+    event.stopPropagation(); // before JupyterLab adds a cell to a notebook that may be another one
+    if (button.value === "continue") this.app.continue_(this.shownId);
+    else this.app.resume(this.shownId);
   }
 
   private tell(problem: string): void {

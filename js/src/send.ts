@@ -2,9 +2,10 @@
  * What the panel tells Python: that it is mounted, that a run or a sweep is to stop, a follow-up
  * text, what a person decides at a gate, what of a sweep is to be seen or held.
  *
- * What must not wait goes out twice, because each way has a moment when it is deaf: the widget message
- * waits for a busy shell, the control message needs a front end that shows its kernel. Stops are
- * idempotent at the other side, the others are so by their id. No failure to send reaches the caller.
+ * What must not wait goes out twice, because each way may be deaf: the control message needs a front
+ * end that shows its kernel, and the widget message waits for a busy shell unless the kernel looks at
+ * it before. Stops are idempotent at the other side, the others are so by their id. No failure to send
+ * reaches the caller.
  */
 
 import { type Kernel, type PanelModel, kernelOf, newId } from "./kernel";

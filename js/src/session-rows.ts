@@ -15,7 +15,7 @@ export interface Actions {
   open(turn: string): void;
   stop(run: string, now: boolean): Promise<void>;
   resume(turn: string): Promise<void>;
-  continue_(session: Session): Promise<void>;
+  continue_(session: Pick<Session, "id" | "session">): Promise<void>;
   rename(session: Session): Promise<void>;
   export_(session: Session): Promise<void>;
   delete_(session: Session): Promise<void>;

@@ -2,10 +2,11 @@
 
 import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
 import { TONES, keepFocus, makeCard, makeHeader, makeMeter } from "./draw";
-import { type Doors, type LivePanel, makeLivePanel, makeStopPress } from "./live";
+import { type Doors, type LivePanel, makeLivePanel, makeStopPress, withHint } from "./live";
 import { listen } from "./press";
 import { makeRows } from "./rows";
-import type { PanelState } from "./state";
+import { makeInSight } from "./sight";
+import { type PanelState, isFinal } from "./state";
 import type { SweepState } from "./sweep-state";
 
 /** Where the wishes go. None of these may throw. */
@@ -15,6 +16,8 @@ export interface SweepDoors {
   /** Open a row; "" closes the one that is open. */
   open(row: string): void;
   stopRow(run: string, now: boolean): void;
+  /** As of a run. */
+  unheard?(now: boolean): string;
   /** The doors of one row's run. */
   of(run: string): Doors;
 }
@@ -62,17 +65,21 @@ export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel
   el.setAttribute("role", "group");
   el.tabIndex = -1;
 
-  const redraw = (): void => {
+  const announce = (shown: SweepState): void => {
+    header.announce(shown, TONES[shown.status]);
+    setLines(notices, shown.notices, "p");
+  };
+  const draw = (): void => {
     if (life.aborted || state === null) return;
-    const shown = state;
+    const shown = withHint(state, stop, doors);
     keepFocus(el, () => {
       setAttr(el, "aria-label", `Sweep: ${shown.task}`);
-      header.draw(shown, stop.pending(shown), TONES[shown.status]);
+      announce(shown);
+      header.draw(shown, stop.pending(shown));
       meter.draw(shown);
       for (const part of [counts, failures, opened]) part.draw(shown);
       rows.draw(shown.rows);
       setTextOrHide(more, shown.more_rows);
-      setLines(notices, shown.notices, "p");
       setLines(footer, shown.footer, "span");
       card.draw(shown.card);
       // The chip stays in the document, out of sight, so that the end is announced too.
@@ -81,6 +88,11 @@ export function makeSweepPanel(life: AbortSignal, doors: SweepDoors): SweepPanel
       if (shown.card) for (const part of [...header.unspoken, ...parts]) setHidden(part, true);
     });
   };
+  const redraw = makeInSight(el, life, draw, () => {
+    if (life.aborted || state === null) return;
+    if (isFinal(state.status)) draw();
+    else announce(withHint(state, stop, doors));
+  });
   const stop = makeStopPress(header.button, life, () => state, (now) => doors.stop(now), redraw);
   return {
     el,

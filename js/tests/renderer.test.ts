@@ -55,13 +55,16 @@ function make(hasKernel = true) {
     api: {},
     localPath: (path: string) => path,
     shown: new Set(),
-    kernelOf: () => undefined,
+    kernelOf: () => (hasKernel ? {} : undefined),
     widgetsOf,
-  } as unknown as Surroundings;
-  const renderer = new RunRenderer(app, {} as never);
+    resume: vi.fn(),
+    continue_: vi.fn(),
+  };
+  const renderer = new RunRenderer(app as unknown as Surroundings, {} as never);
   Widget.attach(renderer, document.body);
   const settle = (ms = 0): Promise<unknown> => vi.advanceTimersByTimeAsync(ms);
   return {
+    app,
     renderer,
     widgetsOf,
     settle,
@@ -138,4 +141,20 @@ test("a focus in the widget stays there while the HTML is drawn anew, and is on 
   expect(document.activeElement).toBe(button);
   await refresh(over("the card"));
   expect(document.activeElement?.textContent).toBe("the card");
+});
+
+const BUTTONS = `<button data-commandlinker-command="x" value="resume">Resume</button>
+  <button data-commandlinker-command="x" value="continue"><b>Continue…</b></button>`;
+
+test.each([true, false])("a card's buttons are JupyterLab's where there is a kernel (%s), else the server's", async (hasKernel) => {
+  const { app, find, refresh } = make(hasKernel);
+  const linked = vi.fn();
+  document.body.addEventListener("click", linked, { once: true });
+  await refresh(over(BUTTONS));
+  (find("button") as HTMLElement).click();
+  (find("b") as HTMLElement).click();
+  expect(linked).toHaveBeenCalledTimes(hasKernel ? 1 : 0);
+  const asked = hasKernel ? [] : [["s/turn_1"]];
+  expect(app.resume.mock.calls).toEqual(asked);
+  expect(app.continue_.mock.calls).toEqual(asked);
 });

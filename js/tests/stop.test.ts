@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { MockKernel, RUNNING, STOPPED, STOPPING, show } from "./mock";
+import { MockKernel, RUNNING, STOPPED, STOPPING, SWEEP, show } from "./mock";
 
 beforeEach(() => document.body.replaceChildren());
 afterEach(() => {
@@ -104,6 +104,46 @@ describe("a click on Stop", () => {
     expect(button.hasAttribute("aria-disabled")).toBe(false);
     button.click();
     expect(model.stops()).toHaveLength(2);
+  });
+});
+
+describe("without an answer, as in VS Code while a cell is busy", () => {
+  const HINT = "nb-agents stop session_1";
+  beforeEach(() => vi.useFakeTimers());
+
+  test("the panel names the command that stops the run at once, until the kernel answers", () => {
+    const { button, model, q } = show(RUNNING);
+    button.click();
+    vi.advanceTimersByTime(1400);
+    expect(q(".notices").textContent).not.toContain(HINT);
+    vi.advanceTimersByTime(100);
+    expect(q(".notices").textContent).toContain(HINT);
+    vi.advanceTimersByTime(10_000); // the button can be pressed again
+    expect(q(".notices").textContent).toContain(HINT);
+    model.update(STOPPING);
+    expect(q(".notices").textContent).toBe("");
+    button.click();
+    vi.advanceTimersByTime(1500);
+    expect(q(".notices").textContent).toContain("nb-agents stop --now session_1");
+    model.update(STOPPED);
+    expect(q(".notices").textContent).toBe("");
+  });
+
+  test("a sweep is named", () => {
+    const { button, q } = show(SWEEP);
+    button.click();
+    vi.advanceTimersByTime(1500);
+    expect(q(".notices").textContent).toContain("nb-agents stop ask");
+  });
+
+  test("nothing is said where the control channel has it, nor after an answer", () => {
+    for (const manager of [{ kernel: new MockKernel() }, undefined]) {
+      const { button, model, q } = show(RUNNING, manager);
+      button.click();
+      if (!manager) model.update(STOPPING);
+      vi.advanceTimersByTime(2000);
+      expect(q(".notices").textContent).toBe("");
+    }
   });
 });
 

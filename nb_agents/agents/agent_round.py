@@ -142,7 +142,7 @@ class AgentRound:
         )
 
     def _recall(self, messages: list[ModelMessage], exchange: Exchange) -> None:
-        """Put a finished exchange of the past into the conversation."""
+        """Append a finished exchange of a past turn to the conversation."""
         exchange = self._joined(messages, exchange)
         if is_paused(messages[-1]):
             return
@@ -150,7 +150,7 @@ class AgentRound:
         self._reply(messages, exchange, _results(exchange), exchange.complaint)
 
     async def _settle(self, messages: list[ModelMessage], exchange: Exchange) -> bool:
-        """Do what a response asks for, as far as it is not done: whether it decided the turn."""
+        """Apply what is left to do of a response; return whether it decided the turn."""
         exchange = self._joined(messages, exchange)
         if is_paused(messages[-1]):
             return False
@@ -188,7 +188,7 @@ class AgentRound:
         return replace(exchange, response=response)
 
     async def _ask(self, messages: list[ModelMessage]) -> ModelResponse:
-        """Make one model request, tried again as `retry` says."""
+        """Make one model request, retried as `retry` says."""
         self._calls += 1
         for attempt in count(1):
             await self._boundary.wait_if_paused()
@@ -260,7 +260,7 @@ class AgentRound:
         return response
 
     def _tell_native_calls(self, response: ModelResponse) -> None:
-        """Tell of the calls that the provider made and answered itself."""
+        """Emit the tool calls that the provider made and answered itself."""
         for number, (call, result) in enumerate(response.native_tool_calls):
             call_id, tool = f"{self._calls}.native{number}", call.tool_name
             args, said = call.args, result.model_response_str()
@@ -357,7 +357,7 @@ class AgentRound:
         thread: int = 0,
         subagents: tuple[str, ...] = (),
     ) -> None:
-        """Tell that a call is over, which began then, or never; or that it is left in a thread."""
+        """Emit the end of a tool call, also if it never began or is left in its thread."""
         took = 0.0 if began is None else anyio.current_time() - began
         self._emit(
             ev.ToolFinished(
@@ -380,7 +380,7 @@ class AgentRound:
         results: dict[int, ToolResult],
         complaint: str,
     ) -> None:
-        """Put a response and its replies into the conversation.
+        """Append a response and the replies to it to the conversation.
 
         Every tool call is answered, plain text with the reminder; then come the notes.
         """

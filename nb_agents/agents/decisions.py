@@ -153,23 +153,23 @@ class RoundContext(Protocol):
     """An agent's place in its team, for one round: what it may do, and what it is told."""
 
     def offer(self) -> Offer:
-        """Say what it may do with its next request."""
+        """Return what the agent may do with its next request."""
         ...
 
     def judge_answer(self, answer: str) -> str:
-        """Judge an answer: "" when it is taken, else why not."""
+        """Return why an answer is refused, or ""."""
         ...
 
     def judge_vote(self, label: str) -> Verdict:
-        """Judge a vote."""
+        """Return the verdict on a vote."""
         ...
 
     def note(self, *, was_refused: bool) -> Note:
-        """Say what it is told with its next request."""
+        """Return the note that goes with its next request."""
         ...
 
     def hear(self) -> str:
-        """Say what else it is told right before a request: follow-up texts; mostly ""."""
+        """Return the follow-up texts that the agent reads right before a request; usually ""."""
         ...
 
 
@@ -276,14 +276,14 @@ def _read_vote(call: ToolCallPart, seat: RoundContext) -> Reading:
 
 
 def has_refused_answer(response: ModelResponse, complaint: str) -> bool:
-    """Whether a response holds a whole answer, and ``complaint`` is why that was not taken."""
+    """Return whether a response holds a complete answer that was refused with ``complaint``."""
     answered = any(call.tool_name == "new_answer" for call in response.tool_calls)
     malformed = ("", prompts.BOTH, prompts.UNREADABLE, prompts.EMPTY)
     return answered and complaint not in malformed
 
 
 def decision_tools(offer: Offer) -> list[ToolDefinition]:
-    """Make the tools that end a turn; by their kind a backend knows them."""
+    """Return the tools that end a turn; backends recognise them by their kind."""
     from pydantic_ai.tools import ToolDefinition
 
     text = {"type": "string"}
@@ -371,7 +371,7 @@ class TeamContext:
     _wraps_up: bool = False
 
     def offer(self) -> Offer:
-        """Say what it may do with its next request."""
+        """Return what the agent may do with its next request."""
         late = prompts.round_is_over(self.elapsed())
         state = self.state()
         if self.is_judging:
@@ -396,20 +396,20 @@ class TeamContext:
         )
 
     def _text_stands_for(self, may_answer: bool) -> Literal["", "answer", "no vote"]:
-        """Say what the text of a model is that calls no tool: once it has answered, no vote."""
+        """Return what plain text of a model that calls no tools counts as."""
         state = self.state()
         if state.replies.get(self.agent) and not state.unheard(self.agent):
             return "no vote"
         return "answer" if may_answer else ""
 
     def judge_answer(self, answer: str) -> str:
-        """Judge an answer; the presenter's is always taken."""
+        """Return why an answer is refused, or ""; the presenter's is always accepted."""
         if self.is_presenting:
             return ""
         return voting.judge_answer(self.state(), self.rules, self.agent, answer)
 
     def judge_vote(self, label: str) -> Verdict:
-        """Judge a vote over what it has seen."""
+        """Return the verdict on a vote, given the answers that the agent has seen."""
         if not self._can_vote():
             return Verdict("", voting.NO_VOTING)
         state = self.state()
@@ -419,12 +419,12 @@ class TeamContext:
         return Verdict(target, voting.judge_vote(state, self.agent, target, self.known))
 
     def opening_note(self) -> str:
-        """Say what it is told as its round opens: nothing, unless the time comes to its end."""
+        """Return the note that opens the round: only how much time is left, once that is short."""
         self._wraps_up = prompts.is_late(self.elapsed())
         return prompts.WRAP_UP if self._wraps_up else ""
 
     def note(self, *, was_refused: bool) -> Note:
-        """Say what it is told with its next request: results, new answers, how much time is left.
+        """Return the note of the next request: results, new answers, the time left.
 
         Args:
             was_refused: Whether an answer of its was just refused.
@@ -449,7 +449,7 @@ class TeamContext:
         return note
 
     def hear(self) -> str:
-        """Say which follow-up texts it is told now, or "" when it has heard them all."""
+        """Return the follow-up texts that the agent has not read yet, or ""."""
         state = self.state()
         texts = state.unheard(self.agent)
         if not texts:
@@ -470,7 +470,7 @@ class TeamContext:
         return prompts.news({names[a]: state.answers[a][-1] for a in sorted(fresh)})
 
     def _may_be_shown(self, state: voting.Coordination, was_refused: bool) -> bool:
-        """Whether it is shown new answers now.
+        """Return whether the agent may be shown new answers now.
 
         One that has not answered yet is left to its own thoughts, as long as it can answer: a
         refused answer, or a limit that was reached meanwhile, leaves it only a vote.

@@ -90,7 +90,7 @@ back. Those of the others are below `peers/`, at the same place."""
 
 
 def worktrees_guide(worktrees: Sequence[WorktreeBased]) -> str:
-    """Say which copies of files an agent may change; "" where there are none.
+    """Return the guide to the copies of files that an agent may change; "" without any.
 
     Args:
         worktrees: Its own.
@@ -100,7 +100,7 @@ def worktrees_guide(worktrees: Sequence[WorktreeBased]) -> str:
 
 
 def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
-    """Say how to use what an agent has.
+    """Yield the guides to what an agent has.
 
     Args:
         tools: The names of its tools.
@@ -119,7 +119,7 @@ def guides(tools: Collection[str], wanted: CoordinationSpec) -> Iterator[str]:
 
 
 def step_guides(tools: Collection[str]) -> Iterator[str]:
-    """Say how to use what an agent has for a step of a recipe, whose result others read as it is.
+    """Yield the guides to what an agent has for a recipe's step, whose result is read as it is.
 
     Args:
         tools: The names of its tools.
@@ -137,7 +137,7 @@ _OTHERS = "More notes, to be read with read_file where they help:"
 
 
 def memory_note(memories: Mapping[str, Sequence[Memory]], own_label: str) -> str:
-    """Make the part of a round's opening that shows memories; "" where there are none.
+    """Return the part of a round's opening that shows memories; "" without any.
 
     Args:
         memories: For each agent, by its anonymous name, what it keeps.
@@ -178,7 +178,7 @@ do such work, read the guide with read_file; other files that it names lie besid
 
 @dataclass(frozen=True)
 class Skill:
-    """One skill.
+    """A skill: a guide to one kind of work.
 
     Attributes:
         name: As its file says, or the name of its directory.
@@ -222,7 +222,7 @@ def _skill(path: Path, text: str) -> Skill:
 
 
 def skills_guide(skills: Sequence[Skill]) -> str:
-    """Make the part of a system prompt that lists skills; "" where there are none.
+    """Return the part of a system prompt that lists skills; "" without any.
 
     Args:
         skills: All that there are.

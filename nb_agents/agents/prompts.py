@@ -202,7 +202,7 @@ def system_prompt(
     writable: Sequence[Path] = (),
     guides: Sequence[str] = (),
 ) -> str:
-    """Make an agent's system prompt.
+    """Return an agent's system prompt.
 
     Args:
         own: The agent's own system message, or "".
@@ -256,7 +256,7 @@ def coordination_prompt(
     said: Sequence[str] = (),
     restarts: Sequence[Restart] = (),
 ) -> str:
-    """Make the message that opens a round.
+    """Return the message that opens a round.
 
     Args:
         task: What was asked.
@@ -279,7 +279,7 @@ def judging_prompt(
     said: Sequence[str] = (),
     restarts: Sequence[Restart] = (),
 ) -> str:
-    """Make the message that asks for a judgement of the final answer.
+    """Return the message that asks for a judgement of the final answer.
 
     Args:
         task: What was asked.
@@ -313,7 +313,7 @@ def presentation_prompt(
     said: Sequence[str] = (),
     restarts: Sequence[Restart] = (),
 ) -> str:
-    """Make the message that asks the winner to present.
+    """Return the message that asks the winner to present.
 
     Args:
         task: What was asked.
@@ -334,12 +334,12 @@ def presentation_prompt(
 
 
 def news(answers: Mapping[str, str]) -> str:
-    """Make the message that shows a working agent new answers of others, by anonymous name."""
+    """Return the message that shows a working agent the others' new answers, by anonymous name."""
     return _NEWS.format(answers=_blocks(answers, ""))
 
 
 def follow_up(texts: Sequence[str]) -> str:
-    """Make the message that tells a working agent what the person has added to the task."""
+    """Return the message with what the person has added to the task."""
     return _FOLLOW_UP.format(texts=_added(texts))
 
 
@@ -390,17 +390,17 @@ class Elapsed:
 
 
 def is_late(elapsed: Elapsed) -> bool:
-    """Whether the turn's time comes to its end, so that agents should wrap up."""
+    """Return whether the turn's time is nearly over, so that agents should wrap up."""
     return elapsed.turn_s >= WRAP_UP_AT * elapsed.turn_limit_s
 
 
 def round_is_over(elapsed: Elapsed) -> bool:
-    """Whether the round's time is over, so that only an answer or a vote is left."""
+    """Return whether the round's time is over, so that only an answer or a vote is left."""
     return elapsed.round_limit_s is not None and elapsed.round_s >= elapsed.round_limit_s
 
 
 def time_note(elapsed: Elapsed, tools: str, *, wraps_up: bool) -> str:
-    """Say how much time is left.
+    """Return the note on the time left.
 
     Args:
         elapsed: Where the agent is in its time.
@@ -479,7 +479,7 @@ class Briefing:
     def opening(
         self, state: voting.Coordination, agent: str, note: str, memories: str = ""
     ) -> list[ModelMessage]:
-        """Make the messages that open a round.
+        """Return the messages that open a round.
 
         Args:
             state: Where the team stands.
@@ -503,7 +503,7 @@ class Briefing:
         votes: Mapping[str, int],
         memories: str = "",
     ) -> list[ModelMessage]:
-        """Make the messages that ask an agent to present; ``votes`` is by agent id."""
+        """Return the messages that ask an agent to present; ``votes`` is by agent id."""
         answers, own = _answers_for(state, agent)
         labels = {a: label for label, a in voting.labels(state).items()}
         tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
@@ -513,12 +513,12 @@ class Briefing:
         return self._messages(agent, "presenter", prompt, memories)
 
     def judging(self, state: voting.Coordination, agent: str) -> list[ModelMessage]:
-        """Make the messages that ask an agent to judge the final answer."""
+        """Return the messages that ask an agent to judge the final answer."""
         prompt = judging_prompt(self.task, self.history, state.final, state.said, state.restarts)
         return self._messages(agent, "judge", prompt, "")
 
     def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
-        """Give an agent its tools; while the team plans, only those that change nothing."""
+        """Return an agent's tools; while the team plans, only those that change nothing."""
         spaces = self.paths.live_workspaces
         peers = {label: spaces / a for label, a in voting.labels(state).items() if a != agent}
         readable = [*self.context, kept_folder(self.paths.tools, agent)]
@@ -531,7 +531,7 @@ class Briefing:
         return Toolbox(usable, files.keep if given.keeps_images else None)
 
     def writable(self, agent: str) -> Sequence[WritablePath]:
-        """Give the context paths that an agent may write once it presents, or when it is alone."""
+        """Return the context paths that an agent may write when it presents, or is alone."""
         return self.tools[agent].access.paths if agent in self.tools else ()
 
     def _may_write(self, is_presenting: bool) -> bool:

@@ -60,7 +60,7 @@ _POSITION = re.compile("[0-9]{1,9}")
 async def telling_changes(
     agent: str, places: Sequence[WritablePath], emit: Callable[[ev.Event], None]
 ) -> AsyncIterator[None]:
-    """Tell, at the end of the block, what was changed within it, also when a stop ends it.
+    """Emit what changed within the block when it ends, also when a stop ends it.
 
     Args:
         agent: Who may change it.
@@ -91,7 +91,7 @@ async def telling_changes(
 
 @dataclass(frozen=True)
 class Exchange:
-    """One finished model request and what came of it.
+    """A finished model request and what came of it.
 
     Attributes:
         call: The agent's number of the request.
@@ -413,7 +413,7 @@ def _change_last(
     *,
     has_begun: bool = True,
 ) -> Past:
-    """Note the beginning (no result) or the end of a tool call; its id is "request.position"."""
+    """Record the beginning (no result) or the end of a tool call; its id is "request.position"."""
     open_round = past.rounds.get(agent)
     call, _, position = call_id.partition(".")
     last = open_round.exchanges[-1] if open_round and open_round.exchanges else None
@@ -452,7 +452,7 @@ def _change_exchange(past: Past, agent: str, **changes: Any) -> Past:
 
 
 def dump_messages(messages: Iterable[ModelMessage]) -> list[Any]:
-    """Give messages as pydantic-ai's JSON."""
+    """Return messages as pydantic-ai's JSON."""
     from pydantic_ai.messages import ModelMessagesTypeAdapter
 
     dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
@@ -460,7 +460,7 @@ def dump_messages(messages: Iterable[ModelMessage]) -> list[Any]:
 
 
 def load_messages(data: Iterable[Any]) -> list[ModelMessage]:
-    """Give the messages of pydantic-ai's JSON.
+    """Return the messages in pydantic-ai's JSON.
 
     Raises:
         ValueError: They are no messages.
@@ -471,7 +471,7 @@ def load_messages(data: Iterable[Any]) -> list[ModelMessage]:
 
 
 def load_round(past: OpenRound) -> OpenRound:
-    """Give a past round with its responses as messages.
+    """Return a past round with its responses as messages.
 
     Raises:
         ValueError: A response is no message.

@@ -143,7 +143,7 @@ class Replies:
             self._empty_cuts = 0
 
     def settle(self, exchange: Exchange, reading: Reading, offer: Offer) -> None:
-        """Tell what a reply came to.
+        """Record the outcome of a reply.
 
         Args:
             exchange: The reply.
@@ -226,7 +226,7 @@ MAX_PAUSES = 10
 
 
 def is_paused(message: ModelMessage) -> bool:
-    """Tell whether a message is a reply that is to go on."""
+    """Return whether a message is a reply that its provider paused."""
     return message.kind == "response" and message.state == "suspended"
 
 

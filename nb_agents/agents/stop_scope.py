@@ -39,14 +39,14 @@ class PauseGate:
         return self._over is not None
 
     def pause(self) -> bool:
-        """Let work hold still at its next boundary: whether it did not before."""
+        """Close the gate: work stops at its next boundary; return whether it was open."""
         if self._over is not None:
             return False
         self._over, self._began = anyio.Event(), anyio.current_time()
         return True
 
     def go_on(self) -> bool:
-        """Let work go on: whether it held still."""
+        """Open the gate; return whether it was closed."""
         if self._over is None:
             return False
         self._paused_s += anyio.current_time() - self._began
@@ -55,7 +55,7 @@ class PauseGate:
         return True
 
     def clock(self) -> float:
-        """Give a clock in seconds that stands still while work does."""
+        """Return the seconds of a clock that stops while the gate is closed."""
         now = self._began if self.is_on else anyio.current_time()
         return now - self._paused_s
 
@@ -95,7 +95,7 @@ def current_policy() -> RunPolicy:
 
 @contextmanager
 def bind_policy(granted: RunPolicy) -> Iterator[None]:
-    """Make ``granted`` the current policy within the block and the tasks that it starts."""
+    """Make ``granted`` the current policy within the block and in the tasks that it starts."""
     reset = _current.set(granted)
     try:
         yield
@@ -180,7 +180,7 @@ class StopScope:
 
     @contextmanager
     def limit(self, delay_s: float | None) -> Iterator[anyio.CancelScope]:
-        """Give what is inside a time.
+        """Limit the time of the block.
 
         Neither a pause that `ready` waits out counts nor the time in which a person is asked.
 
@@ -265,7 +265,7 @@ class StopScope:
 
 @contextmanager
 def person_asked() -> Iterator[None]:
-    """Let no time pass, within the block, for the work that waits there for a person's answer."""
+    """Stop the clocks of the work that waits within the block for a person's answer."""
     with ExitStack() as stack:
         for boundary in _around.get():
             stack.enter_context(boundary._clocks_stopped())

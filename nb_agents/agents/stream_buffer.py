@@ -73,12 +73,12 @@ class _Part:
         return len(text)
 
     def text(self) -> str:
-        """Give what a person reads of it."""
+        """Return the text as a person reads it."""
         whole = "".join(self.chunks)
         return answer_so_far(whole) if self.channel == "answer" else whole
 
     def take(self) -> str:
-        """Give what is new since the last time."""
+        """Return the text that has arrived since the last call."""
         if not self.is_new:
             return ""
         self.is_new = False
@@ -114,7 +114,7 @@ class Draft:
         return sum(len(part.text().split()) for part in self._parts)
 
     def add(self, event: ModelResponseStreamEvent) -> None:
-        """Take one event of the stream.
+        """Add one event of the stream.
 
         Raises:
             ReplyTooLongError: It has streamed too much, or calls too many tools.
@@ -149,7 +149,7 @@ class Draft:
             raise ReplyTooLongError("The reply", MAX_PARTS, "parts")
 
     def take(self) -> list[TextStreamed]:
-        """Give what arrived since the last time, as events."""
+        """Return what has arrived since the last call, as events."""
         return [
             TextStreamed(
                 agent=self._agent, call=self._call, channel=p.channel, text=text, tool=p.tool
@@ -244,7 +244,7 @@ class Cut(NamedTuple):
 
 
 def cut_of(response: ModelResponse, *, text_counts: bool) -> Cut | None:
-    """Tell how a reply broke off.
+    """Return how a reply was cut off.
 
     Args:
         response: The reply.
@@ -274,7 +274,7 @@ def _is_whole(call: ToolCallPart) -> bool:
 
 
 def told(cut: Cut, kept: str, names: str) -> str:
-    """Say to an agent what became of its reply.
+    """Return the message that tells an agent how its reply was cut off.
 
     Args:
         cut: How it broke off.
@@ -290,7 +290,7 @@ def told(cut: Cut, kept: str, names: str) -> str:
 
 
 def join(kept: str, more: str) -> str:
-    """Go on with an answer that broke off.
+    """Join an answer that was cut off with its continuation.
 
     Args:
         kept: The answer so far.

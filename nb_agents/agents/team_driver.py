@@ -153,7 +153,7 @@ class Team:
             turn.flush()
 
     def hear(self, event: ev.Said) -> None:
-        """Take a follow-up text that is journalled already, and wake those who have to hear it."""
+        """Add a journalled follow-up text, and wake the agents that must read it."""
         self._state = voting.apply(self._state, event)
         self._changed.set()
 
@@ -162,7 +162,7 @@ class Team:
         return ""
 
     def next(self) -> tuple[str, ...]:
-        """What a team does next is not known before."""
+        """Return nothing: what a team does next is not known beforehand."""
         return ()
 
     async def run(self) -> Result:
@@ -186,7 +186,7 @@ class Team:
         return result
 
     async def _begins_again(self, result: Result) -> bool:
-        """Let the final answer be judged, where that may have a consequence."""
+        """Have the final answer judged if restarts are left; return whether to begin again."""
         state, winner = self._state, result.winner
         if len(state.restarts) >= self._rules.max_restarts or winner not in state.live:
             return False
@@ -225,7 +225,7 @@ class Team:
         raise AssertionError(f"no way on from {step}")
 
     async def _coordinate(self) -> voting.Step:
-        """Let agents work until there is nothing left to do: what comes then."""
+        """Run rounds until nothing is left to do; return the next step."""
         async with anyio.create_task_group() as group:
             while isinstance(step := voting.next_step(self._state, self._rules), voting.Coordinate):
                 if self._token.is_stopping and not self._running:
@@ -288,7 +288,7 @@ class Team:
             self._emit(ev.RoundTimedOut(agent=agent, limit_s=limit_s, grace_s=grace_s))
 
     def _why(self, agent: str, exc: Exception) -> str:
-        """Say why an agent failed: a defect of ours costs one agent, never the team."""
+        """Return why an agent failed; a defect of ours costs one agent, not the team."""
         if isinstance(exc, ModelCallError):
             return str(exc)
         logger.error("agent %s crashed", agent, exc_info=exc)
@@ -301,7 +301,7 @@ class Team:
         self._emit(ev.AgentEnded(agent=agent, outcome=outcome))
 
     def _record(self, decision: Decision, seat: TeamContext) -> bool:
-        """Tell what a round ended in: whether it was recorded.
+        """Emit the decision of a round; return whether it was recorded.
 
         It is judged once more, for a round that was cut while other tools of its response ran.
         """
@@ -414,7 +414,7 @@ class Team:
             del self._active[agent]
 
     async def _present(self, winner: str) -> Result:
-        """Let the winner present; its stored answer stands in when it can't."""
+        """Have the winner present; its stored answer is used when that fails."""
         self._token.checkpoint()
         stored = self._state.answers[winner][-1]
         votes = {a: list(self._state.votes.values()).count(a) for a in self._state.answers}
@@ -443,7 +443,7 @@ class Team:
         return self._after_cut(winner, stored)
 
     async def _judge(self, winner: str) -> Decision | None:
-        """Let the presenter judge its answer: what it decides; None lets the answer stand."""
+        """Ask the presenter to judge its answer; None leaves the answer as it is."""
         self._token.checkpoint()
         past = self._open_rounds.pop(winner, None)
         boundary = StopScope(self._tokens[winner])

@@ -122,7 +122,7 @@ class Rules:
 
 
 def rules_of(spec: TeamSpec, turn_limit_s: float) -> Rules:
-    """Make the rules of a team.
+    """Return the rules of a team.
 
     Args:
         spec: The team.
@@ -157,7 +157,7 @@ def rules_of(spec: TeamSpec, turn_limit_s: float) -> Rules:
 
 
 def similarity(one: str, other: str) -> float:
-    """Say how much two texts have in common: the Jaccard index of their words, from 0 to 1.
+    """Return the Jaccard index of two texts' words, from 0 to 1.
 
     Example:
         >>> similarity("Red and blue", "blue and red!")
@@ -260,12 +260,12 @@ Step = Coordinate | Present | Finish | Judge | NoAnswer
 
 
 def begin(order: Sequence[str]) -> Coordination:
-    """Give the state before anything happened."""
+    """Return the initial state."""
     return Coordination(tuple(order))
 
 
 def apply(state: Coordination, event: ev.Event) -> Coordination:
-    """Give the state after an event.
+    """Return the state after an event.
 
     Args:
         state: The state before.
@@ -332,7 +332,7 @@ def _with_text(state: Coordination, text: str) -> Coordination:
 
 
 def next_step(state: Coordination, rules: Rules) -> Step:
-    """Say what is to be done now."""
+    """Return the next step."""
     if state.final:
         return Judge(state.presenter)
     if not state.live:
@@ -342,7 +342,7 @@ def next_step(state: Coordination, rules: Rules) -> Step:
 
 
 def awaited(state: Coordination, rules: Rules) -> tuple[str, ...]:
-    """Name the agents that are asked, now or later, before the team comes to its conclusion."""
+    """Return the agents that are still to be asked before the team can conclude."""
     if state.presenter:
         return ()
     waiting = tuple(a for a in state.live if a not in state.votes and a not in state.resting)
@@ -378,29 +378,29 @@ def _conclusion(state: Coordination, rules: Rules) -> Present | Finish:
 
 
 def seen(state: Coordination) -> dict[str, int]:
-    """Say how many answers of each agent there are, as an agent sees them now."""
+    """Return how many answers of each agent an agent sees now."""
     return {agent: len(answers) for agent, answers in state.answers.items()}
 
 
 def is_alone(state: Coordination) -> bool:
-    """Whether it is a team of one."""
+    """Return whether the team has one agent."""
     return len(state.order) == 1
 
 
 def may_answer(state: Coordination, rules: Rules, agent: str) -> bool:
-    """Whether an agent has not used up its answers, nor the team those of all."""
+    """Return whether the agent and the team have answers left."""
     return not _limit_reached(state, rules, agent)
 
 
 def voting_is_open(state: Coordination, rules: Rules) -> bool:
-    """Whether votes count by now: nobody is still waited for to answer first."""
+    """Return whether votes count yet: no agent still has to answer first."""
     if not rules.votes_after_all_answered:
         return True
     return all(a in state.answers or not may_answer(state, rules, a) for a in state.live)
 
 
 def judge_answer(state: Coordination, rules: Rules, agent: str, answer: str) -> str:
-    """Judge an answer.
+    """Return why an answer is refused, or "".
 
     Args:
         state: Where the team stands.
@@ -433,7 +433,7 @@ def judge_answer(state: Coordination, rules: Rules, agent: str, answer: str) -> 
 
 
 def judge_vote(state: Coordination, voter: str, target: str, known: Mapping[str, int]) -> str:
-    """Judge a vote.
+    """Return why a vote is refused, or "".
 
     Args:
         state: Where the team stands.
@@ -454,7 +454,7 @@ def judge_vote(state: Coordination, voter: str, target: str, known: Mapping[str,
 
 
 def labels(state: Coordination) -> dict[str, str]:
-    """Give the names under which agents see each other: agent1 … by sorted id."""
+    """Return the names under which agents see each other: agent1 … by sorted id."""
     return {f"agent{n}": agent for n, agent in enumerate(sorted(state.order), 1)}
 
 

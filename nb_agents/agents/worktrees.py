@@ -33,7 +33,7 @@ __all__ = ["Worktrees", "repository_of"]
 
 
 def repository_of(paths: TurnPaths) -> Path:
-    """Give the directory of a session's repository; it need not exist."""
+    """Return the directory of a session's repository, which need not exist."""
     return paths.path.parent / "worktrees.git"
 
 
@@ -92,7 +92,7 @@ class Worktrees:
         self._lock = Lock()  # its commands would lock one another out
 
     async def open(self, agent: str) -> None:
-        """Give an agent its worktrees, or those that it had.
+        """Create an agent's worktrees, or return the existing ones.
 
         Args:
             agent: Its id.
@@ -242,7 +242,7 @@ class Worktrees:
 
 
 def _named(places: Sequence[WritablePath]) -> Iterable[tuple[str, WritablePath]]:
-    """Name each place as its copy is called."""
+    """Yield each place with the name of its copy."""
     names: set[str] = set()
     for place in places:
         name, number = place.path.name or "root", 1

@@ -124,7 +124,7 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @property
     def missing_tools(self) -> tuple[Missing, ...]:
-        """Those that were asked for and are not given."""
+        """The tools that were asked for and are not given."""
         found = judged(self, self.type, self.model, self._offered)
         return tuple(each for each in found if isinstance(each, Missing))
 
@@ -183,7 +183,7 @@ class BackendType:
         return self.format is not None
 
     def lives_at(self, url: str) -> bool:
-        """Whether an address is one of its own servers."""
+        """Return whether an address is one of the provider's own servers."""
         try:
             host = urlsplit(url).hostname or ""
         except ValueError:  # half an IPv6 address
@@ -277,7 +277,7 @@ _ELSEWHERE = {
 
 
 def why_unsupported(kind: str) -> str:
-    """Say why a backend type can't run here.
+    """Return why a backend type can't run here.
 
     Args:
         kind: The type, in lower case.
@@ -296,7 +296,7 @@ def why_unsupported(kind: str) -> str:
 
 
 def type_at(spec: BackendSpec) -> BackendType:
-    """Give what a backend needs, by its type and where it lives.
+    """Return what a backend needs, by its type and its address.
 
     Args:
         spec: A backend whose type runs here.

@@ -194,7 +194,7 @@ def _parse(text: str, file: str, kind: FileKind) -> Document:
 
 
 def _top(node: yaml.Node | None) -> str:
-    """Name what stands at a file's top, where a mapping should."""
+    """Return what a file's top level is, where it should be a mapping."""
     if node is None:
         return "The file is empty"
     return f"The file holds a {'list' if isinstance(node, yaml.SequenceNode) else 'single value'}"
@@ -263,7 +263,7 @@ def _from_json(text: str) -> dict[str, Any] | None:
 
 
 def _as_yaml(text: str) -> str:
-    """Make YAML of the same places from JSON: no tabs (all between values) and no escapes."""
+    """Return JSON as YAML with the same positions: tabs become spaces, escapes are resolved."""
     return _JSON_ESCAPE.sub("__", text.replace("\t", " "))
 
 
@@ -282,7 +282,7 @@ def expand(value: Any) -> Any:
 
 
 def unset_variable(text: str) -> str:
-    """Name the first ``${VAR}`` that `expand` left in a string, or ""."""
+    """Return the first ``${VAR}`` that `expand` left in a string, or ""."""
     found = _VARIABLE.search(text)
     return found[1] if found else ""
 

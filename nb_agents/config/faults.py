@@ -62,7 +62,7 @@ _UNKNOWN = Restriction("what agents may do, by its name or its place")
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """A mistake in a file, with its place.
 
     Attributes:
         what: A sentence, without its place.
@@ -108,7 +108,7 @@ class Origin:
         return 0
 
     def fault(self, what: str, path: tuple[object, ...]) -> ConfigError:
-        """Make the error of a fault at ``path``, with its place as far as it has one."""
+        """Return the error of a fault at ``path``, with its place where one is known."""
         if self.document is None:
             return ConfigError(what)
         place = self.document.place(_as_written(path, self.document))
@@ -116,7 +116,7 @@ class Origin:
 
 
 def as_error(faults: Iterable[Fault], file: str) -> ConfigError:
-    """Make one error of the faults of a file: the first in it, and the others behind it."""
+    """Return one error for a file's faults: the first one's message, with the others attached."""
     kept = _without_doubles(faults)
     errors = [
         ConfigError(f.what, file=file, **f.place._asdict() if f.place else {})
@@ -152,7 +152,7 @@ def slips(document: Document, sections: Sections) -> list[Fault]:
 
 
 def _is_massgens(section: tuple[object, ...], key: str) -> bool:
-    """Whether MassGen has such a key, be it near one of ours or not."""
+    """Return whether MassGen has such a key, even if it resembles one of ours."""
     names = tuple("agents" if part == "callable_agents" else str(part) for part in section)
     return sort_of(names, key) != "unknown"
 
@@ -181,7 +181,7 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
 
 
 def _nearest_value(error: ErrorDetails) -> str:
-    """Name the allowed word that a wrong one is like; the wrong one may be a secret."""
+    """Return the allowed word closest to a wrong one, which is not repeated: it may be a secret."""
     given = error["input"]
     if error["type"] != "literal_error" or not isinstance(given, str):
         return ""
@@ -191,13 +191,13 @@ def _nearest_value(error: ErrorDetails) -> str:
 
 
 def keys_of(section: type[BaseModel]) -> list[str]:
-    """Name the keys that a section of a file may have."""
+    """Return the keys that a section of a file may have."""
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
 @lru_cache(1000)
 def meant_by(key: str, section: type[BaseModel]) -> str:
-    """Name the key of a section that ``key`` is a slip of, or ""."""
+    """Return the key of a section that ``key`` is a misspelling of, or ""."""
     keys = keys_of(section)
     if key in keys or key in _NO_SLIPS:
         return ""
@@ -208,7 +208,7 @@ def meant_by(key: str, section: type[BaseModel]) -> str:
 
 
 def _without_doubles(faults: Iterable[Fault]) -> list[Fault]:
-    """Put faults in the file's order; a missing key and the slip meant for it are one."""
+    """Sort faults by their place in the file, and merge a missing key with its misspelling."""
     inorder = sorted(faults, key=lambda fault: fault.place or Place(0, 0))
     told = {fault.place for fault in inorder if not fault.is_slip}
     return [fault for fault in inorder if not (fault.is_slip and fault.place in told)]
@@ -225,7 +225,7 @@ def _beside(document: Document, path: tuple[object, ...]) -> list[str]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """Name the word that is most like another, or ""; of many, one that begins with its letter."""
+    """Return the most similar word, or ""; of many words, only one with the same first letter."""
     known = list(words)
     if len(known) > MAX_WORDS:
         known = [each for each in known if each[:1] == word[:1]][:MAX_WORDS]
@@ -233,7 +233,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 
 def _as_written(path: tuple[object, ...], document: Document) -> tuple[object, ...]:
-    """Give a spec's path as the file has it, where a lone agent is ``agent``."""
+    """Return a spec's path as the file has it, where a lone agent is ``agent``."""
     if path[:2] == ("agents", 0) and "agents" not in document.data:
         return ("agent", *path[2:])
     return path
@@ -285,7 +285,7 @@ class ForeignKey(NamedTuple):
 def foreign_keys(
     spec: BaseModel, path: tuple[object, ...] = (), section: tuple[str, ...] = ()
 ) -> Iterator[ForeignKey]:
-    """Give every key of a spec, and below it, that it does not know.
+    """Yield every unknown key of a spec and of those below it.
 
     Args:
         spec: A team, or a part of one.
@@ -307,13 +307,13 @@ def foreign_keys(
 def own_foreign_keys(
     spec: BaseModel, path: tuple[object, ...] = (), section: tuple[str, ...] = ()
 ) -> Iterator[ForeignKey]:
-    """Give every key of a spec itself that it does not know; see `foreign_keys`."""
+    """Yield every unknown key of a spec itself; see `foreign_keys`."""
     for key, value in (spec.model_extra or {}).items():
         yield from _judged(path, section, key, value)
 
 
 def refusal(found: ForeignKey) -> str:
-    """Say in a sentence or two why a team does not start.
+    """Return why a team does not start, in a sentence or two.
 
     Args:
         found: A key that is refused.
@@ -329,7 +329,8 @@ def _judged(
     path: tuple[object, ...], section: tuple[str, ...], key: str, value: Any
 ) -> Iterator[ForeignKey]:
     inner = (*section, key)
-    if inner in SECTIONS and isinstance(value, dict):
+    is_ignored = section in SECTIONS and key in SECTIONS[section].harmless
+    if inner in SECTIONS and isinstance(value, dict) and not is_ignored:
         for name, each in value.items():
             yield from _judged((*path, key), inner, str(name), each)
     else:
@@ -353,7 +354,7 @@ def _failing(table: Section) -> tuple[Sort, Restriction]:
 
 
 def _may_restrict(key: str, value: Any) -> bool:
-    """Whether a key that nobody knows sounds like a restriction, or one below it does."""
+    """Return whether an unknown key, or one below it, sounds like a restriction."""
     if sounds_restricting(key):
         return True
     if isinstance(value, dict):

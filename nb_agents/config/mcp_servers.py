@@ -73,7 +73,7 @@ class McpEnvSecurity(Spec):
     denied_vars: Texts | None = None
 
     def fault(self, names: Iterable[str], level: Level) -> str:
-        """Say which of some variables may not be given, or "".
+        """Return which variables may not be passed on, or "".
 
         Args:
             names: The variables.
@@ -113,7 +113,7 @@ class McpSecurity(Spec):
     env: McpEnvSecurity = McpEnvSecurity()
 
     def fault(self, command: str, url: str, variables: Iterable[str]) -> str:
-        """Say why a server may not be, or "".
+        """Return why a server is not allowed, or "".
 
         Args:
             command: The program of a stdio server, or "".
@@ -265,7 +265,7 @@ class McpServerSpec(Spec):
 
 
 def is_storable(server: McpServerSpec) -> bool:
-    """Whether a server can be written down: what may be a secret in it is a ``${VAR}``."""
+    """Return whether a server can be stored: whatever may be a secret in it is a ``${VAR}``."""
     values = [*server.env.values(), *server.headers.values(), server.authorization]
     return _is_open_url(server.url) and all(
         is_reference_or_harmless(value.get_secret_value()) for value in values if value
@@ -273,7 +273,7 @@ def is_storable(server: McpServerSpec) -> bool:
 
 
 def is_reference_or_harmless(text: str) -> bool:
-    """Whether a value that may be a secret can be written down: a ``${VAR}``, a switch, a number.
+    """Return whether a possibly secret value can be stored: a ``${VAR}``, a switch or a number.
 
     Args:
         text: The value.

@@ -48,7 +48,7 @@ def _leaves_ours(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_choice(value: Any) -> Any:
-    """Give what a `tool_choice` says in OpenAI's or Anthropic's words as a word or as names."""
+    """Return a `tool_choice` in OpenAI's or Anthropic's form as a word or as names."""
     match value:
         case {"type": "function", "function": {"name": str(name)}}:
             return (name,)
@@ -120,7 +120,7 @@ class TextOptions(Spec):
 
 
 class SafetySetting(Spec):
-    """One of Google's filters.
+    """One of Google's safety filters.
 
     Attributes:
         category: What it is about.
@@ -372,7 +372,7 @@ class Assignment(NamedTuple):
 def assignments(
     keys: ModelKeys, format: WireFormat | None, body_keys: frozenset[str] = frozenset()
 ) -> Iterator[Assignment]:
-    """Say what becomes of each key that was given.
+    """Yield what becomes of each given key.
 
     Args:
         keys: A backend's.
@@ -409,7 +409,7 @@ def _setting(key: str, value: Any, format: WireFormat | None) -> tuple[str, Any]
 
 
 def _plain(value: Any) -> Any:
-    """Give a value as plain data; secrets stay what they are."""
+    """Return a value as plain data; secrets stay wrapped."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_none=True)
     return [_plain(each) for each in value] if isinstance(value, tuple) else value

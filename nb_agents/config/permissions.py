@@ -91,7 +91,7 @@ class CommandLimits(Spec):
     workspace_mb: Count = WORKSPACE_MB
 
     def exceeded(self, name: str) -> str:
-        """Say which limit a command went beyond.
+        """Return which limit a command exceeded.
 
         Args:
             name: A field's.
@@ -139,7 +139,7 @@ class Blocked:
         return bool(self._name) and not self.begins.startswith((".", "~"))
 
     def concerns(self, program: str) -> bool:
-        """Whether a command of a program may be one of these.
+        """Return whether the list may match a command of a program.
 
         Args:
             program: Its name, without a path.
@@ -148,7 +148,7 @@ class Blocked:
         return program == self._name if has_more else program.startswith(self._name)
 
     def is_whole(self, program: str) -> bool:
-        """Whether every command of a program is one of these."""
+        """Return whether the list matches every command of a program."""
         return self.pattern.match(program) is not None
 
     @property
@@ -172,7 +172,7 @@ class CommandRules:
     def of(
         cls, allowed: Sequence[str] = (), blocked: Sequence[str] = (), denied: Iterable[str] = ()
     ) -> CommandRules:
-        """Make them.
+        """Return the rules made from these lists.
 
         Args:
             allowed: Regular expressions; an empty list allows all, as it does in MassGen.
@@ -211,7 +211,7 @@ def from_glob(glob: str) -> Blocked:
 
 
 def _beginning(pattern: str) -> str:
-    """Give the letters that everything begins with which a regular expression fits.
+    """Return the literal prefix of everything that a regular expression matches.
 
     Example:
         >>> _beginning("git push"), _beginning("python3?.*"), _beginning("a|b")
@@ -346,7 +346,7 @@ class PermissionSpec(Spec):
         return "ask" if self._fits("ask", everything) else None
 
     def denied(self, action: str) -> tuple[str, ...]:
-        """Give the targets of an action that are never allowed, as globs.
+        """Return the targets of an action that are never allowed, as globs.
 
         Args:
             action: One of `ACTIONS`, but "*".
@@ -354,7 +354,7 @@ class PermissionSpec(Spec):
         return self._targets("deny", action)
 
     def asked(self, action: str) -> tuple[str, ...]:
-        """Give the targets of an action that a person decides on, as globs.
+        """Return the targets of an action that a person decides on, as globs.
 
         Args:
             action: One of `ACTIONS`, but "*".

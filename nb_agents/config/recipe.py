@@ -83,7 +83,7 @@ def _said(text: str) -> str:
 
 
 def _is_declared(value: object) -> bool:
-    """Tell ``{type: string, required: true}``, which declares a variable, from a value."""
+    """Return whether a value declares a variable, as ``{type: string, required: true}`` does."""
     if not isinstance(value, dict) or not value.keys() <= _DECLARING_KEYS:
         return False
     return len(value) > 1 and value.get("type") in _DECLARED_TYPES
@@ -193,7 +193,7 @@ class Recipe(Spec):
         return tuple(PlacedStage(each, ("stages", i)) for i, each in enumerate(self.stages))
 
     def fault(self, what: str, *path: object) -> ConfigError:
-        """Make an error that says where in the file its cause is.
+        """Return an error with the place of its cause in the file.
 
         Args:
             what: The sentence.
@@ -205,7 +205,7 @@ class Recipe(Spec):
         return self._origin.fault(what, path)
 
     def finding(self, what: str, *path: object) -> Finding:
-        """Make a finding, as `fault` makes an error."""
+        """Return a finding, as `fault` returns an error."""
         error = self.fault(what, *path)
         return Finding(what, error.file, error.line, error.column)
 
@@ -284,7 +284,7 @@ def _warnings(spec: type[Spec], document: Document) -> Iterator[Finding]:
 
 
 def is_recipe(path: str | os.PathLike[str]) -> bool:
-    """Tell a recipe from a team file: it has steps or stages, or a description and no agents.
+    """Return whether a file is a recipe: it has steps or stages, or a description and no agents.
 
     Of a file that can't be read the lines count that begin with such a key.
     """

@@ -73,7 +73,7 @@ class _Located(NamedTuple):
 
 
 def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iterator[Section]:
-    """Give a mapping and those inside it that become specs."""
+    """Yield a mapping, and those inside it that become specs."""
     yield Section(spec, path, data)
     for key, inner in _specs_in(spec):
         value = data.get(key)
@@ -85,7 +85,7 @@ def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iter
 
 
 def slipped_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
-    """Give the keys that are nearly one of ours, and gates where none can be."""
+    """Yield the keys that are misspellings of ours, and gates where none is allowed."""
     for section in sections(spec, data):
         for key in section.data:
             path = (*section.path, key)
@@ -98,7 +98,7 @@ def slipped_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
 
 
 def unknown_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
-    """Give the keys that mean nothing here."""
+    """Yield the unknown keys."""
     for section in sections(spec, data):
         ours = keys_of(section.spec)
         for key in section.data:
@@ -110,7 +110,7 @@ def unknown_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
 
 
 def idle_keys(data: Mapping[str, Any]) -> Iterator[Breach]:
-    """Give the keys that are known and do nothing where they stand."""
+    """Yield the keys that are known and have no effect where they stand."""
     for stage, path in _stages(data):
         if stage.get("auto_approve_if") and not _has_gate(stage):
             yield _idle(path, "auto_approve_if", "the stage has no gate")
@@ -121,7 +121,7 @@ def idle_keys(data: Mapping[str, Any]) -> Iterator[Breach]:
 
 
 def breaches(data: Mapping[str, Any]) -> Iterator[Breach]:
-    """Give the rules that a recipe breaks.
+    """Yield the rules that a recipe breaks.
 
     Args:
         data: The file's content.
@@ -321,13 +321,13 @@ def _listed(steps: object, path: Keys, earlier: dict[str, None]) -> Iterator[_Lo
 
 
 def _slips(step: Mapping[str, Any]) -> set[str]:
-    """Name the keys that others are slips of; these are told of already."""
+    """Return the keys that others are misspellings of; those are reported already."""
     return {meant_by(str(key), Step) for key in step}
 
 
 @cache
 def _specs_in(spec: type[Spec]) -> tuple[tuple[str, type[Spec]], ...]:
-    """Name the keys of a spec whose values become specs too, each with its own."""
+    """Return the keys of a spec whose values become specs, each with its class."""
     found = ((f.alias or name, _spec_in(f.annotation)) for name, f in spec.model_fields.items())
     return tuple((key, inner) for key, inner in found if inner is not None)
 

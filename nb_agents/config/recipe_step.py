@@ -38,7 +38,7 @@ _STAGE_NAME = re.compile(r"[\w -]*[^\W_][\w -]*")
 
 
 class ProviderPreference(Spec):
-    """One of the models that a step would like, in order.
+    """A model that a step prefers; the first usable one is taken.
 
     Attributes:
         provider: Its provider, or "" when only a class is asked for.
@@ -58,7 +58,7 @@ def _parallel(value: object) -> object:
 
 
 class Step(Spec):
-    """One step.
+    """A step of a recipe.
 
     Attributes:
         id: Names it in the whole recipe.
@@ -140,6 +140,14 @@ class Step(Spec):
     def kind(self) -> StepKind:
         """What it does: ``group`` when it has nested steps, else its `type`."""
         return "group" if self.steps else self.type
+
+    @property
+    def is_named_by_values(self) -> bool:
+        """Whether a value of the run says which agent or which model does it."""
+        wishes = [
+            name for each in self.provider_preferences for name in (each.provider, each.model)
+        ]
+        return any(map(v.is_template, (self.agent, self.provider, self.model, *wishes)))
 
     @property
     def recipe_timeout(self) -> Number | None:

@@ -62,7 +62,7 @@ _VARIABLE = re.compile(r"\w+")
 
 
 def is_template(value: object) -> bool:
-    """Tell whether a value has a ``{{name}}`` to be filled in."""
+    """Return whether a value has a ``{{name}}`` to be filled in."""
     return isinstance(value, str) and "{{" in value
 
 
@@ -157,7 +157,7 @@ Number = int | float | str
 
 
 def _as_text(value: object) -> object:
-    """Take YAML's bare true, 5 and 0.5 for the words they were written as."""
+    """Return YAML's bare true, 5 and 0.5 as the words they were written as."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value

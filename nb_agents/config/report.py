@@ -63,7 +63,7 @@ class CommandLine(NamedTuple):
 def command_line(
     keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool = False
 ) -> CommandLine:
-    """Say what an agent gets to run commands with.
+    """Return what an agent gets to run commands with.
 
     Args:
         keys: Its configuration.
@@ -88,7 +88,7 @@ def command_line(
 def _faults(
     keys: ToolKeys, rules: CommandRules, is_confined: bool, has_protected_paths: bool
 ) -> Iterator[str]:
-    """Give the reasons for which there is no command line."""
+    """Yield why there is no command line."""
     if (mode := keys.command_line_execution_mode) != "local":
         yield (
             f"Commands can't run in {mode!r} here, so there is no command line. Use "
@@ -117,7 +117,7 @@ def _faults(
 
 
 def _seen_in_a_sandbox(keys: ToolKeys) -> Iterator[str]:
-    """Give what rules deny, and commands in a sandbox can reach all the same."""
+    """Yield what rules deny, and commands in a sandbox can reach all the same."""
     written = [p for p in _denied(keys, "write_file") if not p.startswith(_ALWAYS_READ_ONLY)]
     for action, patterns in (("write_file", written), ("read_file", _denied(keys, "read_file"))):
         for pattern in patterns:
@@ -147,7 +147,7 @@ class Unsupported(NamedTuple):
 
 
 def ignored(team: BaseModel, gone: Collection[str] = ()) -> Iterator[str]:
-    """Give every key of a team that is harmless to ignore, as a dotted path without positions.
+    """Yield each key of a team that is harmless to ignore, as a dotted path without positions.
 
     What is switched off is not to be had here either, and so is as the file wants it.
 
@@ -160,7 +160,7 @@ def ignored(team: BaseModel, gone: Collection[str] = ()) -> Iterator[str]:
 
 
 def unknown(team: BaseModel, gone: Collection[str] = ()) -> Iterator[str]:
-    """Give every key of a team of which nothing is known, as a dotted path without positions.
+    """Yield each unknown key of a team, as a dotted path without positions.
 
     Args:
         team: The team.
@@ -177,19 +177,19 @@ def _of_agents(team: BaseModel, sort: Sort, gone: Collection[str]) -> Iterator[F
 
 
 def _is_off(value: Any) -> bool:
-    """Whether a feature is switched off: ``enable_x: false``, or ``x: {enabled: false}``."""
+    """Return whether a feature is switched off: ``enable_x: false``, or ``x: {enabled: false}``."""
     return (value.get("enabled") if isinstance(value, dict) else value) is False
 
 
 def foreign_values(orchestrator: OrchestratorSpec) -> Iterator[str]:
-    """Give every value that MassGen knows and we take for another, with the one we take."""
+    """Yield each value of MassGen's that is replaced by another, with the one that is used."""
     given, taken = orchestrator.voting_sensitivity, orchestrator.voting_criteria
     if given != taken:
         yield f"orchestrator.voting_sensitivity: {given} ({taken} is used)"
 
 
 def not_sent(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
-    """Say which keys are not sent to a model, because its server does not know them.
+    """Yield which keys are not sent to a model, because its server does not know them.
 
     Args:
         backends: Agents' ids, and their backends.
@@ -213,7 +213,7 @@ def _whom(backend: BackendSpec, unsent: Assignment) -> str:
 
 
 def not_given(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
-    """Say which tools of their providers agents do not get, though their backends ask for them.
+    """Yield which provider tools agents do not get, though their backends ask for them.
 
     Args:
         backends: Agents' ids, and their backends.
@@ -227,7 +227,7 @@ def not_given(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
 
 
 def without_tools(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
-    """Say which models call no tools, so that their agents answer in words and images alone.
+    """Yield which models call no tools, so that their agents answer in words and images only.
 
     Args:
         backends: Agents' ids, and their backends.
@@ -239,7 +239,7 @@ def without_tools(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
 
 
 def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
-    """Say which files are not sent to a model, because its server takes none of their kind.
+    """Yield which files are not sent to a model, because its server accepts none of their kind.
 
     Args:
         backends: Agents' ids, and their backends.
@@ -256,7 +256,7 @@ def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
 
 
 def uncounted(backends: Iterable[tuple[str, BackendSpec]], max_cost: float | None) -> Iterator[str]:
-    """Say that a limit of costs does not count what providers take for their tools.
+    """Yield that a cost limit does not count what providers charge for their tools.
 
     Args:
         backends: Agents' ids, and their backends.
@@ -267,7 +267,7 @@ def uncounted(backends: Iterable[tuple[str, BackendSpec]], max_cost: float | Non
 
 
 def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignKey]:
-    """Give the keys that restrict a model, and that its server does not know.
+    """Yield the keys that restrict a model, and that its server does not know.
 
     Args:
         backends: Agents' ids, and their backends.
@@ -281,7 +281,7 @@ def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignK
 
 
 def uncopied_paths(orchestrator: OrchestratorSpec) -> Iterator[str]:
-    """Say which context paths are only read because there can be no copies; looks for git."""
+    """Yield which context paths are read-only because they can't be copied; looks for git."""
     if orchestrator.copies_context_paths and not which("git"):
         paths = ", ".join(c.path for c in orchestrator.context_paths if c.permission == "write")
         yield (
@@ -292,7 +292,7 @@ def uncopied_paths(orchestrator: OrchestratorSpec) -> Iterator[str]:
 
 
 def skills(coordination: CoordinationSpec) -> Iterator[str]:
-    """Say which skills agents do not get, where the file wants them."""
+    """Yield which skills agents do not get, though the file asks for them."""
     if not coordination.use_skills:
         return
     if coordination.skills_path is None:
@@ -307,7 +307,7 @@ def skills(coordination: CoordinationSpec) -> Iterator[str]:
 
 
 def tool_notices(keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool) -> Iterator[str]:
-    """Say which tools an agent does not get though its configuration asks for them, and why.
+    """Yield which tools an agent does not get though its configuration asks for them, and why.
 
     Args:
         keys: Its configuration.
@@ -322,12 +322,12 @@ def tool_notices(keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool
 
 
 def left_out(server: McpServerSpec) -> str:
-    """Say that a server which may not be is left out."""
+    """Return that a server which is not allowed is left out."""
     return f"MCP server {server.name!r} is left out: {server.fault}."
 
 
 def unsupported(types: Iterable[tuple[str, str]]) -> Iterator[Unsupported]:
-    """Give those of some (agent id, backend type) that can't run here."""
+    """Yield those of some (agent id, backend type) that can't run here."""
     for agent, kind in types:
         if why := why_unsupported(kind):
             yield Unsupported(agent, kind, why)

@@ -30,7 +30,7 @@ _LETTERS = re.compile(r"[A-Za-z]{3,}")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or an argument of that name may hold a secret.
+    """Return whether a variable or an argument of that name may hold a secret.
 
     Those with a name, or a word of it before an underscore, that ends in KEY, TOKEN, SECRET,
     PASSWORD, PASSWD, PASSPHRASE, CREDENTIAL or AUTHORIZATION (KEYS, SECRETS and CREDENTIALS too);
@@ -48,7 +48,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_distinctive(value: str) -> bool:
-    """Whether a value can be told from ordinary text: it stands in none by chance.
+    """Return whether a value can't occur in ordinary text by chance.
 
     It has at least `MIN_SECRET_CHARS` characters, six of them different, and is not made of words
     alone. Words have one to fifteen letters and up to five digits behind them, and are joined by
@@ -69,7 +69,7 @@ def is_distinctive(value: str) -> bool:
 
 
 def is_place(value: str) -> bool:
-    """Whether a value is the path of something that is there: it says where a secret is kept.
+    """Return whether a value is an existing path: where a secret is kept, not the secret.
 
     Args:
         value: A variable's value.

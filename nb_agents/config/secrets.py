@@ -124,7 +124,7 @@ def secrets_of_server(server: McpServerSpec, *, named: bool = False) -> Iterator
 
 
 def has_secret_argument(server: McpServerSpec) -> bool:
-    """Whether a secret is written out in a server's command, where a ``${VAR}`` could stand.
+    """Return whether a server's command has a secret written out, where a ``${VAR}`` could stand.
 
     Args:
         server: Its spec.
@@ -135,7 +135,7 @@ def has_secret_argument(server: McpServerSpec) -> bool:
 
 
 def _secret_arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Give the arguments of a command that are called a secret, with their names."""
+    """Yield the arguments of a command that are named as secrets, with their names."""
     option = ""
     for word in words:
         if option and not word.startswith("-"):
@@ -149,7 +149,7 @@ def _secret_arguments(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _secrets_within(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Give the texts in a nested value that are called a secret, with their names."""
+    """Yield the texts in a nested value that are named as secrets, with their names."""
     if isinstance(value, str) and _is_secret(name):
         yield name, value
     elif isinstance(value, dict):
@@ -174,7 +174,7 @@ def _of_header(name: str, value: str) -> Iterator[Secret]:
 
 
 def _of_basic(credentials: str) -> Iterator[Secret]:
-    """Give the password of RFC 7617, section 2: base64 of ``user:password``."""
+    """Yield the password of HTTP basic authentication: base64 of ``user:password`` (RFC 7617)."""
     try:
         user, _, password = base64.b64decode(credentials).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
@@ -183,7 +183,7 @@ def _of_basic(credentials: str) -> Iterator[Secret]:
 
 
 def _of_address(text: str) -> list[Secret]:
-    """Give the password of an address, as HTTP clients send it too, and its secret parameters."""
+    """Return the password of a URL, also as HTTP clients send it, and its secret parameters."""
     try:
         url = urlsplit(text)
         user, password = unquote(url.username or ""), unquote(url.password or "")
@@ -202,7 +202,7 @@ def _of_address(text: str) -> list[Secret]:
 
 
 def snapshot(team: TeamSpec) -> dict[str, Any] | None:
-    """Give a team as plain data that `TeamSpec.model_validate` takes back.
+    """Return a team as plain data that `TeamSpec.model_validate` accepts.
 
     Only fields that we know go in: a foreign key may hold a token. Of one that withholds a tool it
     is kept that it does. Keys are left out; the provider's environment variable must give them

@@ -80,7 +80,7 @@ def _price(value: float) -> float:
 
 
 def as_tuple(value: Any) -> Any:
-    """Take one text for a list of one; for a field's validation."""
+    """Return a single text as a list of one; for a field's validation."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -107,7 +107,7 @@ class Spec(BaseModel):
         return {k: v for k, v in value.items() if v is not None}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Show our own keys alone: another's may hold a token or a password."""
+        """Yield our own keys only: another's may hold a token or a password."""
         fields = type(self).model_fields
         return ((k, v) for k, v in super().__repr_args__() if k in fields)
 
@@ -122,7 +122,7 @@ def start_place() -> Path:
 
 @contextmanager
 def started_in(place: Path) -> Iterator[None]:
-    """Let runs that begin within the block be started in a directory.
+    """Set the directory in which runs start within the block.
 
     Args:
         place: It, absolute.

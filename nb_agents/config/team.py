@@ -98,7 +98,7 @@ _A_RECIPE = "This is a recipe, not a team file. Start it with --recipe (`recipe=
 
 
 class AgentSpec(Spec):
-    """One agent.
+    """An agent of a team.
 
     Attributes:
         id: Names it in files and on screen.
@@ -370,7 +370,7 @@ class TeamSpec(Spec):
         return self.model_copy(update=changes)
 
     def fault(self, what: str, *path: object) -> ConfigError:
-        """Make an error that says where in the team's file its cause is.
+        """Return an error with the place of its cause in the team's file.
 
         Args:
             what: The sentence.
@@ -413,7 +413,7 @@ class TeamSpec(Spec):
 
     @classmethod
     def from_model(cls, model: str) -> TeamSpec:
-        """Make a team of one agent.
+        """Return a team of one agent.
 
         Args:
             model: Backend type and model, as ``openai:gpt-5-mini``.
@@ -509,7 +509,7 @@ def _calling_none_of(agent: AgentSpec, gone: Collection[str]) -> AgentSpec:
 
 
 def _is_rate_table(data: dict[str, Any]) -> bool:
-    """Tell MassGen's ``rate_limits.yaml``: for each provider and model its limits a minute."""
+    """Return whether a file is MassGen's ``rate_limits.yaml``: limits per provider and model."""
     tables = [model for provider in data.values() for model in _values(provider)]
     return bool(tables) and all(isinstance(t, dict) and "rpm" in t for t in tables)
 
@@ -521,7 +521,7 @@ def _values(value: Any) -> list[Any]:
 def chosen_team(
     config: str | None, model: str | None, bundles: Sequence[str] = ()
 ) -> str | TeamSpec | None:
-    """Bring ``--config``, ``--model`` and ``--bundle`` together.
+    """Combine ``--config``, ``--model`` and ``--bundle``.
 
     Args:
         config: A team file.

@@ -259,7 +259,7 @@ class ToolKeys(Spec):
         return None
 
     def takes(self, *names: str, server: McpServerSpec | None = None) -> bool:
-        """Whether its agent gets a tool.
+        """Return whether the agent gets a tool.
 
         Args:
             names: The tool's names: its own and its full one.
@@ -280,7 +280,7 @@ takes_all = ToolKeys().takes
 
 
 def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
-    """Give the first rule that fits a tool's name; None allows its calls.
+    """Return the first rule that matches a tool's name; None allows its calls.
 
     Args:
         name: The tool's name.
@@ -294,13 +294,13 @@ def rule_for(name: str, rules: Iterable[ToolRule]) -> ToolRule | None:
 
 
 def _one_each(values: tuple[T, ...], count: int, other: T) -> tuple[T, ...]:
-    """Give one value to each: its own, or the one for all, or else another."""
+    """Return a value for each: its own, or the one for all, or else another."""
     shared = values * count if len(values) == 1 else values
     return shared if len(shared) == count else (other,) * count
 
 
 def _secret_names(value: Any, name: str = "") -> Iterator[str]:
-    """Give the names of texts within a value that may be secrets."""
+    """Yield the names of texts within a value that may be secrets."""
     match value:
         case str() if len(value) >= _MIN_PRESET_CHARS:
             if _may_be_secret(name, value):
@@ -320,7 +320,7 @@ def _may_be_secret(name: str, text: str) -> bool:
 
 
 def _known_secrets() -> Iterator[str]:
-    """Give the environment's: a ``${VAR}`` of a file's other places is expanded by now."""
+    """Yield the environment's secrets: a ``${VAR}`` elsewhere in the file is expanded by now."""
     for name, value in os.environ.items():
         if is_secret_name(name) and is_distinctive(value):
             yield value
@@ -372,7 +372,7 @@ class Missing(NamedTuple):
 def judged(
     keys: ToolKeys, kind: str, model: str, offered: frozenset[NativeTool]
 ) -> Iterator[NativeTool | Missing]:
-    """Say of each tool that was asked for that an agent gets it, or why not.
+    """Yield each tool that was asked for: given to the agent, or missing and why.
 
     Args:
         keys: The agent's backend.
@@ -391,7 +391,7 @@ def judged(
 def needs_ordinary_search(
     keys: ToolKeys, kind: str, model: str, offered: frozenset[NativeTool]
 ) -> bool:
-    """Say whether an agent is to search the web by a tool of ours; see `judged` for what is given.
+    """Return whether an agent searches the web by a tool of ours; `judged` decides what it gets.
 
     Of a model made in Python nothing is known but that it calls tools.
     """
@@ -401,7 +401,7 @@ def needs_ordinary_search(
 
 
 def is_for_images(model: str) -> bool:
-    """Whether a model of Google's makes images, and calls no tools of an agent's.
+    """Return whether a model of Google's makes images, and calls no tools of an agent's.
 
     Source: pydantic-ai 2.68, `profiles/google.py`.
     """
@@ -410,7 +410,7 @@ def is_for_images(model: str) -> bool:
 
 @cache
 def has_search_library() -> bool:
-    """Whether the library is installed by which an ordinary tool searches the web."""
+    """Return whether the library of the ordinary search tool is installed."""
     return find_spec("ddgs") is not None
 
 
@@ -427,7 +427,7 @@ def _not_to_be_had(tool: NativeTool, kind: str, model: str, offered: frozenset[N
 
 
 def why_withheld(keys: ToolKeys, key: str, tool: NativeTool) -> str:
-    """Say why an agent may not have a tool that its provider runs; "" when it may.
+    """Return why an agent may not have a provider's tool, or "".
 
     Args:
         keys: The agent's backend.

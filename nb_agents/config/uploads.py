@@ -64,7 +64,7 @@ _YOUTUBE = frozenset({"youtu.be", "youtube.com", "www.youtube.com", "m.youtube.c
 
 
 def beside_the_file(value: str | None, info: ValidationInfo) -> str | None:
-    """Make a path absolute that is relative to the team's file, if there is such a file.
+    """Make a path absolute that is relative to the team's file, if there is one.
 
     A journal keeps the spec without the place of the team's file.
     """
@@ -76,7 +76,7 @@ _Place = Annotated[str | None, AfterValidator(beside_the_file)]
 
 
 class UploadSpec(Spec):
-    """One file; exactly one of the keys says where it is.
+    """A file to upload; exactly one of the keys says where it is.
 
     Attributes:
         image_path, audio_path, video_path, file_path: Its path, absolute or relative to the team's
@@ -159,7 +159,7 @@ class UploadSpec(Spec):
 
 
 def is_taken(upload: UploadSpec, server: Server | None) -> bool:
-    """Whether a server takes such a file.
+    """Return whether a server accepts such a file.
 
     Args:
         upload: The file.

@@ -19,7 +19,7 @@ LAST_MOMENT = 253_402_128_000.0
 
 
 def _between(least: _Number, most: _Number) -> Callable[[_Number, ValidationInfo], _Number]:
-    """Make a validator that takes the nearest number that can be, and notes the field's name.
+    """Return a validator that clamps a number, and notes the field's name when it does.
 
     A line with a number that can't be (a time of 1e308, NaN dollars) holds words, too: they count.
     """

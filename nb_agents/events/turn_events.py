@@ -45,12 +45,12 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Let work hold still at its next boundary."""
+    """Pauses the turn at its next boundary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Let a paused turn go on."""
+    """Continues a paused turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class OfferTools:
-    """Let calls of functions go to another process from now on.
+    """Routes calls of functions to another process from now on.
 
     Attributes:
         offer: Id of its offer.

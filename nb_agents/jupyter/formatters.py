@@ -28,7 +28,7 @@ __all__ = ["register", "unregister"]
 
 
 def register(ip: InteractiveShell) -> None:
-    """Let a shell with a front end show them: by panel or card, the others as tables."""
+    """Register the displays of a shell with a front end: panels, cards and tables."""
     if not kernel.has_front_end(ip):
         return
     shown: Any = ip.display_formatter
@@ -40,7 +40,7 @@ def register(ip: InteractiveShell) -> None:
 
 
 def unregister(ip: InteractiveShell) -> None:
-    """Leave them to their reprs again."""
+    """Unregister them, so that reprs are shown again."""
     shown: Any = ip.display_formatter
     shown.ipython_display_formatter.type_printers.pop(Run, None)
     for kind in (Receipt, RunView):

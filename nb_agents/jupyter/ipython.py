@@ -98,7 +98,7 @@ def parse_line(function: Any, line: str) -> Any:
 
 
 def actions_of(function: Any) -> Sequence[Action]:
-    """Give the arguments that a magic's function declares, as argparse has them.
+    """Return the arguments that a magic's function declares, as argparse has them.
 
     Args:
         function: Declared with `argument`.
@@ -134,7 +134,7 @@ def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], empty: str) 
 
 
 def table_bundle(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Make the mime bundle of rows under their heads."""
+    """Return the mime bundle of a table."""
     rows = [[_LINE_END.sub(" ", without_controls(cell)) for cell in row] for row in rows]
     return {"text/html": _html(heads, rows), "text/plain": _text(heads, rows)}
 

@@ -69,12 +69,12 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 def has_front_end(ip: InteractiveShell) -> bool:
-    """Whether the shell runs in a kernel: only then are there widgets and late updates."""
+    """Return whether the shell runs in a kernel: only there are widgets and late updates."""
     return getattr(ip, "kernel", None) is not None
 
 
 def is_headless(ip: InteractiveShell) -> bool:
-    """Whether nobody can look at the cell after it ended: nbclient, papermill, nbconvert.
+    """Return whether nobody can look at the cell after it ended: nbclient, papermill, nbconvert.
 
     They drop output that comes after the cell's end, so runs wait in the cell. They all run cells
     with ``allow_stdin`` off; front ends with a person have it on.
@@ -203,7 +203,7 @@ async def _on_control(kernel: Any, stream: Any, ident: Any, parent: dict[str, An
 
 
 def stop_as_asked(content: Any) -> StopResult:
-    """Do what a panel's message about a stop says; twice is as good as once.
+    """Carry out a panel's message about a stop. Idempotent.
 
     Args:
         content: The run, whether to stop "now", and the one agent to stop, if it is one alone.
@@ -231,7 +231,7 @@ _said: deque[str] = deque(maxlen=1000)
 
 
 def say_once(run: str, text: str, message_id: str) -> str:
-    """Put a text from a panel into a run, once for its two messages.
+    """Add a text from a panel to a run, once although it arrives in two messages.
 
     Args:
         run: The run's id.

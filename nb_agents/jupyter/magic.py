@@ -19,6 +19,7 @@ from nb_agents.config.team import chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
+from nb_agents.jupyter.cell_values import context_of
 from nb_agents.jupyter.ipython import (
     Magics,
     UsageError,
@@ -31,7 +32,6 @@ from nb_agents.jupyter.ipython import (
     parse_message,
 )
 from nb_agents.jupyter.panel import show_turn
-from nb_agents.jupyter.recipe_verbs import context_of
 from nb_agents.jupyter.sweep_verbs import sweep_options, work_over
 from nb_agents.jupyter.verbs import (
     bundle_option,
@@ -60,7 +60,7 @@ _NAME = re.compile(r"(\\?)\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 
 
 def show_cancelled_as_cards(ip: Any) -> None:
-    """Show RunCancelled, where it ends a cell, as the turn's card instead of a traceback.
+    """Show a RunCancelled that ends a cell as the turn's card instead of a traceback.
 
     The cell still counts as ended by an exception, so cells queued behind it don't run on.
     """
@@ -83,7 +83,7 @@ def show_cancelled_as_cards(ip: Any) -> None:
 
 
 def as_usage_error(exc: UserError) -> UsageError:
-    """Give a mistake in a magic the form that IPython prints as one line, without secrets."""
+    """Return a mistake in a magic as the error that IPython prints as one line, without secrets."""
     return UsageError(without_controls(Mask(secrets_of_environment()).text(str(exc))))
 
 
@@ -179,6 +179,7 @@ class AgentsMagics(Magics):
         %agents approve RUN [MESSAGE]            approve a tool's call, or a recipe's gate
         %agents deny RUN [MESSAGE]               deny it; a recipe stops at its gate
         %agents answer RUN TEXT                  answer a question for a text
+        %agents say RUN TEXT                     add a text to its task while it works
         %agents sessions [--all]                 what is on disk: the 100 used last, or all
         %agents sweeps                           the sweeps that --over has begun
         %agents rename SESSION NAME              give a session another name
@@ -203,7 +204,7 @@ class AgentsMagics(Magics):
         self._guarded(lambda: action(self.shell, args))
 
     def tell_of_dead_turns(self) -> None:
-        """Say which turns on disk were cut off when their kernel died, and mend their files."""
+        """Print which turns were cut off when their kernel died, and mend their files."""
         self._guarded(tell_of_dead_turns)
 
     def _start_by_line(self, line: str) -> None:
@@ -252,7 +253,7 @@ class AgentsMagics(Magics):
 
 
 def fill_in(task: str, names: dict[str, Any]) -> str:
-    r"""Put notebook variables into a task.
+    r"""Replace the names of notebook variables in a task with their values.
 
     Args:
         task: The cell's text; ``{{name}}`` takes a variable, ``\{{name}}`` stays ``{{name}}``.

@@ -52,7 +52,7 @@ _OPENER = re.compile(r"\\.|`+", re.DOTALL)
 
 @dataclass(frozen=True)
 class PlotImage:
-    """One image.
+    """An image of a plot.
 
     Attributes:
         about: Whose it is, and its file.
@@ -90,7 +90,7 @@ def _images(view: RunView, turn: Path) -> Iterator[PlotImage]:
 
 
 def _read(workspace: Path, name: str) -> bytes | None:
-    """Give a PNG of a workspace, or None."""
+    """Return a PNG of a workspace, or None."""
     with suppress(OSError, ValueError), Directory.at(workspace) as directory:
         data = directory.read(name, MAX_BYTES)
         return data if data.startswith(_PNG) else None
@@ -170,7 +170,7 @@ def _code_spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_clean(markdown: str, reader: MarkdownIt) -> bool:
-    """Whether a reader that takes raw HTML finds none, and no image."""
+    """Return whether a reader that accepts raw HTML finds none, and no image."""
     if "<" not in markdown and "![" not in markdown:
         return True
     tokens = reader.parse(markdown)

@@ -9,7 +9,6 @@ replace an output, but still sees the widget: for it the widget stays, showing t
 from __future__ import annotations
 
 import contextvars
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -42,7 +41,6 @@ __all__ = [
     "show_run",
     "show_text",
     "show_turn",
-    "shown_path",
 ]
 
 _STATIC = Path(__file__).parent / "static"
@@ -141,7 +139,7 @@ class LiveOutputs:
             self._widget.state = self._state()
 
     def rewrite(self, bundle: dict[str, Any]) -> None:
-        """Bring the static part up to date. It mounts the widget anew."""
+        """Update the static part, which mounts the widget anew."""
         self._update(self._live(bundle))
 
     def freeze(self, bundle: dict[str, Any]) -> None:
@@ -249,10 +247,4 @@ _panels: dict[str, Panel] = {}
 
 
 def _shown_path(run: Run) -> str:
-    return shown_path(run.path)
-
-
-def shown_path(path: Path) -> str:
-    """Name a directory shortly: from the working directory when it is below it."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
+    return text.shown_path(run.path)

@@ -21,7 +21,7 @@ MAX_QUESTION = 4_000
 
 
 def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
-    """Make what the panel draws; its shape is ``PanelState`` in js/src/state.ts.
+    """Return what the panel draws; its shape is ``PanelState`` in js/src/state.ts.
 
     Args:
         view: The turn.

@@ -93,7 +93,7 @@ class RecipeCard:
 
 
 def recipe_card(view: RunView, again: Preview | None = None) -> RecipeCard:
-    """Say what became of a recipe.
+    """Return what became of a recipe.
 
     Args:
         view: The turn.
@@ -122,14 +122,14 @@ def recipe_card(view: RunView, again: Preview | None = None) -> RecipeCard:
 
 
 def kept(view: RunView) -> list[str]:
-    """Say what of an incomplete turn is kept: its steps and words, in numbers."""
+    """Return what of an incomplete turn is kept: its steps and words, in numbers."""
     words = sum(bool(_left_of(step, view).text) for step in _cut_steps(view))
     words += sum(bool(agent.unsubmitted) for agent in view.agents.values() if agent.caller)
     return [_number(len(_done(view)), "finished step"), _number(words, "partial text")]
 
 
 def where(view: RunView) -> str:
-    """Say where an incomplete turn ended, or ""."""
+    """Return where an incomplete turn ended, or ""."""
     if view.gates:
         return f", at the gate of {', '.join(view.gates)}"
     cut = [step.address for step in _cut_steps(view)]
@@ -138,7 +138,7 @@ def where(view: RunView) -> str:
 
 
 def recipe_data(view: RunView) -> dict[str, Any]:
-    """Give a recipe's card as plain data."""
+    """Return a recipe's card as plain data."""
     card = recipe_card(view)
     return {
         "recipe": view.recipe,
@@ -154,7 +154,7 @@ def recipe_data(view: RunView) -> dict[str, Any]:
 
 
 def recipe_text(view: RunView, again: Preview | None = None) -> str:
-    """Give a recipe's card as Markdown that reads well as plain text too; see `recipe_card`."""
+    """Return a recipe's card as Markdown that is readable as plain text; see `recipe_card`."""
     card = recipe_card(view, again)
     if view.status == "completed":
         body = _listed("", card.outputs)
@@ -194,7 +194,7 @@ def _row_line(row: UnitRow) -> str:
 
 
 def took(row: UnitRow) -> str:
-    """Say how long a unit took, or ""."""
+    """Return how long a unit took, or ""."""
     if row.seconds is None:
         return ""
     return f"{row.seconds:.1f} s" if row.seconds < 10 else text.seconds(row.seconds)
@@ -231,7 +231,7 @@ def _failure(step: StepView) -> Value:
 
 
 def _left(view: RunView) -> Iterator[Value]:
-    """Give what is left of the steps that were cut, and of agents that were called in any step."""
+    """Yield what is left of the steps that were cut, and of agents that any step called."""
     called = called_by(view)
     for step in _leaves(view):
         if not step.is_over:
@@ -245,7 +245,7 @@ def _left(view: RunView) -> Iterator[Value]:
 
 
 def _aside(view: RunView) -> Iterator[Value]:
-    """Give what agents wrote beside the outputs of their steps, and their reasoning."""
+    """Yield what agents wrote beside the outputs of their steps, and their reasoning."""
     for agent in view.agents.values():
         step = view.steps.get(agent.id)
         if step is not None and step.is_over and agent.unsubmitted:
@@ -311,7 +311,7 @@ def _holders(address: str) -> set[str]:
 
 
 def _next(view: RunView, again: Preview | None) -> tuple[tuple[str, ...], int]:
-    """Give what a resume begins with, and how many of the units that are known come after."""
+    """Return what a resume begins with, and how many of the known units come after."""
     if view.status == "completed":
         return (), 0
     to_come = {u.address: f"{u.address} ({to_do(u)})" for u in view.pending if u.unit != "stage"}
@@ -321,7 +321,7 @@ def _next(view: RunView, again: Preview | None) -> tuple[tuple[str, ...], int]:
 
 
 def _begun(view: RunView, address: str) -> str:
-    """Say what a resume does with a unit that had begun."""
+    """Return what a resume does with a unit that had begun."""
     step = view.steps.get(address)
     if step is not None and step.unit == "stage":
         return f"the gate of {address}"
@@ -329,7 +329,7 @@ def _begun(view: RunView, address: str) -> str:
 
 
 def _asked(view: RunView, again: Preview | None) -> Iterator[str]:
-    """Say which gates a resume asks again: those of stages, and of calls that waited for leave."""
+    """Yield the gates that a resume asks again: of stages, and of calls that need approval."""
     stages = again.recipe.gates if again and again.recipe else None
     said = {g.address: f"{g.address}: {text.clip(g.prompt, 400)}" for g in view.gates.values()}
     said |= {address: f"{address}, which was denied" for address in _denied(view)}

@@ -52,7 +52,7 @@ _INDEX = re.compile(r"\[([0-9]{1,9})\]$")
 
 
 def agent_row(agent: AgentView, view: RunView) -> dict[str, Any]:
-    """Make the row of a team's agent; its shape is ``AgentRow`` in js/src/state.ts."""
+    """Return the row of a team's agent; its shape is ``AgentRow`` in js/src/state.ts."""
     return {
         "id": agent.id,
         "model": agent.model,
@@ -67,14 +67,14 @@ def agent_row(agent: AgentView, view: RunView) -> dict[str, Any]:
 
 
 def _place(agent: AgentView, view: RunView) -> dict[str, Any]:
-    """Say how deep a row stands below those that call; nothing while nobody calls."""
+    """Return the depth of a row below its callers; nothing while no agent calls another."""
     if not any(each.caller for each in view.agents.values()):
         return {}
     return {"depth": agent.depth, "name": agent.id.rpartition("/")[2]}
 
 
 def stop_offer(agent: AgentView, view: RunView) -> dict[str, bool] | None:
-    """Say what its own button asks for; None where it would stop nothing, or everything."""
+    """Return what the row's own button does; None where it would stop nothing, or everything."""
     is_live = agent.outcome is None and agent.phase not in ("voted", "failed", "stopped")
     if view.ending or view.stop or len(view.agents) == 1 or not is_live:
         return None
@@ -82,12 +82,12 @@ def stop_offer(agent: AgentView, view: RunView) -> dict[str, bool] | None:
 
 
 def numbers(tokens: int, cost: float | None) -> str:
-    """Say what was used, or "" when nothing was; an unknown price is left out."""
+    """Return tokens and cost in words, "" for none; an unknown price is left out."""
     return " · ".join(filter(None, [text.tokens(tokens), text.cost(cost)])) if tokens else ""
 
 
 def doing(agent: AgentView, view: RunView) -> str:
-    """Say in a word what an agent does."""
+    """Return in a word what an agent does."""
     match agent.phase:
         case "answered":
             return "answered" if len(agent.answers) <= 1 else f"answered ×{len(agent.answers)}"
@@ -104,7 +104,7 @@ def doing(agent: AgentView, view: RunView) -> str:
 
 
 def says(agent: AgentView) -> str:
-    """Give an agent's last words."""
+    """Return an agent's last words."""
     if agent.error:
         return text.clip(agent.error, MAX_SAYS)
     if agent.phase == "tool":
@@ -123,7 +123,7 @@ Tone = Literal["run", "ok", "ing", "cut", "err"]
 
 @dataclass(frozen=True)
 class UnitRow:
-    """One unit, or an agent that another one called, in words.
+    """A row of the tree: a unit, or an agent that another one called.
 
     Attributes:
         address: Its address.
@@ -177,7 +177,7 @@ def units(view: RunView, now: float, limit: int) -> list[UnitRow]:
 
 
 def _done(rows: Sequence[UnitRow]) -> list[str]:
-    """Give the addresses of what is done with all in it, the innermost first."""
+    """Return the addresses of what is done with everything in it, the innermost first."""
     around: list[str] = []
     open_: set[str] = set()
     for row in rows:
@@ -189,7 +189,7 @@ def _done(rows: Sequence[UnitRow]) -> list[str]:
 
 
 def name_of(address: str) -> str:
-    """Give the last name of an address; an iteration's has its number, from 1.
+    """Return the last part of an address; an iteration's has its number, from 1.
 
     Example:
         >>> name_of("checks/review[2]"), name_of("checks/review[2]/sum")
@@ -210,7 +210,7 @@ class _Tree:
         self._approvals = {given.address: given for given in view.approvals}
 
     def rows(self, address: str = "", depth: int = 0) -> Iterator[UnitRow]:
-        """Give the rows below an address."""
+        """Yield the rows below an address."""
         if depth > MAX_DEPTH and self._children.get(address):
             yield _more(address, depth, "what is in here is not shown")
             return
@@ -273,7 +273,7 @@ class _Tree:
         )
 
     def _standing(self, step: StepView) -> tuple[str, Tone]:
-        """Give the chip's words and tone."""
+        """Return the chip's words and tone."""
         if step.status == "ok":
             return "done", "ok"
         if step.status == "failed":
@@ -336,7 +336,7 @@ class _Tree:
 
 
 def called_by(view: RunView) -> Mapping[str, Sequence[AgentView]]:
-    """Give the agents that others called, by who called them, in the order of the calls."""
+    """Return the agents that others called, by their callers, in the order of the calls."""
     called: dict[str, list[AgentView]] = {}
     for agent in view.agents.values():
         # A caller's id is the beginning of its own: also what a damaged journal says ends.
@@ -346,7 +346,7 @@ def called_by(view: RunView) -> Mapping[str, Sequence[AgentView]]:
 
 
 def standing_of(agent: AgentView, view: RunView) -> tuple[str, Tone]:
-    """Give a chip's words and tone for an agent that another one called."""
+    """Return the chip's words and tone of an agent that another one called."""
     match agent.outcome:
         case None if not view.ending:
             return doing(agent, view), "run"
@@ -361,7 +361,7 @@ def standing_of(agent: AgentView, view: RunView) -> tuple[str, Tone]:
 
 
 def asked_for(gate: GateView, view: RunView) -> Literal["stage", "approval", "text"]:
-    """Say what an open gate asks for: whether the recipe goes on, something else, or a text."""
+    """Return what an open gate asks for: to go on with a stage, an approval, or a text."""
     if gate.wants == "input":
         return "text"
     # Of a call of a tool, and of a question of code, the address is none of a unit's.
@@ -412,7 +412,7 @@ def _does(step: StepView, planned: PlannedUnit | None) -> str:
 
 
 def to_do(planned: PlannedUnit) -> str:
-    """Say what a unit does that has not begun."""
+    """Return what a unit will do that has not begun."""
     kinds = {"stage": "stage", "foreach": "for each", "while": "while"}
     return " · ".join(filter(None, [kinds.get(planned.unit, ""), planned.label]))
 

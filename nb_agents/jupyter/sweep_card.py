@@ -42,7 +42,7 @@ _OWN = {"row", "status", "answer", "error", "tokens", "cost", "seconds", "score"
 def sweep_bundle(
     view: SweepView, title: str, path: str, table: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Make a card.
+    """Return the card of a sweep as a mime bundle.
 
     Args:
         view: The sweep.
@@ -135,7 +135,7 @@ def _summary(view: SweepView) -> str:
 
 
 def _go_on(view: SweepView) -> str:
-    """Say what running the cell again does; "" when there is nothing left to do."""
+    """Return what running the cell again does; "" when nothing is left to do."""
     missing = view.total - view.completed - view.failed
     if not missing:
         return ""
@@ -159,7 +159,7 @@ def _line(record: Mapping[str, Any]) -> _Line:
 
 
 def _answer(record: Mapping[str, Any]) -> str:
-    """Give the answer, or a recipe's outputs by name, which stand between status and error.
+    """Return the answer, or a recipe's outputs by name, which stand between status and error.
 
     Why it failed is told above; of a row that is done, the error is its score's.
     """

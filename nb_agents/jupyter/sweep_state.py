@@ -68,7 +68,7 @@ class OpenedRow:
 def sweep_state(
     view: SweepView, title: str, path: str, now: float, opened: OpenedRow | None = None
 ) -> dict[str, Any]:
-    """Make what the panel draws; its shape is ``SweepState`` in js/src/sweep-state.ts.
+    """Return what the panel draws; its shape is ``SweepState`` in js/src/sweep-state.ts.
 
     Args:
         view: The sweep.
@@ -109,7 +109,7 @@ def sweep_state(
 
 
 def sweep_title(path: Path) -> str:
-    """Say what a sweep asks: its task, or its recipe's file, else its name.
+    """Return what a sweep asks: its task, or its recipe's file, else its name.
 
     Args:
         path: Its directory.
@@ -120,7 +120,7 @@ def sweep_title(path: Path) -> str:
 
 
 def standing(view: SweepView) -> str:
-    """One of "running", "stopping", "stopped", "complete", as a run has them too."""
+    """Return "running", "stopping", "stopped" or "complete", as for a run."""
     return _STATUS.get(view.status, view.status)
 
 
@@ -205,7 +205,7 @@ def _row(row: LiveRow, opened: OpenedRow | None) -> dict[str, Any]:
 
 
 def _speaker(view: RunView) -> AgentView | None:
-    """Give the agent whose words stand for the row: one that writes, else the last to begin."""
+    """Return the agent whose words the row shows: one that writes, else the last to begin."""
     agents = list(view.agents.values())
     writing = (a for a in agents if a.in_flight and a.phase == "writing")
     busy = (a for a in reversed(agents) if a.outcome is None)
@@ -213,7 +213,7 @@ def _speaker(view: RunView) -> AgentView | None:
 
 
 def _doing(view: RunView, agent: AgentView | None) -> tuple[str, str]:
-    """Give a row's chip and its tone."""
+    """Return a row's chip and its tone."""
     chip = text.chip(view)
     if view.stop:
         return "stopping now" if view.stop.level == "immediate" else "stopping", "ing"
@@ -239,7 +239,7 @@ def _open(opened: OpenedRow | None, now: float) -> dict[str, Any] | None:
 
 
 def _is_cut(view: SweepView) -> bool:
-    """Whether nothing at work could be stopped harder."""
+    """Return whether no row at work could be stopped any harder."""
     return all(_stop(row.view) is None for row in view.live)
 
 
@@ -254,5 +254,5 @@ def _button(view: SweepView) -> dict[str, Any] | None:
 
 
 def _hold(view: SweepView) -> str:
-    """What the other button does to all rows: "pause", "continue", or "" for nothing."""
+    """Return the other button's action on all rows: "pause", "continue", or "" for none."""
     return {"running": "pause", "paused": "continue"}.get(view.status, "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nb_agents.session.history import Session
@@ -27,6 +29,7 @@ __all__ = [
     "progress",
     "pruned",
     "seconds",
+    "shown_path",
     "size",
     "state",
     "stopped_by",
@@ -45,7 +48,6 @@ _SOURCES = {
     "timeout": "the timeout",
     "budget": "the budget",
     "approval": "an approval gate",
-    "parent": "the end of the kernel",
 }
 
 STOPPING = "Stopping… (after current LLM call completes)"
@@ -54,7 +56,7 @@ STOPPING_NOW = "Stopping now…"
 
 
 def state(view: RunView) -> str:
-    """One of "running", "stopping", "stopped", "failed", "complete"."""
+    """Return "running", "stopping", "stopped", "failed" or "complete"."""
     match view.status:
         case "completed":
             return "complete"
@@ -94,7 +96,7 @@ def elapsed(view: RunView, now: float) -> tuple[str, float]:
 
 
 def progress(view: RunView) -> str:
-    """How far it is: a team's round, the step of a recipe."""
+    """Return how far the turn is: a team's round, the step of a recipe."""
     if not view.recipe:
         attempt = f" · attempt {view.attempt}" if view.attempt > 1 else ""
         return f"Round: {view.round}/∞{attempt}"
@@ -117,7 +119,7 @@ def _outermost(view: RunView) -> list[str]:
 
 
 def countdown(gate: GateView, now: float) -> str:
-    """What becomes of an open gate when nobody decides."""
+    """Return what happens to an open gate when nobody decides."""
     if not gate.timeout_s:
         return f"waits until it is {'answered' if gate.wants == 'input' else 'decided'}"
     left = max(0.0, gate.asked_at + gate.timeout_s - now)
@@ -125,7 +127,7 @@ def countdown(gate: GateView, now: float) -> str:
 
 
 def duration(view: RunView) -> str:
-    """How long the turn took, in words; "" when it is not known."""
+    """Return how long the turn took, in words, or ""."""
     if not view.started_at:
         return ""
     return seconds(max(0.0, (view.ended_at or view.last_at) - view.started_at))
@@ -180,12 +182,12 @@ def size(count: float) -> str:
 
 
 def older(count: int) -> str:
-    """Tell how many sessions a list leaves out; "" for none."""
+    """Return a sentence about the sessions that a list leaves out, or ""."""
     return f"{_count(count, 'older session')} not listed: --all lists all." if count else ""
 
 
 def pruned(done: Pruned, spec: PruneSpec) -> str:
-    """Tell what a removal of old sessions took, or would take, and what it left and why."""
+    """Return what pruning removed, or would remove, and what it kept and why."""
     what = f"{_count(done.sessions, 'session')} and {_count(done.rows, 'row')} of sweeps"
     if spec.keep_answers:
         what = f"all but the answers of {what}"
@@ -231,15 +233,16 @@ def votes(view: RunView) -> str:
     return f"{total} vote{'' if total == 1 else 's'}" + (f" ({who})" if who else "")
 
 
-def stopped_by(view: RunView) -> str:
-    """Who stopped the turn, for the card's first sentence."""
+def stopped_by(view: RunView, writer: str = "kernel") -> str:
+    """Return who stopped the turn, which a `writer` wrote, for the card's first sentence."""
     if view.ending == "killed":
-        return "Cut off when the kernel died"
+        return f"Cut off when the {writer} died"
     if view.stop is None:
         return "Cancelled"
     reason = view.stop.reason
     known = ("", "interrupted", "stopped in the panel")
-    return f"Stopped by {_SOURCES.get(view.stop.source, view.stop.source)}" + (
+    sources = {**_SOURCES, "parent": f"the end of the {writer}"}
+    return f"Stopped by {sources.get(view.stop.source, view.stop.source)}" + (
         f" ({clip(reason, 120)})" if reason not in known else ""
     )
 
@@ -270,7 +273,7 @@ def agent_state(agent: AgentView, view: RunView) -> str:
 
 
 def listed(session: Session) -> tuple[str, ...]:
-    """Make the row of a session: its name, turns, state, last use, tokens, cost and task."""
+    """Return the row of a session: its name, turns, state, last use, tokens, cost and task."""
     last = session.turns[-1].view
     agents = [a for turn in session.turns for a in turn.view.agents.values()]
     # A turn without a journal, and without a receipt, tells neither.
@@ -286,3 +289,9 @@ def listed(session: Session) -> tuple[str, ...]:
         cost(sum(known)) if len(known) == len(costs) and any(known) else "unknown",
         clip(last.task, 60),
     )
+
+
+def shown_path(path: Path) -> str:
+    """Return a directory's path, relative if it is below the working directory."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

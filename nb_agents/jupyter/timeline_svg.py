@@ -83,7 +83,7 @@ class Scale:
         return sum(min(max(at - t.start, 0.0), t.end - t.start) for t in self._turns)
 
     def left(self, at: float) -> float:
-        """Where a moment is, in percent."""
+        """Return the position of a moment, in percent."""
         gaps = sum(at >= t.start for t in self._turns[1:]) * self._gap
         return round(100 * (gaps + self._room * self.seconds(at) / self.total_s), 2)
 
@@ -110,7 +110,7 @@ class Scale:
         return 100.0
 
     def clock(self, seconds: float) -> str:
-        """Say a time as exactly as the scale needs it: ``0.2 s``, ``4 s``, ``2:01:05``."""
+        """Return a time as exactly as the scale needs it: ``0.2 s``, ``4 s``, ``2:01:05``."""
         if self.total_s < 60:
             return f"{seconds:.{1 if self.total_s < 10 else 0}f}\N{NO-BREAK SPACE}s"
         minutes, rest = divmod(round(seconds), 60)
@@ -118,7 +118,7 @@ class Scale:
         return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
     def when(self, entry: Entry) -> str:
-        """Say when an entry was."""
+        """Return when an entry was."""
         start, end = self.clock(self.seconds(entry.start)), self.clock(self.seconds(entry.end))
         return start if start == end else f"{start} to {end}"
 
@@ -258,7 +258,7 @@ def _depth(agent: str, known: Container[str]) -> int:
 
 
 def _label(timeline: Timeline, scale: Scale) -> str:
-    """Say the picture in a sentence, for those who can't see it."""
+    """Return the picture as a sentence, for those who can't see it."""
     count: Counter[str] = Counter(e.kind for e in timeline.entries)
     said = [
         f"{count[kind]} {noun if count[kind] == 1 else plural}"
@@ -340,7 +340,7 @@ def _said_together(group: list[Entry], scale: Scale) -> str:
 
 
 def _said(entry: Entry, scale: Scale) -> str:
-    """Say an entry in a line."""
+    """Return an entry as a line of text."""
     match entry.kind:
         case "model":
             what = f"model call {entry.name}"
@@ -398,7 +398,7 @@ def _mark(group: list[Entry], scale: Scale, places: dict[str, int]) -> Mark:
 
 
 def _named(lines: list[Mark]) -> list[Mark]:
-    """Name the lines across all rows: on two levels, and not where both are taken."""
+    """Label the lines across all rows on two levels, but not where both are taken."""
     named: list[Mark] = []
     free = [-1.0, -1.0]
     for line in lines:
@@ -434,7 +434,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One answer compared with the agent's next."""
+    """A comparison of an answer with the agent's next one."""
 
     before: int
     after: int
@@ -501,7 +501,7 @@ def compare(old: str, new: str) -> list[Change]:
 
 
 def _shortened(changes: Sequence[Change]) -> list[Change]:
-    """Leave out the middle of what stayed."""
+    """Remove the middle of long unchanged parts."""
     last = len(changes) - 1
     return [
         Change("same", _ends(change.text, place > 0, place < last))
@@ -518,7 +518,7 @@ def _ends(words: str, has_before: bool, has_after: bool) -> str:
 
 
 def heading(view: RunView) -> str:
-    """What can be said of it before it is opened."""
+    """Return the heading, which is read before it is opened."""
     answers = sum(len(a.answers) for a in view.agents.values())
     parts = [f"{answers} answer{'' if answers == 1 else 's'}"] if answers else []
     if view.votes:

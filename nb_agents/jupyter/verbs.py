@@ -15,24 +15,23 @@ from nb_agents.cancel import StopResult
 from nb_agents.disk.entry import join_names
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel, text
+from nb_agents.jupyter.asking import question
+from nb_agents.jupyter.cell_values import context_of
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
-from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
-from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, context_of
+from nb_agents.jupyter.panel import show_run, show_text, show_turn
+from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE
+from nb_agents.jupyter.sweep_list import SWEEP_HEADS, live_work, sweep_row, sweep_rows
 from nb_agents.jupyter.sweep_panel import show_sweep
 from nb_agents.jupyter.sweep_verbs import (
-    SWEEP_HEADS,
     dead_sweeps,
     find_sweep,
     follow_sweep,
     live_sweep,
-    live_work,
     show_sweep_on_disk,
-    sweep_row,
-    sweep_rows,
     wait_for_sweep_on_disk,
     work_elsewhere,
 )
-from nb_agents.jupyter.waiting import question, stay
+from nb_agents.jupyter.waiting import stay
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
 from nb_agents.runs.file_report import check_file
@@ -136,7 +135,7 @@ def sessions(ip: Any, args: Any) -> None:
         said.append("Sweeps are listed by `%agents sweeps`.")
     if rows or not said:
         heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
-        show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
+        show_table(heads, rows, f"No sessions in {text.shown_path(root)}. %%agents begins one.")
     if said:
         _say("\n".join(said))
 
@@ -154,7 +153,7 @@ def sweeps(ip: Any, args: Any) -> None:
 @argument("name", metavar="NAME", help="its new id")
 @root_option
 def rename(ip: Any, args: Any) -> None:
-    """Give a session another name."""
+    """Rename a session."""
     target = rename_session(_find(args), args.name)
     _say(f"Session {args.session} is {target.name} now.")
 
@@ -164,11 +163,11 @@ def rename(ip: Any, args: Any) -> None:
 @argument("file", nargs="?", metavar="FILE", help="the zip (default: SESSION.zip here)")
 @root_option
 def export(ip: Any, args: Any) -> None:
-    """Put a session into a zip."""
+    """Export a session as a zip."""
     made = export_session(_find(args), args.file)
     size = text.size(made.path.stat().st_size)
     left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
-    _say(f"Wrote {shown_path(made.path)} ({size}).{left_out}")
+    _say(f"Wrote {text.shown_path(made.path)} ({size}).{left_out}")
 
 
 @arguments("agents delete")
@@ -204,7 +203,7 @@ def prune(ip: Any, args: Any) -> None:
 
 
 def tell_of_dead_turns() -> None:
-    """Say which turns were cut off when their kernel died; reading them mends their files."""
+    """Print which turns were cut off when their kernel died; reading them mends their files."""
     found = sessions_in(session_root())
     said = [str(each) for each in found.unreadable]
     # Of those that nobody has used since long this was told before.
@@ -248,7 +247,7 @@ def _kept(turn: PastTurn) -> str:
 
 @contextmanager
 def _alone(path: Path, said: list[str]) -> Iterator[None]:
-    """Let a session that can't be shown cost no other one: a sentence tells about it."""
+    """Replace a session that can't be shown by a sentence, so that the others are shown."""
     try:
         yield
     except UserError as exc:
@@ -259,7 +258,7 @@ def _alone(path: Path, said: list[str]) -> Iterator[None]:
 
 
 def _unread(turns: Sequence[PastTurn]) -> list[str]:
-    """Say what of some turns could not be read, in a sentence."""
+    """Return a sentence about what could not be read of some turns."""
     found = [f"{t.paths.session}/{t.paths.number}: {w}" for t in turns for w in t.warnings]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return [f"Not read: {found[0]}{more}."] if found else []
@@ -333,7 +332,7 @@ def stop(ip: Any, args: Any) -> None:
 @arguments("agents pause")
 @_run
 def pause(ip: Any, args: Any) -> None:
-    """Let a run, or a sweep, hold still at its next boundary; its time does not count meanwhile."""
+    """Pause a run, or a sweep, at its next boundary; its time does not count meanwhile."""
     from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
     sweep = resolve_sweep(args.run, session_root())
@@ -350,7 +349,7 @@ def pause(ip: Any, args: Any) -> None:
 @arguments("agents continue")
 @_run
 def continue_(ip: Any, args: Any) -> None:
-    """Let a paused run, or sweep, go on."""
+    """Continue a paused run or sweep."""
     from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
     sweep = resolve_sweep(args.run, session_root())
@@ -435,12 +434,12 @@ def log(ip: Any, args: Any) -> None:
     lines = log_lines(recovered.events)
     debug = paths.path / "debug.log"
     if os.path.exists(debug):
-        lines.append(f"(more in {shown_path(debug)})")
+        lines.append(f"(more in {text.shown_path(debug)})")
     display({"text/plain": "\n".join([*lines, *recovered.warnings])})
 
 
 def follow(ip: Any, run: Run, *, wait: bool) -> None:
-    """Show a run, and wait for it if that is asked or nobody could see it later.
+    """Show a run, and wait for it if asked to, or if nobody could see it later.
 
     Args:
         ip: The shell.
@@ -458,7 +457,7 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
 
 
 def options_of(args: Any, namespace: Mapping[str, Any]) -> RunOptions:
-    """Bring ``--options`` and the flags beside it together.
+    """Combine ``--options`` with the flags beside it.
 
     Args:
         args: The line's.
@@ -497,7 +496,9 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
 
 @arguments("agents resume")
 @argument("session", nargs="?", default="", metavar="SESSION", help="default: the one used last")
-@argument("--config", "-c", metavar="F", help="team file (default: the turn's own)")
+@argument(
+    "--config", "-c", "--agents-config", metavar="F", help="team file (default: the turn's own)"
+)
 @argument(
     "--orchestrator-timeout", dest="timeout", type=float, metavar="S", help="seconds, counted anew"
 )

@@ -79,7 +79,7 @@ def _by_address(upload: UploadSpec) -> UserContent:
 def with_uploads(
     messages: Sequence[ModelMessage], content: Sequence[UserContent]
 ) -> Sequence[ModelMessage]:
-    """Give a conversation in which the first request of a person has files besides.
+    """Return the conversation with files added to the person's first request.
 
     Args:
         messages: The conversation.
@@ -204,7 +204,7 @@ class PydanticBackend:
     def _settings_with(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
     ) -> Any:
-        """Give the settings of a request with these tools; a choice of tools is told per request.
+        """Return the settings of a request that offers these tools.
 
         Which tools there are follows the choice already. So one by name makes a round's first reply
         call one of them: if each had to, no turn would ever end. Then a tool must be called where
@@ -265,7 +265,7 @@ class Ending(NamedTuple):
 
 
 def ending_of(response: ModelResponse) -> Ending:
-    """Tell how a reply ended.
+    """Return how a reply ended.
 
     Args:
         response: The whole of it.

@@ -37,7 +37,7 @@ _WORDS = re.compile(r"^Later steps compare your whole result with (.*)\.$", re.M
 
 
 def demo_backend(name: str, words_per_second: float | None = None) -> PydanticBackend:
-    """Make a demo model.
+    """Return a demo model.
 
     Args:
         name: Signs its answers, so that no two of a team are the same.
@@ -103,7 +103,7 @@ def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, st
 
 
 def _step(prompt: str, tools: set[str], name: str) -> tuple[str, str, dict[str, str]]:
-    """Do a step of a recipe; steps share a workspace, so each has a note of its own."""
+    """Write and read a note of the step's own, as steps share a workspace; then finish it."""
     if "write_file" not in tools:
         return _result(prompt, name), "", {}
     asked = _RIDER.split(prompt)[0].strip()
@@ -114,7 +114,7 @@ def _step(prompt: str, tools: set[str], name: str) -> tuple[str, str, dict[str, 
 
 
 def _result(prompt: str, name: str) -> str:
-    """Give a step's result: where later steps ask for a word, that word and nothing else."""
+    """Return a step's result; where later steps ask for one of a set of words, only such a word."""
     for words in _WORDS.findall(prompt)[-1:]:
         with suppress(ValueError):  # somebody else's words
             word, _ = json.JSONDecoder().raw_decode(words)
@@ -145,7 +145,7 @@ def _answer(task: str, name: str) -> str:
         f"1. A team of real models would now each draft an answer, as I, {name}, do here.\n"
         "2. They read each other's drafts and files, and improve on them or vote.\n"
         "3. The one with most votes presents the final answer.\n\n"
-        "Name real models in a team file and run `%%agents --config team.yaml`."
+        "Name real models in a team file and give it as `--config team.yaml`."
     )
 
 
@@ -155,7 +155,7 @@ def _presentation(task: str) -> str:
         f"You asked: {_short(task)}\n\n"
         "All agents answered, read one another and voted; this is the answer that won. "
         "My notes are in `notes.md` in the workspace of this turn. "
-        "For an answer by real models, use a team file: `%%agents --config team.yaml`."
+        "For an answer by real models, give a team file: `--config team.yaml`."
     )
 
 

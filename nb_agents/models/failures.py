@@ -32,7 +32,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def describe(error: Exception, arrived: int = 0) -> str:
-    """Say what went wrong, and what to look at where the server could not be reached.
+    """Return one line on what went wrong, and what to check where the server could not be reached.
 
     Args:
         error: What was raised.
@@ -85,7 +85,7 @@ def _said_by(error: Exception) -> str:
 
 
 def _words(body: Any) -> str:
-    """Take a server's sentence out of the body of its error."""
+    """Return the server's own message from the body of its error."""
     for _ in range(4):
         if isinstance(body, list):
             body = body[0] if body else None
@@ -105,7 +105,7 @@ def _shortened(text: str) -> str:
 
 
 def _remedies(error: Exception) -> Iterator[str]:
-    """Say what to change, where that is known."""
+    """Yield what to change, where that is known."""
     from pydantic_ai import exceptions as px
 
     body = getattr(error, "body", None)
@@ -122,14 +122,14 @@ def _remedies(error: Exception) -> Iterator[str]:
 
 
 def _key_in(body: Any) -> str:
-    """Name the key of a file that a server finds fault with, where it tells its own name."""
+    """Return the team file's key for the parameter that the server rejected, if it named one."""
     fault = body.get("error", body) if isinstance(body, dict) else None
     name = fault.get("param") if isinstance(fault, dict) else None
     return name if name in ModelKeys.model_fields else ""
 
 
 def is_throttled(error: Exception) -> bool:
-    """Whether a server refused a call because there are too many of them.
+    """Return whether a server refused a call because there are too many of them.
 
     Args:
         error: What was raised.
@@ -147,7 +147,7 @@ def limit_in(error: BaseException) -> ReplyTooLongError | None:
 
 
 def status_of(error: Exception) -> int | None:
-    """Give the HTTP status that a server refused a call with, if one did.
+    """Return the HTTP status with which a server refused a call, or None.
 
     Args:
         error: What was raised.
@@ -157,7 +157,7 @@ def status_of(error: Exception) -> int | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Give an error and what it came from, the first cause last."""
+    """Yield an error and its causes, the root cause last."""
     cause: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if cause is None:
@@ -195,7 +195,7 @@ def _unconnected(error: Exception, arrived: int) -> str:
 
 
 def _server(error: Exception) -> str:
-    """Name the server that was asked, as far as an error knows it."""
+    """Return the address of the server that was called, as far as the error has it."""
     url = next(filter(None, map(_url, _causes(error))), None)
     if url is None or not url.host:
         return "server"

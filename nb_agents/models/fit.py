@@ -35,7 +35,7 @@ class Fit(NamedTuple):
 
 
 def check_fit(team: TeamSpec) -> tuple[str, ...]:
-    """Refuse a team with a model that can't be asked as its file says.
+    """Check that each agent's model accepts the settings of its file.
 
     Args:
         team: The team.
@@ -80,7 +80,7 @@ def fit_of(team: TeamSpec) -> Fit:
 
 
 def _keys(agent: AgentSpec, gone: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Name the keys of settings that a model does not take, each with when that is so."""
+    """Yield each setting that a model does not accept, and under which condition."""
     for each in agent.backend.assignments:
         for setting, when in gone.items():
             if setting == each.setting or setting.startswith(f"{each.setting}."):
@@ -88,7 +88,7 @@ def _keys(agent: AgentSpec, gone: Mapping[str, str]) -> Iterator[tuple[str, str]
 
 
 def _ending(agent: AgentSpec) -> Iterator[str]:
-    """Say when a model ends, by Anthropic's SDK, which would only warn of it with each request."""
+    """Yield when a model is retired; Anthropic's SDK would only warn of it at each request."""
     if agent.backend.wire_format == "anthropic":
         load([agent.backend.type])
         from anthropic.resources.messages import DEPRECATED_MODELS
@@ -112,13 +112,13 @@ def _model_of(agent: AgentSpec) -> Model:
 # Making Google's takes a tenth of a second, and the rows of a sweep ask of the same ones.
 @lru_cache(100)
 def _model(type: str, model: str, url: str | None, api: Any, version: str | None) -> Model:
-    """Make a model that is never called, of which only the profile counts."""
+    """Return a model that is never called; only its profile is read."""
     backend = BackendSpec(type=type, model=model, base_url=url, api=api, api_version=version)
     return model_for(AgentSpec(id="any", backend=backend), "any", http_client())
 
 
 def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
-    """Give the settings that a model does not take, and why a request can't be made."""
+    """Return the settings that a model does not accept, and why a request can't be made."""
     from pydantic_ai.exceptions import UserError
     from pydantic_ai.models import ModelRequestParameters
 
@@ -136,7 +136,7 @@ def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
 
 
 def _why_not_forced(model: Model, settings: Mapping[str, Any]) -> str:
-    """Say why a model can't be made to call a tool, where it is to be; "" when it can."""
+    """Return why a model can't be forced to call a tool as its file demands, or ""."""
     if settings.get("tool_choice") in (None, "auto", "none"):
         return ""
     if not model.profile.get("supports_tools", True):

@@ -27,7 +27,7 @@ _LARGE = ("messages", "input", "tools")
 
 
 def lighten(client: AsyncOpenAI) -> None:
-    """Let a client, and its copies, do less for each token and each request.
+    """Make a client, and its copies, do less work for each token and each request.
 
     This overrides two private parts, which is why `pyproject.toml` bounds the SDK. Where the SDK
     uses them otherwise, or no more, all is done its own way.
@@ -41,7 +41,7 @@ def lighten(client: AsyncOpenAI) -> None:
 
 @cache
 def _lighter(kind: Any) -> Any:
-    """Make a client's class over another one."""
+    """Return a subclass of a client's class that does less work."""
     from openai._base_client import get_platform
     from openai.types.chat import ChatCompletionChunk
 
@@ -80,7 +80,7 @@ def _lighter(kind: Any) -> Any:
 
 
 def _as_it_is(create: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Have a call send its large parts as they are, where they are plain JSON."""
+    """Return a `create` that sends large parts of a request unchanged if they are plain JSON."""
 
     async def send(**given: Any) -> Any:
         plain = {name: given[name] for name in _LARGE if _is_plain_list(given.get(name))}

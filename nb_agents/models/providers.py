@@ -90,7 +90,7 @@ class FoundKey(NamedTuple):
 
 
 def http_client() -> httpx2.AsyncClient:
-    """Make the one HTTP client of a run, with explicit limits and timeouts; the run closes it.
+    """Return a run's HTTP client, with explicit limits and timeouts; the run closes it.
 
     Quick where `load` was called before.
     """
@@ -109,14 +109,14 @@ def http_client() -> httpx2.AsyncClient:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Make what all clients trust; reading the certificates takes tens of milliseconds."""
+    """Return the TLS context of all clients; loading certificates takes tens of milliseconds."""
     import httpx2
 
     return httpx2.create_ssl_context()
 
 
 def check_team(team: TeamSpec) -> None:
-    """Refuse a team that can't start, before anything does.
+    """Raise if a team can't start, before anything is begun.
 
     Args:
         team: The team.
@@ -206,7 +206,7 @@ def is_usable(agent: AgentSpec) -> bool:
 
 
 def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
-    """Make the backend of an agent.
+    """Return the backend of an agent.
 
     Args:
         agent: The agent.
@@ -232,7 +232,7 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
 
 
 def model_for(agent: AgentSpec, key: str, client: httpx2.AsyncClient) -> Model:
-    """Make the model of an agent whose type has models.
+    """Return the model of an agent whose type has models.
 
     Args:
         agent: The agent.
@@ -246,7 +246,7 @@ def model_for(agent: AgentSpec, key: str, client: httpx2.AsyncClient) -> Model:
 
 
 def load(kinds: Iterable[str] = ()) -> None:
-    """Make ready what runs of these backend types need; quick when it was done before.
+    """Import what runs of these backend types need; fast when done before.
 
     Args:
         kinds: Backend types; what every run needs is imported in any case.
@@ -263,7 +263,7 @@ def load(kinds: Iterable[str] = ()) -> None:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Let no garbage be looked for within: imports make a million objects, and hardly any."""
+    """Disable garbage collection within the block: imports leave little garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -320,7 +320,7 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
 
 
 def _profile(is_openai: bool, default: ModelProfile) -> ModelProfile:
-    """Say how a model takes `max_tokens`: by this name, as all servers know it, except OpenAI's.
+    """Return a profile by which `max_tokens` is sent under the name that the server knows.
 
     OpenAI's reasoning models refuse it, also behind a proxy. Elsewhere `max_completion_tokens` may
     be ignored without a word, and the reply has no end.

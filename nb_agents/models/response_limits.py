@@ -88,7 +88,7 @@ async def closing_on_error() -> AsyncIterator[None]:
 
 @contextmanager
 def expecting_images(are_expected: bool) -> Iterator[None]:
-    """Let the events of replies that come within the block hold an image, if that is expected."""
+    """Raise the size limit of a reply's events within the block, if images are expected."""
     token = _event_bytes.set(MAX_IMAGE_EVENT_BYTES if are_expected else MAX_EVENT_BYTES)
     try:
         yield
@@ -97,7 +97,7 @@ def expecting_images(are_expected: bool) -> Iterator[None]:
 
 
 async def limit(response: httpx2.Response) -> None:
-    """Put the limits on a response whose body has not been read.
+    """Apply the limits to a response whose body has not been read yet.
 
     Whoever reads it gets `ReplyTooLongError` where it goes over one.
     """
@@ -182,7 +182,7 @@ async def _unhurried(source: httpx2.Response) -> AsyncGenerator[bytes]:
 
 
 def rest_s(streams: int, open_s: float, waited_s: float) -> float:
-    """Say how long a stream is not read after a piece of it.
+    """Return for how long a stream is not read after a chunk, in seconds.
 
     Args:
         streams: How many are read now.
@@ -215,7 +215,7 @@ class EventBuffer:
         return bytes(self._open)
 
     def add(self, piece: bytes) -> list[bytes]:
-        """Take a piece; return the events that it completes, small ones joined.
+        """Add a chunk; return the events that it completes, small ones joined.
 
         Raises:
             ReplyTooLongError: An event is too long, complete or not.

@@ -172,19 +172,19 @@ class Pace:
         self._gap_s = 0.0
 
     def wait_s(self, now: float) -> float:
-        """Take the next place among those who wait for the server: seconds until it is there."""
+        """Reserve the next slot for a call to the server; return the seconds until then."""
         at = max(now, self._next_at)
         if self._gap_s:
             self._next_at = at + self._gap_s
         return at - now
 
     def throttled(self, now: float, wait_s: float) -> None:
-        """Note that the server said "too many", and how long who was told so waits."""
+        """Record that the server refused a call as one too many, and the caller's wait."""
         self._gap_s = min(max(2 * self._gap_s, FIRST_GAP_S), MAX_GAP_S)
         self._next_at = max(self._next_at, now + wait_s)
 
     def succeeded(self) -> None:
-        """Note that a call went well: the gap between calls shrinks."""
+        """Record that a call succeeded: the gap between calls shrinks."""
         self._gap_s *= EASE
         if self._gap_s < FIRST_GAP_S / 2:
             self._gap_s = 0.0
@@ -194,6 +194,6 @@ _paces: dict[str, Pace] = {}
 
 
 def pace_of(backend: Backend) -> Pace:
-    """Give the pace of a backend's server; one that names no server shares it with nobody."""
+    """Return the pace of a backend's server; a backend without a server has one of its own."""
     server = getattr(backend, "server", "")
     return _paces.setdefault(server, Pace()) if server else Pace()

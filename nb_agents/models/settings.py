@@ -32,7 +32,7 @@ Not by the one mark for all that its own API has besides: gateways refuse that.
 
 
 def settings_of(spec: BackendSpec) -> dict[str, Any]:
-    """Make the settings of a backend's models.
+    """Return the model settings of a backend.
 
     Args:
         spec: The backend, of a type that has models.
@@ -59,7 +59,7 @@ def settings_of(spec: BackendSpec) -> dict[str, Any]:
 
 
 def untaken(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Tell which settings a model does not take, so that pydantic-ai would leave them out.
+    """Return the settings that a model does not accept, and that pydantic-ai would drop silently.
 
     Args:
         model: The model.
@@ -88,7 +88,7 @@ def untaken(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def without(settings: Mapping[str, Any], gone: Iterable[str]) -> dict[str, Any]:
-    """Leave settings out.
+    """Return the settings without some of them.
 
     Args:
         settings: All.
@@ -109,7 +109,7 @@ def _is_set(settings: Mapping[str, Any], name: str) -> bool:
 
 
 def _reasons(profile: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether one of OpenAI's reasoning models reasons, as far as it can be told not to."""
+    """Return whether one of OpenAI's reasoning models will reason under these settings."""
     efforts = profile.get("openai_reasoning_efforts")
     can_stop = profile.get("openai_supports_reasoning_effort_none", False)
     if not (can_stop if efforts is None else "none" in efforts):

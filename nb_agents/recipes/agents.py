@@ -100,7 +100,7 @@ def resolve_agent(step: Step, team: TeamSpec, is_usable: Callable[[AgentSpec], b
 
 
 def unknown_names(step: Step, team: TeamSpec) -> Iterator[str]:
-    """Say which agent and which providers a step names that nothing here is called.
+    """Yield the agent and the providers that a step names and that nothing here is called.
 
     Recipes name agents that few have: those are told that look like a slip.
 
@@ -143,7 +143,7 @@ def _wishes(step: Step) -> tuple[ProviderPreference, ...]:
 
 
 def _with_model(agent: AgentSpec, wish: ProviderPreference) -> AgentSpec | None:
-    """Give an agent another model, or None when the wish names none that can be asked for."""
+    """Return the agent with another model, or None when the preference names no usable one."""
     own = agent.backend
     kind = _TYPES.get(wish.provider, wish.provider) or (own.type if wish.model else "")
     if kind == own.type and fnmatchcase(own.model, wish.model or "*"):
@@ -187,7 +187,7 @@ class StepContext:
         return Offer(answers=False, text_counts=True)
 
     def judge_answer(self, answer: str) -> str:
-        """Take every answer."""
+        """Accept every answer."""
         return ""
 
     def judge_vote(self, label: str) -> Verdict:
@@ -195,11 +195,11 @@ class StepContext:
         return Verdict("", "There is nothing to vote on. Write the result as plain text.")
 
     def note(self, *, was_refused: bool) -> Note:
-        """Say nothing besides."""
+        """Return an empty note."""
         return Note()
 
     def hear(self) -> str:
-        """Say what the person has added meanwhile."""
+        """Return what the person has added meanwhile."""
         fresh = self._said[self._heard :]
         if not fresh:
             return ""
@@ -216,7 +216,7 @@ def opening(
     said: Sequence[str],
     guides: Sequence[str] = (),
 ) -> list[ModelMessage]:
-    """Make the messages that open a step.
+    """Return the messages that open a step.
 
     Args:
         own: The agent's own system message, or "".
@@ -235,7 +235,7 @@ def opening(
 
 
 def goes_on(past: OpenRound | None, work: AgentWork) -> TypeGuard[OpenRound]:
-    """Tell whether a step goes on with the conversation that a stop cut.
+    """Return whether a step continues the conversation that a stop cut.
 
     Args:
         past: The conversation; None when there is none.
@@ -255,7 +255,7 @@ def toolbox(
     project: WritablePath | None = None,
     own: Iterable[Tool] = (),
 ) -> Toolbox:
-    """Give the tools of a step.
+    """Return the tools of a step.
 
     Args:
         workspace: The run's one workspace.

@@ -44,7 +44,7 @@ _TEMPLATE = re.compile(r"\{\{[^{}]*\}\}")
 
 
 def placed(recipe: Recipe, what: str, path: Keys, text: str) -> Finding:
-    """Make a finding about a text inside the value at ``path``: a prompt has many lines.
+    """Return a finding about a text inside the value at ``path``: a prompt has many lines.
 
     Args:
         recipe: The recipe.
@@ -152,7 +152,7 @@ class Report:
 
 
 def check(recipe: Recipe, team: TeamSpec | None = None) -> Report:
-    """Say what a recipe would do, and what is wrong with it.
+    """Return what a recipe would do, and what is wrong with it.
 
     Args:
         recipe: The recipe; files that it names literally are read.
@@ -319,8 +319,8 @@ class _Checker:
         known |= inner - ({step.as_} - known if step.foreach else set())
 
     def _worker(self, recipe: Recipe, step: Step, path: Keys, is_certain: bool) -> str:
-        """Return who of the team would do a step, as a run finds it, or ""."""
-        if self.team is None or step.kind != "agent":
+        """Return who of the team would do a step, as a run finds it; "" where a value says it."""
+        if self.team is None or step.kind != "agent" or step.is_named_by_values:
             return ""
         for what in unknown_names(step, self.team):
             self.warnings.append(recipe.finding(f"Step {step.id!r} names {what}", *path))
@@ -479,7 +479,7 @@ def _is_known(name: str, known: set[str]) -> bool:
 
 
 def _texts(value: object) -> list[str]:
-    """Give the texts inside a value that may have templates."""
+    """Return the texts inside a value that may have templates."""
     return list(_walk(value))
 
 

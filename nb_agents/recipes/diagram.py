@@ -31,14 +31,14 @@ _PLAIN_INSIDE = "-_."
 
 
 def one_line(text: str) -> str:
-    """Put a text on one line and cut it; what can't be printed becomes a space."""
+    """Put a text on one line and shorten it; what can't be printed becomes a space."""
     flat = "".join(c if c.isprintable() else " " for c in text[: 4 * MAX_SHOWN])
     words = " ".join(flat.split())
     return words if len(words) <= MAX_SHOWN else words[: MAX_SHOWN - 1].rstrip() + _SHORT
 
 
 def does(step: Step) -> str:
-    """Say who or what a step runs."""
+    """Return who or what a step runs."""
     told = {
         "agent": f"agent {step.agent}",
         "bash": "bash",
@@ -49,7 +49,7 @@ def does(step: Step) -> str:
 
 
 def repeats(step: Step) -> str:
-    """Say how a step repeats, or ""."""
+    """Return how a step repeats, or ""."""
     if step.foreach:
         limit = "" if isinstance(step.parallel, bool) else f" {step.parallel} at a time"
         pace = f", in parallel{limit}" if step.parallel else ""
@@ -62,7 +62,7 @@ def repeats(step: Step) -> str:
 
 
 def only_when(step: Step | Stage) -> str:
-    """Say when a step or stage runs at all, or ""."""
+    """Return when a step or stage is run, or "" for always."""
     return one_line(f"if {step.condition}") if step.condition else ""
 
 
@@ -79,13 +79,13 @@ class Outline:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Put the lines of the block further in."""
+        """Indent the lines of the block."""
         self._depth += 1
         yield
         self._depth -= 1
 
     def recipe(self, recipe: Recipe) -> None:
-        """Begin a recipe."""
+        """Write a recipe's heading."""
         self._add(f"recipe {recipe.name} {recipe.version}: {one_line(recipe.description)}")
         self._depth += 1
         if recipe.required:
@@ -96,7 +96,7 @@ class Outline:
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
-        """Begin a stage; its steps go further in, those of the one without a name don't."""
+        """Write a stage's heading and indent its steps; a stage without a name has neither."""
         if not stage.name:
             yield
             return

@@ -177,7 +177,7 @@ class Executor:
             self._flush_output(address)
 
     def hear(self, event: ev.Said) -> None:
-        """Take a text of the person: agents are told at their next boundary."""
+        """Add a text of the person, which agents read at their next boundary."""
         self._said.append(event.text)
 
     def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
@@ -207,7 +207,7 @@ class Executor:
         return address
 
     def next(self) -> tuple[str, ...]:
-        """Give the addresses of what is to be done next, in order."""
+        """Return the addresses of what is to be done next, in order."""
         return tuple(work.address for work in plan(self._progress).work)
 
     async def run(self) -> Result:
@@ -248,7 +248,7 @@ class Executor:
     # The loop --------------------------------------------------------------------------------
 
     def _go_on(self, group: anyio.abc.TaskGroup) -> Completed | Failed | Denied | None:
-        """Do what the plan says now: how the recipe ended, or None."""
+        """Start what the plan says; return how the recipe ended, or None."""
         now = self._planner.plan(self._progress, self._busy)
         for event in now.events:
             if self._token.is_stopping:
@@ -284,7 +284,7 @@ class Executor:
         self._publish(event)
 
     def _only_waits(self, recipe: str) -> bool:
-        """Tell whether a called recipe has nothing in hand but what waits for a person."""
+        """Return whether a called recipe has nothing running but what waits for a person."""
         in_hand = [address for address in self._busy if is_within(address, recipe)]
         return bool(in_hand) and all(map(self._waits_for_person, in_hand))
 
@@ -293,7 +293,7 @@ class Executor:
         return address in self._gates or (boundary is not None and boundary.is_waiting)
 
     def _take_too_long(self, recipe: str, why: str) -> None:
-        """Note that a called recipe's time is over; from then on nothing in it begins."""
+        """Record that a called recipe's time is over; nothing in it begins after that."""
         self._emit(ev.StepFailed(step=recipe, attempt=1, error=why))
         self._changed.set()
 
@@ -307,7 +307,7 @@ class Executor:
             self._changed.set()
 
     async def _try(self, work: Work, token: CancelToken) -> None:
-        """Do one piece of work within its boundary; what a stop cuts begins anew on resume."""
+        """Do one piece of work within its boundary; a resume begins anew what a stop cut."""
         # A step in hand is done as a whole: an agent may make further calls for it.
         with StopScope(token, ignore_graceful=True) as boundary:
             self._boundaries[work.address] = boundary
@@ -513,7 +513,7 @@ class Executor:
 
 
 def _last_text(progress: Progress) -> str:
-    """Give what the last step said, for a recipe that names no outputs."""
+    """Return the text of the last step, for a recipe that names no outputs."""
     said = [unit.output.text.strip() for unit in progress.units.values() if unit.output.text]
     return said[-1] if said else ""
 

@@ -176,7 +176,7 @@ def parse(text: str) -> Expression:
 
 
 def evaluate(expression: Expression, context: Mapping[str, Any]) -> bool:
-    """Tell whether a condition holds.
+    """Evaluate a condition.
 
     Args:
         expression: The condition.
@@ -197,7 +197,7 @@ def evaluate(expression: Expression, context: Mapping[str, Any]) -> bool:
 
 
 def lookup(context: Mapping[str, Any], path: str) -> Any:
-    """Give the value at a dotted path.
+    """Return the value at a dotted path.
 
     Args:
         context: Values by name.
@@ -217,7 +217,7 @@ def lookup(context: Mapping[str, Any], path: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Give a value as a template shows it.
+    """Return a value as a template shows it.
 
     Args:
         value: Anything that a context holds.
@@ -249,7 +249,7 @@ def _undefined(path: str, inside: str, value: Any, part: str) -> RecipeError:
 
 @cache
 def _parser() -> Lark:
-    """Make the parser when a condition is first read: most teams have none."""
+    """Return the parser, made when a condition is first read: most teams have none."""
     from lark import Lark
 
     # The basic lexer: a contextual one would read `{{a}} orb` as `{{a}} or b`.
@@ -261,7 +261,7 @@ def _token(leaf: Tree[Token]) -> Token:
 
 
 def _path(leaf: Tree[Token]) -> str:
-    """Give the path of a variable, "" for any other leaf."""
+    """Return the path of a variable, "" for any other leaf."""
     if leaf.data == "variable":
         return _token(leaf).strip("'\"{} \t\r\n")
     if leaf.data == "name" and _token(leaf) not in _CONSTANTS:

@@ -76,7 +76,7 @@ _EFFORT = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One place where a recipe reads a value.
+    """A place where a recipe reads a value.
 
     Attributes:
         path: Where in the value; () for the value as a whole.
@@ -122,7 +122,7 @@ class Wanted:
 
 
 def wanted(recipe: Recipe, given: Sequence[Read] = ()) -> Mapping[str, Wanted]:
-    """Say what a recipe reads of its steps' results.
+    """Return what a recipe reads of its steps' results.
 
     Args:
         recipe: The recipe.
@@ -143,14 +143,14 @@ def wanted(recipe: Recipe, given: Sequence[Read] = ()) -> Mapping[str, Wanted]:
 
 
 def names_read(recipe: Recipe) -> set[str]:
-    """Name the variables that a recipe reads anywhere, those of its steps' results among them."""
+    """Return the variables that a recipe reads anywhere, its steps' results among them."""
     limits = (recipe.recursion, recipe.rate_limiting, recipe.orchestrator)
     reads = [*_Reader().recipe(recipe), *_texts(limits, {})]
     return {read.path[0] for read in reads}
 
 
 def names_read_by(step: Step) -> set[str]:
-    """Name the variables that a step reads, and what stands below it."""
+    """Return the variables that a step and everything below it read."""
     return {read.path[0] for read in _Reader().step(step)}
 
 
@@ -185,7 +185,7 @@ def _wanted(key: _Same, given: tuple[Read, ...]) -> Mapping[str, Wanted]:
 def _results(
     steps: Sequence[Step], loop: Sequence[Path] = ()
 ) -> Iterator[tuple[Step, Sequence[Path]]]:
-    """Give each step with the paths of its result; that of a loop is its last step's."""
+    """Yield each step with the paths of its result; a loop's result is its last step's."""
     for number, step in enumerate(steps, 1):
         names: list[Path] = [(step.output,)] if step.output else []
         names += [(step.collect, _ITEM)] if step.collect else []
@@ -223,7 +223,7 @@ class _Reader:
         return self._step(step, {})
 
     def _behind(self, read: Read, seen: set[str]) -> Iterator[Read]:
-        """Give what a read of a carried variable reads in truth."""
+        """Yield the reads that a read of a carried variable stands for."""
         name, *keys = read.path
         if name not in seen:
             seen.add(name)
@@ -296,7 +296,7 @@ def _texts(value: object, items: Mapping[str, Path]) -> Iterator[Read]:
 
 
 def _example(reads: Sequence[Read]) -> Any:
-    """Make a value of which all this can be read; a list is one where any read takes it for one."""
+    """Return a value that supports all these reads; a list where any read takes it for one."""
     keys = dict.fromkeys(read.path[0] for read in reads if read.path)
     inner = {key: _example(list(_below(reads, [(key,)]))) for key in keys}
     if _ITEM in inner:
@@ -312,7 +312,7 @@ def _asked(reads: Sequence[Read]) -> list[Comparison]:
 
 
 def _answer(asks: Comparison) -> Any:
-    """Give a value that makes a comparison come out as wanted, or None when about any does."""
+    """Return a value that makes a comparison come out as wanted; None when almost any does."""
     if not asks.sign:
         return asks.is_wanted
     sign = asks.sign if asks.is_wanted else _OPPOSITE.get(asks.sign, "!=")
@@ -330,7 +330,7 @@ def _as_json(literal: str) -> Any:
 
 
 def _compared(reads: Sequence[Read]) -> Iterator[str]:
-    """Say with what each field is compared; the value as a whole is none."""
+    """Yield what each field is compared with, but for the value as a whole."""
     found: dict[str, dict[str, None]] = {}
     for read in reads:
         if read.path and read.asks and read.asks.literal:
@@ -340,7 +340,7 @@ def _compared(reads: Sequence[Read]) -> Iterator[str]:
 
 
 def _alternatives(reads: Sequence[Read]) -> list[str]:
-    """Give what a whole value is compared with, first what the recipe would have it be."""
+    """Return what a whole value is compared with, the recipe's preference first."""
     asked = [a for a in _asked(reads) if a.sign != "contains" and a.literal]
     wanted_first = sorted(asked, key=lambda asks: _answer(asks) is None)
     if not asked or _answer(wanted_first[0]) is None:
@@ -382,7 +382,7 @@ class Output:
 
 
 def value_of(text: str, parse_json: bool = False) -> Any:
-    """Give the value of a step's output.
+    """Return the value of a step's output.
 
     Args:
         text: What its agent or its command wrote.
@@ -414,7 +414,7 @@ def _json_in(text: str, is_sought: bool) -> Any:
 
 
 def final_text(outputs: Mapping[str, Any]) -> str:
-    """Give what stands for a whole recipe: its ``final_output``, else its last output.
+    """Return a recipe's result as text: its ``final_output``, else its last output.
 
     Args:
         outputs: By name, in the order in which they were set.
@@ -454,7 +454,7 @@ def _loads(text: str) -> Any:
 
 
 def _first_in(text: str) -> Any:
-    """Give the first object or array with something in it, or `_MISSING`."""
+    """Return the first non-empty object or array in a text, or `_MISSING`."""
     at, effort = 0, _EFFORT
     while effort > 0 and (opening := _OPENING.search(text, at)):
         start = opening.start()
@@ -473,7 +473,7 @@ def _first_in(text: str) -> Any:
 
 
 def _plain(value: Any, room: int = _DEPTH) -> Any:
-    """Give a value without halves of characters; refuse one that is nested too deeply."""
+    """Return a value with well-formed texts; refuse one that is nested too deeply."""
     if isinstance(value, str):
         return well_formed(value)
     if isinstance(value, dict | list) and not room:

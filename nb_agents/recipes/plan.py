@@ -71,7 +71,7 @@ def plan(
     busy: Set[str] = frozenset(),
     approval: ApprovalConfig = _BY_ANYBODY,
 ) -> Plan:
-    """Say what a recipe does next.
+    """Return what a recipe does next.
 
     Args:
         progress: How far it is; its recipe is loaded.
@@ -86,7 +86,7 @@ def plan(
 
 
 def fatal(progress: Progress) -> tuple[str, ...]:
-    """Give the addresses of the units whose failure ends the recipe.
+    """Return the addresses of the units whose failure ends the recipe.
 
     Args:
         progress: How far it is; its recipe is loaded.
@@ -99,7 +99,7 @@ def fatal(progress: Progress) -> tuple[str, ...]:
 
 
 def _inner(recipe: Recipe, progress: Progress) -> dict[str, Any]:
-    """Give the variables that every step of a recipe sees and that are nobody's output."""
+    """Return the variables that every step of a recipe sees and that no step sets."""
     started = datetime.fromtimestamp(progress.started, UTC).isoformat(timespec="seconds")
     return {
         "recipe": {
@@ -157,7 +157,7 @@ class _Frame:
         return wanted(self.recipe, self.read)
 
     def wanted(self, step: Step) -> Wanted:
-        """Say what the recipe reads of a step's result."""
+        """Return what the recipe reads of a step's result."""
         return self._wanted.get(step.id, _UNREAD)
 
 
@@ -215,7 +215,7 @@ class Planner:
         self._ended: Completed | Failed | Denied | None = None
 
     def plan(self, progress: Progress, busy: Set[str] = frozenset()) -> Plan:
-        """Say what the recipe does next; the same as the function `plan`.
+        """Return what the recipe does next; the same as the function `plan`.
 
         Args:
             progress: How far it is: the last one that was given, with the events of its plan and
@@ -321,7 +321,7 @@ class Planner:
         return Gate()
 
     def _wait(self, scope: Scope, approval: Approval, address: str) -> GateWork:
-        """Say how long a gate waits, and what comes then: what it says itself comes first."""
+        """Return how long a gate waits, and what happens then; the gate's own values come first."""
         timeout_s = units.number(ranges.APPROVAL_TIMEOUT, approval.timeout, scope, address)
         default = approval.default
         if not timeout_s and self._approval.timeout:
@@ -366,7 +366,7 @@ class Planner:
         return True
 
     def _absorb(self, step: Step, scope: Scope, address: str, exc: FailedError) -> _Flow:
-        """Do with a failure what the step's ``on_error`` says."""
+        """Handle a failure as the step's ``on_error`` says."""
         if step.on_error == "fail":
             self._pass_on(address, exc)
         self._give_nothing(step, scope, address, exc)
@@ -432,7 +432,7 @@ class Planner:
         scope.set(step.output, value)
 
     def _may_begin(self, frame: _Frame, scope: Scope, address: str) -> bool:
-        """Tell whether one more agent step may begin, or fail.
+        """Return whether one more agent step may begin; raises at the limit.
 
         Work that is under way and that this walk has not met yet may be agent steps: while that
         matters, none begins.
@@ -545,7 +545,7 @@ class Planner:
     def _close(
         self, scope: Scope, step: Step, address: str, flow: _Flow, results: list[Any]
     ) -> _Flow:
-        """Give what a loop gave."""
+        """Record and return the result of a loop."""
         self._end(address)
         last = results[-1] if results else None
         scope.last = results if step.collect else last
@@ -603,7 +603,7 @@ class Planner:
         return _Flow.SKIP_REST if loop.skips else _Flow.DONE, loop.results
 
     def _still_waits(self, wait: _Wait) -> bool:
-        """Tell whether walking on would come to the same place."""
+        """Return whether planning again would stop at the same place."""
         return wait is not None and self._units.get(wait[0]) is wait[1] and wait[0] in self._busy
 
     def _iteration(

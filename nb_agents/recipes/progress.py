@@ -101,7 +101,7 @@ def fold(events: Iterable[ev.Event], progress: Progress | None = None) -> Progre
 
 
 def apply(progress: Progress, event: ev.Event) -> Progress:
-    """Give the progress after one event; ``progress`` is unchanged.
+    """Return the progress after one event; ``progress`` is unchanged.
 
     Raises:
         ConfigError: The event is a recipe that can't be read.
@@ -145,7 +145,7 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
 
 
 def forget(progress: Progress, failed: Iterable[str]) -> Progress:
-    """Give the progress that a resume goes on with.
+    """Return the progress with which a resume continues.
 
     Args:
         progress: Where the recipe had come to.
@@ -168,14 +168,14 @@ def forget(progress: Progress, failed: Iterable[str]) -> Progress:
 
 
 def _holders(address: str) -> Iterator[str]:
-    """Give the addresses of all units that hold one, and its own."""
+    """Yield the addresses of a unit and of its ancestors."""
     yield address
     for found in re.finditer(r"[/[]", address):
         yield address[: found.start()]
 
 
 def _cut_within(progress: Progress, recipe: str) -> Progress:
-    """Note what was open in a called recipe when its time was over."""
+    """Record what was running in a called recipe when its time was over."""
     cut = {
         address: replace(unit, cut_by=recipe)
         for address, unit in progress.units.items()

@@ -107,7 +107,7 @@ def _prefix(text: str) -> str:
 
 
 def _is_unsure(text: _Token, slots: Sequence[range]) -> bool:
-    """Whether escapes in a text may be read as something else."""
+    """Return whether escapes in a text may be read as something else."""
     prefix = "" if text.source.startswith("#") else _prefix(text.source)
     if prefix == "f":
         depths = _depths(text.source)
@@ -116,7 +116,7 @@ def _is_unsure(text: _Token, slots: Sequence[range]) -> bool:
 
 
 def _ends_alike(text: str) -> bool:
-    """Whether a text has its quotes in the same places for Python 3.12 and for those before it."""
+    """Return whether Python 3.12 and earlier versions see a text's quotes at the same places."""
     if {*"ft"}.isdisjoint(_prefix(text)):
         return True
     depths = _depths(text)

@@ -55,7 +55,7 @@ class Throttle:
 
 
 def after_throttling(slow: Throttle, backoff: Backoff) -> Throttle:
-    """Give the slowness after a server said "too many".
+    """Return the throttle after a server said "too many requests".
 
     Args:
         slow: As it was.
@@ -69,7 +69,7 @@ def after_throttling(slow: Throttle, backoff: Backoff) -> Throttle:
 
 
 def after_success(slow: Throttle, backoff: Backoff) -> Throttle:
-    """Give the slowness after a call that succeeded.
+    """Return the throttle after a call that succeeded.
 
     Args:
         slow: As it was.
@@ -133,15 +133,15 @@ class RateLimiter:
             await boundary.sleep(at - now)
 
     def _wait_from(self, at: float) -> None:
-        """Let no call begin too soon after one that began or ended then."""
+        """Delay the next call until long enough after one that began or ended at this time."""
         self.next_at = max(self.next_at, at + self._between_s + self._slow.delay_s)
 
     def succeeded(self) -> None:
-        """Note that a call succeeded."""
+        """Record that a call succeeded."""
         self._slow = after_success(self._slow, self._backoff)
 
     def throttled(self) -> None:
-        """Note that a server said "too many": the next step waits already."""
+        """Record that a server said "too many requests": the next step waits already."""
         self._slow = after_throttling(self._slow, self._backoff)
         self.next_at = max(self.next_at, anyio.current_time() + self._slow.delay_s)
 
@@ -154,7 +154,7 @@ def _filled_in(backoff: Backoff, context: Mapping[str, Any]) -> Backoff:
 
 
 def _number(range_: Range, value: Number, context: Mapping[str, Any]) -> float:
-    """Give a number; one that is no template was checked when the file was read."""
+    """Return a number; one that is no template was checked when the file was read."""
     if not isinstance(value, str):
         return value
     try:
@@ -197,7 +197,7 @@ class SubRecipeTimeouts:
         self._clocks: dict[str, _Clock] = {}
 
     def keep(self, group: anyio.abc.TaskGroup, limits: Sequence[Limit]) -> None:
-        """Let a clock go for each of these limits, and for no other.
+        """Run a clock for each of these limits, and for no other.
 
         Args:
             group: Where clocks go.
@@ -212,7 +212,7 @@ class SubRecipeTimeouts:
                 group.start_soon(self._go, limit, clock, name=f"clock of {limit.address}")
 
     def token(self, address: str) -> CancelToken:
-        """Give the token of the work at an address: of the innermost recipe with a clock."""
+        """Return the token of the work at an address: that of the innermost recipe with a clock."""
         holders = [each for each in self._clocks if is_within(address, each)]
         return self._clocks[max(holders, key=len)].token if holders else self._token
 

@@ -295,7 +295,7 @@ class Program:
 
 
 def _all(names: str, **how: Any) -> dict[str, Program]:
-    """Make the entries of programs that are alike; options are given as regular expressions."""
+    """Return the entries of similar programs; options are given as regular expressions."""
     keys = ("code", "data", "valued", "flags", "evaluates", "texts", "actions")
     how |= {key: re.compile(how[key], re.DOTALL) for key in keys if key in how}
     return dict.fromkeys(names.split(), Program(**how))

@@ -73,7 +73,7 @@ def render_command(command: str, context: Mapping[str, Any]) -> str:
 
 
 def _without_empty(pieces: list[str | Insertion]) -> list[str | Insertion]:
-    """Leave out the empty values that are words of a command: there they are no arguments.
+    """Remove the empty values that are whole words of a command: they are no arguments.
 
     What is behind one then takes its place, so the command is read anew.
     """
@@ -204,7 +204,7 @@ class _Command:
 
 
 def _names(pieces: list[str | Insertion]) -> dict[str, str]:
-    """Name the bash variables: one for each path, and none that the command knows."""
+    """Return a bash variable for each path, under names that the command does not use."""
     text = "".join(piece for piece in pieces if isinstance(piece, str))
     prefix = _PREFIX
     while prefix in text:
@@ -228,7 +228,7 @@ def _quoted(value: Insertion) -> str:
 
 
 def _reference(around: Sequence[Node]) -> str:
-    """Give how to write the variable, with ``%s`` for its name, so that it is one word or part."""
+    """Return how to write the variable, ``%s`` being its name, so that it is one word or part."""
     for node in around:
         match node.type:
             case "string" | "heredoc_body" | "comment" | "variable_name":

@@ -150,7 +150,7 @@ def fill(text: str, context: Mapping[str, Any]) -> list[str | Insertion]:
 
 
 def shapes(text: str, is_set: Callable[[str], bool]) -> list[list[str | Insertion]]:
-    """Take a template apart before its values are there.
+    """Split a template before its values are known.
 
     Args:
         text: The template.

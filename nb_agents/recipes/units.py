@@ -46,7 +46,7 @@ _KINDS: Mapping[type, str] = {dict: "a mapping", str: "text", type(None): "empty
 
 
 def join(base: str, name: str) -> str:
-    """Give the address of a unit within another; "" is the recipe itself.
+    """Return the address of a unit within another; "" is the recipe itself.
 
     Example:
         >>> join("checks", "review"), join("", "a/b")
@@ -57,7 +57,7 @@ def join(base: str, name: str) -> str:
 
 
 def is_within(address: str, holder: str) -> bool:
-    """Tell whether a unit is in another one, however deep, or is that one.
+    """Return whether a unit is another one or lies inside it, at any depth.
 
     Example:
         >>> is_within("sub/a[2]/b", "sub"), is_within("sub[0]", "sub"), is_within("sub2", "sub")
@@ -127,7 +127,7 @@ class Scope:
             self.set_by_steps[name] = value
 
     def copy(self, **more: Any) -> Scope:
-        """Give a scope that sees the same, and whose changes stay in it."""
+        """Return a scope with the same variables, whose changes stay in it."""
         return Scope({**self.values, **more}, {}, self.hidden | more.keys(), self.stage)
 
     @contextmanager
@@ -173,7 +173,7 @@ class FaultyError(FailedError):
 
 
 def holds(condition: str, scope: Scope, address: str, what: str) -> bool:
-    """Tell whether a condition holds.
+    """Evaluate a condition of a unit.
 
     Args:
         condition: An expression.
@@ -216,7 +216,7 @@ def value(given: Any, scope: Scope, address: str) -> Any:
 
 
 def number(range_: Range, given: object, scope: Scope, address: str) -> float:
-    """Give a number that the recipe may have as a template.
+    """Return a number that the recipe may have as a template.
 
     Args:
         range_: The numbers that the key takes.
@@ -238,7 +238,7 @@ def number(range_: Range, given: object, scope: Scope, address: str) -> float:
 
 
 def delay_s(retry: Retry, failures: int, scope: Scope, address: str) -> float:
-    """Give the seconds before the next attempt: none before the first.
+    """Return the seconds before the next attempt: none before the first.
 
     Args:
         retry: How often a step is tried.
@@ -258,7 +258,7 @@ def delay_s(retry: Retry, failures: int, scope: Scope, address: str) -> float:
 
 
 def items_of(step: Step, scope: Scope, address: str) -> list[Any]:
-    """Give the items of a foreach.
+    """Return the items of a foreach.
 
     Args:
         step: The loop.
@@ -283,7 +283,7 @@ def items_of(step: Step, scope: Scope, address: str) -> list[Any]:
 
 
 def concurrency(step: Step, count: int, scope: Scope, address: str) -> float | None:
-    """Give how many iterations may run at the same time; None for one after the other.
+    """Return how many iterations may run at the same time; None runs them in sequence.
 
     Args:
         step: The loop.
@@ -301,7 +301,7 @@ def concurrency(step: Step, count: int, scope: Scope, address: str) -> float | N
 
 
 def all_of(failures: Mapping[int, FailedError], count: int) -> FailedError:
-    """Give the failure of a parallel loop.
+    """Return the failure of a parallel loop.
 
     Args:
         failures: Those of its iterations, by index.

@@ -67,7 +67,7 @@ class Feed(ABC):
         self._state: tuple[tuple[object, int], dict[str, Any]] | None = None
 
     def is_due(self, now: float) -> bool:
-        """Whether it was not read a moment ago."""
+        """Return whether the last read is long enough ago."""
         return self.is_live and now - self._read_at >= self.poll_s
 
     def read(self) -> bool:
@@ -92,7 +92,7 @@ class Feed(ABC):
 
     @abstractmethod
     def card(self) -> dict[str, Any]:
-        """Make the card of what is over, blocking.
+        """Return the card of what is over, blocking.
 
         Raises:
             FileNotFoundError: It was deleted or renamed.
@@ -118,7 +118,7 @@ class Feed(ABC):
 
 
 class TurnFeed(Feed):
-    """One turn that is followed.
+    """A turn that is followed.
 
     Attributes:
         view: The turn as it stood when it was read last.
@@ -131,7 +131,7 @@ class TurnFeed(Feed):
         self._reader = JournalReader(self._paths.journal)
 
     def card(self) -> dict[str, Any]:
-        """Make the card of the turn."""
+        """Return the card of the turn."""
         self.path.stat()
         return turn_bundle(load_turn(self._paths), shown_path(self.path))
 
@@ -166,7 +166,7 @@ class TurnFeed(Feed):
 
 
 class SweepFeed(Feed):
-    """One sweep that is followed, and with it its rows at work.
+    """A sweep that is followed, with its rows at work.
 
     Args:
         path: Its directory.
@@ -192,7 +192,7 @@ class SweepFeed(Feed):
         return self._reader.changed_at
 
     def card(self) -> dict[str, Any]:
-        """Make the card of the sweep."""
+        """Return the card of the sweep."""
         self.path.stat()
         table = self._reader.table()
         return sweep_bundle(self.view, sweep_title(self.path), shown_path(self.path), table)
@@ -282,7 +282,7 @@ class Feeds:
 
     @contextmanager
     def follow(self, feeds: Iterable[Feed]) -> Iterator[None]:
-        """Have these looked at within the block, as long as somebody waits for news."""
+        """Poll these feeds within the block, as long as a client waits for news."""
         followed = list(feeds)
         self._followed.update(followed)
         try:
@@ -302,7 +302,7 @@ class Feeds:
         return self._changes
 
     async def _look(self) -> None:
-        """Look for all who wait."""
+        """Poll for all waiting clients."""
         looking = self._looking = anyio.Event()
         before = self._changes, int(time.time())
         try:

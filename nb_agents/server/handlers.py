@@ -106,7 +106,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 def _allowed(action: Literal["read", "execute"]) -> Callable[[_Method], _Method]:
-    """Let a method answer those alone who are known and may do this."""
+    """Require that a request is authenticated and authorized for this action."""
 
     def guarded(method: _Method) -> _Method:
         return cast(_Method, web.authenticated(authorized(action=action)(method)))
@@ -263,7 +263,7 @@ class Command(_Handler):
 
 
 def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
-    """Ask it of who works there; returns the status and what is replied, or who goes on."""
+    """Send the request to the turn's writer; return the status and the reply, or the new run."""
     if is_sweep(path):
         return _ask_sweep(path, action, body)
     paths = TurnPaths(path)
@@ -399,7 +399,7 @@ class ExportSession(_Handler):
 
 
 def _told(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
-    """Say how a turn stands."""
+    """Return the state of a turn."""
     return {
         "id": name,
         "session": view.session,
@@ -417,7 +417,7 @@ def _told(name: str, view: RunView, is_live: bool) -> dict[str, Any]:
 
 
 def _session(places: Places, path: Path) -> dict[str, Any]:
-    """Say what a session holds, by its turns' metadata: a journal may be long."""
+    """Return what a session holds, by its turns' metadata: a journal may be long."""
     turns, name = turns_of(path), places.name(path)
     return {
         "id": name,
@@ -625,6 +625,6 @@ class Views(_Stream):
 
 
 def _message(kind: str, data: Any, number: int | None = None) -> str:
-    """Make one server-sent event; JSON has no line end of its own in it."""
+    """Return a server-sent event; its JSON holds no line end."""
     head = f"event: {kind}\n" if number is None else f"event: {kind}\nid: {number}\n"
     return f"{head}data: {json.dumps(data)}\n\n"

@@ -119,7 +119,7 @@ _NUMBER = {"name": "n", "in": "path", "required": True, "schema": {"type": "inte
 
 
 def document(base_url: str) -> dict[str, Any]:
-    """Make the document.
+    """Return the OpenAPI document.
 
     Args:
         base_url: What the server's paths begin with.

@@ -54,7 +54,7 @@ _TURN = re.compile(r"turn_[1-9][0-9]{0,8}")
 
 
 class UnknownNameError(UserError):
-    """Nothing is called so, or it is where it may not be, or two turns are."""
+    """A name is unknown, ambiguous, or leads where it may not."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -198,7 +198,7 @@ class Places:
 
 
 def shown_path(path: Path) -> str:
-    """Name a turn's or a sweep's directory as a cell of the notebook beside it does."""
+    """Return a turn's or a sweep's directory, relative to the notebook beside it."""
     # A sweep is in the root of sessions, a turn one floor below it, a turn of a row two.
     for floors in (3, 4, 5):
         below = PurePosixPath(*path.parts[-floors:])
@@ -208,7 +208,7 @@ def shown_path(path: Path) -> str:
 
 
 def _chosen_root() -> Path | None:
-    """Where this user keeps all sessions; None where they are beside each notebook."""
+    """Return the directory of all of this user's sessions; None when they lie beside notebooks."""
     return session_root() if os.environ.get("NB_AGENTS_SESSIONS") else None
 
 
@@ -232,7 +232,7 @@ def _real(path: Path) -> Path:
 
 
 def resume_turn(paths: TurnPaths) -> Run:
-    """Go on with an incomplete turn.
+    """Resume an incomplete turn.
 
     Args:
         paths: The turn.
@@ -252,7 +252,7 @@ def resume_turn(paths: TurnPaths) -> Run:
 
 
 def continue_session(session: Path, task: str) -> Run:
-    """Ask the team of a session's last turn something new.
+    """Ask the team of a session's last turn a new task.
 
     Args:
         session: The session's directory.
@@ -320,7 +320,7 @@ def _read(path: Path, changed_ns: int, size: int, is_live: bool) -> SweepOnDisk:
 def told_sweep(
     name: str, path: Path, view: SweepView, changed_at: float | None = None
 ) -> dict[str, Any]:
-    """Say how a sweep stands.
+    """Return the state of a sweep.
 
     Args:
         name: What it is called.

@@ -80,7 +80,7 @@ class ToolContext:
 
 @dataclass
 class ToolCall:
-    """One call of a tool.
+    """A call of a tool.
 
     Attributes:
         agent: Whose it is: an agent's id, or the address of its step; "" for nobody's.
@@ -99,7 +99,7 @@ class ToolCall:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Say that it has not begun within the block, nor after it when the block raises."""
+        """Mark the call as not begun within the block, and also after it when the block raises."""
         self.began = False
         yield
         self.began = True
@@ -111,7 +111,7 @@ _current: ContextVar[ToolCall | None] = ContextVar("nb_agents_tool_call", defaul
 
 @contextmanager
 def calling(call: ToolCall) -> Iterator[ToolCall]:
-    """Make a call within the block.
+    """Make a call the current one within the block.
 
     Args:
         call: What `current_call` gives there, in tasks and threads that begin there, too.
@@ -138,7 +138,7 @@ class ToolResult(str):
     is_error: bool
 
     def __new__(cls, text: str, *, is_error: bool = False) -> ToolResult:
-        """Make a result of ``text``, well-formed and cut to `MAX_RESULT_CHARS`."""
+        """Create a result of ``text``, well-formed and cut to `MAX_RESULT_CHARS`."""
         text = well_formed(text)
         if len(text) > MAX_RESULT_CHARS:
             text = f"{text[:MAX_RESULT_CHARS]}\n[cut: {len(text)} characters in all]"
@@ -151,7 +151,7 @@ _schemas: dict[Any, tuple[ToolDefinition, Any]] = {}
 
 
 def _schema_of(function: Callable[..., Awaitable[str]]) -> tuple[ToolDefinition, Any]:
-    """Make what a model is told of a function, and what checks its arguments.
+    """Return a function's tool definition, and the validator of its arguments.
 
     That takes milliseconds: of a method it is made once, as each round of each agent has the tools
     of its workspace anew.
@@ -169,7 +169,7 @@ def _schema_of(function: Callable[..., Awaitable[str]]) -> tuple[ToolDefinition,
 
 
 class Tool:
-    """One tool.
+    """A tool that a model may call.
 
     Args:
         function: An async function with a Google docstring; its signature is the schema.
@@ -183,7 +183,7 @@ class Tool:
     def from_definition(
         cls, definition: ToolDefinition, call: Callable[[dict[str, Any]], Awaitable[str]]
     ) -> Tool:
-        """Make a tool whose schema is given; whoever is called checks the arguments.
+        """Return a tool with a given schema; ``call`` checks the arguments itself.
 
         Args:
             definition: What a model is told of it.
@@ -274,7 +274,7 @@ class Toolbox:
 
 
 def summarize(name: str, args: str | dict[str, Any] | None) -> str:
-    """Say in a few words what a call is about, for the panel: its path, or its first argument."""
+    """Summarize a call for the panel: its path, or its first argument."""
     try:
         known = json.loads(args) if isinstance(args, str) else args
     except (ValueError, RecursionError):
@@ -314,7 +314,7 @@ def _hidden(value: Any, name: str = "") -> Any:
 
 
 def is_secret_argument(name: str) -> bool:
-    """Whether an argument of that name may hold a secret; a place of a store is called key, too."""
+    """Return whether an argument may hold a secret by its name; a data store's ``key`` does not."""
     return name not in ("key", "keys") and is_secret_name(name)
 
 

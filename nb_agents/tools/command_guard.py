@@ -73,7 +73,7 @@ _BOUNDARY = re.compile(r"(?<![\w.-])(?=\w)")
 
 @dataclass(frozen=True)
 class PlainCommand:
-    """One command.
+    """A simple command.
 
     Attributes:
         words: Its program and arguments, without their quotes.
@@ -203,7 +203,7 @@ class _Reader:
         self._is_pattern = False
 
     def _check_word(self, word: str) -> None:
-        """Refuse what is no program's name, also where quotes make it one."""
+        """Refuse a word that is no program's name, also if quotes would make it one."""
         is_other = word in _KEYWORDS or _ASSIGNMENT.match(word) or self._is_pattern or not word
         if is_other and not self._words:
             raise _UnreadableError
@@ -237,7 +237,7 @@ class CommandGuard:
         self._programs = programs
 
     def check(self, line: str) -> frozenset[Path]:
-        """Say which files must not be there while a line runs.
+        """Return the files that must be hidden while a line runs.
 
         Args:
             line: What bash is given.
@@ -265,7 +265,7 @@ class CommandGuard:
                 raise ToolError(f"{text!r} is not allowed. Allowed: {_shown(allowed)}.")
 
     def _opened(self, commands: Sequence[PlainCommand]) -> set[str]:
-        """Name the programs that are blocked in part, and that these commands may have."""
+        """Return the partly blocked programs that these commands may use."""
         wanted = {c.program for c in commands if self._is_blocked_in_part(c.program)}
         if not wanted:
             return set()
@@ -358,7 +358,7 @@ def _check_blocked(blocked: Blocked, line: str, commands: Iterable[PlainCommand]
 
 
 def _readings(command: PlainCommand) -> Iterator[str]:
-    """Give a command as a pattern may have it: without its first words, or as another's words."""
+    """Yield the forms of a command that a pattern may match: all of it, and each suffix."""
     program, words = command.program, command.words
     yield command.text
     yield " ".join([program, *words[1:]])

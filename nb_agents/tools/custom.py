@@ -65,7 +65,7 @@ class CustomTools:
         specs: Sequence[CustomToolSpec],
         takes: Callable[..., bool] = takes_all,
     ) -> list[Tool]:
-        """Make an agent's tools; those that can't be made are told.
+        """Return an agent's tools; those that can't be made are reported.
 
         Args:
             context: Whose they are.
@@ -111,7 +111,7 @@ class CustomTools:
 def without_file(
     agent: str, specs: Sequence[CustomToolSpec], takes: Callable[..., bool] = takes_all
 ) -> Iterator[str]:
-    """Say which tools an agent does not get as their files are not there; runs none.
+    """Yield which tools an agent does not get because their files are missing; runs none.
 
     Args:
         agent: Its id.
@@ -179,7 +179,7 @@ def _run(file: Path) -> ModuleType:
 def _answering(
     function: Callable[..., Any], name: str, tell: Callable[[str], None]
 ) -> Callable[..., Any]:
-    """Give a function of MassGen's kind another name, and a result that can be told."""
+    """Wrap a function of MassGen's kind under another name, with a result that a model can read."""
 
     @functools.wraps(function)
     def call(**known: Any) -> Any:
@@ -233,7 +233,7 @@ class _Lines:
         self._kept: list[str] = []
 
     def add(self, piece: Any) -> None:
-        """Take a piece in, unless nobody waits for it any more."""
+        """Add a piece, unless the call has been abandoned."""
         _leave_if_cut()
         text = "" if piece is None else result_text(_told(piece))
         if text:
@@ -259,7 +259,7 @@ def _leave_if_cut() -> None:
 
 
 def _told(value: Any) -> Any:
-    """Give the texts of MassGen's ``ExecutionResult``; any other value as it is."""
+    """Return the texts of MassGen's ``ExecutionResult``; any other value as it is."""
     blocks = getattr(value, "output_blocks", None)
     if not isinstance(blocks, list | tuple):
         return value

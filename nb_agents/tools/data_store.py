@@ -98,7 +98,7 @@ class DataFile:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Do what is done within the block as one; others wait for their turn.
+        """Run the block as one transaction; other writers wait.
 
         Yields:
             The open file.
@@ -203,7 +203,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One use of the store.
+    """A use of the store.
 
     Attributes:
         at: When, in UTC, ISO 8601.
@@ -257,7 +257,7 @@ class DataStore:
         return cls(context.session / FILE_NAME, context.agent)
 
     def use_namespace(self, namespace: str) -> DataStore:
-        """Give the same store at another namespace.
+        """Return the same store with another namespace.
 
         Args:
             namespace: Any text; a new one needs no making.
@@ -397,7 +397,7 @@ class DataStore:
 
     @contextmanager
     def _operation(self, name: str, about: Sequence[str] = ()) -> Iterator[sqlite3.Connection]:
-        """Do what is done within the block as one, and remember who did it."""
+        """Run the block as one transaction, and record who ran it."""
         with self._file.transaction() as db:
             yield db
             values = (_now(), self._by, name, self._namespace, _preview(about))

@@ -160,5 +160,5 @@ def _missing(key: str, namespace: str) -> str:
 
 
 def _told(value: JsonValue) -> str:
-    """Say a value in JSON to a model."""
+    """Return a value as JSON for a model."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()

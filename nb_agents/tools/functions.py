@@ -84,7 +84,7 @@ def tool(function: F) -> F:
 
 
 def is_marked(function: object) -> bool:
-    """Whether this is a function that `tool` was put on."""
+    """Return whether `tool` was applied to this function."""
     return callable(function) and getattr(function, _MARK, False) is True
 
 
@@ -119,7 +119,7 @@ def function_tool(
     context: ToolContext | None = None,
     preset: Mapping[str, Any] | None = None,
 ) -> Tool:
-    """Make a tool of a function.
+    """Return a tool made from a function.
 
     Args:
         function: Sync or async; marked by `tool` or not.
@@ -220,7 +220,7 @@ def _parameters_of(
 
 
 def _require_named(name: str, signature: inspect.Signature, hidden: set[str]) -> None:
-    """Make sure that what is filled in without the model can be given by its name."""
+    """Check that the arguments which the model does not give can be passed by name."""
     known = {each.name: each.kind for each in signature.parameters.values()}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     astray = sorted(each for each in hidden if known.get(each) not in named)
@@ -265,7 +265,7 @@ async def _answer_async(name: str, function: Callable[..., Any], known: Mapping[
 
 @contextmanager
 def _failures_told(name: str) -> Iterator[None]:
-    """Let nothing out of a person's code but its result, a stop, and what to tell the model.
+    """Turn whatever a person's code raises into a message for the model; a stop passes through.
 
     SystemExit and KeyboardInterrupt would end the loop of all runs, and a CancelledError that the
     function made itself would pass for a stop of its agent.
@@ -293,7 +293,7 @@ def _stop_in(exc: BaseException) -> AgentStopped | None:
 
 
 def result_text(value: object) -> str:
-    """Say a result in words, as short as they are true.
+    """Return a result as text, as short as is accurate.
 
     Args:
         value: What a function returned.
@@ -382,7 +382,7 @@ def _async_thread() -> _AsyncThread:
 
 
 def _leave(thread: _AsyncThread) -> None:
-    """Give later calls a new loop: a function blocks this one."""
+    """Start a new loop for later calls: a function blocks this one."""
     logger.warning("an async notebook function blocks its loop; later ones get a new one")
     if thread in _threads:
         _threads.remove(thread)

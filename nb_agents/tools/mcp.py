@@ -93,7 +93,7 @@ class McpServers:
     async def tools(
         self, context: ToolContext, specs: Iterable[McpServerSpec], takes: Takes = takes_all
     ) -> list[Tool]:
-        """Give an agent its servers' tools; servers that are not running are started, all at once.
+        """Return the tools of an agent's servers, starting those that are not running concurrently.
 
         Args:
             context: The agent's.
@@ -153,7 +153,7 @@ class McpServers:
 
 
 def without_variables(specs: Iterable[McpServerSpec], workspace: Path) -> Iterator[str]:
-    """Say which servers can't be started as a variable of theirs is not set; starts none.
+    """Yield which servers can't be started because a variable is not set; starts none.
 
     Args:
         specs: The servers.
@@ -171,7 +171,7 @@ def _not_started(spec: McpServerSpec, why: ValueError) -> str:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Name a server's tool as MassGen does, in the alphabet and length that providers take.
+    """Return a tool's name as MassGen builds it, in the alphabet and length that providers accept.
 
     Args:
         server: The server's name.

@@ -113,7 +113,7 @@ class Server:
         return self._life.tools if self._life else ()
 
     def close(self) -> None:
-        """Ask it to end, for good."""
+        """Shut the server down for good."""
         self._is_closed = True
         if self._life:
             self._life.close()
@@ -165,7 +165,7 @@ class Server:
 
 
 class _Life:
-    """One life of a server, from its start to its end.
+    """A connection to a server, from its start to its end.
 
     Args:
         endpoint: The server.
@@ -196,7 +196,7 @@ class _Life:
         self.tools: Sequence[ServerTool] = ()
 
     def close(self) -> None:
-        """Ask it to end: in good order when it runs, at once when it is only starting."""
+        """Shut the server down: gracefully when it runs, at once while it starts."""
         self._end()
         if not self.settled.is_set():
             self._scope.cancel()
@@ -257,7 +257,7 @@ class _Life:
         self.fault = f"{what}. It wrote: {words}" if words else what
 
     async def is_alive(self) -> bool:
-        """Whether it answers at all; a server that another call keeps busy is not asked."""
+        """Return whether the server answers; one that another call keeps busy is not asked."""
         if self._calls or self._client is None:
             return True
         from mcp.shared.exceptions import MCPError
@@ -347,7 +347,7 @@ async def _listed(client: Client) -> Sequence[ServerTool]:
 
 
 def _text(result: CallToolResult) -> str:
-    """Say a result in words.
+    """Return a result as text.
 
     Raises:
         ToolError: It is an error.
@@ -375,14 +375,14 @@ def _part(block: ContentBlock) -> str:
 
 
 def _is_lost(exc: MCPError) -> bool:
-    """Whether the server is gone: the wire is cut, or it has forgotten the session."""
+    """Return whether the server is gone: the wire is cut, or it has forgotten the session."""
     from mcp_types import CONNECTION_CLOSED
 
     return exc.error.code == CONNECTION_CLOSED or exc.error.message == "Session terminated"
 
 
 def _reason(exc: BaseException) -> str:
-    """Name the first cause in a group: task groups wrap what a transport raises."""
+    """Return the first cause in a group: task groups wrap what a transport raises."""
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
     if isinstance(exc, OSError) and exc.strerror:

@@ -46,7 +46,7 @@ class LastWords:
         self._kept = b""
 
     def add(self, data: bytes) -> None:
-        """Take in what it wrote."""
+        """Add a chunk of the program's output."""
         self._kept = (self._kept + data)[-self._LIMIT :]
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ async def stdio_streams(
 
 
 async def _say_goodbye(server: OpenCommand, speaking: CancelScope) -> None:
-    """Let what was said be read, close its stdin, and wait for it to end by itself."""
+    """Wait until pending output is read, close its stdin, and wait for it to exit."""
     speaking.deadline = anyio.current_time() + _FLUSH_S
     with move_on_after(_FLUSH_S + EXIT_GRACE_S):
         await server.wait()
@@ -137,7 +137,7 @@ async def _lines(stdout: FileIO) -> AsyncIterator[bytes]:
 
 
 def _parsed(line: bytes) -> SessionMessage | None:
-    """Give a line's message; None for what is not one: many servers greet on stdout."""
+    """Return a line's message; None for other lines: many servers print a greeting."""
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 

@@ -121,7 +121,7 @@ class Offer:
 
     @classmethod
     def make(cls, root: Path) -> Self:
-        """Make an offer of this process, which lives until it is withdrawn.
+        """Create an offer of this process, which lives until it is withdrawn.
 
         Args:
             root: The session root.
@@ -153,7 +153,7 @@ class Offer:
 
     @staticmethod
     def is_id(text: str) -> bool:
-        """Whether a text can be the id of an offer, and no other path."""
+        """Return whether a text has the form of an offer's id, so that it is no other path."""
         return _ID.fullmatch(text) is not None
 
     @property
@@ -168,11 +168,11 @@ class Offer:
         return FileLock(self._folder / f"{self.id}.lock", thread_local=False)
 
     def is_live(self) -> bool:
-        """Whether the process that makes the offer is there to answer."""
+        """Return whether the process that makes the offer is alive."""
         return is_held(self._file_lock())
 
     def withdraw(self) -> None:
-        """Take it back; for its owner. Calls that wait are told that nobody answers."""
+        """Withdraw the offer, as its owner. Waiting calls learn that nobody answers."""
         assert self._lock is not None
         shutil.rmtree(self._path, ignore_errors=True)
         self._lock.release()
@@ -182,7 +182,7 @@ class Offer:
     # Who calls ---------------------------------------------------------------------------------
 
     def ask(self, asked: CallAsked) -> str:
-        """Ask for a call.
+        """Write a call; return its name.
 
         Returns:
             Its name.
@@ -199,7 +199,7 @@ class Offer:
         return name
 
     def stop(self, name: str, request: StopRequest) -> None:
-        """Tell of a stop that a call is to feel; a later one raises the level."""
+        """Pass a stop on to a call; a later one raises the level."""
         with suppress(OSError):  # the offer is gone, and the call with it
             self._write(name + _STOP, _STOPPED.dump_json(request))
 
@@ -217,19 +217,19 @@ class Offer:
     # Who answers -------------------------------------------------------------------------------
 
     def is_asked(self) -> bool:
-        """Whether calls, or stops of calls, wait to be taken."""
+        """Return whether calls, or stops of calls, are waiting."""
         return bool(self._waiting(_CALL, _STOP))
 
     def take_calls(self) -> list[tuple[str, CallAsked]]:
-        """Take the calls that are asked for, oldest first; what is none is left out."""
+        """Take the waiting calls, oldest first; invalid files are skipped."""
         return self._take(_CALL, _ASKED)
 
     def take_stops(self) -> list[tuple[str, StopRequest]]:
-        """Take the stops that calls are to feel."""
+        """Take the waiting stops of calls."""
         return self._take(_STOP, _STOPPED)
 
     def answer(self, name: str, answered: CallAnswered) -> bool:
-        """Tell what became of a call.
+        """Write the answer of a call.
 
         Returns:
             False when the disk refused, and it is to be told again.
@@ -305,7 +305,7 @@ class OfferedFunction:
         return f"the notebook that offers `{self.name}` is not running"
 
     def tool(self, context: ToolContext) -> Tool:
-        """Make a tool of it.
+        """Return a tool that calls the function in its process.
 
         Args:
             context: Whose tool it is.
@@ -374,7 +374,7 @@ class OfferedFunction:
 
 
 def tool_of(function: Callable[..., Any] | OfferedFunction, context: ToolContext) -> Tool:
-    """Make a tool of a function, of this process or of another.
+    """Return a tool for a function of this process or of another.
 
     Args:
         function: The function.

@@ -149,7 +149,7 @@ class Tally:
     messages: dict[str, str] = field(default_factory=dict)
 
     def take(self, approved: bool, message: str, by: str) -> Decision | None:
-        """Take what a person says; who says it twice counts once.
+        """Record a person's decision; the same person counts once.
 
         Args:
             approved: Whether they approve.
@@ -175,7 +175,7 @@ class Tally:
         return Decision(True, said, ", ".join(self.messages))
 
     def __str__(self) -> str:
-        """Say how many have approved, and who."""
+        """Return how many have approved, and who."""
         named = ", ".join(self.messages)
         return f"{len(self.messages)} of {self.config.required_approvals} approvals ({named})"
 
@@ -287,7 +287,7 @@ class AgentTools:
     keeps_images: bool = True
 
     def with_files(self, files: Iterable[Tool]) -> list[Tool]:
-        """Give it the tools of its files, too, under the same rules.
+        """Add the agent's file tools, under the same rules.
 
         Args:
             files: Those tools.
@@ -315,7 +315,7 @@ class Policy:
         self._ask = ask
 
     def take(self, tools: Iterable[Tool]) -> tuple[Tool, ...]:
-        """Leave out the tools that the agent does not get, and guard the others.
+        """Drop the tools that the agent does not get, and guard the others.
 
         Args:
             tools: All tools.
@@ -369,7 +369,7 @@ class Policy:
 
 
 def _about(name: str, args: dict[str, Any]) -> str:
-    """Say what a call is about, for a person who decides: all of it, up to a limit."""
+    """Describe a call to the person who decides on it, with all arguments up to a limit."""
     whole = args.get({"run_command": "command", "run_python": "code"}.get(name, ""))
     if not isinstance(whole, str):
         first = "path" if "path" in args else next(iter(args), "")

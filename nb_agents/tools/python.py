@@ -50,7 +50,7 @@ _LOST = "[A new interpreter: the variables and imports of earlier cells are gone
 
 @dataclass(frozen=True)
 class Plot:
-    """One image.
+    """An image that a cell has made.
 
     Attributes:
         name: Its file's, in `FOLDER`.
@@ -73,7 +73,7 @@ def png(value: Any) -> bytes | None:
 
 
 def next_number(workspace: Path, last: int) -> int:
-    """Give the next cell's number: one that no plot there has, from an earlier turn perhaps."""
+    """Return the next cell's number, which no plot in the workspace has yet."""
     taken = set()
     with suppress(OSError), Directory.at(workspace) as directory:
         # What is no directory comes first.
@@ -255,7 +255,7 @@ class _Cell:
         self._number = number
 
     def hear(self, message: Message) -> None:
-        """Take down one message of the interpreter."""
+        """Record one message of the interpreter."""
         if message.kind == "execute_input":
             self.has_begun.set()
         if self.is_too_long:
@@ -273,7 +273,7 @@ class _Cell:
             self.is_enough.set()
 
     def end(self) -> None:
-        """Take down that it has ended."""
+        """Record that the interpreter has exited."""
         for event in (self.has_begun, self.has_ended, self.is_enough):
             event.set()
 

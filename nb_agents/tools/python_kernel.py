@@ -201,7 +201,7 @@ class Interpreter:
         self._iopub.connect(self._address("iopub"))
 
     async def _listen_anew(self) -> None:
-        """Do what ZeroMQ does not: come back to one who sent too large a message."""
+        """Reconnect after a message that was too large; ZeroMQ does not do so itself."""
         import zmq
 
         self._iopub.disable_monitor()
@@ -311,7 +311,7 @@ class Interpreter:
     async def _hear_until_cut(
         self, request: str, hear: Callable[[Message], None], is_enough: Callable[[], bool]
     ) -> bool:
-        """Hear a cell to its end and until it is enough; False when the line was cut before."""
+        """Read a cell's messages until its end; return False when the connection was cut before."""
         is_idle = is_over = False
         async with create_task_group() as tasks:
             tasks.start_soon(self._watch_line, tasks.cancel_scope)

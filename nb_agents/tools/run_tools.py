@@ -47,7 +47,7 @@ MAX_TOLD = 2_000
 def announcements(
     agents: Iterable[tuple[str, ToolKeys]], *, has_protected_paths: bool
 ) -> Iterator[str]:
-    """Say which tools agents do not get, and whose commands are not confined.
+    """Yield which tools agents do not get, and whose commands are not confined.
 
     It looks at the machine, which takes a moment: not on the event loop.
 
@@ -146,7 +146,7 @@ class RunTools:
         self._ends.push_async_callback(end)
 
     async def announce(self, agents: Iterable[tuple[str, ToolKeys]]) -> None:
-        """Say which tools agents do not get, and whose commands are not confined, before any works.
+        """Report which tools agents do not get and whose commands are unconfined, before any works.
 
         Args:
             agents: All that may work in the run, with what their configuration gives them.
@@ -165,7 +165,7 @@ class RunTools:
     async def open(
         self, agent: str, workspace: Path, keys: ToolKeys, others: Sequence[Tool] = ()
     ) -> AgentTools:
-        """Give an agent its tools; the first time they are started.
+        """Return an agent's tools; they are started the first time.
 
         Args:
             agent: The agent's id. It comes with the same place and keys each time: what a step
@@ -209,7 +209,7 @@ class RunTools:
         return given
 
     def _hands(self, context: ToolContext, keys: ToolKeys) -> list[Tool]:
-        """Give an agent a shell and a Python, as far as it may have them; looks at the machine."""
+        """Return an agent's shell and Python, as far as it may have them; looks at the machine."""
         sandbox = Sandbox(context, keys)
         line = command_line(
             keys,
@@ -246,7 +246,7 @@ class RunTools:
         self._wake()
 
     def take_told(self) -> dict[str, str]:
-        """Give the last of what running tools wrote since the last time.
+        """Return what running tools have written since the last call, its end only.
 
         Returns:
             By whose call it was: an agent's, or that of a recipe's step.

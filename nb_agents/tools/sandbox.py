@@ -56,7 +56,7 @@ class Confinement:
         return self.program is not None and not self.is_refused
 
     def notice(self, agent: str) -> str:
-        """Say what a person should know before an agent runs commands; "" for nothing."""
+        """Return what a person should know before an agent runs commands, or ""."""
         if self.is_refused:
             return (
                 f"{agent} can't run commands: bubblewrap is installed and can't confine them here "

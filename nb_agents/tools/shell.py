@@ -49,7 +49,7 @@ _BASH = ("bash", "-c", 'exec "$@" 2>&1', "bash", "bash", "-c")
 
 
 def kept_folder(kept: Path, agent: str) -> Path:
-    """Name the directory for one agent's long outputs.
+    """Return the directory for one agent's long outputs.
 
     Args:
         kept: The turn's directory for them.
@@ -59,7 +59,7 @@ def kept_folder(kept: Path, agent: str) -> Path:
 
 
 def last_chars(text: str, most: int) -> str:
-    """Give the end of a text, from a blank on: of a key that is cut nothing can be told.
+    """Return the end of a text, from a blank on, so that it begins with no part of a key.
 
     Args:
         text: The text.
@@ -89,14 +89,14 @@ class OutputLog:
         self.chars = 0
 
     def add(self, text: str) -> None:
-        """Take down what was written, and pass it on."""
+        """Add what was written, and pass it on."""
         if text:
             self._pieces.append(text)
             self.chars += len(text)
             self._context.run(self._tell, text)
 
     def line(self, text: str) -> None:
-        """Take down something that has lines of its own."""
+        """Add a text on lines of its own."""
         if text:
             is_within = bool(self._pieces) and not self._pieces[-1].endswith("\n")
             self.add("\n" * is_within + text + "\n")

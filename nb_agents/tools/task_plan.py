@@ -81,7 +81,7 @@ class NewTask(BaseModel):
         return {"description": value} if isinstance(value, str) else value
 
     def named(self, task_id: str, dependencies: Sequence[str]) -> Task:
-        """Make the task."""
+        """Return the task with its id."""
         notes = {
             "verification": self.verification,
             "verification_method": self.verification_method,
@@ -286,7 +286,7 @@ class TaskPlan:
 
 
 def _numbered(given: Sequence[NewTask]) -> _Tasks:
-    """Name the tasks of a new plan, and what each depends on."""
+    """Number the tasks of a new plan, and resolve what each depends on."""
     made: _Tasks = ()
     for task in given:
         name = task.id or _free_name(made, [each.id for each in given])

@@ -105,7 +105,7 @@ class ThreadCall:
 
 
 def still_runs(thread: int) -> bool:
-    """Whether a call that was left in a thread of this process still runs there.
+    """Return whether a call that was left in a thread of this process still runs.
 
     Args:
         thread: Its number, as `nb_agents.events.ToolFinished` has it.
@@ -133,5 +133,5 @@ def _alive() -> dict[int, _Left]:
 
 
 def _family(agent: str) -> str:
-    """Name an agent without the numbers of calls: one that is called again gets another."""
+    """Return an agent's name without the numbers of calls: each call of it gets another."""
     return re.sub(r"#[0-9]+", "", agent)

@@ -31,7 +31,7 @@ MAX_WHY_CHARS = 200
 
 
 def search_tool() -> Tool:
-    """Make the tool.
+    """Return the search tool.
 
     Raises:
         ImportError: The library is not installed.

@@ -56,7 +56,7 @@ class Changes(NamedTuple):
 
 
 def look(places: Sequence[WritablePath]) -> Looks:
-    """Look at some places, at most at `MAX_LOOKED_AT` files; follows no link.
+    """Record the state of some places, at most `MAX_LOOKED_AT` files; follows no link.
 
     Of what is protected it is seen whether it is there.
 
@@ -75,7 +75,7 @@ def look(places: Sequence[WritablePath]) -> Looks:
 
 
 def compare(before: Looks, after: Looks) -> Changes:
-    """Say what changed between two looks.
+    """Return what changed between two states.
 
     Args:
         before: The first.
@@ -393,13 +393,13 @@ def _encoded(content: str) -> bytes:
 
 
 def _left_to_replace(text: str, old: str, new: str) -> bool:
-    """Whether ``old`` occurs elsewhere than in ``new``: then the edit has not happened."""
+    """Return whether ``old`` occurs outside ``new``: then the edit has not happened."""
     within = text.count(new) * new.count(old) if new else 0
     return text.count(old) > within
 
 
 def _refuse_unnameable(path: str) -> None:
-    """Refuse what no file can be named: a NUL, or half a surrogate pair."""
+    """Refuse a path that no file can have: with a NUL, or half a surrogate pair."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError:

@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 def grown(entries: Mapping[str, V], key: str, value: V) -> Growing[V]:
-    """Give a mapping with one entry more, or with another value; ``entries`` is unchanged.
+    """Return a mapping with one entry added or replaced; ``entries`` is unchanged.
 
     Args:
         entries: Copied only when it is not one of these mappings yet.
@@ -63,7 +63,7 @@ class Growing(Mapping[str, V], Generic[V]):
         return False
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Give the value of a key, or ``default``; without the exception that others raise."""
+        """Return the value of a key, or ``default``, without raising KeyError inside."""
         for layer in reversed(self._layers):
             if key in layer:
                 return layer[key]
@@ -76,22 +76,22 @@ class Growing(Mapping[str, V], Generic[V]):
         return iter(self._whole())
 
     def keys(self) -> KeysView[str]:
-        """Give the keys, in the order in which they were first put in."""
+        """Return the keys, in the order of their first insertion."""
         return self._whole().keys()
 
     def values(self) -> ValuesView[V]:
-        """Give the values, in the order of their keys."""
+        """Return the values, in the order of their keys."""
         return self._whole().values()
 
     def items(self) -> ItemsView[str, V]:
-        """Give the entries, in the order of their keys."""
+        """Return the entries, in the order of their keys."""
         return self._whole().items()
 
     def __repr__(self) -> str:
         return repr(self._whole())
 
     def _whole(self) -> dict[str, V]:
-        """Make the layers one, which changes nothing that can be seen."""
+        """Merge the layers into one dict; the contents stay the same."""
         if len(self._layers) > 1:
             whole: dict[str, V] = {}
             for layer in self._layers:

@@ -138,7 +138,7 @@ def _tool(tool: ToolView, still_runs: Callable[[int], bool] | None) -> str:
 
 
 def _steps(view: RunView) -> tuple[tuple[str, str], ...]:
-    """Say what became of a recipe's steps; of those that hold others, they say it."""
+    """Return the state of each of a recipe's leaf steps."""
     begun = [
         (step.address, _STEP_OUTCOMES.get(step.status) or _open_outcome(step, view))
         for step in view.steps.values()

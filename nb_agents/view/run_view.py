@@ -38,7 +38,7 @@ Ending = Literal["", "completed", "failed", "stopped", "timed out", "killed", "c
 
 @dataclass(frozen=True, slots=True)
 class ToolView:
-    """One tool call.
+    """The state of one tool call.
 
     Attributes:
         outcome: How it stands: "running" until it is over.
@@ -90,7 +90,7 @@ def call_so_far(arguments: str) -> str:
 
 @dataclass(frozen=True)
 class AgentView:
-    """One agent as it stands.
+    """The state of one agent.
 
     Attributes:
         id: The agent's id.
@@ -309,13 +309,13 @@ class RunView:
 
     @property
     def current_step(self) -> str:
-        """Of a recipe: the unit that is in hand, the innermost and latest one; else ""."""
+        """The innermost and latest unit of a recipe that is running, or ""."""
         open_ = [step for step in self.steps.values() if not step.is_over]
         return max(open_, key=lambda step: (step.depth, step.started_at)).address if open_ else ""
 
     @property
     def pending(self) -> tuple[ev.PlannedUnit, ...]:
-        """Of a recipe: the units that are known and have not begun, in order."""
+        """The units of a recipe that are known and have not begun, in order."""
         known = (unit for outline in self.outlines.values() for unit in outline)
         return tuple(unit for unit in known if unit.address not in self.steps)
 

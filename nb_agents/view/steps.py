@@ -34,7 +34,7 @@ MAX_TAIL = 4_000
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One unit of a recipe as it stands.
+    """The state of one unit of a recipe.
 
     Attributes:
         address: Where it is, such as ``checks/review[2]/summarize``.
@@ -126,7 +126,7 @@ GateEvent = ev.ApprovalAsked | ev.ApprovalGiven
 
 
 def apply_step(steps: Mapping[str, StepView], event: StepEvent) -> Mapping[str, StepView]:
-    """Give the units after one event; ``steps`` is unchanged.
+    """Return the units after one event; ``steps`` is unchanged.
 
     Args:
         steps: By address, in the order in which they began.
@@ -185,7 +185,7 @@ def at_the_end(steps: Mapping[str, StepView]) -> Mapping[str, StepView]:
 
 
 def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, GateView]:
-    """Give the open gates after one event; ``gates`` is unchanged.
+    """Return the open gates after one event; ``gates`` is unchanged.
 
     Args:
         gates: By address, oldest first.
@@ -199,7 +199,7 @@ def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, Gat
 
 
 def parent_of(address: str) -> str:
-    """Give the address of the unit that a unit is directly in, or "".
+    """Return the address of a unit's parent, or "".
 
     Example:
         >>> parent_of("checks/review[2]/summarize"), parent_of("checks/review[2]")
@@ -210,7 +210,7 @@ def parent_of(address: str) -> str:
 
 
 def holders_of(address: str) -> Iterator[str]:
-    """Give the addresses of all units that a unit is in, from the inside.
+    """Yield the addresses of a unit's ancestors, the parent first.
 
     Example:
         >>> list(holders_of("checks/review[2]"))
@@ -221,5 +221,5 @@ def holders_of(address: str) -> Iterator[str]:
 
 
 def children_of(steps: Mapping[str, StepView], address: str) -> tuple[StepView, ...]:
-    """Give the units directly in one, in the order in which they began; "" gives the outermost."""
+    """Return the direct children of a unit, in the order in which they began; "" is the root."""
     return tuple(s for s in steps.values() if parent_of(s.address) == address)

@@ -90,7 +90,7 @@ class Timeline:
     left_out: int = 0
 
     def rows(self) -> list[dict[str, Any]]:
-        """Make a table of `COLUMNS`: a row for each entry, times in Unix seconds."""
+        """Return a table of `COLUMNS` with a row for each entry; times are Unix seconds."""
         return [{name: getattr(e, name) for name in COLUMNS} for e in self.entries]
 
 
@@ -128,7 +128,7 @@ class TimelineFold:
         self._presenter = ""
 
     def add(self, event: ev.Event) -> None:
-        """Take one event; one about an unknown agent changes nothing but the time."""
+        """Add one event; of an event about an unknown agent only the time counts."""
         if isinstance(event, ev.TurnStarted):
             # The turn before was over with its last event, whatever it left open.
             self.cut_open()
@@ -141,7 +141,7 @@ class TimelineFold:
             take(self, event)
 
     def timeline(self) -> Timeline:
-        """Give what there is by now."""
+        """Return the timeline so far."""
         now = self._last_at
         running = [replace(e, end=max(e.start, now)) for e in list(self._open.values())]
         entries = sorted([*self._entries, *running], key=lambda e: e.start)

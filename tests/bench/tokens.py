@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, ToolCallPart, ToolCallPartDelta
+
+from nb_agents.agents.stream_buffer import ANSWER_TOOL, Draft
+from nb_agents.runs.recorder import Recorder
+from nb_agents.session.journal import Journal
 from nb_agents.view.run_view import RunView
 from tests.bench.clients import bare_streams, live_team
 from tests.bench.server import TOKEN_CHARS, BenchServer
@@ -15,6 +23,10 @@ SIZES = (1, 10, 25)
 REPEATS = 5
 WARM_S, WINDOW_S = 1.0, 2.5
 AIM = 0.7
+BATCHES = (5, 40)
+"""Tokens between two ticks of a run: of 50 words/s, and of a server at full speed."""
+OWN_TICKS = 500
+OWN_US = 10.0
 
 
 class Sample(NamedTuple):
@@ -40,6 +52,38 @@ def main(server: BenchServer) -> None:
         ("agents", "tokens/s", "bare", "ratio", "aim", "", "CPU s/1000", "bare"),
         rows,
     )
+    print_table(
+        "tokens: our own share, from the SDK's event to the journal, "
+        f"median of {REPEATS} (least-greatest)",
+        ("tokens between two ticks", "CPU us/token", "aim", ""),
+        [_own_row(batch) for batch in BATCHES],
+    )
+
+
+def _own_row(batch: int) -> list[str]:
+    taken = [_own_us(batch) for _ in range(REPEATS)]
+    return [str(batch), spread(taken, 1), f"<= {OWN_US}", verdict(median(taken) <= OWN_US)]
+
+
+def _own_us(batch: int) -> float:
+    """Measure what a token costs behind the SDK: buffered, masked, journalled and folded."""
+    draft = Draft("a", 1)
+    draft.add(PartStartEvent(index=0, part=ToolCallPart(ANSWER_TOOL, '{"content": "')))
+    tokens = [
+        PartDeltaEvent(index=0, delta=ToolCallPartDelta(args_delta=f"word{number} "))
+        for number in range(batch)
+    ]
+    with TemporaryDirectory() as directory:
+        recorder = Recorder(Journal(Path(directory) / "events.jsonl"))
+        began = time.process_time()
+        for _ in range(OWN_TICKS):
+            for token in tokens:
+                draft.add(token)
+            for event in draft.take():
+                recorder.emit(event)
+        spent = time.process_time() - began
+        recorder.close()
+    return spent / (OWN_TICKS * batch) * 1e6
 
 
 def _row(server: BenchServer, size: int) -> list[str]:

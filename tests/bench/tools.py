@@ -21,6 +21,8 @@ from tests.bench.table import paired_ratio, print_table, spread
 
 REPEATS = 5
 CALLS = (100, 1_000)
+CALLS_EACH = 100
+"""Of one reply, which has a limit."""
 WRITERS = 20
 WRITES = 1_000
 _WRITES_EACH = WRITES // WRITERS
@@ -39,7 +41,7 @@ def main(server: BenchServer) -> None:
 
 def _print_calls() -> None:
     print_table(
-        "tools: calls per second of a plain function, all asked for by one reply, "
+        f"tools: calls per second of a plain function, {CALLS_EACH} asked for by each reply, "
         f"median of {REPEATS} (least-greatest)",
         ("calls", "through checkpoint and journal", "ms per call", "bare"),
         [_calls_row(count) for count in CALLS],
@@ -59,14 +61,15 @@ def _calls_row(count: int) -> list[str]:
 
 def _calls_s(count: int) -> float:
     """Seconds in which one agent's calls ran, without the model's time."""
-    calls = tuple(Call("add", {"left": n, "right": 1}) for n in range(count))
+    calls = [Call("add", {"left": n, "right": 1}) for n in range(count)]
+    replies = [tuple(calls[at : at + CALLS_EACH]) for at in range(0, count, CALLS_EACH)]
     with TemporaryDirectory() as root:
-        model = ScriptedModel(Turn(calls=calls), Answer("added"))
+        model = ScriptedModel(*(Turn(calls=each) for each in replies), Answer("added"))
         run = nb_agents.start(
             "Add.", _team([model]), options=RunOptions(session_root=root), tools=[add]
         )
         run.wait()
-        return _span_s(run, count)
+        return _span_s(run, count, CALLS_EACH)
 
 
 def _bare_calls_s(count: int) -> float:
@@ -98,7 +101,7 @@ def _writes_s() -> float:
             "Write.", _team(models, data_store=True), options=RunOptions(session_root=root)
         )
         run.wait()
-        return _span_s(run, WRITES)
+        return _span_s(run, WRITES, WRITES)
 
 
 def _writing(writer: int) -> Turn:
@@ -129,11 +132,18 @@ def _team(models: Sequence[ScriptedModel], **keys: Any) -> TeamSpec:
     return TeamSpec.model_validate({"agents": agents, "orchestrator": rules})
 
 
-def _span_s(run: nb_agents.Run, count: int) -> float:
-    """Seconds between the first call's beginning and the last one's end, as journalled."""
+def _span_s(run: nb_agents.Run, count: int, each: int) -> float:
+    """Seconds in which calls ran, as journalled.
+
+    Args:
+        run: It is over.
+        count: The calls that there were.
+        each: How many of them began together; the next ones begin when these have ended.
+    """
     found = read_journal(run.path / "events.jsonl").events
     began = [event.at for event in found if isinstance(event, ev.ToolStarted)]
     ended = [event.at for event in found if isinstance(event, ev.ToolFinished)]
     is_ok = all(e.outcome == "ok" for e in found if isinstance(e, ev.ToolFinished))
     assert is_ok and len(ended) == count, f"{len(ended)} of {count} calls ended, all ok: {is_ok}"
-    return max(ended) - min(began)
+    batches = [slice(at, at + each) for at in range(0, count, each)]
+    return sum(max(ended[batch]) - min(began[batch]) for batch in batches)

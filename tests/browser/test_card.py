@@ -121,6 +121,47 @@ def test_the_widgets_own_card_can_be_pressed_too(story: Story, server: ModelServ
     press_resume(story, i)
 
 
+def test_continue_adds_a_cell_whose_task_is_written_and_run(
+    story: Story, server: ModelServer
+) -> None:
+    i = stopped(story, server)
+    story.page.click_button("Continue…", i)
+    page = story.page.page
+    expect(story.page.cell(i + 1).locator(".cm-content")).to_be_focused()
+    page.keyboard.type("And which is cheapest?")
+    page.keyboard.press("Control+Enter")
+    story.wait_card(i + 1, "complete")
+    assert story.metadata(2)["task"] == "And which is cheapest?"
+    assert not story.events("turn_started", 2)[0]["resumes"]
+
+
+def test_without_a_kernel_the_server_resumes_and_continues(
+    story: Story, server: ModelServer
+) -> None:
+    i = stopped(story, server)
+    story.page.save()
+    story.page.shutdown_kernel()
+    saved = story.page.saved()
+    saved.metadata = {}  # nothing says which kernel
+    nbformat.write(saved, story.folder / "story.ipynb")
+    story.page.open_notebook(story.page.notebook, kernel=False)
+    page = story.page.page
+    page.locator(".jp-Dialog").get_by_role("button", name="No Kernel").click()
+    before = story.page.cell_count()
+    story.page.click_button("Resume", i)
+    tab = page.locator(".nba-tab:visible")
+    expect(tab).to_contain_text("✓ complete")
+    assert story.events("turn_started", 2)[0]["resumes"] == 1
+
+    page.locator(".lm-TabBar-tabLabel", has_text="story.ipynb").click()
+    story.page.click_button("Continue…", i)
+    page.locator(".jp-Dialog input").fill("And which is cheapest?")
+    story.page.accept_dialog()
+    expect(tab.filter(has_text="And which is cheapest?")).to_contain_text("✓ complete")
+    assert story.metadata(3)["task"] == "And which is cheapest?"
+    assert story.page.cell_count() == before
+
+
 @pytest.mark.parametrize(
     "trusted, has_journal", [(True, True), (True, False), (False, True), (False, False)]
 )

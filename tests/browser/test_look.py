@@ -143,6 +143,38 @@ def test_a_narrow_notebook_shows_all(story: Story, team: str, artifacts: Path) -
     story.page.screenshot(artifacts / "narrow-incomplete.png", i)
 
 
+def test_a_panel_that_is_scrolled_out_of_sight_is_not_touched(story: Story) -> None:
+    story.open()
+    i = story.start(TASK, story.team(demo_team(10)))
+    story.wait_running(i)
+    story.run("print('a line\\n' * 200)")
+    shown = story.run("%agents show")  # the same run, in sight
+    panel, words = story.panel(i), story.row(shown, "ada").locator(".says")
+    words.scroll_into_view_if_needed()
+    expect(panel).not_to_be_in_viewport()
+    story.wait_running(shown)
+    panel.evaluate(
+        """el => {
+          window.changes = [];
+          const note = records => window.changes.push(...records.map(r => r.target.className));
+          const all = {subtree: true, childList: true, attributes: true, characterData: true};
+          new MutationObserver(note).observe(el, all);
+        }"""
+    )
+    for _ in range(5):
+        said = words.inner_text()
+        story.page.wait_until(lambda said=said: words.inner_text() != said, what="more words")
+    assert story.page.page.evaluate("window.changes") == []
+
+    story.page.click_button("Stop", shown)
+    expect(story.chip(i)).to_contain_text("Stopping…")  # a screen reader tells it
+    assert set(story.page.page.evaluate("window.changes")) == {"chip ing"}
+    panel.scroll_into_view_if_needed()
+    expect(panel.get_by_role("button", name="Stop now", exact=True)).to_be_visible()
+    story.page.click_button("Stop now", i)
+    story.wait_card(i, "stopped")
+
+
 def test_pictures_for_the_readme(story: Story, artifacts: Path) -> None:
     story.page.page.set_viewport_size({"width": 1310, "height": 1500})
     story.open()

@@ -10,8 +10,8 @@ from pathlib import Path
 from playwright.sync_api import BrowserContext, expect
 
 from nb_agents.jupyter.cards import TURN_MIME
-from tests.browser.lab import Lab, NotebookPage
-from tests.browser.story import Story, agent, server_team
+from tests.browser.lab import Lab, NotebookPage, write_notebook
+from tests.browser.story import LOAD, Story, agent, server_team
 from tests.model_server import ModelServer
 
 TASK = "Compare three ways to cache embeddings"
@@ -19,17 +19,25 @@ SAYS = "I compare the three stores by their cold reads and by what they cost. " 
 THEMES = {"dark": "JupyterLab Dark", "light": "JupyterLab Light"}  # the server keeps the last one
 
 
-def live_run(story: Story, server: ModelServer) -> int:
+def live_run(story: Story, server: ModelServer, options: str = "") -> int:
     """Start a run of two, of which one has answered and one writes; returns its cell."""
     server.script("quick", agent("A **memory-mapped store** wins.", "I have it. "))
     server.script("slow", agent("Redis is simplest.", SAYS))
     server.hold(30, "slow")
     story.open("import os; print(os.getpid())")
     story.page.run_cell(1)
-    i = story.start(TASK, story.team(server_team(server, researcher="quick", critic="slow")))
+    team = story.team(server_team(server, researcher="quick", critic="slow"))
+    i = story.start(TASK, f"{team} {options}".strip())
     story.page.wait_for_text("voted for researcher", i)
     server.wait_chunks(30)
     return i
+
+
+def shoot(story: Story, where: Path, name: str) -> None:
+    """Save the page in both themes."""
+    for short, theme in THEMES.items():
+        story.page.set_theme(theme)
+        story.page.screenshot(where / f"{name}-{short}.png")
 
 
 def kill_kernel(story: Story) -> None:
@@ -54,12 +62,13 @@ def test_a_notebook_saved_in_mid_run_shows_the_run_after_its_kernel_was_killed(
 
 
 def test_a_run_goes_on_in_a_page_that_was_reloaded_and_its_end_is_saved_with_the_notebook(
-    story: Story, server: ModelServer
+    story: Story, server: ModelServer, artifacts: Path
 ) -> None:
     i = live_run(story, server)
     story.page.save()
     story.page.reload()
     expect(story.row(i, "critic")).to_contain_text("writing")
+    shoot(story, artifacts, "reloaded")
     story.page.click_button("Stop", i)
     expect(story.chip(i)).to_have_text(re.compile("Stopping"))
     story.page.click_button("Stop now", i)
@@ -111,6 +120,50 @@ def test_a_second_tab_shows_the_run_and_can_stop_it(
         second.wait_card(i, "stopped")
         second.check()
     story.wait_card(i, "stopped")
+
+
+def test_another_notebook_shows_the_run_and_stops_it(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    i = live_run(story, server)
+    first = story.page.notebook
+    write_notebook(story.folder / "other.ipynb", [LOAD, f"%agents show {story.sessions()[0].name}"])
+    story.page.show_notebook(f"{story.folder.name}/other.ipynb")
+    story.page.run_cell(0)
+    story.page.run_cell(1)
+    expect(story.row(1, "critic")).to_contain_text("writing")
+    shoot(story, artifacts, "another-notebook")
+    story.page.click_button("Stop", 1)
+    expect(story.chip(1)).to_have_text(re.compile("Stopping"))
+    story.page.click_button("Stop now", 1)
+    expect(story.wait_card(1, "stopped")).to_contain_text("memory-mapped store")
+    story.page.show_notebook(first)
+    story.wait_card(i, "stopped")
+
+
+def test_a_detached_run_outlives_kernel_and_page_and_is_stopped_on_its_panel(
+    story: Story, server: ModelServer, artifacts: Path
+) -> None:
+    i = live_run(story, server, "--detach")
+    story.page.restart_kernel()
+    server.hold(60, "slow")
+    server.wait_chunks(60)
+    expect(story.row(i, "critic")).to_contain_text("writing")
+    shoot(story, artifacts, "detached-restarted")
+    story.page.save()
+    story.page.page.goto("about:blank")
+    server.hold(90, "slow")
+    server.wait_chunks(90)
+    story.page.open_notebook(story.page.notebook)
+    expect(story.row(i, "critic")).to_contain_text("writing")
+    shoot(story, artifacts, "detached-opened-again")
+    story.page.click_button("Stop", i)
+    expect(story.chip(i)).to_have_text(re.compile("Stopping"))
+    story.page.click_button("Stop now", i)
+    expect(story.wait_card(i, "stopped")).to_contain_text("memory-mapped store")
+    # Not a word is lost, whoever watched.
+    words = "".join(e["text"] for e in story.events("text_streamed") if e["agent"] == "critic")
+    assert SAYS.startswith(words.strip()) and len(words.split()) >= 90
 
 
 def test_a_notebook_saved_in_mid_run_holds_what_was_reached(

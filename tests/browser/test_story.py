@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -339,12 +340,15 @@ def test_sixty_agents_are_still_usable(story: Story) -> None:
     expect(card.locator("summary")).to_have_count(61)  # and what happened
 
 
-def test_a_kernel_that_goes_away_leaves_words_on_the_panel(story: Story) -> None:
+def test_a_kernel_that_goes_away_leaves_words_on_the_panel(story: Story, artifacts: Path) -> None:
     story.open()
     i = story.start(TASK, story.team(demo_team(3)))
     story.wait_running(i)
     story.page.restart_kernel()
     story.page.wait_for_text("stopped", i)
+    for name in STOPPED_GREY:
+        story.page.set_theme(name)
+        story.page.screenshot(artifacts / f"restarted-{name.split()[-1].lower()}.png")
     story.run(LOAD)
     said = story.run("%agents sessions")
     expect(story.page.outputs(said)).to_contain_text(TASK)

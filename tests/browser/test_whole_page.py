@@ -85,6 +85,7 @@ def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_t
     story.open(*(f"%%agents {option}\n{TASK}, part {n}" for n in range(1, PANELS + 1)))
     expect(status_item(story)).to_be_hidden()
     expect(stop_button(story)).to_be_hidden()
+    page.set_viewport_size({"width": 1280, "height": 5200})  # all are in sight
     story.page.command("notebook:run-all-cells")
     expect(status_item(story)).to_have_text(f"{PANELS} runs")
     with Kernel(cwd=story.folder) as other:
@@ -95,7 +96,6 @@ def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_t
         chips = page.locator(".jp-OutputArea .nba header .chip")
         expect(chips).to_have_text(["running"] * PANELS)
         expect(page.locator(".jp-OutputArea .nba .caret:visible")).to_have_count(PANELS)
-        page.set_viewport_size({"width": 1280, "height": 5200})  # for the picture
         status_item(story).click()
         expect(sidebar(story).locator(".session", has_text="Elsewhere")).to_contain_text("running")
         shoot(story, artifacts, "page-running")
@@ -114,7 +114,9 @@ def test_twenty_live_runs_and_another_kernels_are_counted_and_stopped_from_the_t
     expect(toast(story)).to_have_count(1)  # only of the run that this page does not show
 
 
-def test_the_shortcuts_are_nobody_elses(story: Story) -> None:
+def test_the_commands_are_in_the_palette_and_their_shortcuts_are_nobody_elses(
+    story: Story,
+) -> None:
     story.open()
     taken = story.page.page.evaluate(
         """() => {
@@ -127,6 +129,17 @@ def test_the_shortcuts_are_nobody_elses(story: Story) -> None:
     )
     commands = ("stop-all", "stop-all-now", "resume-last", "show-sessions")
     assert taken == {f"nb-agents:{each}": [f"nb-agents:{each}"] for each in commands}
+    story.page.command("apputils:activate-command-palette")
+    palette = story.page.page.locator(".lm-CommandPalette")
+    palette.locator("input").fill("of agents")
+    labels = palette.locator(".lm-CommandPalette-itemLabel").all_inner_texts()
+    assert sorted(labels) == [
+        "Resume the Last Run of Agents",
+        "Show the Sessions of Agents",
+        "Stop All Runs of Agents",
+        "Stop All Runs of Agents Now",
+    ]
+    story.page.page.keyboard.press("Escape")
 
 
 def test_the_sidebar_lists_all_turns_and_opens_one_beside_the_notebook(
@@ -286,6 +299,8 @@ def test_sessions_are_resumed_continued_renamed_exported_and_deleted(story: Stor
     i = story.start(TASK, story.team(demo_team(1)))
     story.wait_running(i)
     page = story.page.page
+    page.keyboard.press("Alt+Shift+S")
+    expect(story.chip(i)).to_have_text(re.compile("Stopping"))
     page.keyboard.press("Alt+Shift+X")
     story.wait_card(i, "stopped")
     page.keyboard.press("Alt+Shift+A")

@@ -314,12 +314,13 @@ def test_a_long_turn_makes_a_bounded_card() -> None:
     assert len(html) < 300_000
 
 
-# The Resume button
+# The buttons
 
 
-def button(view: RunView, path: str) -> dict[str, str | None] | None:
+def button(view: RunView, path: str, value: str = "resume") -> dict[str, str | None] | None:
     page = Page(card_bundle(view, path)["text/html"])
-    return next((attributes for tag, attributes in page.tags if tag == "button"), None)
+    buttons = (attributes for tag, attributes in page.tags if tag == "button")
+    return next((each for each in buttons if each["value"] == value), None)
 
 
 def line_of(view: RunView, path: str) -> str:
@@ -353,6 +354,15 @@ def test_a_card_that_can_not_be_resumed_has_no_button(state: str) -> None:
     assert button(EVERY[state], "p") is None
 
 
+def test_continue_adds_the_cell_that_the_card_shows_and_leaves_its_task_to_be_written() -> None:
+    found = button(STOPPED, ".nb_agents/sessions/s/turn_2", "continue")
+    assert found is not None
+    args = json.loads(str(found["data-commandlinker-args"]))
+    assert args["args"]["text"] == "%%agents --continue --session s\n"
+    assert "notebook:run-cell" not in args["commands"]
+    assert button(EVERY["complete"], "p", "continue") is None
+
+
 def test_a_failed_turn_can_be_resumed_from_its_card_when_it_was_stopped() -> None:
     assert line_of(FAILED, "p") == "%agents resume s"
 
@@ -367,6 +377,7 @@ def test_a_session_elsewhere_is_named_with_its_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["{print(1)}", "$HOME", 'a"b', "a'b", "a;b", "a?", "a\nb", "!ls"])
 def test_a_name_that_ipython_would_read_otherwise_gets_no_button(name: str) -> None:
     assert button(named(name), "p") is None
+    assert button(named(name), "p", "continue") is None
 
 
 # Agents that others called

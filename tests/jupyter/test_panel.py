@@ -1,10 +1,16 @@
-"""What the panel draws is a function of the view and the clock."""
+"""What the panel draws is a function of the view and the clock; what pages send is taken once."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nb_agents import events as ev
+from nb_agents.jupyter.kernel import on_page_message
 from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
@@ -97,3 +103,50 @@ def test_a_file_that_is_being_written_shows_as_words_and_not_as_json() -> None:
     streamed = ev.TextStreamed(agent="ada", call=1, channel="call", tool="write_file", text=text)
     row = panel_state(view_of(streamed), "r1", 1000.0)["agents"][0]
     assert (row["chip"], row["says"]) == ("write_file", "a.py · import os")
+
+
+class Page:
+    """Sends to a widget as ipykernel does: asks the comm for the route, then the shell calls."""
+
+    def __init__(self, take: Callable[[Any], object]) -> None:
+        self.comm: Any = SimpleNamespace()
+        on_page_message(self, take)
+
+    def on_msg(self, callback: Callable[..., object]) -> None:
+        self.by_shell = lambda content: callback(self, content, [])
+
+    def route(self, data: object) -> object:
+        return self.comm._reply_subshell_for(data, "as sent")
+
+
+@pytest.mark.parametrize("kind", ["stop", "say", "decide"])
+def test_what_must_not_wait_is_taken_before_the_shell_comes_to_it_and_not_again(kind: str) -> None:
+    taken: SimpleQueue[Any] = SimpleQueue()
+    page = Page(taken.put)
+    sent = {"type": kind, "run": "r1"}
+    for _ in range(2):  # each press is one
+        assert page.route({"method": "custom", "content": sent}) == "as sent"
+        assert taken.get(timeout=20) == sent
+    page.by_shell(sent)
+    page.by_shell(sent)
+    assert taken.empty()
+    page.by_shell(sent)  # of which no route was asked
+    assert taken.get(timeout=20) == sent
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"method": "custom", "content": {"type": "mounted", "page": "p"}},
+        {"method": "custom", "content": ["stop"]},
+        {"method": "update", "state": {"type": "stop"}},
+        {"content": {"type": "stop"}},
+        None,
+    ],
+)
+def test_all_else_waits_for_the_shell(data: Any) -> None:
+    taken: list[Any] = []
+    page = Page(taken.append)
+    assert page.route(data) == "as sent"
+    page.by_shell("x")
+    assert taken == ["x"]

@@ -22,15 +22,17 @@ REPLY_S = 0.3
 """So long the plugin waits for the kernel; see js/src/doors.ts."""
 
 OF_THE_KERNEL = ("cell", "panel", "panel, shell only", "■")
-"""Front ends such as VS Code and Colab have neither the control channel nor subshells."""
+"""Some front ends use neither the control channel nor subshells."""
 ELSEWHERE = ("other kernel", "command line", "REST", "plugin", "client")
 
 
 class Doors:
     """All ways to stop a run of a kernel, none of which waits for it."""
 
-    def __init__(self, notebook: Notebook, other: Kernel, jupyter: JupyterServer) -> None:
-        self.notebook, self.other, self.jupyter = notebook, other, jupyter
+    def __init__(
+        self, notebook: Notebook, other: Kernel, jupyter: JupyterServer, client: nb_agents.Client
+    ) -> None:
+        self.notebook, self.other, self.jupyter, self.client = notebook, other, jupyter, client
         self.said: dict[str, Callable[[], str]] = {}
 
     def press(self, door: str, turn: Turn, now: bool) -> None:
@@ -80,9 +82,8 @@ class Doors:
         return json.dumps(self.jupyter.post(path, {"immediate": now}).json())
 
     def _by_client(self, turn: Turn, now: bool) -> str:
-        with nb_agents.Client(self.jupyter.base, self.jupyter.token) as client:
-            result = client.stop(self.jupyter.name(turn.path), now=now)
-            return "over" if result.status == "finished" else result.status
+        result = self.client.stop(self.jupyter.name(turn.path), now=now)
+        return "over" if result.status == "finished" else result.status
 
     def _as_the_plugin(self, turn: Turn, now: bool) -> str:
         """Ask the server, as where the kernel has not replied in time."""
@@ -100,7 +101,8 @@ def open_doors(jupyter: JupyterServer, server: ModelServer) -> Iterator[Doors]:
             assert each.run("%load_ext nb_agents").status == "ok"
         notebook = Notebook(kernel, server, place)
         Notebook(other, server, place)
-        yield Doors(notebook, other, jupyter)
+        with nb_agents.Client(jupyter.base, jupyter.token) as client:
+            yield Doors(notebook, other, jupyter, client)
 
 
 def stops(turn: Turn) -> list[tuple[str, str, float]]:

@@ -273,7 +273,10 @@ def test_a_session_that_another_kernel_runs_is_refused(
     assert "Traceback" not in said
     assert server.count() == before
     assert sorted(p.name for p in turn.path.parent.glob("turn_*")) == ["turn_1"]
-    # Looking at it from there is no harm, and it's told as running.
+    # Looking at it from there is no harm, and it's told as running, and where.
+    [listed] = other.kernel.run("%agents").displays
+    [row] = [each for each in listed.data["text/plain"].splitlines() if turn.name in each]
+    assert "running" in row and f"pid {owner.kernel.pid}" in row
     assert "running" in other.text(other.kernel.run("%agents sessions"))
     assert not turn.is_over
     server.release()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,14 +51,21 @@ print("over", flush=True)
 """
 
 
+@contextmanager
+def all_held(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """Keep all of them at work; gives the process that ends when they are over."""
+    with python(WRITERS, place) as writers:
+        assert [line(writers) for _ in range(PROCESSES)] == ["ready"] * PROCESSES
+        yield writers
+
+
 def test_fifty_runs_of_ten_processes_are_listed_and_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def there() -> list[nb_agents.Run]:
         return [run for run in nb_agents.runs() if run.path.is_relative_to(tmp_path)]
 
-    with python(WRITERS, tmp_path) as writers:
-        assert [line(writers) for _ in range(PROCESSES)] == ["ready"] * PROCESSES
+    with all_held(tmp_path) as writers:
         began = time.perf_counter()
         found = there()
         first_s, again = time.perf_counter() - began, time.perf_counter()
