@@ -23,6 +23,7 @@ from tests.kernel.notebook import (
     write_team,
 )
 from tests.model_server import ModelServer, wait_until
+from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 PROMPT = re.compile(r"In \[\d+\]: $")
@@ -31,18 +32,21 @@ PROMPT = re.compile(r"In \[\d+\]: $")
 class Terminal:
     """A program at a pseudo-terminal, typed to and read from."""
 
-    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str]) -> None:
+    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str], cold: bool) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            argv,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=cwd,
-            env=env,
-            start_new_session=True,
-            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its controlling tty
-        )
+        files = {"stdin": slave, "stdout": slave, "stderr": slave}
+        self.process: subprocess.Popen[bytes] | WarmProcess
+        if cold:
+            self.process = subprocess.Popen(
+                [sys.executable, *argv],
+                **files,
+                cwd=cwd,
+                env=env,
+                start_new_session=True,
+                preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its own tty
+            )
+        else:
+            self.process = WarmProcess(argv, cwd, env, **files)
         os.close(slave)
         self.text = ""
         self.bytes = b""
@@ -108,16 +112,29 @@ def only_turn(place: Path) -> Turn:
     return Turn(wait_until(found, 60, "a turn on disk")[0].parent)
 
 
-@pytest.fixture
-def ipython(tmp_path: Path) -> Iterator[Terminal]:
-    argv = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
-    terminal = Terminal(argv, tmp_path, environment(tmp_path))
+@contextlib.contextmanager
+def begun(place: Path, cold: bool) -> Iterator[Terminal]:
+    """Run IPython with nb_agents loaded; `cold` is as for kernels."""
+    argv = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
+    terminal = Terminal(argv, place, environment(place), cold or sys.platform != "linux")
     try:
         terminal.wait_prompt()
         terminal.enter("%load_ext nb_agents")
         yield terminal
     finally:
         terminal.close()
+
+
+@pytest.fixture
+def ipython(tmp_path: Path) -> Iterator[Terminal]:
+    with begun(tmp_path, cold=False) as terminal:
+        yield terminal
+
+
+@pytest.fixture
+def cold_ipython(tmp_path: Path) -> Iterator[Terminal]:
+    with begun(tmp_path, cold=True) as terminal:
+        yield terminal
 
 
 def agents(team: Path, options: str = "") -> str:
@@ -192,8 +209,9 @@ def test_ctrl_c_at_the_prompt_leaves_the_runs_alone(
 
 
 def test_leaving_ipython_saves_live_runs(
-    ipython: Terminal, server: ModelServer, tmp_path: Path
+    cold_ipython: Terminal, server: ModelServer, tmp_path: Path
 ) -> None:
+    ipython = cold_ipython
     team = write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
     ipython.enter(agents(team))
