@@ -82,7 +82,7 @@ unit-test: .venv/.test $(PANEL) readers
 kernel-test: .venv/.test $(PANEL)
 	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --durations=10 tests/kernel
 
-# File by file: each process has a JupyterLab, and each file a page, which take long to load.
+# File by file: some have a JupyterLab of their own, which takes long to start and to load.
 browser-test: .venv/.test $(PANEL) chromium
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --durations=10 tests/browser
 

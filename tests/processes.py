@@ -11,9 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.warm import WarmProcess
-
 from tests.model_server import wait_until
+from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parent.parent
 
@@ -111,11 +110,17 @@ def _words_of(pid: int) -> bytes:
 
 
 class Terminal:
-    """A program at a pseudo-terminal, typed to and read from."""
+    """A program of Python at a pseudo-terminal, typed to and read from.
 
-    def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
+    It is forked from where all is imported, unless it is `cold`.
+    """
+
+    def __init__(
+        self, argv: list[str], cwd: Path, env: Mapping[str, str], cold: bool = False
+    ) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
+        start = subprocess.Popen if cold else WarmProcess
+        self.process = start(
             argv,
             stdin=slave,
             stdout=slave,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import json
 import os
 import runpy
@@ -49,18 +50,21 @@ _IMPORTS = (
     "IPython",
     "IPython.core.completer",
     "IPython.terminal.ipapp",
-    "ipywidgets",
-    "jupyter_server.serverapp",
-    "dask.__main__",
-    "distributed.cli.dask_scheduler",
-    "distributed.cli.dask_worker",
+)
+_LATER = (
+    "ipywidgets",  # looks at its import for the kernel that it works in
+    "anywidget",
+    # Not every kernel has them.
+    "dask",
+    "distributed",
+    "jupyter_server",
 )
 
 
 # --- the process that wants another ---------------------------------------------------------------
 
 
-class WarmProcess(subprocess.Popen[Any]):
+class _Forked(subprocess.Popen[Any]):
     """What `subprocess.Popen` would start of the same command, which is one of Python.
 
     Of its arguments those on the command, the environment, the directory and the standard streams
@@ -71,7 +75,7 @@ class WarmProcess(subprocess.Popen[Any]):
         _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
         reads, _, _, writes, _, errs = pipes
         order = {
-            "argv": [word for word in args[1:] if not word.startswith("-X")],
+            "argv": [*itertools.dropwhile(lambda word: word.startswith("-X"), args[1:])],
             "cwd": os.fspath(cwd or os.getcwd()),
             "env": dict(os.environ if env is None else env),
         }
@@ -97,6 +101,10 @@ class WarmProcess(subprocess.Popen[Any]):
             [self.returncode] = _NUMBER.unpack(self._line.recv(_NUMBER.size, socket.MSG_WAITALL))
             self._line.close()
         return self.returncode
+
+
+WarmProcess = _Forked if sys.platform == "linux" else subprocess.Popen
+"""Elsewhere a fork of what libraries have begun is not safe."""
 
 
 class WarmProvisioner(LocalProvisioner):
@@ -179,11 +187,17 @@ def _import_all() -> None:
     from nb_agents.agents.replay import dump_messages, load_messages
     from nb_agents.models import providers
 
-    for each in pkgutil.walk_packages(nb_agents.__path__, "nb_agents."):
-        import_module(each.name)
-    for name in _IMPORTS:
-        import_module(name)
+    for name in _LATER:
+        sys.modules[name] = None  # type: ignore[assignment]
+    for name in [
+        *_IMPORTS,
+        *(m.name for m in pkgutil.walk_packages(nb_agents.__path__, "nb_agents.")),
+    ]:
+        with suppress(ImportError):  # it needs what comes later, and comes with it
+            import_module(name)
     providers.load(["openai"])
+    for name in _LATER:
+        del sys.modules[name]
     # The first of each makes ready what all others use.
     TestModel()
     providers.http_client()
@@ -261,7 +275,9 @@ def _become(order: dict[str, Any]) -> None:
     what, *rest = order["argv"]
     if what == "-m":
         sys.argv, sys.path[0] = rest, os.getcwd()
-        sys.modules.pop(rest[0], None)  # runpy warns of one that it is to run
+        for name in (rest[0], f"{rest[0]}.__main__"):
+            if not hasattr(sys.modules.get(name), "__path__"):
+                sys.modules.pop(name, None)  # runpy warns of one that it is to run
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     elif what == "-c":
         sys.argv, sys.path[0] = ["-c", *rest[1:]], ""

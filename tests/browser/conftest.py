@@ -1,7 +1,7 @@
-"""One JupyterLab in each process, one page for each file; a notebook for each test.
+"""One JupyterLab and one page in each process; a notebook for each test.
 
-A page takes three times as long to load as a kernel to start, and a person's is open for days: so
-the tests of a file have one, with their notebooks in it one after the other.
+A page takes seconds to load, and a person's is open for days: so the tests have one, with their
+notebooks in it one after the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tests.model_server import ModelServer
 expect.set_options(timeout=60_000)
 
 
-@pytest.fixture(scope="module")
+# While a browser is open, its thread can run no async tests: hence no longer than this folder's.
+@pytest.fixture(scope="package")
 def browser() -> Iterator[BrowserContext]:
     with chromium() as browser:
         yield browser
@@ -37,18 +38,31 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def tab(lab: Lab, browser: BrowserContext) -> Iterator[NotebookPage]:
-    """The file's page."""
-    with NotebookPage(lab, browser) as page:
-        yield page
+@pytest.fixture(scope="package")
+def tabs(browser: BrowserContext) -> Iterator[list[NotebookPage]]:
+    """The page that is open, if one is."""
+    tabs: list[NotebookPage] = []
+    yield tabs
+    for tab in tabs:
+        tab.close()
 
 
 @pytest.fixture
-def fresh_tab(lab: Lab, browser: BrowserContext) -> Iterator[NotebookPage]:
-    """A page for each test, in the place of `tab` in files that look at more than notebooks."""
-    with NotebookPage(lab, browser) as page:
-        yield page
+def tab(lab: Lab, browser: BrowserContext, tabs: list[NotebookPage]) -> NotebookPage:
+    """The page of all tests in a row that have the same JupyterLab."""
+    if tabs and tabs[0].lab is not lab:
+        tabs.pop().close()
+    if not tabs:
+        tabs.append(NotebookPage(lab, browser))
+    return tabs[0]
+
+
+@pytest.fixture
+def fresh_tab(tab: NotebookPage) -> Iterator[NotebookPage]:
+    """The page, loaded anew: in the place of `tab` in files that look at more than notebooks."""
+    tab.leave()
+    yield tab
+    tab.leave()
 
 
 @pytest.fixture
@@ -68,5 +82,5 @@ def story(lab: Lab, tab: NotebookPage, request: pytest.FixtureRequest) -> Iterat
         if is_as_before:
             tab.close_notebooks()
         else:
-            tab.page.goto("about:blank")  # the next test loads it anew
+            tab.leave()  # the next test loads it anew
         lab.end_kernels()

@@ -46,6 +46,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from tests import warm
 from tests.model_server import free_port, wait_until
 
 __all__ = ["Lab", "NotebookPage", "chromium", "chromium_path", "start_lab", "write_notebook"]
@@ -77,6 +78,11 @@ _SERVER_FLAGS = (
 _QUIET = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}
 }
+
+_WARM_KERNELS = """
+from tests import warm
+c.KernelProvisionerFactory.default_provisioner_name = warm.PROVISIONER
+"""
 
 
 def chromium_path() -> str | None:
@@ -133,6 +139,7 @@ class Lab:
         self.token = secrets.token_hex(16)
         self._home = Path(tempfile.mkdtemp(prefix="nb-lab-"))
         self._write_settings({**_QUIET, **settings})
+        self._warm_kernels()
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         flags = [*_SERVER_FLAGS, f"--ServerApp.port={port}", f"--ServerApp.root_dir={root}"]
@@ -171,7 +178,8 @@ class Lab:
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         names = {"JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"}
         names |= {"JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"}
-        path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        lean = str(_ROOT / "tests" / "lean")
+        path = [str(_ROOT), lean, *filter(None, [os.environ.get("PYTHONPATH")])]
         own = {name: str(self._home / name.lower()) for name in names}
         own |= {"JUPYTER_CONFIG_PATH": str(_ROOT / "nb_agents" / "server")}
         own |= {"JUPYTER_PATH": str(self._link_plugin())}
@@ -190,6 +198,14 @@ class Lab:
             file = self._home / "jupyterlab_settings_dir" / package / f"{name}.jupyterlab-settings"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(values))
+
+    def _warm_kernels(self) -> None:
+        """Have kernels forked from a process of the tests, see `tests.warm`."""
+        if sys.platform == "linux":
+            warm.address()  # found by the environment
+            config = self._home / "jupyter_config_dir" / "jupyter_server_config.py"
+            config.parent.mkdir()
+            config.write_text(_WARM_KERNELS)
 
     def page_url(self, notebook: str, view: str = "lab/tree") -> str:
         """The address that opens a notebook in a fresh workspace.
@@ -349,15 +365,24 @@ class NotebookPage:
         self.command("docmanager:open", path=notebook)
         self._wait_open(True)
 
+    def leave(self) -> None:
+        """Leave JupyterLab, for an empty page that is as large as at first."""
+        self.page.goto("about:blank")
+        self.page.set_viewport_size(self._size)
+
     def close_notebooks(self) -> None:
-        """Close all that is open and save nothing, and let the page be as large as at first."""
+        """Close all that is open and save nothing, and let the page look as it did at first."""
         models = "[...app.shell.widgets('main')].flatMap(w => w.context?.model ?? [])"
         self._do(f"for (const model of {models}) model.dirty = false")
         self.command("application:close-all")
+        if self._ask("app.shell.leftCollapsed"):
+            self.command("application:toggle-left-area")
         self.page.set_viewport_size(self._size)
 
     def _wait_open(self, kernel: bool) -> None:
-        self.wait_until(lambda: self._ask("!!panel"), _START_S, f"{self.notebook} to open")
+        # Unlike a look of ours, it may come while the page goes elsewhere.
+        is_open = "path => Boolean(window.harness?.panel(path))"
+        self.page.wait_for_function(is_open, arg=self.notebook, timeout=_START_S * 1000)
         self._do("await panel.context.ready; await panel.revealed")
         self._wait_splash()
         if kernel:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext
 
-from tests.browser.lab import Lab, NotebookPage, chromium, start_lab, write_notebook
+from tests.browser.lab import Lab, NotebookPage, start_lab, write_notebook
 
 KERNELS_SETTINGS = "@jupyterlab/apputils-extension:kernels-settings"
 BUTTON = (
@@ -19,12 +19,6 @@ BUTTON = (
     "button.on_click(lambda _: setattr(label, 'value', 'pressed'))\n"
     "ipywidgets.VBox([button, label])"
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[BrowserContext]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -56,16 +56,29 @@ def only_turn(place: Path) -> Turn:
     return Turn(wait_until(found, 60, "a turn on disk")[0].parent)
 
 
-@pytest.fixture
-def ipython(tmp_path: Path) -> Iterator[Prompt]:
+@contextlib.contextmanager
+def begun(place: Path, cold: bool) -> Iterator[Prompt]:
+    """Run IPython with nb_agents loaded; `cold` is as for kernels."""
     argv = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
-    terminal = Prompt(argv, tmp_path, environment(tmp_path))
+    terminal = Prompt(argv, place, environment(place), cold)
     try:
         terminal.wait_prompt()
         terminal.enter("%load_ext nb_agents")
         yield terminal
     finally:
         terminal.close()
+
+
+@pytest.fixture
+def ipython(tmp_path: Path) -> Iterator[Prompt]:
+    with begun(tmp_path, cold=False) as terminal:
+        yield terminal
+
+
+@pytest.fixture
+def cold_ipython(tmp_path: Path) -> Iterator[Prompt]:
+    with begun(tmp_path, cold=True) as terminal:
+        yield terminal
 
 
 def agents(team: Path, options: str = "") -> str:
@@ -138,8 +151,9 @@ def test_ctrl_c_at_the_prompt_leaves_the_runs_alone(
 
 
 def test_leaving_ipython_saves_live_runs(
-    ipython: Prompt, server: ModelServer, tmp_path: Path
+    cold_ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
+    ipython = cold_ipython
     team = write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
     ipython.enter(agents(team))
