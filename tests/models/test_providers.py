@@ -194,6 +194,16 @@ def test_every_agent_that_can_not_run_is_named_with_its_place(tmp_path: Path) ->
     assert "--skip-unsupported" in error.message
 
 
+def test_agents_that_can_not_run_for_the_same_reason_are_told_of_together() -> None:
+    coders = [{"id": name, "backend": {"type": "codex"}} for name in ("ann", "ben")]
+    team = TeamSpec.model_validate({"agents": [*coders, {"backend": {"type": "demo"}}]})
+    with pytest.raises(ConfigError) as caught:
+        check_team(team)
+    told = "Agents 'ann', 'ben' have backend type 'codex', which is not supported. "
+    assert caught.value.message.startswith(told)
+    assert caught.value.message.count("is not supported") == 1
+
+
 def test_no_skipping_is_offered_where_nobody_would_be_left() -> None:
     with pytest.raises(ConfigError) as caught:
         check_team(_team("codex"))
