@@ -292,6 +292,7 @@ _THINKING = {
     "include_thoughts": _THOUGHTS_GIVEN,
 }
 
+
 def _text_format(value: dict[str, Any]) -> dict[str, Any]:
     """Return a response format as the Responses API has it: a schema's parts stand beside its type.
 

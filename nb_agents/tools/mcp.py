@@ -152,9 +152,7 @@ class McpServers:
             self._tell(text)
 
 
-def without_variables(
-    agent: str, specs: Iterable[McpServerSpec], workspace: Path
-) -> Iterator[str]:
+def without_variables(agent: str, specs: Iterable[McpServerSpec], workspace: Path) -> Iterator[str]:
     """Yield which servers can't be started because a variable is not set; starts none.
 
     Args:
