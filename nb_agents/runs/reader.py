@@ -19,7 +19,7 @@ from nb_agents.events import Command
 from nb_agents.runs.hooks import Subscribers
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import is_loop_thread, submit
-from nb_agents.session.commands import ask, send
+from nb_agents.session.commands import ask, has_commands, send
 from nb_agents.session.history import load_turn, with_past
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
@@ -44,8 +44,9 @@ class TurnReader:
     Args:
         paths: Where the turn is.
         crash: A defect that ended it, or None.
-        restart: Ends the process that writes it; called, in a thread, when a stop at once is not
-            heard there.
+        restart: Ends the process that writes it; called, in a thread, when a stop is not heard
+            there: one at once within `ANSWER_S`, a graceful one within the grace time besides.
+        grace_s: That time, in seconds; None means for ever.
     """
 
     def __init__(
@@ -53,10 +54,11 @@ class TurnReader:
         paths: TurnPaths,
         crash: Exception | None = None,
         restart: Callable[[], object] | None = None,
+        grace_s: float | None = None,
     ) -> None:
         self._paths = paths
         self.crash = crash
-        self._restart = restart
+        self._restart, self._grace_s = restart, grace_s
         self._lock = threading.Lock()
         self._reader = JournalReader(paths.journal)
         self._view = RunView()
@@ -129,8 +131,7 @@ class TurnReader:
         if isinstance(command, StopRequest):
             if answer is not None:
                 return StopResult(answer.changed, answer.status)  # type: ignore[arg-type]
-            if self._restart is not None and command.level is CancellationStatus.IMMEDIATE:
-                threading.Thread(target=self._restart, daemon=True).start()
+            self._give_up_on_writer(command)
             return StopResult(False, "finished" if self.is_over else "asked")
         if answer is None and not self.is_over:
             raise UserError(
@@ -140,6 +141,24 @@ class TurnReader:
         if answer is not None and answer.error:
             raise UserError(answer.error)
         return answer and (answer.status or answer.changed)
+
+    def _give_up_on_writer(self, command: StopRequest) -> None:
+        """Let the process be ended that does not hear a stop."""
+        if self._restart is None:
+            return
+        if command.level is CancellationStatus.IMMEDIATE:
+            ending = threading.Thread(target=self._restart)
+        elif self._grace_s is not None:
+            ending = threading.Timer(self._grace_s, self._end_deaf)
+        else:
+            return
+        ending.daemon = True
+        ending.start()
+
+    def _end_deaf(self) -> None:
+        # One that has taken the stop by now is busy, and ends the grace time by itself.
+        if self._restart is not None and has_commands(self._paths):
+            self._restart()
 
     def _read_on(self) -> None:
         is_over = not self._paths.is_live(0)  # before the last look

@@ -36,6 +36,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.turn_spec import (
     Resumed,
     TurnSpec,
+    cancel_policy,
     checked_functions,
     mask_for,
     project_place,
@@ -206,7 +207,8 @@ def begin_elsewhere(
 ) -> Run:
     """Start or resume a run in another process, and give the handle; see `begin_detached`."""
     begun = begin_detached(what, team, options, tools, **arguments)
-    return remember(attach(begun.path, begun.where, options, tools, begun.restart))
+    grace_s = cancel_policy(team, options).grace_timeout_s
+    return remember(attach(begun.path, begun.where, options, tools, begun.restart, grace_s))
 
 
 def attach(
@@ -215,6 +217,7 @@ def attach(
     options: RunOptions | None = None,
     functions: Sequence[Callable[..., Any]] = (),
     restart: Callable[[], object] | None = None,
+    grace_s: float | None = None,
 ) -> Run:
     """Give a handle on a turn that another process writes, or that is over.
 
@@ -223,7 +226,8 @@ def attach(
         where: Where it lives, in words.
         options: How it goes, if that is known.
         functions: Those of this process that it calls.
-        restart: Ends the process that writes it, when that does not hear a stop at once.
+        restart: Ends the process that writes it, when that does not hear a stop.
+        grace_s: Seconds that a graceful stop has before that; None means for ever.
 
     Raises:
         UserError: There is no turn.
@@ -234,7 +238,7 @@ def attach(
             f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
         )
     name = f"{paths.session}/{paths.number}"
-    run = Run(name, TurnReader(paths, restart=restart), paths, resume, where=where)
+    run = Run(name, TurnReader(paths, restart=restart, grace_s=grace_s), paths, resume, where=where)
     run.options = options or run.options
     run.functions = tuple(functions)
     return run

@@ -34,6 +34,7 @@ __all__ = [
     "RESERVED_NAMES",
     "Resumed",
     "TurnSpec",
+    "cancel_policy",
     "checked_functions",
     "mask_for",
     "offered_of",
@@ -125,11 +126,7 @@ class TurnSpec:
     @property
     def cancel(self) -> CancelPolicy:
         """How it stops."""
-        spec = self.team.cancel
-        grace_s = None if spec.grace_timeout == "never" else spec.grace_timeout
-        return self.options.cancel or CancelPolicy(
-            grace_timeout_s=grace_s, graceful=spec.graceful, reason=spec.reason
-        )
+        return cancel_policy(self.team, self.options)
 
     @property
     def approval(self) -> ApprovalConfig:
@@ -207,6 +204,15 @@ def project_place(
             "start the recipe anew elsewhere."
         )
     return WritablePath(path, [sessions.resolve()])
+
+
+def cancel_policy(team: TeamSpec, options: RunOptions) -> CancelPolicy:
+    """Return how a run stops: by its options, else by its team's file."""
+    spec = team.cancel
+    grace_s = None if spec.grace_timeout == "never" else spec.grace_timeout
+    return options.cancel or CancelPolicy(
+        grace_timeout_s=grace_s, graceful=spec.graceful, reason=spec.reason
+    )
 
 
 def checked_functions(functions: Sequence[_Function]) -> tuple[_Function, ...]:

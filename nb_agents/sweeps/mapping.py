@@ -89,7 +89,8 @@ def map(
         raise UserError(f"The limit is {limit}; give 1 or more.")
     if max_cost is not None and not max_cost > 0:
         raise UserError(f"max_cost is {max_cost!r} US dollars; give a number over 0.")
-    if bool(task.strip()) is (recipe is not None):
+    task = task.strip()
+    if bool(task) is (recipe is not None):
         raise TaskError("Give a task with {{column}} in it, or a recipe, and not both.")
     rows = read_rows(source)
     _check_columns(task, rows)
@@ -157,7 +158,7 @@ def _check_columns(task: str, rows: Sequence[Row]) -> None:
                 has = ", ".join(row.values)
                 raise TaskError(
                     f"The task uses {{{{{column}}}}}, and row {number} has no such column.{hint} "
-                    f"It has: {has}."
+                    f"It has: {has}. What is the same for all rows goes into a column, too."
                 )
 
 

@@ -81,7 +81,7 @@ def _records(source: Any) -> Iterator[Any]:
     if isinstance(source, str | os.PathLike):
         yield from _file(Path(source).expanduser())
     elif hasattr(source, "to_dict") and hasattr(source, "columns"):  # a data frame
-        yield from source.to_dict("records")
+        yield from _frame(source)
     elif isinstance(source, Iterable) and not isinstance(source, Mapping):
         yield from source
     else:
@@ -138,7 +138,12 @@ def _parquet(path: Path) -> Iterator[Any]:
         ) from None
     except ValueError as exc:
         raise UserError(f"{path} is not a Parquet file: {exc}.") from None
-    yield from frame.to_dict("records")
+    yield from _frame(frame)
+
+
+def _frame(frame: Any) -> Iterator[Any]:
+    """Give a data frame's rows; what is missing is None, whatever pandas has for it."""
+    yield from frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -151,7 +156,7 @@ def _plain(record: Any) -> dict[str, Any]:
 
 
 def _unknown(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)  # numpy's scalars
+    return value.tolist() if hasattr(value, "tolist") else str(value)  # numpy's
 
 
 def _row(values: dict[str, Any], seen: Counter[str]) -> Row:

@@ -53,9 +53,13 @@ from nb_agents.sweeps.manifest import (
 from nb_agents.sweeps.row_session import find_row, result_of_turn
 from nb_agents.sweeps.source import Row
 from nb_agents.sweeps.sweep_view import (
+    COLUMNS,
     LiveRow,
     SweepView,
     Totals,
+    outputs_of,
+    plain_cells,
+    renamed,
     row_record,
     sum_of,
 )
@@ -220,13 +224,27 @@ class Sweep:
 
         Returns:
             The source's columns, then: row, status, answer (or each of a recipe's outputs), error,
-            tokens, cost, seconds, score, session.
+            tokens, cost, seconds, score, session. A column of the source that has the name of
+            another one is "row.NAME"; an output that has one of these names is "output.NAME".
         """
-        running = self.runs
-        return [self._record(row, row.name in running) for row in self.rows]
+        running, results = self.runs, self._manifest.results
+        found = [results.get(row.name) for row in self.rows]
+        answers = [result.answer for result in found if result]
+        outputs = {name for each in answers if isinstance(each, dict) for name in outputs_of(each)}
+        return [
+            {
+                **renamed(row.values, COLUMNS | outputs, "row"),
+                **self._record(row.name, result, row.name in running),
+            }
+            for row, result in zip(self.rows, found, strict=True)
+        ]
 
     def to_frame(self) -> Any:
         """Return the current `table` as a pandas DataFrame.
+
+        Returns:
+            The frame. A column with lists, mappings or values of several types has JSON texts, so
+            that a CSV or Parquet file can hold it.
 
         Raises:
             UserError: pandas is not installed.
@@ -240,12 +258,11 @@ class Sweep:
             raise UserError(
                 "sweep.to_frame() needs pandas: `pip install pandas`. sweep.table() has the same."
             ) from None
-        return pandas.DataFrame(self.table())
+        return pandas.DataFrame(plain_cells(self.table()))
 
-    def _record(self, row: Row, is_running: bool) -> dict[str, Any]:
-        result = self._manifest.results.get(row.name)
+    def _record(self, row: str, result: Result | None, is_running: bool) -> dict[str, Any]:
         state = "running" if is_running else result.status if result else "waiting"
-        return {**row.values, **row_record(row.name, state, result, self.path / row.name)}
+        return row_record(row, state, result, self.path / row)
 
     # Waiting --------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -31,15 +33,24 @@ from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
 __all__ = [
+    "COLUMNS",
     "LiveRow",
     "NoteReader",
     "SweepReader",
     "SweepView",
     "Totals",
+    "outputs_of",
+    "plain_cells",
+    "renamed",
     "row_record",
     "sum_of",
     "tokens_of",
 ]
+
+COLUMNS = frozenset(
+    {"row", "status", "answer", "error", "tokens", "cost", "seconds", "score", "session"}
+)
+"""Of a sweep's table, beside those of its source and a recipe's outputs."""
 
 MAX_FAILURES = 50
 """Failed rows that a view lists."""
@@ -208,7 +219,7 @@ def row_record(row: str, status: str, result: Result | None, session: Path) -> d
         session: The directory of the row's session.
     """
     answer = result.answer if result else None
-    outputs = answer if isinstance(answer, dict) else {"answer": answer}
+    outputs = outputs_of(answer) if isinstance(answer, dict) else {"answer": answer}
     return {
         "row": row,
         "status": status,
@@ -220,6 +231,69 @@ def row_record(row: str, status: str, result: Result | None, session: Path) -> d
         "score": result.score if result else None,
         "session": str(session),
     }
+
+
+def outputs_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's outputs by column.
+
+    Args:
+        answer: The outputs by name; one that has the name of another column becomes "output.NAME".
+    """
+    return renamed(answer, COLUMNS - {"answer"}, "output")
+
+
+def renamed(values: Mapping[str, Any], taken: Collection[str], prefix: str) -> dict[str, Any]:
+    """Return values by column, under a new name where theirs is taken.
+
+    Args:
+        values: The values by column.
+        taken: The names of the other columns.
+        prefix: What a new name begins with, before a dot.
+    """
+    made = dict[str, Any]()
+    for name, value in values.items():
+        new = name
+        while new in taken or (new != name and new in values):
+            new = f"{prefix}.{new}"
+        made[new] = value
+    return made
+
+
+def plain_cells(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a table whose columns have one type each, as Parquet needs them.
+
+    A column with lists, mappings or values of several types becomes text: what is none, as JSON.
+
+    Args:
+        table: Records with JSON values.
+    """
+    kinds = defaultdict[str, set[str]](set)
+    for record in table:
+        for name, value in record.items():
+            kinds[name].add(_kind(value))
+    texts = {name for name, found in kinds.items() if len(found - {""}) > 1 or "nested" in found}
+    return [
+        {name: _as_text(value) if name in texts else value for name, value in record.items()}
+        for record in table
+    ]
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return "text"
+        case bool():
+            return "truth"
+        case int() | float():
+            return "number"
+    return "nested"
+
+
+def _as_text(value: Any) -> str | None:
+    is_text = value is None or isinstance(value, str)
+    return value if is_text else json.dumps(value, ensure_ascii=False)
 
 
 def tokens_of(view: RunView) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -63,6 +64,80 @@ def test_a_stop_of_the_kernel_lets_no_further_row_begin(sweeping: Notebook, door
     assert kernel.run("sweep.wait().status").value == "'cancelled'"
     assert len(server.requests) == 2
     assert len(read_results(sweeping.root / "all")) == 2
+
+
+def test_a_function_of_the_notebook_scores_each_answer(sweeping: Notebook) -> None:
+    kernel = sweeping.kernel
+    score = "def lengths(task, answer):\n    return len(task) + len(answer)"
+    assert kernel.run(score).status == "ok"
+    assert kernel.run(cell(sweeping, "--score lengths")).status == "ok"
+    assert kernel.run("(await sweep).status").value == "'completed'"
+    asked, answer = "Answer: what is 1?", "So it is."
+    scores = str([float(len(asked) + len(answer))] * 6)
+    assert kernel.run("[r['score'] for r in sweep.table()]").value == scores
+    assert f"Score: {len(asked) + len(answer)} ± 0" in sweeping.text(kernel.run("%agents show all"))
+
+
+def test_rows_that_failed_are_tried_again_when_the_cell_says_so(sweeping: Notebook) -> None:
+    kernel, server = sweeping.kernel, sweeping.server
+    good, bad = server.default, Reply(status=400, error="no")
+    assert isinstance(good, Reply)
+    server.script("one", lambda request: bad if "is 1?" in request.prompt else good)
+    assert kernel.run(cell(sweeping, "--wait")).status == "ok"
+    assert kernel.run("sweep.view.failed").value == "1"
+    server.script("one", good)
+    asked = len(server.requests)
+    assert kernel.run(cell(sweeping, "--wait")).status == "ok"
+    assert (kernel.run("sweep.view.failed").value, len(server.requests)) == ("1", asked)
+    assert kernel.run(cell(sweeping, "--wait --retry-failed")).status == "ok"
+    assert (kernel.run("sweep.view.completed").value, len(server.requests)) == ("6", asked + 1)
+
+
+def test_a_budget_and_a_path_in_the_cell_hold_for_all_rows(sweeping: Notebook) -> None:
+    kernel, server = sweeping.kernel, sweeping.server
+    (sweeping.place / "notes.md").write_text("notes")
+    asked = sweeping.magic(
+        "--over rows --limit 1 --max-cost 1 --wait --out sweep",
+        f"Answer {{{{q}}}} by @{sweeping.place}/notes.md",
+    )
+    assert kernel.run(asked).status == "ok"
+    assert "price is unknown" in str(kernel.run("sweep.view.reason").value)
+    assert len(server.requests) < 6
+    assert f"{sweeping.place}/notes.md" in server.requests[0].prompt
+    assert "list_files" in server.requests[0].tool_names
+
+
+def test_a_line_gives_a_recipe_the_rows_of_a_file_and_prunes_what_is_old(
+    sweeping: Notebook,
+) -> None:
+    kernel, place = sweeping.kernel, sweeping.place
+    (place / "rows.csv").write_text("q\none\ntwo\n")
+    steps = "steps:\n  - {id: say, type: bash, command: 'echo {{q}}', output: said}\n"
+    (place / "shout.yaml").write_text(f"name: shout\ndescription: d\nversion: 1.0.0\n{steps}")
+    line = f"--over {place}/rows.csv --recipe {place}/shout.yaml --config {sweeping.team}"
+    assert kernel.run(f"%agents {line} --name said --wait --out sweep").status == "ok"
+    assert kernel.run("[r['said'].strip() for r in sweep.table()]").value == "['one', 'two']"
+
+    for path in (sweeping.root / "said").glob("*/turn_1/*"):
+        os.utime(path, (0, 0))
+    prune = "%agents prune --older 30d"
+    assert "--yes" in sweeping.text(kernel.run(prune))
+    assert len([*(sweeping.root / "said").glob("*/turn_1")]) == 2
+    assert kernel.run(f"{prune} --yes").status == "ok"
+    assert not [*(sweeping.root / "said").glob("*/turn_1")]
+
+
+def test_a_stopped_run_goes_on_on_a_cluster(sweeping: Notebook) -> None:
+    kernel, server = sweeping.kernel, sweeping.server
+    server.hold(after=3)
+    assert kernel.run(sweeping.magic("--session alone --out run", "Hello")).status == "ok"
+    server.wait_open(1)
+    assert kernel.run("%agents stop --now").status == "ok"
+    assert kernel.run("run.wait(raise_on_stop=False)").status == "ok"
+    server.release()
+    assert kernel.run("%agents resume alone --cluster local:1 --wait").status == "ok"
+    again = "__import__('nb_agents').runs()[-1]"
+    assert kernel.run(f"({again}.result, {again}.where[:7])").value == "('So it is.', 'worker ')"
 
 
 def test_without_a_name_the_sweep_is_meant_and_not_one_of_its_rows(sweeping: Notebook) -> None:
@@ -154,4 +229,13 @@ def test_a_mistake_is_one_sentence(sweeping: Notebook, options: str, says: str) 
     error = sweeping.kernel.run(sweeping.magic(options, TASK)).error
     assert error
     assert says in error.evalue
+    assert sweeping.server.requests == []
+
+
+def test_a_variable_of_the_notebook_is_refused_where_columns_stand(sweeping: Notebook) -> None:
+    sweeping.kernel.run("tone = 'dry'")
+    error = sweeping.kernel.run(sweeping.magic("--over rows", "{{q}} in a {{tone}} tone")).error
+    assert error
+    assert "{{tone}}, and row 1 has no such column" in error.evalue
+    assert "What is the same for all rows goes into a column, too" in error.evalue
     assert sweeping.server.requests == []

@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster
 from platformdirs import user_state_path
 
 import nb_agents
+from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.options import Cluster, RunOptions
@@ -28,6 +29,7 @@ from nb_agents.sweeps.manifest import read_noted
 from tests import canaries
 from tests.dask_cluster import Dask, dask
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
+from tests.recipes.live import commands_alive
 from tests.team_kit import read_line, script
 
 WAIT_S = 120
@@ -315,20 +317,36 @@ def test_who_gives_up_waiting_for_a_place_has_begun_nothing(
     assert len(server.requests) == 2 and not os.listdir(root / ".tickets")
 
 
-def test_a_worker_that_hears_nothing_is_ended_by_its_nanny(
-    tmp_path: Path, begin: Begin, server: ModelServer
+def test_a_worker_that_hears_nothing_or_dies_leaves_no_process_behind(
+    tmp_path: Path, server: ModelServer, root: Path
 ) -> None:
-    server.script("m", Reply("words that come", hang_after=2))
-    with dask(tmp_path, 1) as made:
-        run = begin(made.client)
-        has_said(run, "words")
-        [pid] = made.pids.values()
-        os.kill(pid, signal.SIGSTOP)
-        assert run.stop(True).status == "asked"
-        run.wait(WAIT_S, raise_on_stop=False)
-        wait_until(lambda: not Path(f"/proc/{pid}").exists(), WAIT_S)
-        assert run.view.ending == "killed"
-        assert run.view.agents["a"].unsubmitted.strip().startswith("words that")
+    away = {"command": "setsid sleep 1000"}
+    server.script("m", Reply("words that come", tool_calls=(ToolCall("run_command", away),)))
+    backend = {"type": "vllm", "model": "m", "base_url": server.url, "api_key": "k"}
+    backend["enable_mcp_command_line"] = True
+    team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+    policy = CancelPolicy(grace_timeout_s=1)
+
+    def stop(run: Run, now: bool) -> None:
+        assert run.stop(now).status == "asked"
+
+    endings: list[tuple[signal.Signals, Callable[[Run], object]]] = [
+        (signal.SIGSTOP, lambda run: stop(run, now=True)),
+        (signal.SIGSTOP, lambda run: stop(run, now=False)),  # ended when its grace time is over
+        (signal.SIGKILL, lambda run: None),
+    ]
+    with dask(tmp_path / "dask", 1) as made:
+        options = RunOptions(session_root=root, cluster=made.client, cancel=policy)
+        for how, ask in endings:
+            run = nb_agents.start("the task", team, options=options)
+            wait_until(lambda: commands_alive(root), WAIT_S)
+            [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
+            os.kill(turn.pid, how)
+            ask(run)
+            run.wait(WAIT_S, raise_on_stop=False)
+            assert run.view.ending == "killed"
+            wait_until(lambda: not Path(f"/proc/{turn.pid}").exists(), WAIT_S)  # noqa: B023
+            wait_until(lambda: not commands_alive(root), WAIT_S)
 
 
 KERNEL = """

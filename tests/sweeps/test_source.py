@@ -1,9 +1,11 @@
 """Rows, from whatever holds them."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,10 +44,39 @@ def test_mappings_plain_values_and_generators_are_rows() -> None:
 
 
 def test_a_data_frame_gives_its_columns_with_pythons_types(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(RECORDS)
     assert values(frame) == RECORDS
     assert json.dumps(values(frame))
+
+
+def test_a_parquet_file_and_a_data_frame_give_the_same_rows(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    frame = pandas.DataFrame(
+        {
+            "q": ["Why?", None],
+            "n": [1, None],
+            "at": [pandas.Timestamp("2026-11-20"), None],
+            "many": [["a", "b"], []],
+            "more": [{"a": 1}, None],
+        }
+    )
+    frame.to_parquet(file)
+    given = {"q": "Why?", "n": 1.0, "at": "2026-11-20T00:00:00", "many": ["a", "b"]}
+    missing = {"q": None, "n": None, "at": None, "many": [], "more": None}
+    assert values(frame) == values(file) == [{**given, "more": {"a": 1}}, missing]
+
+
+def test_a_parquet_file_without_pyarrow_or_that_is_none_is_said_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rows.parquet"
+    file.write_text("no")
+    with pytest.raises(UserError, match=r"rows\.parquet is not a Parquet file") as told:
+        read_rows(file)
+    assert "\n" not in str(told.value)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match="need pandas and pyarrow: `pip install pandas pyarrow`"):
+        read_rows(file)
 
 
 @pytest.mark.parametrize(

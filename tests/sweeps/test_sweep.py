@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pandas
 import pytest
 
 import nb_agents
@@ -32,7 +33,7 @@ from nb_agents.sweeps.manifest import (
     read_results,
     sweeps_in,
 )
-from nb_agents.sweeps.source import Row
+from nb_agents.sweeps.source import Row, read_rows
 from nb_agents.sweeps.sweep import Sweep, SweepSpec, over_budget
 from nb_agents.sweeps.sweep_view import Totals
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
@@ -268,6 +269,68 @@ def test_a_recipe_is_given_the_values_of_a_row(options: RunOptions, tmp_path: Pa
     sweep = nb_agents.map(rows(3), recipe=recipe, config=answering(), options=options)
     assert sweep.wait(WAIT_S).status == "completed"
     assert [record["said"].strip() for record in sweep.table()] == [r["q"] for r in rows(3)]
+
+
+def test_no_column_of_the_source_and_no_output_is_lost_to_another_of_its_name(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "name: r\ndescription: d\nversion: 1.0.0\nsteps:\n"
+        "  - {id: one, type: bash, command: echo 7, output: tokens}\n"
+        "  - {id: two, type: bash, command: 'echo {{answer}}', output: said}\n"
+    )
+    given = {"answer": "mine", "status": "old", "said": "before", "row.status": "older", "q": 1}
+    sweep = nb_agents.map([given], recipe=recipe, config=answering(), options=options)
+    sweep.wait(WAIT_S)
+    (record,) = sweep.table()
+    (row,) = sweep.rows
+    known = {
+        "row.answer": "mine",
+        "row.row.status": "old",
+        "row.said": "before",
+        "row.status": "older",
+        "q": 1,
+    }
+    assert {name: record[name] for name in known} == known
+    assert (record["row"], record["status"]) == (row.name, "completed")
+    assert (record["said"].strip(), str(record["output.tokens"]).strip()) == ("mine", "7")
+    assert record["tokens"] == 0
+
+
+def test_a_frame_is_there_at_any_time_and_goes_into_files_and_back(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "name: r\ndescription: d\nversion: 1.0.0\nsteps:\n"
+        "  - {id: s, type: bash, command: 'until [ -e {{go}} ]; do sleep 0.02; done;"
+        " echo {{says}}', output: said, parse_json: true}\n"
+    )
+    go = tmp_path / "go"
+    says = ["word", "[1, 2]", '{"a": [true]}', "7"]
+    given = [{"says": each, "go": str(go), "error": None} for each in says]
+    sweep = nb_agents.map(given, recipe=recipe, config=answering(), limit=1, options=options)
+    wait_until(lambda: sweep.runs, WAIT_S)
+    assert list(sweep.to_frame().status) == ["running", "waiting", "waiting", "waiting"]
+    sweep.stop()
+    go.touch()
+    sweep.wait(WAIT_S)
+    assert sweep.to_frame().status.to_list()[1:] == ["waiting"] * 3
+    sweep = sweep.resume()
+    sweep.wait(WAIT_S)
+    frame = sweep.to_frame()
+    own = ["error", "tokens", "cost", "seconds", "score", "session"]
+    assert [*frame.columns] == ["says", "go", "row.error", "row", "status", "said", *own]
+    assert [json.loads(cell) for cell in frame.said[1:]] == [[1, 2], {"a": [True]}, 7]
+    csv, parquet = tmp_path / "table.csv", tmp_path / "table.parquet"
+    frame.to_csv(csv, index=False)
+    frame.to_parquet(parquet)
+    for read in (pandas.read_csv(csv), pandas.read_parquet(parquet)):
+        assert [*read.columns] == [*frame.columns]
+        assert read.said.to_list() == frame.said.to_list()
+        assert read.cost.to_list() == frame.cost.to_list()
+    assert [row.values["said"] for row in read_rows(parquet)] == frame.said.to_list()
 
 
 @pytest.mark.parametrize(
