@@ -24,7 +24,7 @@ from nb_agents.errors import UserError
 from nb_agents.events import TurnStarted
 from nb_agents.masking import Mask
 from nb_agents.runs.approvals import bind_asker
-from nb_agents.runs.hiding import hidden_in_logs
+from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import checked_functions
@@ -105,7 +105,7 @@ class Offering:
     async def _serve(self, turn: TurnPaths) -> None:
         try:
             self._mask = await to_thread.run_sync(_mask_for, turn, self._team)
-            with hidden_in_logs(self._mask):
+            with mask_logs(self._mask):
                 has_news = asyncio.Event()
                 tell = partial(asyncio.get_running_loop().call_soon_threadsafe, has_news.set)
                 async with anyio.create_task_group() as group:

@@ -340,7 +340,7 @@ def _notice(kept: Recipe) -> tuple[str, ...]:
         return ()
     return (
         f"{kept.path} is another by now. This goes on with the text that the turn has kept; "
-        "`%agents resume --recipe FILE` takes another.",
+        "a resume with `--recipe FILE` takes another.",
     )
 
 

@@ -114,8 +114,8 @@ _groups: dict[str, Group] = {}
 _elsewhere: dict[Path, Run] = {}
 
 DEMO_NOTICE = (
-    "Demo model: offline, free, nobody's key is used. For real models: "
-    "%%agents --config team.yaml (see the README)."
+    "Demo model: offline, free, nobody's key is used. For real models give --config team.yaml "
+    "(see the README)."
 )
 
 

@@ -41,7 +41,7 @@ from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, 
 from nb_agents.models.providers import http_client
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
 from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
-from nb_agents.runs.hiding import hidden_in_logs
+from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.hooks import Hooks, Subscribers
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.live_turns import watched
@@ -374,7 +374,7 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         news = asyncio.Event()
         listening = asyncio.create_task(self._listen(news))
-        with hidden_in_logs(self._spec.mask):
+        with mask_logs(self._spec.mask):
             try:
                 result = await self._run_driver()
             except AgentStopped:

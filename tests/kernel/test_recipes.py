@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 
 from tests.kernel.driver import Result
 from tests.kernel.notebook import TURN_MIME, Notebook, Turn, write_team
-from tests.kernel.test_terminal import Terminal, ipython
+from tests.kernel.test_terminal import Prompt, ipython
 from tests.model_server import ModelServer, Reply, Request, wait_until
 
 __all__ = ["ipython"]  # a fixture
@@ -310,7 +310,7 @@ def test_a_cell_that_waits_says_so_and_is_answered_on_the_control_channel(
 
 
 def test_in_a_terminal_a_cell_that_waits_ends_at_a_gate_and_says_how_to_answer(
-    ipython: Terminal, server: ModelServer, tmp_path: Path
+    ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.yaml").write_text(HEAD + GATE)
     team = write_team(tmp_path / "team.yaml", server)
