@@ -220,9 +220,13 @@ def test_a_run_that_begins_while_who_asked_gives_up_is_stopped(
     server.script("m", Reply("words that come", hang_after=2))
     monkeypatch.setattr(cluster_module, "MOVE_S", 0.001)
     monkeypatch.setattr(cluster_module, "TELL_S", 0.001)
+    late: list[tuple[Any, Any]] = []
+    waits, resolve = cluster_module._Waiting, cluster_module._Waiting.resolve
+    monkeypatch.setattr(waits, "resolve", lambda waiting, answer: late.append((waiting, answer)))
     with pytest.raises(UserError, match="tells nothing of it"):
         begin(two.client)
-    wait_until(lambda: [*root.glob("session_*/turn_1/events.jsonl")], WAIT_S)
+    wait_until(lambda: late, WAIT_S)
+    resolve(*late[0])
     [path] = root.glob("session_*/turn_1")
     run = attach(path)
     run.wait(WAIT_S, raise_on_stop=False)
