@@ -67,17 +67,19 @@ _LATER = (
 class _Forked(subprocess.Popen[Any]):
     """What `subprocess.Popen` would start of the same command, which is one of Python.
 
-    Of its arguments those on the command, the environment, the directory and the standard streams
-    count. It leads a session of its own; a standard input that is not given is empty.
+    Of its arguments those on the command, the environment, the directory, the standard streams and
+    a new session count. It leads a group of its own; a standard input that is not given is empty.
     """
 
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:  # type: ignore[override]
         _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
+        _, _, _, _, _, is_leader, *_ = rest[15:]
         reads, _, _, writes, _, errs = pipes
         order = {
             "argv": [*itertools.dropwhile(lambda word: word.startswith("-X"), args[1:])],
             "cwd": os.fspath(cwd or os.getcwd()),
             "env": dict(os.environ if env is None else env),
+            "start_new_session": is_leader,
         }
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(address())
@@ -115,7 +117,7 @@ class WarmProvisioner(LocalProvisioner):
         names = ("env", "cwd", "stdout", "stderr")
         wanted = {"cwd": os.getcwd(), **{name: kwargs[name] for name in names if name in kwargs}}
         wanted["env"]["JPY_PARENT_PID"] = str(os.getpid())
-        self.process = WarmProcess(cmd, **wanted)
+        self.process = WarmProcess(cmd, start_new_session=True, **wanted)
         self.pid = self.pgid = self.process.pid
         self.cwd = wanted["cwd"]
         return self.connection_info
@@ -230,8 +232,9 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
             if not pid:
                 for each in (listener, woken, wake, line, *lines.values()):
                     each.detach()  # closed below, by number
-                _take_over(files)
-                return dict(json.loads(text))
+                order = dict(json.loads(text))
+                _take_over(files, order["start_new_session"])
+                return order
             for file in files:
                 os.close(file)
             lines[pid] = line
@@ -247,15 +250,15 @@ def _tell_of_ends(lines: dict[int, socket.socket]) -> None:
             line.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
-def _take_over(files: Sequence[int]) -> None:
+def _take_over(files: Sequence[int], is_leader: bool) -> None:
     """Have nothing of the process that this one was forked from but its memory."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setsid()
+    os.setsid() if is_leader else os.setpgrp()
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, 1024)
-    if os.isatty(0):
+    if is_leader and os.isatty(0):
         os.close(os.open(os.ttyname(0), os.O_RDWR))  # whoever opens it first is controlled by it
     # As at a start: those of a terminal are flushed after each line.
     sys.stdin = sys.__stdin__ = open(0, closefd=False)

@@ -77,6 +77,7 @@ def ipython(tmp_path: Path) -> Iterator[Prompt]:
 
 @pytest.fixture
 def cold_ipython(tmp_path: Path) -> Iterator[Prompt]:
+    """IPython that is started in the ordinary way, for who looks at its end."""
     with begun(tmp_path, cold=True) as terminal:
         yield terminal
 

@@ -157,7 +157,7 @@ def jupyter_server(home: Path, *flags: str) -> Iterator[JupyterServer]:
         server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
     with jupyter_server(tmp_path_factory.mktemp("jupyter")) as server:
         yield server
