@@ -329,7 +329,8 @@ def _judged(
     path: tuple[object, ...], section: tuple[str, ...], key: str, value: Any
 ) -> Iterator[ForeignKey]:
     inner = (*section, key)
-    if inner in SECTIONS and isinstance(value, dict):
+    is_ignored = section in SECTIONS and key in SECTIONS[section].harmless
+    if inner in SECTIONS and isinstance(value, dict) and not is_ignored:
         for name, each in value.items():
             yield from _judged((*path, key), inner, str(name), each)
     else:

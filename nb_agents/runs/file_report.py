@@ -62,7 +62,7 @@ def _of_recipe(
     recipe: Recipe, file: str, config: str | None, bundles: Sequence[str], connects: bool
 ) -> FileReport:
     from nb_agents.recipes.check import check
-    from nb_agents.runs.recipes import given_values, missing_values, told_beforehand
+    from nb_agents.runs.recipes import given_values, missing_values, recipe_notices
 
     chosen = chosen_team(config, None, bundles) or demo_team()
     team = chosen if isinstance(chosen, TeamSpec) else TeamSpec.from_file(chosen)
@@ -76,7 +76,7 @@ def _of_recipe(
     if config:
         lines += [f"Its team {config}:", *told.lines, told.verdict]
     if not team.missing_paths:
-        lines += told_beforehand(recipe, team, given_values({}))
+        lines += recipe_notices(recipe, team, given_values({}))
     missing = missing_values(recipe, {})
     can_start = not found.faults and told.verdict == CAN_START
     lines += ["It can run." if can_start else "It can't run."]
