@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
