@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ settings.register_profile("nb_agents", deadline=None, max_examples=50)
 settings.load_profile("nb_agents")
 
 _HERE = Path(__file__).parent
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # see tests/lean
 _KINDS = ("kernel", "browser", "server")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _NO_BROWSER = (

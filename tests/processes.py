@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.model_server import wait_until
 
@@ -100,7 +101,13 @@ class Terminal:
 
     def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
+        self.process = self._begin(argv, cwd, env, slave)
+        os.close(slave)
+        self.text = ""
+        self.bytes = b""
+
+    def _begin(self, argv: list[str], cwd: Path, env: Mapping[str, str], slave: int) -> Any:
+        return subprocess.Popen(
             argv,
             stdin=slave,
             stdout=slave,
@@ -110,9 +117,6 @@ class Terminal:
             start_new_session=True,
             preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its controlling tty
         )
-        os.close(slave)
-        self.text = ""
-        self.bytes = b""
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())

@@ -177,6 +177,8 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     what = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
     if error["type"] == "tuple_type":
         what = "it is not a list; begin each item of it with `- `"
+    if error["type"] in ("model_type", "dict_type"):
+        what = "it is not a mapping of keys"
     return Fault(f"{name}: {what}." if name else f"{what}.", document.place(path))
 
 

@@ -297,9 +297,6 @@ _FEATURES_OF_COORDINATION = {
         "plan_depth plan_target_chunks plan_target_steps plan_thoroughness",
     ),
     **_because(
-        "The words that agents are told of planning are fixed here.", "planning_mode_instruction"
-    ),
-    **_because(
         "Sub-agents are of their agent's own kind, and run in its process.",
         "subagent_host_launch_prefix subagent_orchestrator subagent_runtime_fallback_mode",
         "subagent_runtime_mode subagent_types",

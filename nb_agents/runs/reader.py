@@ -129,7 +129,7 @@ class TurnReader:
         if isinstance(command, StopRequest):
             if answer is not None:
                 return StopResult(answer.changed, answer.status)  # type: ignore[arg-type]
-            self._give_up_on_writer(command)
+            self._restart_writer(command)
             return StopResult(False, "finished" if self.is_over else "asked")
         if answer is None and not self.is_over:
             raise UserError(
@@ -140,21 +140,21 @@ class TurnReader:
             raise UserError(answer.error)
         return answer and (answer.status or answer.changed)
 
-    def _give_up_on_writer(self, command: StopRequest) -> None:
-        """Let the process be ended that does not hear a stop."""
+    def _restart_writer(self, command: StopRequest) -> None:
+        """Restart a process that does not answer a stop, after the grace time of a graceful one."""
         if self._restart is None:
             return
         if command.level is CancellationStatus.IMMEDIATE:
             ending = threading.Thread(target=self._restart)
         elif self._grace_s is not None:
-            ending = threading.Timer(self._grace_s, self._end_deaf)
+            ending = threading.Timer(self._grace_s, self._restart_unresponsive)
         else:
             return
         ending.daemon = True
         ending.start()
 
-    def _end_deaf(self) -> None:
-        # One that has taken the stop by now is busy, and ends the grace time by itself.
+    def _restart_unresponsive(self) -> None:
+        # A process that has taken the stop in the meantime applies the grace time itself.
         if self._restart is not None and has_commands(self._paths):
             self._restart()
 

@@ -128,18 +128,25 @@ def _tools(team: TeamSpec, able: Sequence[AgentSpec], connects: bool) -> list[st
     lines = [*announcements([(a.id, a.backend) for a in able], has_protected_paths=protects)]
     if connects:
         return [*lines, *_tried(team, able)]
+    untried: dict[str, None] = {}
     for agent in able:
-        keys = agent.backend
-        lines += without_file(agent.id, keys.custom_tools, keys.takes)
-        lines += without_variables((s for s in keys.mcp_servers if not s.fault), Path.cwd())
-    untried = dict.fromkeys(_untried(able))
+        for what, missing in _by_part(agent):
+            lines += missing
+            untried |= {} if missing else {what: None}
     return [*lines, *([f"Not tried, as --connect does: {', '.join(untried)}."] if untried else [])]
 
 
-def _untried(able: Sequence[AgentSpec]) -> Iterator[str]:
-    for agent in able:
-        yield from (f"the custom tools of {t.path!r}" for t in agent.backend.custom_tools if t.path)
-        yield from (f"MCP server {s.name!r}" for s in agent.backend.mcp_servers if not s.fault)
+def _by_part(agent: AgentSpec) -> Iterator[tuple[str, list[str]]]:
+    """Yield each file and server of an agent's tools, and what is known to be missing of it."""
+    keys, here = agent.backend, Path.cwd()
+    for tool in keys.custom_tools:
+        if tool.path:
+            missing = without_file(agent.id, [tool], keys.takes)
+            yield f"the custom tools of {tool.path!r}", [*missing]
+    for server in keys.mcp_servers:
+        if not server.fault:
+            missing = without_variables(agent.id, [server], here)
+            yield f"MCP server {server.name!r}", [*missing]
 
 
 def _tried(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:

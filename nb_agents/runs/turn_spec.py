@@ -207,7 +207,7 @@ def project_place(
 
 
 def cancel_policy(team: TeamSpec, options: RunOptions) -> CancelPolicy:
-    """Return how a run stops: by its options, else by its team's file."""
+    """Return the policy for stopping a run, from its options or else its team's file."""
     spec = team.cancel
     grace_s = None if spec.grace_timeout == "never" else spec.grace_timeout
     return options.cancel or CancelPolicy(

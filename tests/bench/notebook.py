@@ -20,7 +20,7 @@ _STOP = "%agents stop --now\n%agents wait"
 @contextmanager
 def live_notebook(url: str, agents: int) -> Iterator[Kernel]:
     """Give a kernel beside a team file with so many agents."""
-    with Kernel() as kernel:
+    with Kernel(cold=True) as kernel:
         (kernel.cwd / "team.json").write_text(json.dumps(team(url, agents)))
         yield kernel
 

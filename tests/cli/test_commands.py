@@ -266,6 +266,21 @@ def test_a_check_tells_of_a_team_what_the_cell_does_and_tries_its_tools(place: P
     assert "no_such_module_here" in call("check", "other.yaml", "--connect")
 
 
+def test_a_recipe_is_checked_and_run_with_the_bundles_of_the_line(place: Path) -> None:
+    head = "description: d\nversion: 1.0.0\nsteps:\n- "
+    (place / "kit").mkdir()
+    (place / "kit" / "part.yaml").write_text(
+        f"name: part\n{head}{{id: say, type: bash, command: echo part, output: said}}\n"
+    )
+    (place / "whole.yaml").write_text(
+        f"name: whole\n{head}{{id: call, type: recipe, recipe: '@kit:part.yaml', output: got}}\n"
+    )
+    assert "No bundle 'kit' is known." in call("check", "whole.yaml", code=FAILED)
+    assert "It can run." in call("check", "whole.yaml", "--bundle", "kit=kit")
+    ran = told("run", "--recipe", "whole.yaml", "--bundle", "kit=kit")
+    assert ran["result"] == {"got": {"said": "part"}}
+
+
 def test_a_recipe_that_lacks_a_value_goes_on_with_it(place: Path) -> None:
     (place / "push.yaml").write_text(
         "name: push\ndescription: d\nversion: 1.0.0\n"

@@ -40,8 +40,8 @@ def open_notebook(server: ModelServer, tmp_path: Path) -> Iterator[Callable[...,
     """Give a function that opens a notebook in a kernel of its own, for tests that end kernels."""
     with ExitStack() as stack:
 
-        def open_one(load: bool = True, headless: bool = False) -> Notebook:
-            kernel = stack.enter_context(Kernel(cwd=tmp_path, headless=headless))
+        def open_one(load: bool = True, headless: bool = False, cold: bool = False) -> Notebook:
+            kernel = stack.enter_context(Kernel(cwd=tmp_path, headless=headless, cold=cold))
             notebook = Notebook(kernel, server, tmp_path)
             if load:
                 assert kernel.run("%load_ext nb_agents").status == "ok"

@@ -32,7 +32,7 @@ import zmq
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
-from tests import canaries
+from tests import canaries, warm
 from tests.model_server import wait_until
 
 __all__ = ["CellError", "Comm", "Display", "Kernel", "KernelDied", "Result"]
@@ -171,9 +171,16 @@ class Comm:
 class _ThisPython(KernelSpecManager):
     """Knows one kernel: ipykernel in the Python that runs the tests, whatever is installed."""
 
+    def __init__(self, cold: bool) -> None:
+        super().__init__()
+        warmly = {"kernel_provisioner": {"provisioner_name": warm.PROVISIONER}}
+        self._how = {} if cold else warmly
+
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
+        return KernelSpec(
+            argv=argv, display_name=kernel_name, language="python", metadata=self._how
+        )
 
 
 class Kernel:
@@ -184,6 +191,7 @@ class Kernel:
         env: Variables added to this process's environment.
         headless: Behave like nbclient: no stdin, no notebook path.
         ipython_config: Text of an `ipython_config.py`, to load extensions at start.
+        cold: Start Python anew, and don't fork it from where all is imported (see `tests.warm`).
     """
 
     def __init__(
@@ -192,10 +200,12 @@ class Kernel:
         env: Mapping[str, str] | None = None,
         headless: bool = False,
         ipython_config: str = "",
+        cold: bool = False,
     ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="nb-kernel-"))
         self.cwd = cwd or self._home
         self.headless = headless
+        self._cold = cold or sys.platform != "linux"  # elsewhere not all that's imported may fork
         self.comms: dict[str, Comm] = {}
         self.input_prompts: list[str] = []
         self._env = self._environment(env or {})
@@ -247,7 +257,7 @@ class Kernel:
             # Ports are looked for before the kernel takes them: by then they may be another's.
             transport="ipc",
             connection_file=str(self._home / "connection.json"),
-            kernel_spec_manager=_ThisPython(),
+            kernel_spec_manager=_ThisPython(self._cold),
             shutdown_wait_time=_GRACE_S,
         )
         self._launch(self._manager.start_kernel)

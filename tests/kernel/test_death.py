@@ -45,7 +45,7 @@ def test_restart_saves_live_runs(open_notebook: Open, server: ModelServer) -> No
 def test_shutdown_saves_live_runs_within_the_grace(
     open_notebook: Open, server: ModelServer
 ) -> None:
-    notebook = open_notebook()
+    notebook = open_notebook(cold=True)
     turn = notebook.start_held()
     assert notebook.kernel.shutdown() == 0  # ended by itself, not by a signal
     assert_saved(turn, server)
@@ -97,7 +97,7 @@ def test_kill_keeps_what_was_streamed_until_just_before(
     open_notebook: Open, server: ModelServer
 ) -> None:
     """At 100 words a second: all but the last 50 are on disk, at a flush every 100 ms."""
-    notebook = open_notebook()
+    notebook = open_notebook(cold=True)
     server.default = endless
     turn = notebook.start()
     server.wait_open(3)
@@ -310,6 +310,6 @@ def test_loading_does_not_fail_over_a_broken_session(open_notebook: Open, tmp_pa
 
 
 def test_a_kernel_that_loads_us_says_nothing_when_there_are_no_sessions() -> None:
-    with Kernel() as kernel:
+    with Kernel(cold=True) as kernel:
         result = kernel.run("%load_ext nb_agents")
         assert (result.status, result.displays, result.stdout, result.stderr) == ("ok", [], "", "")

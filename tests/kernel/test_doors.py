@@ -169,8 +169,9 @@ def of_a_busy_cell(notebook: Notebook) -> dict[str, str]:
         notebook.kernel.send_custom(notebook.panel(turn).comm_id, message)
 
     press(held, type="say", text="And be brief.")
-    wait_until(lambda: held.events("said"), 60, "the text on disk")
-    told["a text, busy"] = notebook.panel(held).state["state"]["said"]["text"]
+    said = lambda: notebook.panel(held).state["state"]["said"]  # noqa: E731
+    told["a text, busy"] = notebook.kernel.wait_until(said, 60, "the text on the panel")["text"]
+    assert held.events("said")
     [gate] = notebook.panel(asking).state["state"]["gates"]
     press(asking, type="decide", gate=gate["id"], approved=True)
     told["Approve, busy"] = wait_frozen(notebook, asking).data[TURN_MIME]["state"]

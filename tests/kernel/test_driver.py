@@ -145,7 +145,7 @@ def test_restart_forgets_and_kill_is_noticed() -> None:
 
 
 def test_shutdown_runs_exit_handlers(tmp_path: Path) -> None:
-    with Kernel(tmp_path) as kernel:
+    with Kernel(tmp_path, cold=True) as kernel:
         kernel.run("import atexit, pathlib; atexit.register(pathlib.Path('bye').touch)")
         kernel.shutdown()
         assert (tmp_path / "bye").exists()

@@ -174,7 +174,7 @@ AT_START = "c.InteractiveShellApp.extensions = ['nb_agents']"
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the signal mask in /proc")
 def test_loaded_at_kernel_start(server: ModelServer, tmp_path: Path) -> None:
-    with Kernel(ipython_config=AT_START) as kernel:
+    with Kernel(ipython_config=AT_START, cold=True) as kernel:
         notebook = Notebook(kernel, server, tmp_path)
         # Before any cell: ipykernel ignores SIGINT at its start, and we don't.
         status = Path(f"/proc/{kernel.pid}/status").read_text()

@@ -113,11 +113,17 @@ def test_a_cell_starts_a_recipe_with_values_and_gives_its_outputs(notebook: Note
     assert notebook.kernel.eval("run.result['texts'][1]") == "I did: Write about Bergen."
 
 
-def test_a_recipe_that_needs_no_values_starts_from_a_line(notebook: Notebook) -> None:
-    recipe = write(notebook, 'steps: [{id: a, type: bash, command: "echo hi", output: said}]')
-    turn = start(notebook, recipe, "--out run --wait")
+def test_a_recipe_that_needs_no_values_starts_from_a_line_with_its_bundle(
+    notebook: Notebook,
+) -> None:
+    kit = notebook.place / "kit"
+    kit.mkdir()
+    part = 'steps: [{id: a, type: bash, command: "echo hi", output: said}]'
+    (kit / "part.yaml").write_text(HEAD + part)
+    recipe = write(notebook, "steps: [{id: c, type: recipe, recipe: '@kit:part.yaml', output: r}]")
+    turn = start(notebook, recipe, f"--bundle kit={kit} --out run --wait")
     turn.wait_over()
-    assert notebook.kernel.eval("run.result") == {"said": "hi"}
+    assert notebook.kernel.eval("run.result") == {"r": {"said": "hi"}}
 
 
 @pytest.mark.parametrize(

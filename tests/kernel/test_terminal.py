@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from tests.kernel.notebook import (
 )
 from tests.model_server import ModelServer, wait_until
 from tests.processes import Terminal
+from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 PROMPT = re.compile(r"In \[\d+\]: $")
@@ -41,6 +42,13 @@ class Prompt(Terminal):
         wait_until(lambda: PROMPT.search(self.read()[after:]), 60, "a prompt", lambda: self.text)
 
 
+class WarmPrompt(Prompt):
+    """IPython, forked from a process that has imported it, see `tests.warm`."""
+
+    def _begin(self, argv: list[str], cwd: Path, env: Mapping[str, str], slave: int) -> WarmProcess:
+        return WarmProcess(argv, cwd, env, stdin=slave, stdout=slave, stderr=slave)
+
+
 def environment(place: Path) -> dict[str, str]:
     extra = {
         "NB_AGENTS_SESSIONS": str(place / "sessions"),
@@ -56,16 +64,30 @@ def only_turn(place: Path) -> Turn:
     return Turn(wait_until(found, 60, "a turn on disk")[0].parent)
 
 
-@pytest.fixture
-def ipython(tmp_path: Path) -> Iterator[Prompt]:
+@contextlib.contextmanager
+def begun(kind: type[Prompt], place: Path) -> Iterator[Prompt]:
+    """Run IPython with nb_agents loaded."""
     argv = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
-    terminal = Prompt(argv, tmp_path, environment(tmp_path))
+    terminal = kind(argv, place, environment(place))
     try:
         terminal.wait_prompt()
         terminal.enter("%load_ext nb_agents")
         yield terminal
     finally:
         terminal.close()
+
+
+@pytest.fixture
+def ipython(tmp_path: Path) -> Iterator[Prompt]:
+    with begun(WarmPrompt if sys.platform == "linux" else Prompt, tmp_path) as terminal:
+        yield terminal
+
+
+@pytest.fixture
+def cold_ipython(tmp_path: Path) -> Iterator[Prompt]:
+    """IPython that is started in the ordinary way, for who looks at its end."""
+    with begun(Prompt, tmp_path) as terminal:
+        yield terminal
 
 
 def agents(team: Path, options: str = "") -> str:
@@ -138,8 +160,9 @@ def test_ctrl_c_at_the_prompt_leaves_the_runs_alone(
 
 
 def test_leaving_ipython_saves_live_runs(
-    ipython: Prompt, server: ModelServer, tmp_path: Path
+    cold_ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
+    ipython = cold_ipython
     team = write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
     ipython.enter(agents(team))

@@ -66,7 +66,8 @@ class JupyterServer:
         names = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
         own = {name: str(self._home / name.lower()) for name in names}
         config = str(ROOT / "nb_agents" / "server")
-        return {**os.environ, **own, "PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_PATH": config}
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "lean")])
+        return {**os.environ, **own, "PYTHONPATH": path, "JUPYTER_CONFIG_PATH": config}
 
     def _leave_out_others(self) -> None:
         """Load no extension but ours, which its own file turns on: the others take their time."""

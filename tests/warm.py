@@ -1,0 +1,301 @@
+"""Processes of Python that have everything imported: each is forked from one that has.
+
+    process = WarmProcess(["-m", "ipykernel_launcher", "-f", file], cwd, env, log, log)
+
+It is what ``python -m ipykernel_launcher -f …`` starts, with a process id, a session, an
+environment and files of its own, except that what this module imports has been imported before.
+Tests of imports, and of the start itself, start Python in the ordinary way.
+
+The process that others are forked from starts with the first of them, one for each process of
+tests; a server that the tests have started finds it by the environment. It runs nothing but
+imports, and so has no threads, sockets or state that a fork would double.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import IO, Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
+
+__all__ = ["PROVISIONER", "WarmProcess", "WarmProvisioner", "address", "warm_up"]
+
+PROVISIONER = "warm"
+"""The name of the provisioner of warm kernels, for those who have imported this module."""
+
+_ADDRESS = "TESTS_WARM_ADDRESS"
+"""The variable that holds where the process listens that others are forked from."""
+
+_ROOT = Path(__file__).parent.parent
+_IMPORTS = (
+    "ipykernel.kernelapp",
+    "IPython",
+    "IPython.core.completer",
+    "IPython.terminal.ipapp",
+)
+_LATER = (
+    "ipywidgets",  # looks at its import for the kernel that it works in
+    "anywidget",
+    # Not every kernel has them.
+    "dask",
+    "distributed",
+    "jupyter_server",
+)
+
+
+# --- the process that wants another ---------------------------------------------------------------
+
+
+class WarmProcess:
+    """A process with the part of `subprocess.Popen` that managers of kernels use.
+
+    Args:
+        argv: As for ``python``, of which the module after ``-m`` and its arguments count.
+        cwd: Its working directory.
+        env: All of its environment.
+        stdout: Where its output goes: a file, or its number.
+        stderr: Where its errors go.
+        stdin: Where it reads from, nothing by default; a terminal is its controlling one.
+    """
+
+    stdin = stdout = stderr = None
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        cwd: str | os.PathLike[str],
+        env: Mapping[str, str],
+        stdout: IO[Any] | int = 1,
+        stderr: IO[Any] | int = 2,
+        stdin: IO[Any] | int | None = None,
+    ) -> None:
+        self.args = list(argv[argv.index("-m") + 1 :])
+        self.returncode: int | None = None
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.connect(address())
+        order = {"argv": self.args, "cwd": os.fspath(cwd), "env": dict(env)}
+        with open(os.devnull) as null:
+            files = [
+                each if isinstance(each, int) else each.fileno()
+                for each in (stdin if stdin is not None else null, stdout, stderr)
+            ]
+            _send(self._line, json.dumps(order).encode(), files)
+        [self.pid] = _NUMBER.unpack(self._line.recv(_NUMBER.size, socket.MSG_WAITALL))
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, and give its exit code."""
+        if self.returncode is None:
+            if not select.select([self._line], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            [self.returncode] = _NUMBER.unpack(self._line.recv(_NUMBER.size, socket.MSG_WAITALL))
+            self._line.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Send it SIGTERM unless it has ended."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send it SIGKILL unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+class WarmProvisioner(LocalProvisioner):
+    """Starts kernels as warm processes, and does all else with them as with other processes."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Start a kernel."""
+        names = ("env", "cwd", "stdout", "stderr")
+        wanted = {"cwd": os.getcwd(), **{name: kwargs[name] for name in names if name in kwargs}}
+        wanted["env"]["JPY_PARENT_PID"] = str(os.getpid())
+        self.process = WarmProcess(cmd, **wanted)
+        self.pid = self.pgid = self.process.pid
+        self.cwd = wanted["cwd"]
+        return self.connection_info
+
+
+KernelProvisionerFactory.provisioners[PROVISIONER] = EntryPoint(
+    PROVISIONER, f"{__name__}:WarmProvisioner", KernelProvisionerFactory.GROUP_NAME
+)
+
+
+def address() -> str:
+    """Where the process listens that others are forked from; it is started if there is none."""
+    if _ADDRESS not in os.environ:
+        warm_up()
+    return os.environ[_ADDRESS]
+
+
+def warm_up() -> None:
+    """Start the process that others are forked from: the first then has less to wait for."""
+    place = tempfile.TemporaryDirectory(prefix="nb-warm-")
+    path = filter(None, [os.environ.get("PYTHONPATH")])
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{place.name}/socket")
+    listener.listen()
+    with listener:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.warm", str(listener.fileno())],
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *path])},
+            stdin=subprocess.PIPE,  # it ends when this is closed, hence also when we are killed
+            pass_fds=[listener.fileno()],
+            start_new_session=True,  # a Ctrl-C in the terminal is for pytest
+        )
+    os.environ[_ADDRESS] = f"{place.name}/socket"
+
+    @atexit.register
+    def end() -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+        place.cleanup()
+
+
+_SIZE = struct.Struct("!I")
+_NUMBER = struct.Struct("!i")
+
+
+def _send(line: socket.socket, text: bytes, files: Sequence[int]) -> None:
+    socket.send_fds(line, [_SIZE.pack(len(text))], files)
+    line.sendall(text)
+
+
+def _receive(line: socket.socket) -> tuple[bytes, list[int]]:
+    head, files, _, _ = socket.recv_fds(line, _SIZE.size, 3)
+    [size] = _SIZE.unpack(head)
+    return line.recv(size, socket.MSG_WAITALL), files
+
+
+# --- the process that others are forked from ------------------------------------------------------
+
+
+def _import_all() -> None:
+    import pkgutil
+    from importlib import import_module
+
+    import nb_agents
+    from nb_agents.models import providers
+
+    for name in _LATER:
+        sys.modules[name] = None  # type: ignore[assignment]
+    for name in [
+        *_IMPORTS,
+        *(m.name for m in pkgutil.walk_packages(nb_agents.__path__, "nb_agents.")),
+    ]:
+        with suppress(ImportError):  # it needs what comes later, and comes with it
+            import_module(name)
+    providers.load(["openai"])
+    for name in _LATER:
+        del sys.modules[name]
+
+
+def _serve(listener: socket.socket) -> dict[str, Any] | None:
+    """Fork until nobody needs it any more.
+
+    Returns:
+        In each process that is forked, what it shall be; in this one None, at its end.
+    """
+    woken, wake = socket.socketpair()
+    for end in (woken, wake):
+        end.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    lines: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([0, listener, woken], [], [])
+        if 0 in ready:
+            return None
+        if woken in ready:
+            woken.recv(4096)
+            _tell_of_ends(lines)
+        if listener in ready:
+            line, _ = listener.accept()
+            text, files = _receive(line)
+            pid = os.fork()
+            if not pid:
+                for each in (listener, woken, wake, line, *lines.values()):
+                    each.detach()  # closed below, by number
+                _take_over(files)
+                return dict(json.loads(text))
+            for file in files:
+                os.close(file)
+            lines[pid] = line
+            line.sendall(_NUMBER.pack(pid))
+
+
+def _tell_of_ends(lines: dict[int, socket.socket]) -> None:
+    while lines:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with lines.pop(pid) as line, suppress(BrokenPipeError):
+            line.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _take_over(files: Sequence[int]) -> None:
+    """Have nothing of the process that this one was forked from but its memory."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.closerange(3, 1024)
+    if os.isatty(0):
+        os.close(os.open(os.ttyname(0), os.O_RDWR))  # whoever opens it first is controlled by it
+    # As at a start: those of a terminal are flushed after each line.
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(
+        2, "w", buffering=1, errors="backslashreplace", closefd=False
+    )
+
+
+def _become(order: dict[str, Any]) -> None:
+    """Do as ``python -m`` does in this directory with this environment."""
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    if "JPY_PARENT_PID" in os.environ:  # a kernel ends with its parent
+        os.environ["JPY_PARENT_PID"] = str(os.getppid())
+    module, *_ = sys.argv = order["argv"]
+    sys.path[0] = os.getcwd()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    gc.disable()
+    _import_all()
+    gc.freeze()  # what is never looked at is never copied
+    gc.enable()
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        order = _serve(listener)
+    if order is not None:
+        _become(order)
