@@ -419,6 +419,8 @@ class Sweep:
     def _begin_due(self) -> None:
         if self._left:  # what they cost is not known yet, nor how many of them live
             return
+        if self._is_throttled():
+            return
         while self._waiting and len(self._running) + len(self._beginning) < self._spec.limit:
             if self._stop is not None or self._is_paused or not self._inbox.empty():
                 return
@@ -426,6 +428,19 @@ class Sweep:
             self._beginning.add(row.name)
             # A row that waits for a place on a cluster must not delay the others.
             _in_thread(self._begin, row)
+
+    def _is_throttled(self) -> bool:
+        """Return whether a provider has too many requests of a row that runs elsewhere.
+
+        Here the calls to one server are spaced already; another process knows of its own alone.
+        """
+        live = ((self._running.get(row.name), row.view) for row in self.view.live)
+        return any(
+            agent.is_throttled
+            for run, view in live
+            if run is not None and run.where
+            for agent in view.agents.values()
+        )
 
     def _begin(self, row: Row) -> None:
         """Start a row's run, in a thread of its own."""

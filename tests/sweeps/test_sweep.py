@@ -271,6 +271,31 @@ def test_a_recipe_is_given_the_values_of_a_row(options: RunOptions, tmp_path: Pa
     assert [record["said"].strip() for record in sweep.table()] == [r["q"] for r in rows(3)]
 
 
+def test_a_row_at_a_gate_waits_for_a_person_and_holds_up_no_other(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "name: r\ndescription: d\nversion: 1.0.0\nstages:\n"
+        "  - name: look\n"
+        "    steps: [{id: see, type: bash, command: echo x}]\n"
+        "    approval: {required: true, prompt: 'Buy {{q}}?'}\n"
+        "  - name: tell\n"
+        "    steps: [{id: say, type: bash, command: 'echo {{_approval_message}}', output: said}]\n"
+    )
+    sweep = nb_agents.map(rows(2), recipe=recipe, config=answering(), options=options)
+    wait_until(lambda: sweep.view.waiting == 2, WAIT_S)
+    first, second = (sweep.runs[row.name] for row in sweep.rows)
+    first.approve("matt")
+    wait_until(lambda: sweep.view.completed == 1, WAIT_S)
+    assert sweep.view.waiting == 1
+    (gate,) = sweep.view.live[0].view.gates.values()
+    assert gate.prompt == "Buy what is 1??"
+    second.approve("bright")
+    assert sweep.wait(WAIT_S).completed == 2
+    assert [record["said"].strip() for record in sweep.table()] == ["matt", "bright"]
+
+
 def test_no_column_of_the_source_and_no_output_is_lost_to_another_of_its_name(
     options: RunOptions, tmp_path: Path
 ) -> None:
