@@ -4,14 +4,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
+import nb_agents
 from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, USAGE, main
 from nb_agents.cli.chat import CANCELLED, GOODBYE, NEXT, SAVED, STOPPING
 from nb_agents.runs.live_turns import live_turns
+from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.cli.calls import CLI, answer, call, call_here, told, told_here
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 
@@ -142,6 +145,26 @@ def test_a_run_that_its_teams_file_detaches_is_left_to_itself(
     assert [listed["session"] for listed in told("runs")] == ["lab"]
     assert told("stop", "lab", "--now")["changed"]
     wait_until(lambda: told("runs") == [])
+
+
+def test_a_sweep_is_listed_held_let_go_on_and_waited_for(place: Path) -> None:
+    gate = Gate()
+    team = scripted_team(a=ScriptedModel(replace(Answer("So."), gate=gate)))
+    sweep = nb_agents.map([{"q": "1"}, {"q": "2"}], "Why {{q}}?", team, name="ask", limit=1)
+    gate.wait_reached()
+    assert "ask" in [row["session"] for row in told_here("runs")]
+    assert told_here("pause", "ask") == {
+        "sweep": "ask",
+        "said": "Paused: calls in flight finish, no row begins.",
+    }
+    wait_until(lambda: sweep.view.status == "paused", what="the pause")
+    assert "It goes on." in call_here("continue", "ask")
+    [shown] = told_here("show", "ask")
+    assert (shown["status"], shown["done"]) == ("running", "0 of 2")
+    gate.open()
+    [ended] = told_here("wait", "ask")
+    assert (ended["status"], ended["done"]) == ("complete", "2 of 2")
+    assert told_here("sweeps") == [ended]
 
 
 class Talk:
