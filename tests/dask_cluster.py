@@ -26,12 +26,15 @@ class Dask:
         workers: How many, each a process with a nanny.
         places: Turns that each takes at a time; None leaves it to the one thread of each.
         before: A command that the workers are started by.
+
+    Attributes:
+        folder: Where the scheduler and the workers keep their files.
     """
 
     def __init__(self, folder: Path, workers: int, places: int | None, before: list[str]) -> None:
         folder.mkdir(exist_ok=True)
         self._file = folder / "scheduler.json"
-        self._folder = folder
+        self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             self._begin(workers, places, before)
@@ -47,7 +50,7 @@ class Dask:
         wait_until(self._file.exists, WAIT_S)
         resources = [] if places is None else ["--resources", f"nb_agents={places}"]
         many = ["--nworkers", str(workers), "--nthreads", "1", *resources]
-        here = ["--local-directory", str(self._folder)]
+        here = ["--local-directory", str(self.folder)]
         self._start([*before, *dask, "worker", *file, *plain, *many, *here])
         self.client = Client(scheduler_file=str(self._file), timeout=WAIT_S)
         self.client.wait_for_workers(workers, timeout=WAIT_S)
@@ -55,7 +58,7 @@ class Dask:
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
         start = WarmProcess if command[0] == sys.executable else subprocess.Popen
-        process = start(command, cwd=self._folder, env=_env(), stderr=subprocess.DEVNULL)
+        process = start(command, cwd=self.folder, env=_env(), stderr=subprocess.DEVNULL)
         self._processes.append(process)
         return process
 

@@ -55,6 +55,7 @@ from nb_agents.sweeps.source import Row
 from nb_agents.sweeps.sweep_view import (
     COLUMNS,
     LiveRow,
+    Pauses,
     SweepView,
     Totals,
     outputs_of,
@@ -163,7 +164,7 @@ class Sweep:
         self._deaths: Counter[str] = Counter()
         self._stop: StopRequest | None = None
         self._asked = CancellationStatus.NONE
-        self._is_paused = False
+        self._is_paused, self._pauses = False, Pauses()
         self._began, self._ended = time.monotonic(), 0
         self._has_begun_one, self._at_end = False, ExitStack()
         self._elapsed_s: float | None = None
@@ -638,6 +639,7 @@ class Sweep:
         if self._is_paused is is_paused or self._stop is not None:
             return
         self._is_paused = is_paused
+        self._pauses.set(is_paused, time.monotonic())
         self._note_status()
         for run in self._running.values():
             _hold(run, is_paused)
@@ -663,6 +665,7 @@ class Sweep:
             status=self._status(),
             total=len(self.rows),
             elapsed_s=elapsed_s,
+            paused_s=self._pauses.total_s(self._began + elapsed_s),
             ended=self._ended,
             to_go=len(self._waiting) + len(self._beginning) + len(self._left),
             reason=self._stop.reason if self._stop else "",

@@ -177,6 +177,8 @@ def test_keys_that_are_forwarded_reach_the_model_and_never_the_disk(
     assert "Your key is" in run.wait(WAIT_S)
     assert server.requests[0].headers["authorization"] == f"Bearer {canaries.KEY}"
     assert not [*canaries.found_on_disk(root)]
+    dasks = [path for path in two.folder.rglob("*") if path.is_file()]
+    assert dasks and not [path for path in dasks if canaries.found_in(path.read_bytes())]
     with pytest.raises(UserError, match="names 'MISSING', which is not set"):
         nb_agents.start("t", options=RunOptions(cluster=Cluster(two.client, ("MISSING",))))
 

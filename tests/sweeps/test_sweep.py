@@ -25,6 +25,7 @@ from nb_agents.runs import registry
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import sessions_in
 from nb_agents.sweeps import mapping
+from nb_agents.sweeps import sweep as sweep_module
 from nb_agents.sweeps.manifest import (
     Noted,
     Result,
@@ -296,6 +297,21 @@ def test_a_row_at_a_gate_waits_for_a_person_and_holds_up_no_other(
     second.approve("bright")
     assert sweep.wait(WAIT_S).completed == 2
     assert [record["said"].strip() for record in sweep.table()] == ["matt", "bright"]
+
+
+def test_who_watches_a_sweep_is_told_five_times_a_second_at_most(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sweep_module.SHOW_S == 1 / 5
+    monkeypatch.setattr(sweep_module, "SHOW_S", 1_000.0)  # no test takes so long
+    team, gate, _ = held()
+    sweep = nb_agents.map(rows(12), TASK, team, limit=4, options=options)
+    gate.wait_reached(4)
+    seen = list[str]()
+    sweep.subscribe(lambda view: seen.append(view.status))
+    gate.open()
+    sweep.wait(WAIT_S)
+    assert seen == ["completed"]
 
 
 def test_no_column_of_the_source_and_no_output_is_lost_to_another_of_its_name(
