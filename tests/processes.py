@@ -1,11 +1,17 @@
-"""Python code run in another process, talked to in lines."""
+"""Python code run in another process, talked to in lines; and programs at a pseudo-terminal."""
 
 import os
+import pty
+import re
+import select
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from tests.model_server import wait_until
 
 ROOT = Path(__file__).parent.parent
 
@@ -88,3 +94,61 @@ def _words_of(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+class Terminal:
+    """A program at a pseudo-terminal, typed to and read from."""
+
+    def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
+        self._master, slave = pty.openpty()
+        self.process = self._begin(argv, cwd, env, slave)
+        os.close(slave)
+        self.text = ""
+        self.bytes = b""
+
+    def _begin(self, argv: list[str], cwd: Path, env: Mapping[str, str], slave: int) -> Any:
+        return subprocess.Popen(
+            argv,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its controlling tty
+        )
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def ctrl_c(self) -> None:
+        self.type("\x03")
+
+    def wait_text(self, text: str) -> None:
+        wait_until(lambda: text in self.read(), 60, repr(text), lambda: self.text)
+
+    def read(self) -> str:
+        while select.select([self._master], [], [], 0)[0]:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # EIO: the program has ended
+                break
+            if not data:
+                break
+            self.bytes += data
+            self.text += re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", data.decode(errors="replace"))
+        return self.text
+
+    def wait_end(self) -> int:
+        def ended() -> bool:
+            self.read()
+            return self.process.poll() is not None
+
+        wait_until(ended, 60, "the program's end", lambda: self.text)
+        return int(self.process.returncode)
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait(60)
+        os.close(self._master)

@@ -36,7 +36,6 @@ FLOORS = {
     "sweeps": 7,
     "testing": 6,
     "jupyter": 8,
-    "chat": 8,
     "cli": 8,
     "client": 8,
     "server": 8,
@@ -48,7 +47,6 @@ NEIGHBOURS = {
     ("errors", "unicode"),
     ("models", "events"),
     ("agents", "session"),
-    ("cli", "chat"),
     ("cli", "jupyter"),
     ("server", "jupyter"),
 }

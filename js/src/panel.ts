@@ -95,7 +95,7 @@ function hintOf(model: PanelModel, name: string, now: boolean): string {
   if (kernelOf(model)?.sendControlMessage) return "";
   return (
     "The kernel has not heard this yet: in this front end it does when its cell is over. " +
-    `At once, in a terminal: nb-agents stop ${now ? "--now " : ""}${name}`
+    `At once, in a terminal in the notebook's folder: nb-agents stop ${now ? "--now " : ""}${name}`
   );
 }
 

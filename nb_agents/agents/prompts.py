@@ -239,7 +239,7 @@ def _role(role: Role, rules: Rules) -> list[str]:
         case "presenter":
             return [_presenting(rules), _ACT if rules.plans_first else ""]
     team = [_TEAM_WITHOUT_VOTES] if rules.skips_voting else [_TEAM, _CRITERIA[rules.sensitivity]]
-    return [*team, _PLAN if rules.plans_first else ""]
+    return [*team, *([_PLAN, rules.plan_instruction] if rules.plans_first else [])]
 
 
 def _presenting(rules: Rules) -> str:

@@ -91,6 +91,7 @@ class Rules:
         skips_voting: Whether the team is done when all have answered.
         final: Where the final answer comes from.
         plans_first: Whether only the presenter may change anything.
+        plan_instruction: What the others are told of that besides, or "".
         max_restarts: How often the team may begin again when its final answer will not do.
         turn_limit_s: Seconds for the whole turn.
         first_round_s, later_round_s: Seconds for an agent's first and each later round, or None.
@@ -106,6 +107,7 @@ class Rules:
     skips_voting: bool = False
     final: FinalAnswerStrategy = "winner_present"
     plans_first: bool = False
+    plan_instruction: str = ""
     max_restarts: int = 0
     turn_limit_s: float = 1800.0
     first_round_s: float | None = None
@@ -137,6 +139,7 @@ def rules_of(spec: TeamSpec, turn_limit_s: float) -> Rules:
     if final == "winner_reuse" and team.writes_context_paths:
         # Source: MassGen; only who presents may write there.
         final = "winner_present"
+    plans_first = team.coordination.enable_planning_mode and len(spec.agents) > 1
     return Rules(
         max_answers_each=team.max_new_answers_per_agent,
         max_answers_all=team.max_new_answers_global,
@@ -147,7 +150,8 @@ def rules_of(spec: TeamSpec, turn_limit_s: float) -> Rules:
         # Source: MassGen, which asks for no votes either when all answers are put together.
         skips_voting=team.skip_voting or final == "synthesize",
         final=final,
-        plans_first=team.coordination.enable_planning_mode and len(spec.agents) > 1,
+        plans_first=plans_first,
+        plan_instruction=team.coordination.planning_mode_instruction.strip() if plans_first else "",
         max_restarts=team.max_restarts,
         turn_limit_s=turn_limit_s,
         first_round_s=times.initial_round_timeout_seconds,

@@ -177,6 +177,8 @@ def _fault(error: ErrorDetails, document: Document) -> Fault:
     what = error["msg"].removeprefix("Value error, ") + _nearest_value(error)
     if error["type"] == "tuple_type":
         what = "it is not a list; begin each item of it with `- `"
+    if error["type"] in ("model_type", "dict_type"):
+        what = "it is not a mapping of keys"
     return Fault(f"{name}: {what}." if name else f"{what}.", document.place(path))
 
 
@@ -329,7 +331,8 @@ def _judged(
     path: tuple[object, ...], section: tuple[str, ...], key: str, value: Any
 ) -> Iterator[ForeignKey]:
     inner = (*section, key)
-    if inner in SECTIONS and isinstance(value, dict):
+    is_ignored = section in SECTIONS and key in SECTIONS[section].harmless
+    if inner in SECTIONS and isinstance(value, dict) and not is_ignored:
         for name, each in value.items():
             yield from _judged((*path, key), inner, str(name), each)
     else:

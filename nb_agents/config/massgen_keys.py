@@ -61,7 +61,7 @@ class Section:
     """The keys of one section that are no field of its spec.
 
     Attributes:
-        harmless: Those that may be ignored.
+        harmless: Those that may be ignored, each with the reason.
         enforced: Those that restrict what is so restricted in any case.
         withheld: Those for which a tool is withheld.
         refused: Those with which a team does not start.
@@ -69,7 +69,7 @@ class Section:
         withholds: Whether one that restricts withholds the tool, instead of refusing the start.
     """
 
-    harmless: frozenset[str] = frozenset()
+    harmless: Mapping[str, str] = field(default_factory=dict)
     enforced: frozenset[str] = frozenset()
     withheld: Mapping[str, Restriction] = field(default_factory=dict)
     refused: Mapping[str, Restriction] = field(default_factory=dict)
@@ -96,7 +96,7 @@ _TIME = Restriction("how long agents may work", remedy="Write `timeout_settings`
 _BACKEND: Path = ("agents", "*", "backend")
 _SERVER: Path = (*_BACKEND, "mcp_servers", "*")
 _HOOKS = Section(
-    harmless=frozenset({"PostToolUse", "override"}),
+    harmless=dict.fromkeys(("PostToolUse", "override"), "No hooks of MassGen's are called here."),
     refused={"PreToolUse": Restriction(_TOOLS)},
     is_strict=True,
 )
@@ -112,109 +112,247 @@ _OF_DOCKER = {
     "command_line_docker_network_mode": Restriction(_COMMANDS, _other_than("bridge", "host")),
 }
 
-# Some of those that follow limit something, by their names: what is not here needs no limit.
-_PARAMETERS_OF_MODELS = """
-    audio engine function_calling_mode logprobs metadata modalities model_reasoning_effort n
-    organization output_schema prediction previous_response_id provider stream stream_options
-    top_logprobs transforms
-"""
-_FEATURES_OF_BACKENDS = """
-    agent_config agent_id agent_name agent_temporary_workspace agent_temporary_workspace_parent
-    audio_generation_backend audio_generation_model auto_discover_custom_tools azure_endpoint
-    command_line_docker_credentials command_line_docker_enable_sudo command_line_docker_image
-    command_line_docker_packages command_line_srt_allow_read command_line_srt_allow_unix_sockets
-    computer_environment context_files context_paths copilot_system_message_mode custom_tools_path
-    cwd dangerously_skip_permissions debug_delay_after_n_tools debug_delay_seconds
-    direct_mcp_servers disable_auto_update display_height display_width enable_audio_generation
-    enable_code_based_tools enable_computer_use
-    enable_file_generation enable_interrupt_resume enable_multimodal_tools
-    enable_nlip enable_programmatic_flow enable_strict_tool_use enable_tool_search
-    enable_video_generation enable_x_search env filesystem_session_id
-    gemini_backoff_initial_delay gemini_backoff_jitter gemini_backoff_max_attempts
-    gemini_backoff_max_delay gemini_backoff_multiplier google_search_retrieval group_config
-    image_generation_backend image_generation_model instance_id interrupt_poll_seconds
-    max_incomplete_response_retries max_interrupts_per_turn max_mcp_message_history max_results
-    mcp_sdk_auto media_max_file_size_mb multimodal_config nlip nlip_config plugins redis_client
-    reset_chat search_context_size search_prompt session_id session_send_timeout_seconds
-    system_prompt session_storage_base setting_sources shared_tools_directory skip_health_check
-    system_message_mode tool_search_variant ttl use_default_prompt
-    use_mcpwrapped_for_tool_filtering use_multi_mcp use_no_roots_wrapper use_two_tier_workspace
-    video_generation_backend video_generation_model websocket_mode working_dir write_mode
-"""
-# MassGen hands them from the orchestrator's section down to each backend; here they mean nothing.
-_HANDED_DOWN = """
-    allow_midstream_peer_updates_before_checklist_submit bootstrap_max_per_agent_per_round
-    bootstrap_max_total checklist_first_answer checklist_require_gap_report checkpoint_enabled
-    checkpoint_guidance checkpoint_mode coordination_mode criteria_mode
-    defer_peer_updates_until_restart disable_final_only_round_capture_fallback
-    drift_conflict_policy enable_execution_trace_analyzer enable_novelty_on_iteration
-    enable_quality_rethink_on_iteration fairness_enabled fairness_lead_cap_answers
-    final_answer_strategy gap_report_mode improvements learning_capture_mode main_agent
-    max_checklist_calls_per_round max_midstream_injections_per_round novelty_injection
-    orchestrator_managed_round_evaluator plan_depth plan_target_chunks plan_target_steps
-    plan_thoroughness presenter_agent round_evaluator_before_checklist round_evaluator_refine
-    round_evaluator_skip_synthesis round_evaluator_transformation_pressure
-    standalone_checkpoint_enabled standalone_checkpoint_include_workspace_context
-    standalone_checkpoint_mode standalone_checkpoint_single standalone_checkpoint_team_config
-    subagent_types subtask voting_sensitivity voting_threshold
-"""
-_FEATURES_OF_ORCHESTRATORS = """
-    agent_temporary_workspace allow_midstream_peer_updates_before_checklist_submit
-    audio_generation_backend audio_generation_model checklist_first_answer
-    checklist_require_gap_report coordination_mode debug_final_answer
-    defer_peer_updates_until_restart disable_injection docker dspy enable_multimodal_tools
-    enable_nlip gap_report_mode image_generation_backend image_generation_model interactive_mode
-    max_checklist_calls_per_round max_midstream_injections_per_round multimodal_config nlip
-    nlip_config presenter_agent session_storage skills_directory skip_coordination_rounds
-    snapshot_storage type video_generation_backend video_generation_model voting_threshold
-"""
-_FEATURES_OF_COORDINATION = """
-    auto_trace_analysis bootstrap_max_per_agent_per_round bootstrap_max_total broadcast
-    broadcast_sensitivity broadcast_timeout broadcast_wait_by_default checklist_criteria_inline
-    checklist_criteria_preset checkpoint_enabled checkpoint_guidance checkpoint_mode
-    compression_target_ratio criteria_mode disable_final_only_round_capture_fallback
-    enable_changedoc enable_evaluator_personas
-    enable_execution_trace_analyzer enable_novelty_on_iteration enable_quality_rethink_on_iteration
-    evaluation_criteria_generator evolving_criteria evolving_criteria_max_evolutions
-    evolving_criteria_min_high_score_count evolving_criteria_score_threshold
-    evolving_criteria_timeout fast_iteration_mode improvements learning_capture_mode
-    load_previous_session_skills max_broadcasts_per_agent max_internal_fix_loops
-    max_verifications_per_round novelty_injection orchestrator_managed_round_evaluator
-    persona_generator plan_depth plan_target_chunks plan_target_steps plan_thoroughness
-    planning_mode_instruction pre_collab_voting_threshold prompt_improver response_depth
-    resume_from_log round_evaluator_before_checklist round_evaluator_refine
-    round_evaluator_skip_synthesis round_evaluator_transformation_pressure
-    skip_redundant_scaffolding standalone_checkpoint standalone_checkpoint_enabled
-    standalone_checkpoint_include_workspace_context standalone_checkpoint_mode
-    standalone_checkpoint_single standalone_checkpoint_team_config subagent_host_launch_prefix
-    subagent_orchestrator subagent_runtime_fallback_mode subagent_runtime_mode subagent_types
-    task_decomposer use_two_tier_workspace web_review
-"""
-
 
 def _words(*texts: str) -> frozenset[str]:
     return frozenset(" ".join(texts).split())
 
 
+def _because(why: str, *texts: str) -> dict[str, str]:
+    return dict.fromkeys(" ".join(texts).split(), why)
+
+
+# Some of those that follow limit something, by their names: what is not here needs no limit.
+_NLIP = _because("Calls of tools are not routed by NLIP.", "enable_nlip nlip nlip_config")
+_MEDIA = _because(
+    "MassGen's own tools that make and read media are not to be had here.",
+    "audio_generation_backend audio_generation_model enable_multimodal_tools",
+    "image_generation_backend image_generation_model multimodal_config video_generation_backend",
+    "video_generation_model",
+)
+_PARAMETERS_OF_MODELS = {
+    **_because("Replies are always streamed.", "stream stream_options"),
+    **_because("Whole conversations are sent, one reply is asked for.", "n previous_response_id"),
+    **_because(
+        "This parameter of a model's API is not sent.",
+        "audio engine function_calling_mode logprobs metadata modalities organization",
+        "output_schema prediction provider top_logprobs transforms",
+    ),
+}
+_FEATURES_OF_BACKENDS = {
+    **_NLIP,
+    **_MEDIA,
+    **_because(
+        "MassGen's own tools that make and read media are not to be had here.",
+        "enable_audio_generation enable_file_generation enable_video_generation",
+        "media_max_file_size_mb",
+    ),
+    **_because(
+        "It is for a type that is a program or a framework, and not to be had here.",
+        "agent_config copilot_system_message_mode",
+        "dangerously_skip_permissions disable_auto_update group_config model_reasoning_effort",
+        "plugins setting_sources system_message_mode system_prompt use_default_prompt",
+    ),
+    **_because(
+        "Commands run in no container here.",
+        "command_line_docker_credentials command_line_docker_enable_sudo",
+        "command_line_docker_image command_line_docker_packages",
+    ),
+    **_because(
+        "It widens MassGen's sandbox, which is not used here.",
+        "command_line_srt_allow_read command_line_srt_allow_unix_sockets",
+    ),
+    **_because(
+        "No agent sees or controls a screen here.",
+        "computer_environment display_height display_width enable_computer_use",
+    ),
+    **_because(
+        "Tools are offered one by one, as themselves, and those alone that the file names.",
+        "auto_discover_custom_tools custom_tools_path direct_mcp_servers enable_code_based_tools",
+        "enable_programmatic_flow enable_strict_tool_use enable_tool_search",
+        "max_mcp_message_history mcp_sdk_auto shared_tools_directory tool_search_variant",
+        "use_mcpwrapped_for_tool_filtering use_multi_mcp",
+    ),
+    **_because(
+        "Each agent has a workspace of its own in the session's directory.",
+        "agent_temporary_workspace agent_temporary_workspace_parent cwd filesystem_session_id",
+        "use_no_roots_wrapper use_two_tier_workspace working_dir",
+    ),
+    **_because(
+        "Files that all agents may read are `orchestrator.context_paths`.",
+        "context_files context_paths",
+    ),
+    **_because(
+        "Searches by a provider have no parameters here.",
+        "google_search_retrieval max_results search_context_size search_prompt",
+    ),
+    **_because("xAI's search of X is not to be had here.", "enable_x_search"),
+    **_because(
+        "Failed calls are tried again as `retry` says.",
+        "gemini_backoff_initial_delay gemini_backoff_jitter gemini_backoff_max_attempts",
+        "gemini_backoff_max_delay gemini_backoff_multiplier max_incomplete_response_retries",
+    ),
+    **_because("Write `base_url`.", "azure_endpoint"),
+    **_because("Variables of tools are those of `mcp_servers`.", "env"),
+    **_because(
+        "Replies are streamed over HTTP, and people say things by the panel.",
+        "enable_interrupt_resume interrupt_poll_seconds max_interrupts_per_turn",
+        "session_send_timeout_seconds skip_health_check websocket_mode",
+    ),
+    **_because(
+        "MassGen sets it itself while it runs.",
+        "agent_id agent_name instance_id redis_client reset_chat session_id session_storage_base",
+        "ttl",
+    ),
+    **_because(
+        "It is for tests of MassGen itself.", "debug_delay_after_n_tools debug_delay_seconds"
+    ),
+    **_because("It is the coordination's; there it counts.", "write_mode"),
+}
+# MassGen hands them from the orchestrator's section down to each backend.
+_HANDED_DOWN = _because(
+    "It is the orchestrator's, and means nothing at a backend.",
+    "allow_midstream_peer_updates_before_checklist_submit bootstrap_max_per_agent_per_round",
+    "bootstrap_max_total checklist_first_answer checklist_require_gap_report checkpoint_enabled",
+    "checkpoint_guidance checkpoint_mode coordination_mode criteria_mode",
+    "defer_peer_updates_until_restart disable_final_only_round_capture_fallback",
+    "drift_conflict_policy enable_execution_trace_analyzer enable_novelty_on_iteration",
+    "enable_quality_rethink_on_iteration fairness_enabled fairness_lead_cap_answers",
+    "final_answer_strategy gap_report_mode improvements learning_capture_mode main_agent",
+    "max_checklist_calls_per_round max_midstream_injections_per_round novelty_injection",
+    "orchestrator_managed_round_evaluator plan_depth plan_target_chunks plan_target_steps",
+    "plan_thoroughness presenter_agent round_evaluator_before_checklist round_evaluator_refine",
+    "round_evaluator_skip_synthesis round_evaluator_transformation_pressure",
+    "standalone_checkpoint_enabled standalone_checkpoint_include_workspace_context",
+    "standalone_checkpoint_mode standalone_checkpoint_single standalone_checkpoint_team_config",
+    "subagent_types subtask voting_sensitivity voting_threshold",
+)
+_CHECKPOINTS = "No agent works with checkpoints: all of them coordinate from the start."
+_FEATURES_OF_ORCHESTRATORS = {
+    **_NLIP,
+    **_MEDIA,
+    **_because(
+        "All that is kept of a run is in its session's directory.",
+        "agent_temporary_workspace session_storage snapshot_storage",
+    ),
+    **_because(
+        "Which new answers an agent is shown, and when, is the same for all teams here.",
+        "allow_midstream_peer_updates_before_checklist_submit defer_peer_updates_until_restart",
+        "disable_injection max_midstream_injections_per_round",
+    ),
+    **_because(
+        "Agents judge by `voting_sensitivity`, without a list of criteria and points.",
+        "checklist_first_answer checklist_require_gap_report gap_report_mode",
+        "max_checklist_calls_per_round voting_threshold",
+    ),
+    **_because(
+        "Agents answer and vote here; whoever wins presents.", "coordination_mode presenter_agent"
+    ),
+    **_because("It is for tests of MassGen itself.", "debug_final_answer skip_coordination_rounds"),
+    **_because("Commands run in no container here.", "docker"),
+    **_because("Tasks are given as they are written, not reworded.", "dspy"),
+    **_because("It is about MassGen's command line.", "interactive_mode type"),
+    **_because("Write it under `orchestrator.coordination`.", "skills_directory"),
+}
+_FEATURES_OF_COORDINATION = {
+    **_because(
+        "Agents learn nothing from one run for the next but memories in files.",
+        "auto_trace_analysis bootstrap_max_per_agent_per_round bootstrap_max_total",
+        "disable_final_only_round_capture_fallback enable_execution_trace_analyzer",
+        "learning_capture_mode load_previous_session_skills resume_from_log",
+    ),
+    **_because(
+        "Agents do not ask one another, or people, by broadcasts.",
+        "broadcast broadcast_sensitivity broadcast_timeout broadcast_wait_by_default",
+        "max_broadcasts_per_agent response_depth",
+    ),
+    **_because(
+        "Agents judge by `voting_sensitivity`, without a list of criteria and points.",
+        "checklist_criteria_inline checklist_criteria_preset criteria_mode",
+        "evaluation_criteria_generator evolving_criteria evolving_criteria_max_evolutions",
+        "evolving_criteria_min_high_score_count evolving_criteria_score_threshold",
+        "evolving_criteria_timeout fast_iteration_mode improvements pre_collab_voting_threshold",
+    ),
+    **_because(
+        _CHECKPOINTS,
+        "checkpoint_enabled checkpoint_guidance checkpoint_mode standalone_checkpoint",
+        "standalone_checkpoint_enabled standalone_checkpoint_include_workspace_context",
+        "standalone_checkpoint_mode standalone_checkpoint_single",
+        "standalone_checkpoint_team_config",
+    ),
+    **_because("Conversations are not shortened by a summary.", "compression_target_ratio"),
+    **_because(
+        "All agents get the task as it is written, without roles or parts of it made for them.",
+        "enable_evaluator_personas persona_generator prompt_improver task_decomposer",
+    ),
+    **_because(
+        "Rounds are alike: no agent is pressed to revise or to begin anew.",
+        "enable_changedoc enable_novelty_on_iteration enable_quality_rethink_on_iteration",
+        "max_internal_fix_loops max_verifications_per_round novelty_injection",
+        "orchestrator_managed_round_evaluator round_evaluator_before_checklist",
+        "round_evaluator_refine round_evaluator_skip_synthesis",
+        "round_evaluator_transformation_pressure skip_redundant_scaffolding web_review",
+    ),
+    **_because(
+        "How long a plan gets is left to the agents.",
+        "plan_depth plan_target_chunks plan_target_steps plan_thoroughness",
+    ),
+    **_because(
+        "Sub-agents are of their agent's own kind, and run in its process.",
+        "subagent_host_launch_prefix subagent_orchestrator subagent_runtime_fallback_mode",
+        "subagent_runtime_mode subagent_types",
+    ),
+    **_because("Each agent has one workspace.", "use_two_tier_workspace"),
+}
+
+
 SECTIONS: Mapping[Path, Section] = {
     (): Section(
-        harmless=_words("display enable_nlip memory nlip nlip_config session_id task ui"),
+        harmless={
+            **_NLIP,
+            **_because("Panels and cards show a run.", "display ui"),
+            **_because("Memories are files; there is no store of vectors.", "memory"),
+            **_because("Conversations are not shortened by a summary.", "filesystem_memory"),
+            **_because("The task is what the cell or the command line says.", "task"),
+            **_because("Sessions are named by `--session`.", "session_id"),
+        },
         refused={"timeout": _TIME},
+    ),
+    # These two are only for the page: the whole of them is ignored.
+    ("ui",): Section(
+        harmless={
+            **_because("Panels and cards show a run.", "display_type type"),
+            **_because("Every run has a journal.", "logging_enabled"),
+        }
+    ),
+    ("filesystem_memory",): Section(
+        harmless={
+            **_because("Write `enable_memory_filesystem_mode`.", "enabled"),
+            **_because("Conversations are not shortened by a summary.", "compression"),
+        }
+    ),
+    ("filesystem_memory", "compression"): Section(
+        harmless=_because(
+            "Conversations are not shortened by a summary.", "target_ratio trigger_threshold"
+        )
     ),
     ("hooks",): _HOOKS,
     ("checkpoint",): Section(
-        harmless=_words("enabled guidance mode"),
+        harmless=_because(_CHECKPOINTS, "enabled guidance mode"),
         refused={"gated_patterns": Restriction(_TOOLS)},
         is_strict=True,
     ),
     ("agents", "*"): Section(
-        harmless=_words(
-            "append_system_prompt cwd enable_nlip main_agent nlip nlip_config subagent_agents",
-            "subtask voting_sensitivity voting_threshold",
-        )
+        harmless={
+            **_NLIP,
+            **_because("Write `system_message`.", "append_system_prompt"),
+            **_because("Each agent has a workspace of its own in the session's directory.", "cwd"),
+            **_because("Agents answer and vote here; whoever wins presents.", "main_agent subtask"),
+            **_because("Sub-agents are of their agent's own kind.", "subagent_agents"),
+            **_because("All agents judge alike.", "voting_sensitivity voting_threshold"),
+        }
     ),
     _BACKEND: Section(
-        harmless=_words(_PARAMETERS_OF_MODELS, _FEATURES_OF_BACKENDS, _HANDED_DOWN),
+        harmless={**_PARAMETERS_OF_MODELS, **_FEATURES_OF_BACKENDS, **_HANDED_DOWN},
         # Calls of one reply are made one after the other; no tool comes without being named; and
         # only a presenter ever writes below a context path.
         enforced=_words(
@@ -256,10 +394,20 @@ SECTIONS: Mapping[Path, Section] = {
     (*_BACKEND, "permissions", "rules"): Section(is_strict=True),
     (*_BACKEND, "tool_policy", "*"): Section(is_strict=True),
     (*_BACKEND, "custom_tools", "*"): Section(
-        harmless=_words("category class default_params defer_loading strict")
+        harmless=_because(
+            "Functions are offered as they are written, all from the start.",
+            "category class default_params defer_loading strict",
+        )
     ),
     _SERVER: Section(
-        harmless=_words("defer_loading description http_read_timeout strict transport"),
+        harmless={
+            **_because(
+                "Its tools are offered from the start, as it has them.", "defer_loading strict"
+            ),
+            **_because("The agents are told what its tools say of themselves.", "description"),
+            **_because("A call of a tool has its time by `tool_timeout_sec`.", "http_read_timeout"),
+            **_because("Write `type`.", "transport"),
+        },
         withheld={
             "disabled": Restriction("a server"),
             "enabled": Restriction("a server", _is_false),
@@ -271,7 +419,7 @@ SECTIONS: Mapping[Path, Section] = {
     ),
     (*_SERVER, "security", "env"): Section(is_strict=True, withholds=True),
     ("orchestrator",): Section(
-        harmless=_words(_FEATURES_OF_ORCHESTRATORS),
+        harmless=_FEATURES_OF_ORCHESTRATORS,
         refused={
             "max_turns": Restriction("how long agents may work", remedy="Write `max_cost`."),
             "timeout": _TIME,
@@ -279,7 +427,7 @@ SECTIONS: Mapping[Path, Section] = {
     ),
     ("orchestrator", "context_paths", "*"): Section(is_strict=True),
     ("orchestrator", "coordination"): Section(
-        harmless=_words(_FEATURES_OF_COORDINATION),
+        harmless=_FEATURES_OF_COORDINATION,
         refused={
             "checkpoint_gated_patterns": Restriction(_TOOLS, remedy="Write `tool_policy`."),
             "subagent_round_timeouts": Restriction(
@@ -295,7 +443,8 @@ SECTIONS: Mapping[Path, Section] = {
 }
 """What becomes of keys that no spec has, section by section.
 
-What stands below a key of these tables falls with it, unless it is a section of its own."""
+What stands below a key that may be ignored falls with it; below one that is in none of the tables,
+it is sorted if that is a section of its own."""
 
 ENFORCED_FIELDS: Mapping[Path, frozenset[str]] = {
     _BACKEND: _words(

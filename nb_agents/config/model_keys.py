@@ -9,7 +9,7 @@ the settings are those of pydantic-ai's `ModelSettings` and of its models' own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, JsonValue, SecretStr
@@ -229,11 +229,13 @@ class ModelKey(NamedTuple):
             stands within one.
         words: For a wire format with other words for its values, those; others can't be sent.
         restricts: What it restricts, after "restricts"; "" when it does not.
+        shapes: For a wire format that has its value in another shape, what makes that.
     """
 
     settings: Mapping[WireFormat, str]
     words: Mapping[WireFormat, Mapping[Any, Any]] = {}
     restricts: str = ""
+    shapes: Mapping[WireFormat, Callable[[Any], Any]] = {}
 
 
 _ALL: tuple[WireFormat, ...] = ("openai chat", "openai responses", "anthropic", "google")
@@ -290,6 +292,16 @@ _THINKING = {
     "include_thoughts": _THOUGHTS_GIVEN,
 }
 
+
+def _text_format(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a response format as the Responses API has it: a schema's parts stand beside its type.
+
+    Source: https://platform.openai.com/docs/guides/migrate-to-responses
+    """
+    schema = value.get("json_schema")
+    return {"type": value.get("type"), **schema} if isinstance(schema, dict) else value
+
+
 MODEL_KEYS: Mapping[str, ModelKey] = {
     "temperature": ModelKey(_same("temperature", *_ALL)),
     "top_p": ModelKey(_same("top_p", *_ALL)),
@@ -318,7 +330,13 @@ MODEL_KEYS: Mapping[str, ModelKey] = {
     "text.verbosity": _VERBOSITY,
     "text.format": ModelKey({"openai responses": "extra_body.text.format"}),
     "verbosity": _VERBOSITY,
-    "response_format": ModelKey({"openai chat": "extra_body.response_format"}),
+    "response_format": ModelKey(
+        {
+            "openai chat": "extra_body.response_format",
+            "openai responses": "extra_body.text.format",
+        },
+        shapes={"openai responses": _text_format},
+    ),
     # Where it can't be sent it is kept all the same: calls are made one after the other.
     "parallel_tool_calls": ModelKey(_same("parallel_tool_calls", *_OPENAI, "anthropic")),
     "tool_choice": ModelKey(_same("tool_choice", *_ALL), restricts="which tools agents may call"),
@@ -404,7 +422,8 @@ def _setting(key: str, value: Any, format: WireFormat | None) -> tuple[str, Any]
     setting = row.settings.get(format, "") if format else ""
     words = row.words.get(format) if format else None
     if words is None:
-        return setting, value
+        shape = row.shapes.get(format) if format else None
+        return setting, shape(value) if shape else value
     return (setting, words[value]) if value in words else ("", value)
 
 

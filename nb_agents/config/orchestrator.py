@@ -133,6 +133,7 @@ class CoordinationSpec(Spec):
     Attributes:
         enable_planning_mode: Whether agents only plan while they coordinate, without tools that
             change anything, and the presenter alone acts.
+        planning_mode_instruction: What they are told of it besides, while they plan.
         max_orchestration_restarts: How often the team may begin again when whoever gave the final
             answer finds that it will not do.
         enable_agent_task_planning: Whether each agent keeps a plan of tasks, by tools.
@@ -159,6 +160,7 @@ class CoordinationSpec(Spec):
     """
 
     enable_planning_mode: bool = False
+    planning_mode_instruction: str = ""
     max_orchestration_restarts: StrictInt = Field(default=0, ge=0)
     enable_agent_task_planning: bool = False
     max_tasks_per_plan: Count = 10

@@ -142,6 +142,14 @@ class Step(Spec):
         return "group" if self.steps else self.type
 
     @property
+    def is_named_by_values(self) -> bool:
+        """Whether a value of the run says which agent or which model does it."""
+        wishes = [
+            name for each in self.provider_preferences for name in (each.provider, each.model)
+        ]
+        return any(map(v.is_template, (self.agent, self.provider, self.model, *wishes)))
+
+    @property
     def recipe_timeout(self) -> Number | None:
         """Seconds that the recipe that it calls may take: None, for ever, unless the file says it.
 

@@ -18,6 +18,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from nb_agents.events import ContextChanged, FileInfo
 from nb_agents.jupyter import recipe_card, text, timeline_svg
+from nb_agents.jupyter.asking import how_to_answer, question
+from nb_agents.jupyter.door import CELL, Door
 from nb_agents.jupyter.markdown import as_html, harmless, plots_of
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
@@ -46,6 +48,7 @@ def card_bundle(
     timeline: Timeline | None = None,
     again: Preview | None = None,
     directory: Path | None = None,
+    door: Door = CELL,
 ) -> dict[str, Any]:
     """Return the card of a turn as a mime bundle.
 
@@ -55,14 +58,16 @@ def card_bundle(
         timeline: What happened when, or None when that is not known.
         again: What a resume would do; None when it is not known, or there is nothing to resume.
         directory: Where the turn is, for who doesn't work where the person does; by default `path`.
+        door: Where the card is read.
 
     Returns:
         A mime bundle: text/html, text/markdown, text/plain and `TURN_MIME`.
     """
-    told = card_text(view, path, again)
+    told = card_text(view, path, again, door)
+    html = _html(view, path, timeline or Timeline(), again, directory or Path(path), door)
     return harmless(
         {
-            "text/html": _html(view, path, timeline or Timeline(), again, directory or Path(path)),
+            "text/html": html,
             "text/markdown": told,
             "text/plain": told,
             TURN_MIME: _data(view, path),
@@ -82,47 +87,46 @@ def turn_bundle(turn: PastTurn, shown: str) -> dict[str, Any]:
     return card_bundle(turn.view, shown, timeline, preview_of(turn.view, paths), paths.path)
 
 
-def card_text(view: RunView, path: str, again: Preview | None = None) -> str:
+def card_text(view: RunView, path: str, again: Preview | None = None, door: Door = CELL) -> str:
     """Return the card as Markdown that is readable as plain text; see `card_bundle`."""
     match text.state(view):
         case "complete" if view.recipe:
             body = [recipe_card.recipe_text(view, again)]
         case "stopped" | "failed" if view.recipe:
-            body = _recipe_text(view, path, again)
+            body = _recipe_text(view, path, again, door)
         case "complete":
             body = [view.answer, "", f"— {_how(view)}"]
         case "failed" if view.stop is None:
             errors = [f"- {a.id}: {a.error or 'no answer'}" for a in view.agents.values()]
-            cells = [f"    {line}" for line in _resume(view, path, again)]
+            cells = [f"    {line}" for line in _resume(view, path, again, door)]
             body = ["**Failed: no agent gave an answer.**", *errors, "", *cells]
         case "stopped" | "failed":
-            body = _incomplete_text(view, path, again)
+            body = _incomplete_text(view, path, again, door)
         case _:
-            body = _live_text(view, path)
+            body = _live_text(view, path, door)
     lines = [f"### {text.clip(view.task, 200)} [{text.state(view)}]", "", *body]
     lines += ["", *(f"> {note}" for note in _notes(view))]
     lines += ["", " · ".join(filter(None, [_address(view), text.spent(view), path]))]
     return "\n".join(lines)
 
 
-def _recipe_text(view: RunView, path: str, again: Preview | None) -> list[str]:
-    cell = [f"    {line}" for line in _resume(view, path, again)]
-    told = [f"**{_incomplete(view)}** {_summary(view)}", "", recipe_card.recipe_text(view, again)]
-    return [*told, f"{_go_on(view)}:", "", *cell]
+def _recipe_text(view: RunView, path: str, again: Preview | None, door: Door) -> list[str]:
+    cell = [f"    {line}" for line in _resume(view, path, again, door)]
+    said = f"**{_incomplete(view)}** {_summary(view, door)}"
+    told = [said, "", recipe_card.recipe_text(view, again)]
+    return [*told, f"{_go_on(view, door)}:", "", *cell]
 
 
 def _incomplete(view: RunView) -> str:
     return "Incomplete turn." if view.stop or view.status != "failed" else "Failed."
 
 
-def _go_on(view: RunView) -> str:
-    if not view.is_saved:
-        return "Go on in any later cell, once `run.save()` has brought it to the disk"
-    return "Go on in any later cell, also after a restart"
+def _go_on(view: RunView, door: Door) -> str:
+    return f"Go on {door.later if view.is_saved else door.once_saved}"
 
 
-def _incomplete_text(view: RunView, path: str, again: Preview | None) -> list[str]:
-    lines, of = [f"**Incomplete turn.** {_summary(view)}", ""], _files(view)
+def _incomplete_text(view: RunView, path: str, again: Preview | None, door: Door) -> list[str]:
+    lines, of = [f"**Incomplete turn.** {_summary(view, door)}", ""], _files(view)
     for agent in view.agents.values():
         best = " · best answer so far" if agent.id == view.best_agent else ""
         lines.append(f"#### {agent.id}: {text.agent_state(agent, view)}{best}")
@@ -131,39 +135,43 @@ def _incomplete_text(view: RunView, path: str, again: Preview | None) -> list[st
         files = [f"{f.path} {text.size(f.size)}" for f in of[agent.id]]
         lines += [f"Files: {', '.join(files)}"] if files else []
         lines.append("")
-    cells = [f"    {line}" for line in [*_resume(view, path, again), _continue(view, path)]]
-    return [*lines, f"{_go_on(view)}:", "", *cells]
+    again_, next_ = _resume(view, path, again, door), _continue(view, path, door)
+    cells = [f"    {line}" for line in [*again_, next_]]
+    return [*lines, f"{_go_on(view, door)}:", "", *cells]
 
 
-def _live_text(view: RunView, path: str) -> list[str]:
-    """Say what is known of a run that is live, to who reads the notebook later."""
+def _live_text(view: RunView, path: str, door: Door) -> list[str]:
+    """Return what is known of a run that is live, for who reads it later."""
     agents = () if view.recipe else view.agents.values()
     lines = [f"#### {a.id}: {text.agent_state(a, view)}" for a in agents]
-    cell = [f"    {line}" for line in _resume(view, path, None)[-1:]]
-    told = f"{_LIVE} `%agents show {_address(view)}` shows how it stands."
-    again = ["If its kernel is gone, this goes on from here:", "", *cell] if cell else []
-    return [told, *again, "", *lines]
+    session = view.session
+    gates = view.gates.values()
+    asked = [f"{question(g)} {how_to_answer(g, view, session, door)}" for g in gates]
+    cell = [f"    {line}" for line in _resume(view, path, None, door)[-1:]]
+    told = f"{_LIVE} `{door.line('show', [_address(view)])}` shows how it stands."
+    again = [f"If its {door.writer} is gone, this goes on from here:", "", *cell] if cell else []
+    return [told, *asked, *again, "", *lines]
 
 
 _LIVE = "This run was live when this was written."
 
 
-def _summary(view: RunView) -> str:
+def _summary(view: RunView, door: Door) -> str:
     """The card's first sentences: who stopped it, when, what is kept, what it cost."""
     spent = text.spent(view)
-    return f"{_ended(view)} {_kept(view)}" + (f" Spent {spent}." if spent else "")
+    return f"{_ended(view, door)} {_kept(view, door)}" + (f" Spent {spent}." if spent else "")
 
 
-def _ended(view: RunView) -> str:
+def _ended(view: RunView, door: Door) -> str:
     where = recipe_card.where(view) if view.recipe else f", while {view.phase}"
     took = text.duration(view)
     after = f" after {took}" if took else ""
     if view.status == "failed" and view.stop is None:
         return f"It ended{after}."
-    return f"{text.stopped_by(view)}{after}{where}."
+    return f"{text.stopped_by(view, door.writer)}{after}{where}."
 
 
-def _kept(view: RunView) -> str:
+def _kept(view: RunView, door: Door) -> str:
     """Return what is kept, and where: only in memory when the disk refused it."""
     kept = [*_kept_work(view), _count(view.file_count or 0, "file")]
     kept = [k for k in kept if k] or ["the task"]
@@ -173,7 +181,7 @@ def _kept(view: RunView) -> str:
         return f"Nothing was lost: {listed} {verb} kept."
     return (
         f"Not all of it is on the disk, which refused: {listed} {verb} kept, in part perhaps only "
-        "as long as this kernel lives. `run.save()` tries again."
+        f"as long as this {door.writer} lives. {door.retried}"
     )
 
 
@@ -221,16 +229,16 @@ def _address(view: RunView) -> str:
     return f"{view.session}/{view.turn}"
 
 
-def _continue(view: RunView, path: str) -> str:
-    return f"%%agents --continue --session {_line(_words(view, path))}"
+def _continue(view: RunView, path: str, door: Door = CELL) -> str:
+    return door.next_line(_words(view, path))
 
 
-def _resume(view: RunView, path: str, again: Preview | None) -> list[str]:
-    """The cell that resumes the turn: two lines, or none when it has no journal."""
+def _resume(view: RunView, path: str, again: Preview | None, door: Door = CELL) -> list[str]:
+    """The lines that resume the turn: two, or none when it has no journal."""
     if not view.seq:
         return []
     told = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
-    return [f"# same task, from here{told}", f"%agents resume {_line(_words(view, path))}"]
+    return [f"# same task, from here{told}", door.line("resume", _words(view, path))]
 
 
 def _words(view: RunView, path: str) -> list[str]:
@@ -240,10 +248,6 @@ def _words(view: RunView, path: str) -> list[str]:
     if not is_turn or root.absolute() == session_root():
         return [view.session]
     return [view.session, "--session-root", str(root)]
-
-
-def _line(words: list[str]) -> str:
-    return " ".join(f'"{word}"' if " " in word else word for word in words)
 
 
 _PLAIN = re.compile(r"[\w./\\:~-][\w ./\\:~+,@=-]*")
@@ -334,7 +338,12 @@ def _team_data(view: RunView) -> dict[str, Any]:
 
 
 def _html(
-    view: RunView, path: str, timeline: Timeline, again: Preview | None, directory: Path
+    view: RunView,
+    path: str,
+    timeline: Timeline,
+    again: Preview | None,
+    directory: Path,
+    door: Door,
 ) -> str:
     template = card_template("card.html.j2")
     return template.render(
@@ -342,22 +351,23 @@ def _html(
         path=path,
         state=text.state(view),
         incomplete=_incomplete(view),
-        summary=_summary(view),
+        summary=_summary(view, door),
         card=recipe_card.recipe_card(view, again) if view.recipe else None,
-        go_on=_go_on(view),
+        go_on=_go_on(view, door),
         live=_LIVE,
         heading=timeline_svg.heading(view),
         picture=timeline_svg.picture(timeline),
         revisions=timeline_svg.revisions,
         # An incomplete turn's answers are above, whole.
         limit=MAX_SHOWN if text.state(view) == "complete" else MAX_SHOWN // 5,
-        address=_address(view),
+        show_line=door.line("show", [_address(view)]),
+        writer=door.writer,
         notices=_notes(view),
-        resume_cell="\n".join(_resume(view, path, again)),
-        resume_line="".join(_resume(view, path, None)[-1:]),
-        resume_button=_resume_button(view, path),
-        continue_button=_continue_button(view, path),
-        continue_cell=f"{_continue(view, path)}\nWhat should the agents do now?",
+        resume_cell="\n".join(_resume(view, path, again, door)),
+        resume_line="".join(_resume(view, path, None, door)[-1:]),
+        resume_button=_resume_button(view, path) if door is CELL else None,
+        continue_button=_continue_button(view, path) if door is CELL else None,
+        continue_cell=_continue(view, path, door) + door.task_below,
         files=_files(view),
         markdown=lambda words: as_html(_cut(words)),
         took=recipe_card.took,

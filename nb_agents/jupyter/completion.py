@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import inspect
 from argparse import Action
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
 from nb_agents.jupyter.ipython import actions_of
 from nb_agents.jupyter.magic import AgentsMagics
+from nb_agents.jupyter.offered import files_at, session_names
 from nb_agents.jupyter.verbs import VERBS
 from nb_agents.options import RunOptions
 from nb_agents.runs.registry import runs
-from nb_agents.session.layout import session_root, sessions_in
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = ["completions", "register", "unregister"]
-
-MAX_FILES = 200
 
 
 def register(ip: InteractiveShell) -> None:
@@ -85,13 +82,13 @@ def _is_ours(line: str) -> bool:
 def _values(action: Action, word: str, names: Mapping[str, Any]) -> list[str]:
     match action.dest:
         case "config" | "recipe" | "file":
-            return _files(word)
+            return files_at(word)
         case "session":
-            return _beginning(word, _sessions())
+            return _beginning(word, session_names())
         case "run":
             return _beginning(word, _runs())
         case "what":
-            return _beginning(word, [*_runs(), *_sessions()])
+            return _beginning(word, [*_runs(), *session_names()])
         case "tools":
             functions = [name for name, value in names.items() if inspect.isroutine(value)]
             given, comma, begun = word.rpartition(",")
@@ -107,23 +104,5 @@ def _beginning(word: str, words: Iterable[str]) -> list[str]:
     return [each for each in words if each.startswith(word)]
 
 
-def _runs() -> Sequence[str]:
+def _runs() -> list[str]:
     return [run.id for run in runs()]
-
-
-def _sessions() -> Sequence[str]:
-    return [path.name for path in sessions_in(session_root()).by_use]
-
-
-def _files(word: str) -> list[str]:
-    """Return the directories, team files and recipes that complete a path."""
-    head, slash, begun = word.rpartition("/")
-    folder = Path(f"{head}{slash}").expanduser()
-    try:
-        found = sorted(p for p in folder.iterdir() if p.name.startswith(begun))[:MAX_FILES]
-    except OSError:
-        return []
-    # A word ends at a space, and what is hidden is asked for by its dot.
-    shown = [p for p in found if " " not in p.name and (begun or p.name[0] != ".")]
-    of_ours = [p for p in shown if p.is_dir() or p.suffix in (".yaml", ".yml", ".json", ".zip")]
-    return [f"{head}{slash}{p.name}{'/' if p.is_dir() else ''}" for p in of_ours]

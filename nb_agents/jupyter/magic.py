@@ -19,6 +19,7 @@ from nb_agents.config.team import chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
+from nb_agents.jupyter.cell_values import context_of
 from nb_agents.jupyter.ipython import (
     Magics,
     UsageError,
@@ -31,7 +32,6 @@ from nb_agents.jupyter.ipython import (
     parse_message,
 )
 from nb_agents.jupyter.panel import show_turn
-from nb_agents.jupyter.recipe_verbs import context_of
 from nb_agents.jupyter.sweep_verbs import sweep_options, work_over
 from nb_agents.jupyter.verbs import (
     bundle_option,
@@ -179,6 +179,7 @@ class AgentsMagics(Magics):
         %agents approve RUN [MESSAGE]            approve a tool's call, or a recipe's gate
         %agents deny RUN [MESSAGE]               deny it; a recipe stops at its gate
         %agents answer RUN TEXT                  answer a question for a text
+        %agents say RUN TEXT                     add a text to its task while it works
         %agents sessions [--all]                 what is on disk: the 100 used last, or all
         %agents sweeps                           the sweeps that --over has begun
         %agents rename SESSION NAME              give a session another name

@@ -9,7 +9,6 @@ replace an output, but still sees the widget: for it the widget stays, showing t
 from __future__ import annotations
 
 import contextvars
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -42,7 +41,6 @@ __all__ = [
     "show_run",
     "show_text",
     "show_turn",
-    "shown_path",
 ]
 
 _STATIC = Path(__file__).parent / "static"
@@ -249,10 +247,4 @@ _panels: dict[str, Panel] = {}
 
 
 def _shown_path(run: Run) -> str:
-    return shown_path(run.path)
-
-
-def shown_path(path: Path) -> str:
-    """Return a directory's path, relative if it is below the working directory."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
+    return text.shown_path(run.path)

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nb_agents.jupyter import text
 from nb_agents.jupyter.cards import card_bundle
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.panel import LiveOutputs, do_as_asked, shown_path
+from nb_agents.jupyter.panel import LiveOutputs, do_as_asked
 from nb_agents.jupyter.sweep_card import sweep_bundle
 from nb_agents.jupyter.sweep_state import OpenedRow, sweep_state, sweep_title
 from nb_agents.runs.run import Run
@@ -38,7 +39,7 @@ class _SweepPanel:
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
-        self._title, self._path = sweep_title(sweep.path), shown_path(sweep.path)
+        self._title, self._path = sweep_title(sweep.path), text.shown_path(sweep.path)
         self._opened: _Opened | None = None
         self._outputs = LiveOutputs(sweep.name, self._state, self._do)
         self._written = _milestone(sweep.view)
@@ -102,7 +103,7 @@ class _Opened:
         """Return the row as it stands."""
         view = self._run.view
         if view.is_over and not self._card:
-            self._card = card_bundle(view, shown_path(self._run.path))["text/html"]
+            self._card = card_bundle(view, text.shown_path(self._run.path))["text/html"]
         return OpenedRow(self._name, self._run.id, view, self._card)
 
 
@@ -118,4 +119,4 @@ def _milestone(view: SweepView) -> tuple[object, ...]:
 
 def _bundle(sweep: Sweep, view: SweepView) -> dict[str, Any]:
     table = sweep.table() if view.is_over else []
-    return sweep_bundle(view, sweep_title(sweep.path), shown_path(sweep.path), table)
+    return sweep_bundle(view, sweep_title(sweep.path), text.shown_path(sweep.path), table)

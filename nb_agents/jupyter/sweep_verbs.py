@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from nb_agents.config.team import TeamSpec, chosen_team
@@ -17,33 +15,27 @@ from nb_agents.config.uploads import mentions
 from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel, text
 from nb_agents.jupyter.ipython import argument, display
-from nb_agents.jupyter.panel import shown_path
 from nb_agents.jupyter.sweep_card import sweep_bundle
+from nb_agents.jupyter.sweep_list import live_work, pressed
 from nb_agents.jupyter.sweep_panel import show_sweep
 from nb_agents.jupyter.sweep_state import sweep_title
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
 from nb_agents.runs.loop import interrupt_calls
-from nb_agents.runs.run import Run
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import POLL_S
-from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
 
 if TYPE_CHECKING:
     from nb_agents.sweeps.sweep import Sweep
 
 __all__ = [
-    "SWEEP_HEADS",
     "dead_sweeps",
     "find_sweep",
     "follow_sweep",
     "live_sweep",
-    "live_work",
     "show_sweep_on_disk",
     "sweep_options",
-    "sweep_row",
-    "sweep_rows",
     "wait_for_sweep_on_disk",
     "work_elsewhere",
     "work_over",
@@ -62,9 +54,6 @@ _OPTIONS = (
     argument("--retry-failed", action="store_true", help="with --over: rows that failed, too"),
 )
 _ONLY_ONE = ("session", "continue_", "from_turn", "settings", "detach")
-
-
-SWEEP_HEADS = ("sweep", "status", "done", "failed", "tokens", "cost", "task")
 
 
 def sweep_options(function: Any) -> Any:
@@ -208,16 +197,9 @@ def wait_for_sweep_on_disk(path: Path) -> None:
     Args:
         path: Its directory.
     """
-    from nb_agents.sweeps.manifest import is_live_sweep, stop_sweep
+    from nb_agents.sweeps.manifest import is_live_sweep
 
-    presses = count()
-
-    def press() -> None:
-        now = next(presses) > 0
-        # Elsewhere, as it writes to the disk.
-        Thread(target=stop_sweep, args=(path, now, "interrupt", "interrupted")).start()
-
-    with interrupt_calls(press):
+    with interrupt_calls(pressed(path)):
         shown = display(_bundle_on_disk(path), display_id=True)
         while is_live_sweep(path):
             time.sleep(POLL_S)
@@ -233,31 +215,7 @@ def _bundle_on_disk(path: Path) -> dict[str, Any]:
     live = {row: load_turn(turn).view for row, turn in reader.turns.items()}
     view = reader.view(live, is_live, time.time())
     table = reader.table() if view.is_over else []
-    return sweep_bundle(view, sweep_title(path), shown_path(path), table)
-
-
-def live_work() -> tuple[list[Run], dict[Path, str]]:
-    """Return the live runs, with a sweep in the place of its rows' runs.
-
-    Returns:
-        The runs that are on no row of a sweep, and each live sweep's directory with where it lives.
-    """
-    from nb_agents.sweeps.manifest import is_live_sweep, sweep_of
-
-    alone, rows, sweeps = list[Run](), defaultdict[Path, list[Run]](list), dict[Path, str]()
-    for run in registry.runs():
-        path = sweep_of(run.path)
-        if path is None:
-            alone.append(run)
-        elif not run.is_over:
-            rows[path].append(run)
-    for path, runs in rows.items():
-        if is_live_sweep(path):
-            sweeps[path] = runs[0].where
-        else:  # they are asked once more: a sweep ends after its rows
-            alone += [run for run in runs if not run.is_over]
-    here = {group.path.resolve(): "here" for group in registry.groups()}
-    return alone, sweeps | here
+    return sweep_bundle(view, sweep_title(path), text.shown_path(path), table)
 
 
 def work_elsewhere(root: Path) -> list[str]:
@@ -286,28 +244,3 @@ def work_elsewhere(root: Path) -> list[str]:
         if run.where and not run.is_over
     ]
     return said
-
-
-def sweep_rows(root: Path) -> list[tuple[str, ...]]:
-    """Return a row of `SWEEP_HEADS` for each sweep below a session root."""
-    from nb_agents.sweeps.manifest import sweep_paths
-
-    return [sweep_row(path) for path in sweep_paths(root)]
-
-
-def sweep_row(path: Path) -> tuple[str, ...]:
-    """Return a sweep's row of `SWEEP_HEADS`."""
-    from nb_agents.sweeps.manifest import ABOUT, is_live_sweep, read_results
-
-    about, results = read_json(path / ABOUT), read_results(path).values()
-    done = sum(result.status == "completed" for result in results)
-    failed = sum(result.status == "failed" for result in results)
-    costs = [result.cost for result in results]
-    cost = None if None in costs else sum(each for each in costs if each is not None)
-    total = about.get("rows", 0)
-    is_complete = done + failed == total
-    state = "running" if is_live_sweep(path) else "complete" if is_complete else "incomplete"
-    asked = str(about.get("task") or about.get("recipe") or "")
-    tokens = text.tokens(sum(result.tokens for result in results))
-    row = (path.name, state, f"{done} of {total}", str(failed), tokens, text.cost(cost))
-    return (*row, text.clip(asked, 60))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nb_agents.session.history import Session
@@ -27,6 +29,7 @@ __all__ = [
     "progress",
     "pruned",
     "seconds",
+    "shown_path",
     "size",
     "state",
     "stopped_by",
@@ -45,7 +48,6 @@ _SOURCES = {
     "timeout": "the timeout",
     "budget": "the budget",
     "approval": "an approval gate",
-    "parent": "the end of the kernel",
 }
 
 STOPPING = "Stopping… (after current LLM call completes)"
@@ -231,15 +233,16 @@ def votes(view: RunView) -> str:
     return f"{total} vote{'' if total == 1 else 's'}" + (f" ({who})" if who else "")
 
 
-def stopped_by(view: RunView) -> str:
-    """Return who stopped the turn, for the card's first sentence."""
+def stopped_by(view: RunView, writer: str = "kernel") -> str:
+    """Return who stopped the turn, which a `writer` wrote, for the card's first sentence."""
     if view.ending == "killed":
-        return "Cut off when the kernel died"
+        return f"Cut off when the {writer} died"
     if view.stop is None:
         return "Cancelled"
     reason = view.stop.reason
     known = ("", "interrupted", "stopped in the panel")
-    return f"Stopped by {_SOURCES.get(view.stop.source, view.stop.source)}" + (
+    sources = {**_SOURCES, "parent": f"the end of the {writer}"}
+    return f"Stopped by {sources.get(view.stop.source, view.stop.source)}" + (
         f" ({clip(reason, 120)})" if reason not in known else ""
     )
 
@@ -286,3 +289,9 @@ def listed(session: Session) -> tuple[str, ...]:
         cost(sum(known)) if len(known) == len(costs) and any(known) else "unknown",
         clip(last.task, 60),
     )
+
+
+def shown_path(path: Path) -> str:
+    """Return a directory's path, relative if it is below the working directory."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -15,24 +15,23 @@ from nb_agents.cancel import StopResult
 from nb_agents.disk.entry import join_names
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.jupyter import kernel, text
+from nb_agents.jupyter.asking import question
+from nb_agents.jupyter.cell_values import context_of
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
-from nb_agents.jupyter.panel import show_run, show_text, show_turn, shown_path
-from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE, context_of
+from nb_agents.jupyter.panel import show_run, show_text, show_turn
+from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE
+from nb_agents.jupyter.sweep_list import SWEEP_HEADS, live_work, sweep_row, sweep_rows
 from nb_agents.jupyter.sweep_panel import show_sweep
 from nb_agents.jupyter.sweep_verbs import (
-    SWEEP_HEADS,
     dead_sweeps,
     find_sweep,
     follow_sweep,
     live_sweep,
-    live_work,
     show_sweep_on_disk,
-    sweep_row,
-    sweep_rows,
     wait_for_sweep_on_disk,
     work_elsewhere,
 )
-from nb_agents.jupyter.waiting import question, stay
+from nb_agents.jupyter.waiting import stay
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
 from nb_agents.runs.file_report import check_file
@@ -136,7 +135,7 @@ def sessions(ip: Any, args: Any) -> None:
         said.append("Sweeps are listed by `%agents sweeps`.")
     if rows or not said:
         heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
-        show_table(heads, rows, f"No sessions in {shown_path(root)}. %%agents begins one.")
+        show_table(heads, rows, f"No sessions in {text.shown_path(root)}. %%agents begins one.")
     if said:
         _say("\n".join(said))
 
@@ -168,7 +167,7 @@ def export(ip: Any, args: Any) -> None:
     made = export_session(_find(args), args.file)
     size = text.size(made.path.stat().st_size)
     left_out = f" Left out: {join_names(made.left_out)}." if made.left_out else ""
-    _say(f"Wrote {shown_path(made.path)} ({size}).{left_out}")
+    _say(f"Wrote {text.shown_path(made.path)} ({size}).{left_out}")
 
 
 @arguments("agents delete")
@@ -435,7 +434,7 @@ def log(ip: Any, args: Any) -> None:
     lines = log_lines(recovered.events)
     debug = paths.path / "debug.log"
     if os.path.exists(debug):
-        lines.append(f"(more in {shown_path(debug)})")
+        lines.append(f"(more in {text.shown_path(debug)})")
     display({"text/plain": "\n".join([*lines, *recovered.warnings])})
 
 
@@ -497,7 +496,9 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
 
 @arguments("agents resume")
 @argument("session", nargs="?", default="", metavar="SESSION", help="default: the one used last")
-@argument("--config", "-c", metavar="F", help="team file (default: the turn's own)")
+@argument(
+    "--config", "-c", "--agents-config", metavar="F", help="team file (default: the turn's own)"
+)
 @argument(
     "--orchestrator-timeout", dest="timeout", type=float, metavar="S", help="seconds, counted anew"
 )

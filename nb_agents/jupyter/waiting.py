@@ -8,20 +8,15 @@ answered while the cell waits; the cell says so too, for front ends that show no
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from concurrent.futures import Future
 from typing import Any
 
 from nb_agents.jupyter import kernel
+from nb_agents.jupyter.asking import how_to_answer, question, wait_for_gate
+from nb_agents.jupyter.door import CELL
 from nb_agents.jupyter.ipython import display
-from nb_agents.jupyter.rows import asked_for
-from nb_agents.jupyter.text import clip
-from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
-from nb_agents.view.run_view import RunView
-from nb_agents.view.steps import GateView
 
-__all__ = ["question", "stay"]
+__all__ = ["stay"]
 
 
 def stay(ip: Any, run: Run) -> str:
@@ -44,24 +39,15 @@ def stay(ip: Any, run: Run) -> str:
 
 
 def _until_asked(run: Run) -> str:
-    gate = _wait_for_gate(run)
+    gate = wait_for_gate(run)
     if gate is None:
         run.wait(raise_on_stop=False)
         return ""
-    deny = f"`%agents deny {run.id} [MESSAGE]`"
-    match asked_for(gate, run.view):
-        case "text":
-            how = f"`%agents answer {run.id} TEXT` answers, {deny} refuses."
-        case "stage":
-            approve = f"`%agents approve {run.id} [MESSAGE]` lets the recipe go on"
-            how = f"{approve}, {deny} stops it."
-        case "approval":
-            how = f"`%agents approve {run.id} [MESSAGE]` allows it, {deny} does not."
-    return f"{question(gate)} {how}"
+    return f"{question(gate)} {how_to_answer(gate, run.view, run.id, CELL)}"
 
 
 def _stop_when_asked(run: Run) -> str:
-    gate = _wait_for_gate(run)
+    gate = wait_for_gate(run)
     if gate is not None:
         why = f"nobody is there to answer {gate.address!r}"
         run.stop(reason=why, source="approval")
@@ -77,41 +63,9 @@ def _stop_when_asked(run: Run) -> str:
 
 def _tell_when_asked(run: Run) -> str:
     told: list[str] = []
-    while gate := _wait_for_gate(run, told):
+    while gate := wait_for_gate(run, told):
         told.append(gate.address)
         how = "Answer on the panel. An interrupt stops the run here, and a resume asks again."
         display({"text/plain": f"{question(gate)} {how}"})
     run.wait(raise_on_stop=False)
     return ""
-
-
-def question(gate: GateView) -> str:
-    """Return what an open gate asks."""
-    return f"The gate {gate.address!r} asks: “{clip(gate.prompt, 200)}”"
-
-
-def _wait_for_gate(run: Run, told: Collection[str] = ()) -> GateView | None:
-    """Wait for a gate that only a person can decide.
-
-    Args:
-        run: The run.
-        told: Addresses of the gates that the person knows of.
-
-    Returns:
-        The gate; None when the run is over without one.
-    """
-    found = Future[GateView | None]()
-
-    def look(view: RunView) -> None:
-        gates = (g for g in view.gates.values() if not g.timeout_s and g.address not in told)
-        gate = None if view.is_over else next(gates, None)
-        if (gate or view.is_over) and not found.done():
-            found.set_result(gate)
-
-    end = run.subscribe(look)
-    look(run.view)
-    try:
-        with interrupt_calls(run.press):
-            return found.result()
-    finally:
-        end()

@@ -145,7 +145,7 @@ def _answer(task: str, name: str) -> str:
         f"1. A team of real models would now each draft an answer, as I, {name}, do here.\n"
         "2. They read each other's drafts and files, and improve on them or vote.\n"
         "3. The one with most votes presents the final answer.\n\n"
-        "Name real models in a team file and run `%%agents --config team.yaml`."
+        "Name real models in a team file and give it as `--config team.yaml`."
     )
 
 
@@ -155,7 +155,7 @@ def _presentation(task: str) -> str:
         f"You asked: {_short(task)}\n\n"
         "All agents answered, read one another and voted; this is the answer that won. "
         "My notes are in `notes.md` in the workspace of this turn. "
-        "For an answer by real models, use a team file: `%%agents --config team.yaml`."
+        "For an answer by real models, give a team file: `--config team.yaml`."
     )
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nb_agents.config.backends import BACKEND_TYPES, type_at, why_unsupported
 from nb_agents.config.document import unset_variable
-from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec
+from nb_agents.config.team import NO_AGENTS, AgentSpec, BackendSpec, TeamSpec, Unsupported
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.backend import Backend, PydanticBackend, read_uploads
 from nb_agents.models.openai_client import lighten
@@ -150,14 +150,21 @@ def _check_agents(team: TeamSpec) -> None:
     if not team.agents:
         raise ConfigError(NO_AGENTS)
     if unsupported := team.unsupported:
-        said = [
-            f"Agent {u.agent!r} has backend type {u.type!r}, which is not supported. {u.why}"
-            for u in unsupported
-        ]
+        said = [*_unsupported(unsupported)]
         gone = {each.agent for each in unsupported}
         if any(agent.id not in gone for agent in team.agents):
             said.append("--skip-unsupported (from Python: skip_unsupported=True) runs the others.")
         raise team.fault(" ".join(said), "agents", unsupported[0].agent, "backend", "type")
+
+
+def _unsupported(gone: Iterable[Unsupported]) -> Iterator[str]:
+    """Yield for each backend type that is not supported who has it, and why it is not."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for each in gone:
+        alike.setdefault((each.type, each.why), []).append(repr(each.agent))
+    for (kind, why), agents in alike.items():
+        who = f"Agent {agents[0]} has" if len(agents) == 1 else f"Agents {', '.join(agents)} have"
+        yield f"{who} backend type {kind!r}, which is not supported. {why}"
 
 
 def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:

@@ -44,8 +44,7 @@ TERM_GRACE_S = 2.0
 """Time between TERM and KILL, for a command to clean up."""
 
 KILL_WAIT_S = 1.0
-"""How long to wait for KILL to work; a process stuck in a system call (a dead disk) can't be ended.
-"""
+"""How long to wait for KILL to work; a process stuck in a system call can't be ended."""
 
 _MB = 1_000_000
 _KB = 1024

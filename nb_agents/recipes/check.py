@@ -319,8 +319,8 @@ class _Checker:
         known |= inner - ({step.as_} - known if step.foreach else set())
 
     def _worker(self, recipe: Recipe, step: Step, path: Keys, is_certain: bool) -> str:
-        """Return who of the team would do a step, as a run finds it, or ""."""
-        if self.team is None or step.kind != "agent":
+        """Return who of the team would do a step, as a run finds it; "" where a value says it."""
+        if self.team is None or step.kind != "agent" or step.is_named_by_values:
             return ""
         for what in unknown_names(step, self.team):
             self.warnings.append(recipe.finding(f"Step {step.id!r} names {what}", *path))

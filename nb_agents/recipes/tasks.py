@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from nb_agents import events as ev
 from nb_agents.config import recipe_values as ranges
-from nb_agents.config.recipe_step import Step
+from nb_agents.config.recipe_step import ProviderPreference, Step
 from nb_agents.errors import RecipeError
 from nb_agents.recipes import units
 from nb_agents.recipes.output import JSON_RIDER, Wanted
@@ -41,7 +41,7 @@ class AgentWork:
 
     Attributes:
         address: The step's.
-        step: As the recipe has it.
+        step: As the recipe has it, with the names of who does it filled in.
         prompt: What the agent is asked, rendered.
         attempt: From 1.
         attempts: How many there may be.
@@ -205,7 +205,7 @@ def step_task(
     if step.type == "agent":
         return AgentWork(
             address=address,
-            step=step,
+            step=_with_names(step, scope, address),
             prompt=_prompt(step, wanted, scope, address),
             attempt=attempt,
             attempts=int(most),
@@ -225,6 +225,24 @@ def step_task(
         timeout_s=timeout_s,
         tolerates=step.on_error == "continue" and is_last,
     )
+
+
+def _with_names(step: Step, scope: Scope, address: str) -> Step:
+    """Fill in which agent and which model a step names."""
+    if not step.is_named_by_values:
+        return step
+    keys = ("provider", "model")
+    wishes = (_filled(each, keys, scope, address) for each in step.provider_preferences)
+    filled = _filled(step, ("agent", *keys), scope, address)
+    return filled.model_copy(update={"provider_preferences": tuple(wishes)})
+
+
+_Named = TypeVar("_Named", Step, ProviderPreference)
+
+
+def _filled(spec: _Named, keys: tuple[str, ...], scope: Scope, address: str) -> _Named:
+    filled = {key: units.text(getattr(spec, key), scope, address) for key in keys}
+    return spec.model_copy(update=filled)
 
 
 def _prompt(step: Step, wanted: Wanted, scope: Scope, address: str) -> str:

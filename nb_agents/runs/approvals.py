@@ -1,4 +1,4 @@
-"""What waits for a person: calls of tools, and questions of code; a recipe has its own gates."""
+"""Approvals of tool calls, and questions to the user; a recipe has gates of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _current: ContextVar[Callable[[str], str] | None] = ContextVar("nb_agents_asker"
 
 @dataclass
 class _Question:
-    """What is asked at a gate, and what came so far."""
+    """An open question at a gate, with the decisions so far."""
 
     wants: Literal["approval", "input"]
     tally: Tally
@@ -34,13 +34,13 @@ class _Question:
 
 
 class Approvals:
-    """Asks a person, one gate a question. Lives on the loop.
+    """Asks the user, with one gate for each question. Runs on the loop thread.
 
     Args:
-        token: The run's: a stop ends the waiting.
-        emit: Takes what happens.
+        token: The run's token: a stop ends the waiting.
+        emit: Called with each event.
         stop: Stops the run.
-        config: Who approves, and how long is waited.
+        config: The approvers and the timeout.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class Approvals:
         self._asked = 0
 
     async def ask(self, agent: str, tool: str, about: str, stops: bool) -> Decision:
-        """Ask whether a call may be made, and wait.
+        """Ask whether a tool call is allowed, and wait for the answer.
 
         Args:
-            agent: Whose call.
+            agent: The calling agent.
             tool: The tool.
-            about: Its arguments, in a few words.
+            about: A summary of the arguments.
             stops: Whether a denial stops the run.
 
         Raises:
-            AgentStopped: A stop was asked for meanwhile.
+            AgentStopped: A stop was requested while waiting.
         """
-        gate = self._gate(f"{agent}: {tool}")
+        gate = self._new_gate(f"{agent}: {tool}")
         what = f"{tool}: {about}" if about else tool
-        # Its caller may be stopped alone.
+        # The calling agent may be stopped alone.
         answer = await self._wait(gate, f"May {agent} call {what}?", "approval", current_token())
         if stops and not answer.approved:
             self._stop(denial(gate, gate, answer))
@@ -79,59 +79,59 @@ class Approvals:
         return answer
 
     async def ask_whether(self, message: str) -> str:
-        """Ask for an approval, and wait; `RunView.approvals` has the decision.
+        """Ask for an approval and wait for it.
 
         Args:
             message: The question.
 
         Returns:
-            The gate.
+            The gate, whose decision is in `RunView.approvals`.
 
         Raises:
-            AgentStopped: A stop was asked for meanwhile.
+            AgentStopped: A stop was requested while waiting.
         """
-        gate = self._gate("approval")
+        gate = self._new_gate("approval")
         await self._wait(gate, message, "approval")
         return gate
 
     async def ask_for_text(self, prompt: str) -> Decision:
-        """Ask for a text, and wait.
+        """Ask for a text and wait for it.
 
         Args:
             prompt: The question.
 
         Returns:
-            The text as its message; not approved when the person refused to answer.
+            An answer with the text as its message; not approved when the user refused to answer.
 
         Raises:
-            AgentStopped: A stop was asked for meanwhile.
+            AgentStopped: A stop was requested while waiting.
         """
-        # Whose tool asks, if one does: while it waits, it does nothing else.
+        # The agent whose tool asks, if any, which is shown as waiting.
         agent = current_call().agent
         return await self._wait(
-            self._gate(f"{agent}: input" if agent else "input"), prompt, "input"
+            self._new_gate(f"{agent}: input" if agent else "input"), prompt, "input"
         )
 
     def close(self) -> None:
-        """Deny what waits when the run is over; a stopped one leaves it open for a resume."""
+        """Deny open questions at the end of the run; after a stop they stay open for a resume."""
         for gate, question in self._waiting.items():
             if question.answer is None and not self._token.is_stopping:
                 self._conclude(gate, False, "the run is over", "")
 
     def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
-        """Decide a question, or count towards it.
+        """Record a decision on a question, and conclude it once there are enough.
 
         Args:
-            approved: Whether it may be.
-            message: What the person says.
-            by: Who decides.
-            gate: Which one, or "" for the one that has waited longest.
+            approved: Whether it is approved.
+            message: The user's message.
+            by: The user who decides.
+            gate: The gate; "" means the one that has waited longest.
 
         Returns:
-            The gate, or "" when it does not wait.
+            The gate, or "" when it is not open.
 
         Raises:
-            UserError: This person is not among the approvers.
+            UserError: This user is not among the approvers.
         """
         chosen = self._chosen(gate)
         if not chosen:
@@ -146,7 +146,7 @@ class Approvals:
             self._conclude(chosen, *decision)
         return chosen
 
-    def _gate(self, name: str) -> str:
+    def _new_gate(self, name: str) -> str:
         self._asked += 1
         return f"{name} #{self._asked}"
 
@@ -208,13 +208,10 @@ def denial(gate: str, named: str, decision: Decision) -> StopRequest:
 
 
 def text_of(answer: Decision) -> str:
-    """Return the text that was asked for.
-
-    Args:
-        answer: What the person said to `Approvals.ask_for_text`.
+    """Return the text in an answer of `Approvals.ask_for_text`.
 
     Raises:
-        UserError: The person refused.
+        UserError: The user refused to answer.
     """
     if not answer.approved:
         why = f": {answer.message}" if answer.message else "."
@@ -223,19 +220,19 @@ def text_of(answer: Decision) -> str:
 
 
 def ask(prompt: str) -> str:
-    """Ask the person who watches this code's run a question, and wait for the answer.
+    """Ask the user who watches the current run a question, and block until it is answered.
 
-    For plain functions given as tools; in an async one it would hold up the others.
+    For synchronous functions given as tools; in an async one it would block other agents.
 
     Args:
         prompt: The question; it is shown on the panel, and `Run.answer` answers it.
 
     Returns:
-        What the person wrote.
+        The user's text.
 
     Raises:
-        UserError: There is no run here, or the person refuses to answer.
-        AgentStopped: The run is being stopped. Let it pass.
+        UserError: The caller is not in a run, or the user refuses to answer.
+        AgentStopped: The run is being stopped. Do not catch it.
 
     Example:
         @nb_agents.tool
@@ -251,7 +248,7 @@ def ask(prompt: str) -> str:
 
 @contextmanager
 def bind_asker(asker: Callable[[str], str]) -> Iterator[None]:
-    """Make ``asker`` what `ask` uses, within the block and the tasks that it starts."""
+    """Make `ask` use ``asker`` within the block and the tasks started there."""
     reset = _current.set(asker)
     try:
         yield

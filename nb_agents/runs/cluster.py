@@ -1,11 +1,11 @@
 """Runs on the workers of a Dask cluster: each turn is a task of a worker, which writes its files.
 
-Of a run nothing but its beginning goes by the scheduler: events and commands are files of the turn,
-in a session root that all machines see.
+Only the start of a run goes through the scheduler: events and commands are files of the turn, in a
+session root that all machines share.
 
-A run begins once at most: it has a *ticket*, a file in the session root, and begins when a worker
-removes that. A task that Dask carries out again, as its worker died, finds none; and who does not
-want to wait for a worker any more removes it first. Needs ``nb_agents[cluster]``.
+A run starts at most once: it has a *ticket*, a file in the session root, and starts when a worker
+removes it. A task that Dask repeats because its worker died finds no ticket, and a caller that
+stops waiting withdraws the run by removing it first. Needs ``nb_agents[cluster]``.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from nb_agents.session.layout import TICKETS, TurnPaths
 
 logger = logging.getLogger("nb_agents")
 
-__all__ = ["PLACES", "RESOURCE", "Started", "begin_on", "connect", "withdraw"]
+__all__ = ["PLACES", "RESOURCE", "Started", "connect", "start_on_worker", "withdraw"]
 
 RESOURCE = "nb_agents"
-"""Of a worker: how many turns it takes at a time. Without it, as many as it has threads."""
+"""The Dask resource that limits a worker's turns; without it, its number of threads does."""
 
 PLACES = 25
-"""Turns that a worker of "local:N" takes at a time: they wait for servers, most of the time."""
+"""Turns that a worker of "local:N" runs at a time: mostly they wait for servers."""
 
 WORKERS_S = 120.0
-"""What a cluster without a worker gets to bring one: a job's queue takes its time."""
+"""How long a cluster may have no worker: a job queue may take that long to start one."""
 
 CONNECT_S = 10.0
-"""What a scheduler gets to answer."""
+"""Time limit for a scheduler to answer."""
 
 MOVE_S = 1.0
-"""After so long, a run that waits for a worker's place may go to another one's."""
+"""Time after which a run that waits for a place at one worker may move to another."""
 
 TELL_S = 60.0
-"""What a worker gets to begin a run, once it has taken its ticket: a cold import takes seconds."""
+"""Time limit for a worker to start a run once it has its ticket: a cold import takes seconds."""
 
 RESTART_S = 20.0
-"""What a nanny gets to end a worker's process that hears nothing."""
+"""Time limit for a nanny to end the process of a worker that does not respond."""
 
 _UNSEEN_ROOT = "the session root {}. Give one that all machines see: --session-root DIR."
 _UNSEEN_PROJECT = (
@@ -76,7 +76,7 @@ _LOCAL = re.compile(r"local:([1-9][0-9]*)")
 
 @dataclass(frozen=True)
 class Started:
-    """A run that a worker has begun.
+    """A run that a worker has started.
 
     Attributes:
         path: The turn's directory.
@@ -89,9 +89,9 @@ class Started:
     client: Client
 
     def restart(self) -> None:
-        """End the worker's process, which hears no command any more; its other runs are cut too."""
+        """Restart a worker that no longer responds to commands, which ends its other runs too."""
         with _restarting:
-            if not TurnPaths(self.path).is_live():  # another turn's restart has ended it
+            if not TurnPaths(self.path).is_live():  # a restart for another turn has ended it
                 return
             try:
                 self.client.restart_workers([self.worker], RESTART_S, raise_for_error=False)
@@ -104,7 +104,7 @@ _restarting = threading.Lock()
 
 @dataclass(frozen=True)
 class _Job:
-    """What a worker is to do; its `repr`, which Dask may log, tells nothing of it."""
+    """A worker's job; its `repr`, which Dask may log, does not include the call."""
 
     ticket: Path
     topic: str
@@ -114,62 +114,58 @@ class _Job:
 
 @dataclass(eq=False)
 class _Waiting:
-    """A run that no worker has begun.
+    """A run that waits for a worker to start it.
 
     Attributes:
-        ticket: Its ticket.
-        projects: Directories of the person's own that it works in.
-        told: What the worker says once it has.
-        worker: Who is to begin it, when that is chosen here.
-        future: Dask's, once it is asked.
-        sent_back: A future of Dask's whose worker has sent it back, to come again for a place.
+        ticket: The run's ticket.
+        projects: The user's directories that it works in.
+        answer: The worker's answer.
+        worker: The worker chosen for it, if any.
+        future: The Dask future, once submitted.
+        sent_back: A future whose worker returned it, to be submitted again with a place.
     """
 
     ticket: Path
     projects: Sequence[Path] = ()
-    told: Future[Mapping[str, str]] = field(default_factory=Future)
+    answer: Future[Mapping[str, str]] = field(default_factory=Future)
     worker: str | None = None
     future: Any = None
     sent_back: Any = None
 
     @property
     def key(self) -> str:
-        """Of its task."""
+        """The key of its Dask task."""
         return self.ticket.name
 
     @property
     def root(self) -> Path:
-        """Where its session is to be."""
+        """The session root."""
         return self.ticket.parents[1]
 
-    def take(self, told: Mapping[str, str]) -> None:
-        """Take what a worker, or who knows of it, says; the first word counts."""
+    def resolve(self, answer: Mapping[str, str]) -> None:
+        """Set the answer, unless there is one."""
         with suppress(InvalidStateError):
-            self.told.set_result(told)
+            self.answer.set_result(answer)
 
     @property
-    def is_in_time(self) -> bool:
-        """Whether no worker has begun it."""
+    def has_ticket(self) -> bool:
+        """Whether no worker has started it."""
         return self.ticket.exists()
 
-    def give_up(self) -> bool:
-        """Let it not begin; whether that came in time."""
+    def withdraw(self) -> bool:
+        """Withdraw the run; return whether it had not started yet."""
         try:
             self.ticket.unlink()
         except OSError:
             return False
-        self.take({"error": "The run was stopped before a worker took it."})
+        self.resolve({"error": "The run was stopped before a worker took it."})
         if self.future is not None:
             self.future.cancel()
         return True
 
 
-class _Desk:
-    """What one client has asked of its cluster, and what the workers tell.
-
-    Args:
-        client: The client.
-    """
+class _Submitter:
+    """Submits runs to the cluster of a client, and receives the workers' answers."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -178,44 +174,45 @@ class _Desk:
         self._seen: set[tuple[Path, str]] = set()
         # Separates the threads of a sweep, so that they don't all take the same place.
         self._choosing = threading.Lock()
-        client.subscribe_topic(self._topic, self._hear)
+        client.subscribe_topic(self._topic, self._on_answer)
 
     def begin(self, call: bytes, root: Path, projects: Sequence[Path]) -> Started:
-        """Let a worker begin a run; waits until one has."""
+        """Submit a run, and block until a worker has started it."""
         waiting = _Waiting(_new_ticket(root), projects)
         self._waiting[waiting.key] = waiting
-        waiting.told.add_done_callback(lambda _: self._waiting.pop(waiting.key))
+        waiting.answer.add_done_callback(lambda _: self._waiting.pop(waiting.key))
         try:
-            told = self._wait(waiting, call)
-            if "error" in told:
-                raise UserError(told["error"])
+            answer = self._wait(waiting, call)
+            if "error" in answer:
+                raise UserError(answer["error"])
         except BaseException:
-            if not waiting.give_up():  # a worker begins it at this moment
-                waiting.told.add_done_callback(_stop_unwanted)
+            if not waiting.withdraw():  # a worker is just starting it
+                waiting.answer.add_done_callback(_stop_unwanted)
             raise
-        # What works goes on when this process, and its client, is gone.
+        # The task goes on when this process and its client are gone.
         fire_and_forget(waiting.future)
-        if told["host"] != socket.gethostname():  # which has told of it in a list of its own
-            place = f"worker {told['worker']}"
-            announce(LiveTurn(told["path"], told["run"], int(told["pid"]), told["host"], place))
-        return Started(Path(told["path"]), told["worker"], self.client)
+        if answer["host"] != socket.gethostname():  # that host has its own list of live turns
+            place = f"worker {answer['worker']}"
+            pid = int(answer["pid"])
+            announce(LiveTurn(answer["path"], answer["run"], pid, answer["host"], place))
+        return Started(Path(answer["path"]), answer["worker"], self.client)
 
     def _wait(self, waiting: _Waiting, call: bytes) -> Mapping[str, str]:
-        """Submit a run, and again as long as no worker has begun it and another could."""
+        """Submit a run, and resubmit it while no worker has started it and another one could."""
         alone_s = taken_s = 0.0
         while taken_s < TELL_S:
-            workers = self._look(waiting.root, _UNSEEN_ROOT)
+            workers = self._workers_that_see(waiting.root, _UNSEEN_ROOT)
             for project in waiting.projects:
-                self._look(project, _UNSEEN_PROJECT)
+                self._workers_that_see(project, _UNSEEN_PROJECT)
             with self._choosing:
                 most = self._with_most_places(workers)
-                could_move = waiting.is_in_time and most not in (None, waiting.worker)
+                could_move = waiting.has_ticket and most not in (None, waiting.worker)
                 if could_move or waiting.future is waiting.sent_back:  # both None at first
                     self._submit(waiting, call, workers, most)
             with suppress(TimeoutError):
-                return waiting.told.result(MOVE_S)
+                return waiting.answer.result(MOVE_S)
             alone_s = 0.0 if workers else alone_s + MOVE_S
-            taken_s += 0.0 if waiting.is_in_time else MOVE_S
+            taken_s += 0.0 if waiting.has_ticket else MOVE_S
             if alone_s >= WORKERS_S:
                 return {"error": f"The cluster has no worker, after {WORKERS_S:g} s."}
         return {"error": "The run was lost before it began: its worker tells nothing of it."}
@@ -236,18 +233,18 @@ class _Desk:
             workers=worker,
             allow_other_workers=worker is not None,
         )
-        waiting.future.add_done_callback(partial(_end_of_task, waiting))
+        waiting.future.add_done_callback(partial(_on_task_end, waiting))
         if before is not None:
             before.cancel()
 
     def _with_most_places(self, workers: _Workers) -> str | None:
-        """Name the worker with the most free places; None when all are taken.
+        """Return the worker with the most free places; None when there are none.
 
-        Dask knows what a worker can hold and not how much of it is taken: left to it, runs would
+        Dask does not take into account how much of a worker's resource is in use: it would let runs
         wait at one worker while another is free.
         """
         taken = {worker: {*keys} for worker, keys in self.client.processing().items()}
-        for waiting in tuple(self._waiting.values()):  # other threads add theirs
+        for waiting in tuple(self._waiting.values()):  # a copy, as other threads add theirs
             if waiting.worker is not None and (future := waiting.future) is not None:
                 taken.setdefault(waiting.worker, set()).add(future.key)
         free = {
@@ -259,18 +256,18 @@ class _Desk:
         return most if free.get(most, 0) >= 1 else None  # None too where workers have no places
 
     def withdraw(self, root: Path) -> None:
-        """Let none of the runs begin that are to be in a session root and wait for a worker."""
+        """Withdraw the runs that wait for a worker, of one session root."""
         for waiting in tuple(self._waiting.values()):
-            if waiting.root.is_relative_to(root):  # a judge works below its row
-                waiting.give_up()
+            if waiting.root.is_relative_to(root):  # a judge's session is within its row's
+                waiting.withdraw()
 
-    def _hear(self, event: tuple[float, Mapping[str, str]]) -> None:
-        _, told = event
-        if (waiting := self._waiting.get(told["key"])) is not None:
-            waiting.take(told)
+    def _on_answer(self, event: tuple[float, Mapping[str, str]]) -> None:
+        _, answer = event
+        if (waiting := self._waiting.get(answer["key"])) is not None:
+            waiting.resolve(answer)
 
-    def _look(self, place: Path, unseen: str) -> _Workers:
-        """Tell of the workers, each of which sees a directory; else say that one does not."""
+    def _workers_that_see(self, place: Path, unseen: str) -> _Workers:
+        """Return the workers; raise `UserError` if one of them does not see a directory."""
         workers = self._workers()
         if new := [each for each in workers if (place, each) not in self._seen]:
             probe = _new_file(place / f".{_KEY}{uuid4().hex}")
@@ -279,7 +276,7 @@ class _Desk:
             finally:
                 probe.unlink()
             for worker, answer in seen.items():
-                if isinstance(answer, OSError):  # it has gone
+                if isinstance(answer, OSError):  # the worker is gone
                     continue
                 if isinstance(answer, Exception):
                     raise UserError(
@@ -294,44 +291,41 @@ class _Desk:
         return workers
 
     def _workers(self) -> _Workers:
-        """Tell of the workers; a cluster that grows with its work may have none yet."""
+        """Return the workers; an adaptive cluster may have none yet."""
         if self.client.status != "running":
             raise ConnectionError(f"its client is {self.client.status}")
-        # Not `Client.scheduler_info`: what that gives is replaced now and then, without workers.
+        # Not `Client.scheduler_info`, which at times has no workers.
         scheduler: Any = self.client.scheduler
-        told = self.client.sync(scheduler.identity, n_workers=-1, callback_timeout=CONNECT_S)
-        found: _Workers = told["workers"]
+        identity = self.client.sync(scheduler.identity, n_workers=-1, callback_timeout=CONNECT_S)
+        found: _Workers = identity["workers"]
         return found
 
 
-_desks: dict[Client, _Desk] = {}
+_submitters: dict[Client, _Submitter] = {}
 _clients: dict[str, Client] = {}
-# Separates the threads of a sweep, which come here at once.
+# Separates the threads of a sweep, which connect at the same time.
 _connecting = threading.Lock()
 
 
-def begin_on(
+def start_on_worker(
     cluster: Cluster,
     what: str,
     arguments: Mapping[str, Any],
     root: Path,
     projects: Sequence[Path] = (),
 ) -> Started:
-    """Start or resume a run on a worker, as soon as one has a place for it; blocks until then.
+    """Start or resume a run on a worker, blocking until one has a place for it.
 
     Args:
-        cluster: Where.
+        cluster: The cluster.
         what: "start" or "resume".
-        arguments: Those of `nb_agents.start` or `nb_agents.resume`.
+        arguments: The arguments of `nb_agents.start` or `nb_agents.resume`.
         root: The session root, absolute.
-        projects: Directories of the person's own that it works in, absolute.
-
-    Returns:
-        Where it is.
+        projects: The user's directories that the run works in, absolute.
 
     Raises:
         UserError: A worker does not see one of those directories, or the run can't start there.
-        ClusterLostError: The cluster can't be reached, or not any more.
+        ClusterLostError: The cluster can't be reached, or was lost.
         StorageError: The session root can't be written.
     """
     try:
@@ -341,24 +335,23 @@ def begin_on(
             f"What the run is given can't be sent to a worker ({exc}). Without ship=True, tools "
             "stay in this process."
         ) from None
-    desk = _desk(connect(cluster))
+    submitter = _submitter(connect(cluster))
     try:
-        return desk.begin(call, root, projects)
+        return submitter.begin(call, root, projects)
     except (OSError, RuntimeError, ClosedClientError) as exc:
-        raise ClusterLostError(_address(desk.client), str(exc) or type(exc).__name__) from None
+        raise ClusterLostError(_address(submitter.client), str(exc) or type(exc).__name__) from None
 
 
 def withdraw(root: Path) -> None:
-    """Let no run begin that waits for a worker, in a session root."""
-    for desk in tuple(_desks.values()):
-        desk.withdraw(root)
+    """Withdraw the runs that wait for a worker, of one session root."""
+    for submitter in tuple(_submitters.values()):
+        submitter.withdraw(root)
 
 
 def connect(cluster: Cluster) -> Client:
-    """Give a cluster's client, with the variables sent that the workers are to have.
+    """Return a cluster's client, after forwarding environment variables to the workers.
 
-    Args:
-        cluster: Which; "local:N" is begun at its first use.
+    A cluster "local:N" is started at its first use.
 
     Raises:
         ClusterLostError: No scheduler answers.
@@ -380,16 +373,16 @@ def connect(cluster: Cluster) -> Client:
     return client
 
 
-def _desk(client: Client) -> _Desk:
+def _submitter(client: Client) -> _Submitter:
     with _connecting:
-        if client not in _desks:
-            _desks[client] = _Desk(client)
-        return _desks[client]
+        if client not in _submitters:
+            _submitters[client] = _Submitter(client)
+        return _submitters[client]
 
 
 def _open(address: str) -> Client:
     if local := _LOCAL.fullmatch(address):
-        # A run whose worker died is resumed by its journal, and not begun anew.
+        # A run whose worker died is resumed from its journal, not started again by Dask.
         with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
             cluster = LocalCluster(
                 host="127.0.0.1",
@@ -397,8 +390,8 @@ def _open(address: str) -> Client:
                 threads_per_worker=1,
                 resources={RESOURCE: PLACES},
                 dashboard_address="127.0.0.1:0",
-                # Who can reach a scheduler can run anything as its user: others on this machine
-                # could, without the keys that this makes.
+                # Whoever reaches a scheduler can run code as its user; without these TLS keys,
+                # other users of this machine could.
                 protocol="tls://",
                 security=True,
             )
@@ -428,38 +421,34 @@ def _new_file(path: Path) -> Path:
     return path
 
 
-def _end_of_task(waiting: _Waiting, future: Any) -> None:
-    """Tell the one who waits of a task that has ended before its run began."""
-    if waiting.told.done() or future is not waiting.future:
+def _on_task_end(waiting: _Waiting, future: Any) -> None:
+    """Set the answer of a run whose task ended before the run started."""
+    if waiting.answer.done() or future is not waiting.future:
         return
     if future.status == "finished":
-        told = future.result()
-        if not told:
+        answer = future.result()
+        if not answer:
             waiting.sent_back = future  # submitted again, now that its worker's places are known
-        # Where a task was moved, both may come to begin the run: the other one has.
-        elif not told.get("unseen") or waiting.is_in_time:
-            waiting.take(told)
+        # After a task was moved, both copies may try to start the run: the other one has.
+        elif not answer.get("unseen") or waiting.has_ticket:
+            waiting.resolve(answer)
     elif future.status == "error":
-        waiting.take({"error": "The run was lost before it began: its worker died."})
+        waiting.resolve({"error": "The run was lost before it began: its worker died."})
     else:
         with suppress(InvalidStateError):
-            waiting.told.set_exception(ConnectionError("the cluster has closed"))
+            waiting.answer.set_exception(ConnectionError("the cluster has closed"))
 
 
-def _stop_unwanted(told: Future[Mapping[str, str]]) -> None:
-    """Stop a run that has begun while the one who had asked for it gave up."""
-    if told.exception() is None and (path := told.result().get("path")):
+def _stop_unwanted(answer: Future[Mapping[str, str]]) -> None:
+    """Stop a run that started while its caller stopped waiting."""
+    if answer.exception() is None and (path := answer.result().get("path")):
         request = StopRequest(CancellationStatus.IMMEDIATE, "parent", "nobody waits for it")
         with suppress(StorageError):
             send(TurnPaths(Path(path)), request)
 
 
 class _Variables(WorkerPlugin):
-    """Sets variables of this process in each worker, also in those that come later.
-
-    Args:
-        names: Of the variables.
-    """
+    """Copies environment variables of this process to all workers, including later ones."""
 
     name = "nb_agents variables"
 
@@ -481,33 +470,33 @@ def _sees(probe: Path) -> bool:
 
 
 def _work(job: _Job) -> Mapping[str, str]:
-    """Begin a run and stay until it is over; its end is in its files.
+    """Start a run and wait for its end, which its files record.
 
     Returns:
-        What became of it; nothing when it was submitted before its worker had told of its places,
-        of which none is held for it.
+        The answer; empty when the task was submitted without a place, before the worker's places
+        were known.
     """
     worker = get_worker()
     has_places = RESOURCE in worker.state.total_resources
     if has_places and not job.has_place:
         return {}
     refused = f"Worker {worker.address}:"
-    told = {"key": job.ticket.name, "worker": worker.address, "host": socket.gethostname()}
+    answer = {"key": job.ticket.name, "worker": worker.address, "host": socket.gethostname()}
     if has_places:
-        secede()  # its places say how many turns it takes, and not its threads
+        secede()  # the places limit the number of turns, not the threads
     try:
         job.ticket.unlink()
     except OSError:
         root = job.ticket.parents[1]
-        return {**told, "unseen": "yes", "error": f"{refused} it does not see {str(root)!r}."}
+        return {**answer, "unseen": "yes", "error": f"{refused} it does not see {str(root)!r}."}
     try:
-        # By its name, as for a process of its own: what can begin any run lies above this module.
+        # Imported by name, as this module is below those that start runs.
         run = import_module("nb_agents.runs.host").carry_out(job.call)
     except UserError as exc:
-        return {**told, "error": f"{refused} {exc}"}
+        return {**answer, "error": f"{refused} {exc}"}
     except Exception as exc:
-        return {**told, "error": f"{refused} {type(exc).__name__}: {exc}"}
-    told |= {"path": str(run.path), "run": run.id, "pid": str(os.getpid())}
-    worker.log_event(job.topic, told)
+        return {**answer, "error": f"{refused} {type(exc).__name__}: {exc}"}
+    answer |= {"path": str(run.path), "run": run.id, "pid": str(os.getpid())}
+    worker.log_event(job.topic, answer)
     run.wait(raise_on_stop=False)
-    return told
+    return answer

@@ -1,8 +1,8 @@
-"""Starting a run in another process, which outlives the one that asks for it.
+"""Starting a run in another process, which outlives this one.
 
-That is one of its own, or a worker of a cluster (`nb_agents.runs.cluster`). What is to be done goes
-there through a pipe or the cluster's connection, keys with the environment: neither is ever on the
-disk or on a command line.
+The run gets a process of its own, or a worker of a cluster (`nb_agents.runs.cluster`). The job is
+sent through a pipe or the cluster's connection, and keys with the environment: neither is ever
+written to disk or to a command line.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from nb_agents.session.layout import session_root
 __all__ = ["Begun", "begin_detached", "is_detached"]
 
 PROCESS = "a process of its own"
-"""Where a run lives that is on no cluster."""
+"""Description of where a detached run is that is not on a cluster."""
 
 START_S = 120.0
-"""What the process gets to start: a cold import takes seconds on a busy machine."""
+"""Time limit for the process to start: a cold import takes seconds on a busy machine."""
 
 MAX_LOG_BYTES = 1_000_000
-"""Of the log of a process that could not start: what is read."""
+"""Bytes read of the log of a process that could not start."""
 
 MAX_LOG_CHARS = 2_000
-"""Of the log of a process that could not start: what is shown of its end."""
+"""Characters shown of the end of that log."""
 
 
 class Begun(NamedTuple):
-    """A run that another process has begun.
+    """A run that another process has started.
 
     Attributes:
         path: The turn's directory.
-        where: Where it lives, in words.
-        restart: Ends that process when it hears nothing any more; None when that is nobody's task.
+        where: A description of the process.
+        restart: Restarts a worker that no longer responds; None for a process of its own.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class Begun(NamedTuple):
 
 
 def is_detached(options: RunOptions, team: TeamSpec) -> bool:
-    """Whether a run goes in another process: by its options, else by its team's file."""
+    """Return whether a run's options, or else its team's file, request another process."""
     if options.cluster is not None:
         return True
     return team.detach if options.detach is None else options.detach
@@ -75,18 +75,15 @@ def begin_detached(
 
     Args:
         what: "start" or "resume".
-        team: Who works in it, as it is read here; there it is read anew.
-        options: How it goes.
-        tools: Functions that stay in this process and are called from there, unless they are to be
-            sent to a cluster.
-        project: The person's directory that a recipe works in, if it does.
-        arguments: The others of `nb_agents.start` or `nb_agents.resume`.
-
-    Returns:
-        Where it is.
+        team: The team as loaded here; the other process loads it again.
+        options: The run's options.
+        tools: Functions that stay in this process and are called from the other one, unless they
+            are shipped to a cluster.
+        project: The user's directory that a recipe works in, if any.
+        arguments: The other arguments of `nb_agents.start` or `nb_agents.resume`.
 
     Raises:
-        UserError: Something that is given can't leave this process, or the run can't start.
+        UserError: An argument can't leave this process, or the run can't start.
         StorageError: Tools are given, and the session root can't be written.
     """
     if bound := next(_bound(options, team), ""):
@@ -104,7 +101,7 @@ def begin_detached(
         return begin({**job, "tools": checked_functions(tools)})
     if not tools:
         return begin(job)
-    # Made before the run is: its first call may come at once.
+    # Created before the run, whose first call may come at once.
     offering = Offering(tools, root, team)
     try:
         begun = begin({**job, "tools": offering.functions})
@@ -121,7 +118,7 @@ def _cluster_of(options: RunOptions) -> Cluster | None:
 
 
 def _absolute(value: Any) -> Any:
-    """Name a file so that it is found from any working directory."""
+    """Return a file's absolute path, and any other value as it is."""
     if isinstance(value, str | os.PathLike):
         return Path(value).expanduser().absolute()
     return value
@@ -138,29 +135,29 @@ def _begin(
     if cluster is None:
         return Begun(_begin_process(what, job, team), PROCESS)
     try:
-        from nb_agents.runs.cluster import begin_on
+        from nb_agents.runs.cluster import start_on_worker
     except ImportError as exc:
         raise UserError(
             f"Runs on a cluster need Dask ({exc}): `pip install 'nb_agents[cluster]'`."
         ) from None
     worked_in = tuple({each for each in (team.project, project) if each is not None})
-    started = begin_on(cluster, what, job, root, worked_in)
+    started = start_on_worker(cluster, what, job, root, worked_in)
     return Begun(started.path, f"worker {started.worker}", started.restart)
 
 
 def _begin_process(what: str, arguments: Mapping[str, Any], team: TeamSpec) -> Path:
-    """Let a process of its own begin the run, and wait until it has."""
-    # A file without a name: what a library says there may hold a key, and nobody reads it later.
+    """Start the run in a process of its own, and wait until it has started."""
+    # An unnamed file, as a library may log a key there.
     with TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "nb_agents.runs.host"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            start_new_session=True,  # who ends this process and its group does not end that one
+            start_new_session=True,  # ending this process group must not end the run
         )
         try:
-            said, _ = process.communicate(
+            reply, _ = process.communicate(
                 pickle.dumps((what, arguments, Path.cwd())), timeout=START_S
             )
         except subprocess.TimeoutExpired:
@@ -168,26 +165,26 @@ def _begin_process(what: str, arguments: Mapping[str, Any], team: TeamSpec) -> P
             raise UserError(f"The run's process has not started within {START_S:g} s.") from None
         log.seek(0)
         written = log.read(MAX_LOG_BYTES).decode("utf-8", "replace")
-    told = _read(said)
-    if "path" in told:
-        return Path(told["path"])
-    if "error" in told:
-        raise UserError(told["error"])
-    # Hidden before it is cut: the rest of a key would not be known.
+    answer = _parse(reply)
+    if "path" in answer:
+        return Path(answer["path"])
+    if "error" in answer:
+        raise UserError(answer["error"])
+    # Masked before it is cut, as part of a key would not be recognised.
     text = mask_for(team).text(written.strip())[-MAX_LOG_CHARS:]
     raise UserError(f"The run's process ended before the run began. Its log:\n{text}")
 
 
-def _read(said: bytes) -> Mapping[str, str]:
+def _parse(reply: bytes) -> Mapping[str, str]:
     with suppress(ValueError):
-        told = json.loads(said)
-        if isinstance(told, dict):
-            return told
+        answer = json.loads(reply)
+        if isinstance(answer, dict):
+            return answer
     return {}
 
 
 def _bound(options: RunOptions, team: TeamSpec) -> Iterator[str]:
-    """Name what is bound to this process."""
+    """Yield descriptions of arguments that can't be sent to another process."""
     if any(agent.backend.type == "python" for agent in team.everyone):
         yield "a model made in Python"
     yield from (f"the function {name} of the options" for name in _functions(options))

@@ -1,4 +1,4 @@
-"""What drives a run: a team, or a recipe. Made on the loop from the run's work."""
+"""Creating what does a run's work, a team or the executor of a recipe, from the turn's spec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nb_agents.models.backend import Backend
 from nb_agents.models.providers import backend_for, is_usable
 from nb_agents.runs.approvals import denial
 from nb_agents.runs.spawning import Spawner
-from nb_agents.runs.subagents import Home, SubAgents
+from nb_agents.runs.subagents import SubAgentDeps, SubAgents
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.tools.base import Tool
 from nb_agents.tools.policy import AgentTools, Ask, Decision
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 
     from nb_agents.recipes.executor import Executor
 
-__all__ = ["Driver", "Job", "driver_for", "subagents_for", "tools_for", "uninherited"]
+__all__ = ["Driver", "Job", "driver_for", "subagents_for", "tools_for", "withheld_keys"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a run gives to those who do its work.
+    """A turn's spec, and the run's functions that the driver calls.
 
     Attributes:
-        spec: What to do.
-        started_at: When it began, in Unix seconds.
-        token: The run's.
-        agents: By id, those of its agents that are members of the team.
-        emit: Takes what happens.
-        note: Tells a person something.
-        admit: Is given the token of each agent that is called later.
-        ask: Asks a person whether a call may be made.
+        spec: The turn's spec.
+        started_at: When the turn started, in Unix seconds.
+        token: The run's cancel token.
+        agents: The cancel tokens of the team's members, by id.
+        emit: Called with each event.
+        note: Adds a notice for the user.
+        admit: Called with the id and token of each sub-agent.
+        ask: Asks the user whether a tool call is allowed.
         stop: Stops the run.
-        look: Looks whether another process has asked for a stop.
-        wake: Told, from any thread, when there is something new to show.
+        look: Checks whether another process has requested a stop.
+        wake: Called, from any thread, when there is something new to show.
     """
 
     spec: TurnSpec
@@ -73,52 +73,49 @@ class Job:
 
 
 class Driver(Protocol):
-    """Does a run's work, and tells what happens."""
+    """Does a run's work, and emits its events."""
 
     async def run(self) -> Result:
-        """Work until there is a result, or a stop ends it (AgentStopped)."""
+        """Work until there is a result, or raise `AgentStopped` on a stop."""
         ...
 
     def flush(self) -> None:
-        """Emit the words that have arrived in all open calls."""
+        """Emit the text that has arrived in all open model calls."""
         ...
 
     def hear(self, event: ev.Said) -> None:
-        """Take a follow-up text of the person, which is journalled already."""
+        """Pass on a follow-up text of the user, which is journalled already."""
         ...
 
     def decide(self, approved: bool, message: str, by: str, gate: str = "") -> str:
-        """Decide a gate of its own: the gate's address, or "" when none such waits."""
+        """Decide one of the driver's gates; return its address, or "" when it is not open."""
         ...
 
     def next(self) -> tuple[str, ...]:
-        """Say what it would do next, by address; of a team that is not known."""
+        """Return the addresses of the next steps; empty for a team."""
         ...
 
 
 async def driver_for(
     job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents
 ) -> Driver:
-    """Make what does a run's work.
+    """Return the driver of a run.
 
     Args:
-        job: What the run gives.
-        client: Its HTTP client.
-        kit: Its tools.
-        children: The agents that are called in it.
-
-    Returns:
-        The driver.
+        job: The turn's spec and the run's functions.
+        client: The run's HTTP client.
+        kit: The run's tools.
+        children: The run's sub-agents.
     """
     make = _executor if job.spec.recipe else _team
     return await make(job, client, kit, children)
 
 
 def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAgents:
-    """Make what works on the calls of a run's agents; it ends with the run's tools."""
+    """Return the sub-agents of a run, which are closed with the run's tools."""
     spec = job.spec
     children = SubAgents(
-        Home(
+        SubAgentDeps(
             spec.team,
             _maker(job, client),
             kit.open,
@@ -133,7 +130,7 @@ def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAge
 
 
 def tools_for(job: Job) -> RunTools:
-    """Make the tools of a run; they start when it does."""
+    """Return the tools of a run; they are started when they are entered."""
     spec = job.spec
     wanted = spec.team.orchestrator
     copies = [repository_of(spec.paths)] if wanted.copies_context_paths else []
@@ -141,7 +138,7 @@ def tools_for(job: Job) -> RunTools:
         spec.paths.path.parent,
         spec.paths.tools,
         [*spec.context, *copies],
-        uninherited(spec.team),
+        withheld_keys(spec.team),
         spec.mask,
         spec.writable if wanted.writes_context_paths else (),
         wanted.protects_paths,
@@ -206,7 +203,7 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
 
 
 def _step_tools(team: TeamSpec, workspaces: Path) -> Callable[[str], list[Tool]]:
-    """Give what makes the tools over a step's own files, which are beside the shared workspace."""
+    """Return a function that creates the tools for a step's own files, outside the workspace."""
     wanted = team.orchestrator.coordination
 
     def make(address: str) -> list[Tool]:
@@ -219,7 +216,7 @@ def _step_tools(team: TeamSpec, workspaces: Path) -> Callable[[str], list[Tool]]
 
 
 def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
-    """Give the tools over an agent's own files that the team's file asks for."""
+    """Return the tools for an agent's own files that the team's file enables."""
     if not wanted.enable_agent_task_planning:
         return []
     return TaskPlan(workspace, wanted.max_tasks_per_plan).tools()
@@ -231,7 +228,7 @@ async def _executor(
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))
 
-    from nb_agents.recipes.executor import Executor, Models  # what a team never needs
+    from nb_agents.recipes.executor import Executor, Models  # not needed by teams
     from nb_agents.recipes.progress import fold
 
     spec = job.spec
@@ -250,7 +247,7 @@ async def _executor(
             is_usable,
             open_tools,
             spec.paths.tools,
-            uninherited(spec.team),
+            withheld_keys(spec.team),
             _step_tools(spec.team, spec.paths.live_workspaces),
             skills_guide(found),
         ),
@@ -260,7 +257,7 @@ async def _executor(
         job.emit,
         _denier(job),
         job.look,
-        # What was said in this turn before there was a driver is heard by it apart.
+        # Follow-ups sent in this turn before there was a driver are passed on separately.
         resumed.view.said if resumed else (),
         resumed.past if resumed else None,
         spec.approval,
@@ -270,15 +267,15 @@ async def _executor(
 
 def _maker(job: Job, client: httpx2.AsyncClient) -> Callable[[AgentSpec], Backend]:
     def make(agent: AgentSpec) -> Backend:
-        # It takes the key that is set now, which may be another than when the run began.
+        # The key that is set now may differ from the one set when the run started.
         job.spec.mask.add(secrets_of_environment())
         return backend_for(agent, client)
 
     return make
 
 
-def uninherited(team: TeamSpec) -> list[str]:
-    """Give the values that no process of an agent or a command inherits."""
+def withheld_keys(team: TeamSpec) -> list[str]:
+    """Return the values of keys, which no process of an agent or a command inherits."""
     own = [a.backend.api_key.get_secret_value() for a in team.everyone if a.backend.api_key]
     variables = {name for row in BACKEND_TYPES.values() for name in row.variables}
     return [*own, *(os.environ.get(name, "") for name in variables)]

@@ -1,4 +1,4 @@
-"""What would become of a team file or a recipe: all that a start would say, without the start."""
+"""Checking a team file or a recipe: everything that a start would report, without starting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nb_agents.config.faults import Finding
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.errors import TaskError
 from nb_agents.runs.registry import demo_team
@@ -20,12 +19,12 @@ __all__ = ["FileReport", "check_file"]
 
 @dataclass(frozen=True)
 class FileReport:
-    """A file, in words.
+    """A report on a team file or a recipe.
 
     Attributes:
-        agents: Those of the team, where there is one.
-        lines: What a person should know, and last whether it can start.
-        can_start: Whether it can.
+        agents: The team's agents, if there is a team.
+        lines: Lines for the user; the last one states whether it can start.
+        can_start: Whether it can start.
     """
 
     agents: tuple[AgentReport, ...]
@@ -36,20 +35,17 @@ class FileReport:
 def check_file(
     file: str, config: str | None = None, bundles: Sequence[str] = (), *, connects: bool = False
 ) -> FileReport:
-    """Say what would become of a file, without running it.
+    """Return a report on a file, without running it.
 
     Args:
         file: A team file, or a recipe.
         config: For a recipe: its team file.
         bundles: For a recipe: directories of bundles, each as ``NAME=DIR``.
-        connects: Whether custom tools are loaded and MCP servers started, to try them.
-
-    Returns:
-        The report.
+        connects: Whether to load custom tools and start MCP servers, to test them.
 
     Raises:
         ConfigError: A file can't be read.
-        TaskError: A bundle is given, and no recipe.
+        TaskError: A bundle is given without a recipe.
     """
     from nb_agents.config.recipe import Recipe, is_recipe
 
@@ -66,7 +62,7 @@ def _of_recipe(
     recipe: Recipe, file: str, config: str | None, bundles: Sequence[str], connects: bool
 ) -> FileReport:
     from nb_agents.recipes.check import check
-    from nb_agents.runs.recipes import given_values, missing_values, told_beforehand
+    from nb_agents.runs.recipes import given_values, missing_values, recipe_notices
 
     chosen = chosen_team(config, None, bundles) or demo_team()
     team = chosen if isinstance(chosen, TeamSpec) else TeamSpec.from_file(chosen)
@@ -74,19 +70,15 @@ def _of_recipe(
     lines = [
         f"{file}: {recipe.name} {recipe.version}",
         *found.plan,
-        *(_said("Fault", finding) for finding in found.faults),
-        *(_said("Note", finding) for finding in (*recipe.warnings, *found.warnings)),
+        *(f"Fault {finding}" for finding in found.faults),
+        *(f"Note {finding}" for finding in (*recipe.warnings, *found.warnings)),
     ]
     if config:
         lines += [f"Its team {config}:", *told.lines, told.verdict]
     if not team.missing_paths:
-        lines += told_beforehand(recipe, team, given_values({}))
+        lines += recipe_notices(recipe, team, given_values({}))
     missing = missing_values(recipe, {})
     can_start = not found.faults and told.verdict == CAN_START
     lines += ["It can run." if can_start else "It can't run."]
     lines += [missing] if missing else []
     return FileReport(told.agents if config else (), tuple(dict.fromkeys(lines)), can_start)
-
-
-def _said(kind: str, finding: Finding) -> str:
-    return f"{kind} {finding}"

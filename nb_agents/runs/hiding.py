@@ -1,4 +1,4 @@
-"""Takes secrets out of what a run journals, shows and logs; and ``debug.log`` of a turn."""
+"""Masking secrets in a run's events and logs, and writing a turn's ``debug.log``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nb_agents.events import Event, OutputStreamed, TextStreamed, ToolStarted, T
 from nb_agents.masking import Mask, MaskedStream
 from nb_agents.tools.base import hide_arguments, summarize
 
-__all__ = ["EventMask", "hidden_in_logs", "open_debug_log"]
+__all__ = ["EventMask", "mask_logs", "open_debug_log"]
 
 logger = logging.getLogger("nb_agents")
 
 _Piece = TextStreamed | ToolTold | OutputStreamed
-"""Events whose texts, put together, are one text."""
+"""Events whose texts are consecutive pieces of one text."""
 
 _FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
 
@@ -27,12 +27,12 @@ _FORMATTER = logging.Formatter(_FORMAT)
 
 @dataclass
 class _Text:
-    """A text that comes in pieces.
+    """A text that arrives in pieces.
 
     Attributes:
-        of: Which one it is: of which call, of which tool.
-        stream: What became of it.
-        piece: Its last piece, empty and without secrets.
+        of: The call and the tool that it belongs to.
+        stream: The masked text.
+        piece: Its last event, masked and without text.
     """
 
     of: tuple[Any, ...]
@@ -41,23 +41,20 @@ class _Text:
 
 
 class EventMask:
-    """Takes secrets out of all texts of a run's events, those in pieces too.
+    """Masks secrets in all texts of a run's events, including those that arrive in pieces.
 
-    What a piece ends in may be the beginning of a secret: it is held back until the next piece of
-    the same text, or another event of the same agent or step, or the turn's end. So no word is
-    lost, and all stand before the event that they came before.
-
-    Args:
-        mask: Knows the secrets.
+    The end of a piece may be the start of a secret. It is held back until the next piece of the
+    same text, another event of the same agent or step, or the turn's end, so that no text is lost
+    and the order is kept.
     """
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask
-        # By whose it is, an agent's or a step's; then by what kind of text.
+        # By agent or step, then by the kind of text.
         self._texts: dict[str, dict[tuple[str, str], _Text]] = {}
 
     def hide(self, event: Event) -> Iterator[Event]:
-        """Give the events to write: what was held back, then the event itself without secrets."""
+        """Yield the events to write: text held back before, then the masked event itself."""
         if isinstance(event, _Piece):
             yield from self._piece(event)
             return
@@ -91,34 +88,34 @@ def _of(piece: _Piece) -> tuple[Any, ...]:
 
 
 def _rest(text: _Text | None) -> Iterator[Event]:
-    """Give what is held back of a text."""
+    """Yield what is held back of a text."""
     if text is not None and (shown := text.stream.flush()):
         yield replace(text.piece, text=shown)
 
 
 def _without_secret_arguments(event: ToolStarted) -> ToolStarted:
-    """Hide the arguments that are called a secret: people need not see them, whatever they are."""
+    """Hide the arguments that have a secret's name, whatever their values."""
     args = hide_arguments(event.args)
     if args == event.args:
         return event
     return replace(event, args=args, summary=summarize(event.tool, args))
 
 
-class _Hiding(logging.Filter):
-    """Takes the secrets of all live runs out of each record, tracebacks included."""
+class _MaskingFilter(logging.Filter):
+    """Masks the secrets of all live runs in each record, tracebacks included."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Replaced, never changed: other threads log meanwhile.
+        # Replaced, never modified, as other threads log at the same time.
         self.masks: tuple[Mask, ...] = ()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, as it may be written."""
+        """Mask the record and return True."""
         if self.masks:
             record.msg, record.args = self._hidden(record.getMessage()), ()
             if record.exc_info:
                 record.exc_text = self._hidden(_FORMATTER.formatException(record.exc_info))
-                # A handler of somebody else's would write the traceback by itself.
+                # Another library's handler would format the traceback itself.
                 record.exc_info = None
         return True
 
@@ -128,34 +125,23 @@ class _Hiding(logging.Filter):
         return text
 
 
-# On the logger and not on handlers, so that every handler gets records without secrets.
-_hiding = _Hiding()
-logger.addFilter(_hiding)
+# On the logger and not on handlers, so that every handler gets masked records.
+_filter = _MaskingFilter()
+logger.addFilter(_filter)
 
 
 @contextmanager
-def hidden_in_logs(mask: Mask) -> Iterator[None]:
-    """Take secrets out of what the package logs within the block, in any thread.
-
-    Args:
-        mask: Knows them.
-    """
-    _hiding.masks = (*_hiding.masks, mask)
+def mask_logs(mask: Mask) -> Iterator[None]:
+    """Mask secrets in everything that the package logs within the block, in any thread."""
+    _filter.masks = (*_filter.masks, mask)
     try:
         yield
     finally:
-        _hiding.masks = tuple(each for each in _hiding.masks if each is not mask)
+        _filter.masks = tuple(each for each in _filter.masks if each is not mask)
 
 
 def open_debug_log(path: Path) -> Callable[[], None]:
-    """Write the package's log into a file from now on.
-
-    Args:
-        path: The file.
-
-    Returns:
-        A function that ends it.
-    """
+    """Start writing the package's log to a file; return a function that ends it."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(_FORMATTER)
     handler.setLevel(logging.DEBUG)

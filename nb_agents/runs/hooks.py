@@ -1,7 +1,7 @@
-"""A person's functions: called in worker threads, one at a time of a kind, each within its time.
+"""Calling the user's hooks and subscribers in worker threads, hooks with a time limit.
 
-A hook may be sync or async; an async one gets an event loop of its own, so that none holds up the
-loop of all runs. A subscriber is shown the run's view while it changes, and of the latest alone.
+A hook may be sync or async; an async one gets an event loop of its own, so that it can't block the
+loop of all runs. A subscriber gets the run's latest view whenever it changes.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ __all__ = ["Hooks", "Subscribers"]
 logger = logging.getLogger("nb_agents")
 
 CLOSE_S = 2.0
-"""What all get, together, to be shown the last view before who waits for the run is told."""
+"""Time for all subscribers together to get the last view, before the run counts as done."""
 
 MAX_WHY = 500
-"""Characters of what a hook raised that are noted."""
+"""Characters noted of an exception that a hook raised."""
 
 
 class Subscribers:
-    """Shows views to callbacks. Lives on the loop; callbacks come and go from any thread."""
+    """Passes views to callbacks. Runs on the loop thread; callbacks are added from any thread."""
 
     def __init__(self) -> None:
-        # Replaced, never changed: other threads subscribe meanwhile.
+        # Replaced, never modified, as other threads subscribe at the same time.
         self._subscriptions: tuple[_Subscription, ...] = ()
 
     def add(self, callback: Callable[[RunView], None]) -> Callable[[], None]:
-        """Show views to a callback from now on.
+        """Subscribe a callback.
 
         Args:
-            callback: Called in a worker thread, never twice at a time; views that came while it was
-                busy are left out, but for the latest.
+            callback: Called in a worker thread, one call at a time; of the views that arrive while
+                it is busy, it gets only the latest.
 
         Returns:
-            A function that ends it.
+            A function that unsubscribes it.
         """
         mine = _Subscription(callback)
         self._subscriptions = (*self._subscriptions, mine)
@@ -61,12 +61,12 @@ class Subscribers:
         return end
 
     def publish(self, view: RunView) -> None:
-        """Show a view to all."""
+        """Pass a view to all subscribers."""
         for each in self._subscriptions:
             each.show(view)
 
     async def finish(self, view: RunView) -> None:
-        """Show the last view to all, and wait until they have seen it, within `CLOSE_S`."""
+        """Pass the last view to all subscribers, and wait for them for up to `CLOSE_S`."""
         self.publish(view)
         with anyio.move_on_after(CLOSE_S, shield=True):
             for each in self._subscriptions:
@@ -74,7 +74,7 @@ class Subscribers:
 
 
 class _Subscription:
-    """One callback, and what it is to be shown next."""
+    """A callback and the next view for it."""
 
     def __init__(self, callback: Callable[[RunView], None]) -> None:
         self._callback = callback
@@ -92,7 +92,7 @@ class _Subscription:
             await asyncio.wait((self._showing,))
 
     async def _show(self) -> None:
-        """Call with the latest view until there is no newer; who fails costs nobody else."""
+        """Call the callback with the latest view until there is no newer one; log its errors."""
         while self._latest is not None and not self.is_over:
             view, self._latest = self._latest, None
             try:
@@ -105,12 +105,12 @@ class _Subscription:
 
 
 class Hooks:
-    """Calls the functions that a run was given. Lives on the loop.
+    """Calls a run's hooks. Runs on the loop thread.
 
     Args:
-        run_id: The run's name, for the log.
-        spec: Whose callbacks, and hooks of a stop and of retries, they are.
-        note: Takes what a person should know of a hook that failed.
+        run_id: The run's id, for the log.
+        spec: The turn's spec, which has the hooks.
+        note: Adds a notice for the user about a hook that failed.
     """
 
     def __init__(self, run_id: str, spec: TurnSpec, note: Callable[[str], None]) -> None:
@@ -119,18 +119,18 @@ class Hooks:
         self._note = note
         self._untold: deque[str] = deque()
         self._news = asyncio.Event()
-        # Separates the one that tells while the run goes on from its end, which tells the rest.
+        # Separates `watch`, during the run, from `finish`, which passes on the remaining statuses.
         self._telling = asyncio.Lock()
 
     async def call(self, hook: Callable[..., Any], *arguments: object) -> Any:
-        """Call a hook within its time; what goes wrong in it is noted, and ends there.
+        """Call a hook with a time limit; an error in it becomes a notice.
 
         Args:
             hook: The function, sync or async.
-            arguments: What it is given.
+            arguments: Its arguments.
 
         Returns:
-            What it returned, or None when it failed or took too long.
+            The hook's result; None when it failed or took too long.
         """
         name = getattr(hook, "__name__", "hook")
         timeout_s = self._policy.hook_timeout_s
@@ -142,7 +142,7 @@ class Hooks:
                     arguments,
                     timeout_s,
                     abandon_on_cancel=True,
-                    # Of its own: hooks that hang can't take the threads that others need.
+                    # A limiter of its own, so that hooks that hang do not block other threads.
                     limiter=CapacityLimiter(1),
                 )
             except _TooLong:
@@ -164,16 +164,16 @@ class Hooks:
 
     @property
     def may_veto(self) -> bool:
-        """Whether there is a hook that may veto a graceful stop."""
+        """Whether a hook may veto a graceful stop."""
         return self._policy.before_cancel is not None
 
     async def is_vetoed(self, request: StopRequest) -> bool:
-        """Ask the hook whether a graceful stop may not be."""
+        """Return whether the hook vetoes a graceful stop."""
         hook = self._policy.before_cancel
         return hook is not None and await self.call(hook, request) is False
 
     async def on_timeout(self, request: StopRequest) -> Any:
-        """Tell of the timeout: what the hook makes of it, or None."""
+        """Call the hooks for a timeout; return the action that ``on_timeout`` chose, or None."""
         timeout = self._options.timeout
         if isinstance(timeout, Timeout) and timeout.callback is not None:
             await self.call(timeout.callback, request)
@@ -183,14 +183,14 @@ class Hooks:
     # Retries ---------------------------------------------------------------------------------
 
     async def retry_delay_s(self, error: Exception, attempt: int) -> float | None:
-        """Decide whether a failed model call is tried again.
+        """Return the delay before a failed model call is retried.
 
         Args:
-            error: What was raised.
-            attempt: How many attempts were made, from 1.
+            error: The call's exception.
+            attempt: The number of attempts made, from 1.
 
         Returns:
-            Seconds to wait, or None to give up.
+            Seconds to wait; None to give up.
         """
         retry = self._retry or DEFAULT_RETRY
         wanted: bool | None = None
@@ -205,29 +205,29 @@ class Hooks:
     # Callbacks -------------------------------------------------------------------------------
 
     def observe(self, event: Event, before: RunView, after: RunView) -> None:
-        """Take a status that the run has come to."""
+        """Queue a change of the run's status for the hook."""
         if after.status != before.status and self._options.on_status_change is not None:
             self._untold.append(after.status)
             self._news.set()
 
     async def watch(self) -> None:
-        """Tell each status; runs as long as the run does, or ends at once where nobody is told."""
+        """Call the hook with each status until the run ends; return at once without a hook."""
         if self._options.on_status_change is None:
             return
         while True:
             await self._news.wait()
             self._news.clear()
-            # A function that was called is let come to its end, or it would be called again.
+            # Shielded, as a call that is interrupted would be repeated by `finish`.
             with anyio.CancelScope(shield=True):
                 await self._tell_statuses()
 
     async def finish(self, status: str, result: Any, error: Exception | None) -> None:
-        """Tell what is untold, and the end.
+        """Call the hooks for the remaining statuses and for the end.
 
         Args:
-            status: How the run ended.
-            result: Of one that completed.
-            error: Of one that failed.
+            status: The final status.
+            result: The result of a completed run.
+            error: The error of a failed run.
         """
         await self._tell_statuses()
         if status == "completed" and self._options.on_complete is not None:
@@ -243,7 +243,7 @@ class Hooks:
 
 
 class _TooLong(TimeoutError):
-    """An async hook was cut; another TimeoutError is its own."""
+    """The time limit ended an async hook, unlike a TimeoutError that the hook itself raised."""
 
 
 def _call(hook: Callable[..., Any], arguments: tuple[object, ...], timeout_s: float) -> Any:

@@ -1,7 +1,7 @@
 """The process of a detached run: ``python -m nb_agents.runs.host``, started by `runs.detach`.
 
-It takes a job from its input, answers with the turn's directory or an error as a line of JSON, and
-lives until its run is over.
+It reads a job from stdin, answers with the turn's directory or an error as a line of JSON, and
+exits when its run is over.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ACTIONS: dict[str, Callable[..., Run]] = {"start": start, "resume": resume}
 
 
 def main() -> None:
-    """Carry out the job."""
+    """Start the run of the job on stdin, and wait for its end."""
     atexit.register(gc.freeze)  # as the command line does
     job = sys.stdin.buffer.read()
     if os.fork():
-        # The run's process is nobody's child: a kernel ends its own when it is shut down.
+        # Orphan the run's process, as a kernel ends its children when it shuts down.
         os._exit(0)
-    sys.argv[0] = "detached"  # what the list of live runs calls it
+    sys.argv[0] = "detached"  # the process's name in the list of live runs
     try:
         run = carry_out(job)
     except UserError as exc:
@@ -44,14 +44,14 @@ def main() -> None:
 
 
 def carry_out(job: bytes) -> Run:
-    """Begin the run that another process asks for, here.
+    """Start the run that another process requests.
 
     Args:
-        job: What is asked, pickled: "start" or "resume", the arguments of that function, and the
-            directory that it is asked in.
+        job: The pickled request: "start" or "resume", the arguments of that function, and the
+            working directory of the requesting process.
 
     Raises:
-        UserError: It can't begin.
+        UserError: The run can't start.
     """
     what, arguments, place = pickle.loads(job)
     with started_in(place):
@@ -59,7 +59,7 @@ def carry_out(job: bytes) -> Run:
 
 
 def _answer(told: dict[str, str]) -> None:
-    """Tell who waits, and let go of it, and of the log that only a failed start has read."""
+    """Answer the waiting process, and close the pipes to it and the log of a failed start."""
     sys.stdout.write(json.dumps(told))
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
@@ -69,7 +69,7 @@ def _answer(told: dict[str, str]) -> None:
 
 
 def _stop_at_signals(run: Run) -> None:
-    """Let the end of the machine's session stop the run and save it."""
+    """Stop the run, and so save it, on SIGTERM; ignore the terminal's signals."""
 
     def end(*_: Any) -> None:
         run.stop(True, reason="its process was told to end", source="parent")

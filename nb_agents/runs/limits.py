@@ -1,6 +1,6 @@
-"""What ends a run by itself: its time, and its budget. Lives on the loop thread.
+"""Stopping a run when its timeout or its budget is reached. Runs on the loop thread.
 
-Each is a graceful stop like any other, with a source of its own; a person's hook may veto it.
+Either is an ordinary graceful stop with a source of its own, which the user's hook may veto.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Limits", "over_budget", "stands_still", "unpriced"]
 
 logger = logging.getLogger("nb_agents")
 
-# Source: MassGen's timeout documentation words the notices and the log lines.
+# The wording of the notices and the log lines is that of MassGen's timeout documentation.
 REACHED = "⏰ Orchestrator timeout reached ({limit:.10g} seconds)"
 SAVING = "💾 Saving current state..."
 INCOMPLETE = "❌ Coordination incomplete - timeout exceeded"
@@ -32,15 +32,13 @@ GOING_ON = "The run goes on after its timeout (on_timeout: continue)."
 
 
 def over_budget(view: RunView, budget: OrchestratorSpec) -> str:
-    """Say which budget a turn has used up.
+    """Return a description of the budget that a turn has used up, or "".
+
+    Agents without a known price count towards the tokens only.
 
     Args:
         view: The turn.
-        budget: `max_cost` and `max_tokens`.
-
-    Returns:
-        A sentence, or "" when there is something left. Agents without a known price count with
-        their tokens alone.
+        budget: Has `max_cost` and `max_tokens`.
     """
     if budget.max_tokens is not None:
         tokens = sum(a.tokens for a in view.agents.values())
@@ -54,18 +52,15 @@ def over_budget(view: RunView, budget: OrchestratorSpec) -> str:
 
 
 def unpriced(view: RunView) -> tuple[str, ...]:
-    """Name the models whose price is unknown, each once."""
+    """Return the models whose price is unknown, each once."""
     return tuple(dict.fromkeys(a.model for a in view.agents.values() if a.cost is None))
 
 
 def stands_still(view: RunView) -> bool:
-    """Whether a turn's own time does not count now.
+    """Return whether a turn's clock is stopped.
 
-    It does not while the turn is paused, nor while a recipe does nothing but wait for a person. Of
-    a team, only the time of the agent that waits stands still: the others work on.
-
-    Args:
-        view: The turn.
+    It is while the turn is paused, and while a recipe only waits for the user. In a team, only the
+    clock of the agent that waits is stopped, as the others go on.
     """
     if view.is_paused or not (view.recipe and view.gates):
         return view.is_paused
@@ -77,14 +72,14 @@ def stands_still(view: RunView) -> bool:
 
 
 class Limits:
-    """Watches a run's time and budget, and logs how far it is.
+    """Watches a run's time and budget, and logs its progress.
 
     Args:
-        spec: What is done, with its limits.
-        hooks: The person's functions.
-        view: Gives the turn as it stands.
+        spec: The turn's spec, which has the limits.
+        hooks: The user's hooks.
+        view: Returns the current view.
         stop: Stops the run.
-        note: Tells a person something.
+        note: Adds a notice for the user.
     """
 
     def __init__(
@@ -101,7 +96,7 @@ class Limits:
         self._stop = stop
         self._note = note
         self._fails = False
-        self._round = 0  # the furthest that was seen: a view has to ask all its agents
+        self._round = 0  # cached, as RunView.round goes through all agents
         self._told: set[str] = set()
         self._spent = anyio.Event()
         self._stands_still = False
@@ -109,12 +104,12 @@ class Limits:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run was stopped by its timeout, and counts as failed by that."""
+        """Whether the run was stopped by its timeout and that counts as a failure."""
         stop = self._view().stop
         return self._fails and stop is not None and stop.source == "timeout"
 
     async def watch(self) -> None:
-        """Stop the run when its time or its budget is over; runs as long as it does."""
+        """Stop the run when its timeout or its budget is reached, for as long as it runs."""
         limit_s = self._spec.timeout_s
         if limit_s:
             logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
@@ -127,7 +122,7 @@ class Limits:
                 group.start_soon(self._watch_budget)
 
     def observe(self, event: ev.Event, before: RunView, after: RunView) -> None:
-        """See what the team has done, and what it used up."""
+        """Update the round, the budget and the clock from an event."""
         if isinstance(event, ev.RoundStarted) and event.number > self._round:
             self._round = after.round
             if self._round > before.round:
@@ -139,7 +134,7 @@ class Limits:
             self._clock_changed.set()
 
     def conclude(self, status: str) -> None:
-        """Tell how it came out, right before the turn's last line.
+        """Log the last round or note the timeout, just before the turn's last event.
 
         Args:
             status: As in TurnEnded.
@@ -168,7 +163,7 @@ class Limits:
             self._stop(request)
 
     async def _pass(self, limit_s: float) -> None:
-        """Let working time pass."""
+        """Sleep for an amount of working time, not counting pauses."""
         left_s = limit_s
         while left_s > 0:
             began, stands = anyio.current_time(), self._stands_still
@@ -179,7 +174,7 @@ class Limits:
                 left_s -= anyio.current_time() - began
 
     async def _action(self, request: StopRequest) -> OnTimeout:
-        """Ask the person's hook what the timeout makes of the run, else the team's file."""
+        """Return the action for a timeout: the hook's choice, else that of the options or team."""
         configured = self._spec.team.timeout_settings.on_timeout
         if isinstance(given := self._spec.options.timeout, Timeout):
             configured = given.on_timeout
@@ -196,7 +191,7 @@ class Limits:
         if (reason := over_budget(view, budget)) and not self._spent.is_set():
             self._spent.set()
             if not self._hooks.may_veto:
-                # At once, so that no agent begins another call before the task below runs.
+                # Now, so that no agent starts another call before `_watch_budget` runs.
                 self._stop(_graceful("budget", reason))
 
     async def _watch_budget(self) -> None:

@@ -1,4 +1,4 @@
-"""The runs that this process began, and how one comes to be: a turn claimed, a handle made."""
+"""The runs that this process started, and starting one: claiming a turn and creating the handle."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 SAVED_S = 2.0
-"""What a turn that has ended gets to be saved before its session counts as taken."""
+"""How long to wait for an ended turn to be saved before its session counts as busy."""
 
 MAX_OVER = 50
-"""Runs that are over and still known; whoever holds an older one's handle can go on using it."""
+"""Ended runs that are kept in the list; the handle of an older one can still be used."""
 
 # Separates threads that start runs at the same moment.
 _lock = threading.Lock()
@@ -56,28 +56,25 @@ def launch(
     resume: Callable[..., Run],
     task: Path | None = None,
 ) -> Run:
-    """Take the next turn of a session and let a run go in it.
+    """Claim the next turn of a session and start a run in it.
 
     Args:
-        session: The session, as it was read.
-        make: Given the turn's paths, makes what to do; may already write into them.
-        resume: What the run's own `resume` calls; handed in, as it lies above this module.
-        task: Directory of the task that it goes on with; by default it gets a new one.
-
-    Returns:
-        The run.
+        session: The session, as loaded.
+        make: Returns the turn's spec for its paths; may already write there.
+        resume: The function that `Run.resume` calls, passed in because it is above this module.
+        task: Directory of the task that the turn resumes; by default a new one is created.
 
     Raises:
         SessionBusyError: A turn of the session is live.
-        SessionChangedError: It has got another turn since it was read.
-        UnknownSessionError: It was removed or renamed since then.
+        SessionChangedError: The session has another turn since it was loaded.
+        UnknownSessionError: The session was removed or renamed since then.
         StorageError: The directory can't be written.
     """
-    ensure_loop()  # where it can't be had, nothing is begun
-    # An interrupt comes before the run is there, or when it is known and every door reaches it.
+    ensure_loop()  # fails before anything is created
+    # Hold interrupts until the run is in the list, where a stop can find it.
     with interrupts_held(), _lock:
         path = session.path
-        if not path.is_dir():  # or it would be made anew, without its past
+        if not path.is_dir():  # claiming a turn would create it again, without its past
             raise UnknownSessionError(path.name, str(path.parent))
         paths, lock = layout.claim_turn(path, owner_of, task, session.last)
         run = _begin(f"r{next(_numbers)}", make, paths, lock, resume)
@@ -87,13 +84,9 @@ def launch(
 
 
 def remember(run: Run) -> Run:
-    """Know a run that this process began in another one, also when it is over there.
+    """Add a run that this process started in another one to the list, and return it.
 
-    Args:
-        run: The handle, which knows what this process alone does.
-
-    Returns:
-        It.
+    It stays in the list after its end, as its functions and options are known only here.
     """
     with _lock:
         _runs[run.id] = run
@@ -102,16 +95,16 @@ def remember(run: Run) -> Run:
 
 
 def _prune() -> None:
-    """Let go of the oldest runs that are over and saved: what they were is on disk."""
-    # No others are asked: of a run that lives elsewhere the disk is.
+    """Drop the oldest runs that are over and saved, which can be read from disk."""
+    # Only the oldest are checked, as that reads the disk for a run in another process.
     for run in tuple(_runs.values())[: max(0, len(_runs) - MAX_OVER)]:
         if run.is_over and not run.is_unsaved:
-            run.let_go()
+            run.release()
             del _runs[run.id]
 
 
 def _forget() -> None:
-    """Know no run in a forked child: they are the parent's."""
+    """Clear the list in a forked child, as the runs are the parent's."""
     global _lock
     _lock = threading.Lock()
     _runs.clear()
@@ -128,7 +121,7 @@ def _begin(
     lock: FileLock,
     resume: Callable[..., Run],
 ) -> Run:
-    """Make a run and let it go; if that can't be, the turn was never there."""
+    """Create and start a run; on failure discard the turn."""
     try:
         spec = make(paths)
         for name in spec.workspaces:
@@ -151,15 +144,15 @@ def _begin(
 
 
 def wait_until_saved(session: Path) -> None:
-    """Wait, a moment, for the files of a turn of this process that has ended.
+    """Wait briefly until the ended turns of a session in this process are saved.
 
-    What could not be saved then is saved now: who reads less of it would have it done again.
+    A turn whose saving failed is saved again, as its missing part would otherwise be repeated.
 
     Args:
         session: The session's directory.
 
     Raises:
-        StorageError: It still can't be saved.
+        StorageError: A turn still can't be saved.
     """
     for run in begun_runs():
         if run.where or run.path.parent != session or not run.view.is_over:
@@ -171,22 +164,22 @@ def wait_until_saved(session: Path) -> None:
 
 
 def begun_runs() -> tuple[Run, ...]:
-    """All runs that this process began, here or elsewhere, oldest first."""
+    """Return the runs that this process started, here or in another process, oldest first."""
     return tuple(_runs.values())
 
 
 def live_runs() -> tuple[Run, ...]:
-    """The runs that live in this process and are not over, oldest first."""
+    """Return the runs in this process that are not over, oldest first."""
     return tuple(run for run in begun_runs() if not run.where and not run.is_over)
 
 
 def owner() -> str:
-    """Say who runs what this process starts."""
+    """Return a description of this process, as the owner of its runs."""
     return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
 def owner_of(session: Path) -> str:
-    """Say who runs a session, as far as anybody knows."""
+    """Return a description of the process that runs a session, as far as it is known."""
     if here := [r for r in live_runs() if r.path.parent == session]:
         return f"run {here[0].id} in this kernel"
     try:
@@ -197,21 +190,21 @@ def owner_of(session: Path) -> str:
 
 
 def config_path(config: object) -> str:
-    """Give the absolute path of a team file, or "" when the team is not from one."""
+    """Return the absolute path of a team file, or "" when the team is not from a file."""
     return str(Path(config).absolute()) if isinstance(config, str | os.PathLike) else ""
 
 
 def timeout_of(chosen: float | None, spec: TeamSpec, *, is_recipe: bool = False) -> float:
-    """Give the orchestrator timeout in seconds; 0 for none.
+    """Return the orchestrator timeout in seconds; 0 for none.
 
     Args:
-        chosen: The person's, or None for the team's.
+        chosen: The user's choice; None means the team's timeout.
         spec: The team.
-        is_recipe: Whether it works through a recipe, whose steps have timeouts of their own: then
-            only a timeout that somebody wrote down counts.
+        is_recipe: Whether it runs a recipe, whose steps have timeouts of their own: then the
+            team's default does not apply.
 
     Raises:
-        ConfigError: It is no number over 0.
+        ConfigError: The timeout is not a number over 0.
     """
     written = "orchestrator_timeout_seconds" in spec.timeout_settings.model_fields_set
     if is_recipe and chosen is None and not written:

@@ -1,9 +1,8 @@
-"""The live turns of this user on this machine, and what other processes ask of those of this one.
+"""The user's live turns on this machine, and polling the disk for commands to this process.
 
-Each live turn has an entry in the user's state directory. It is a hint where to look: only the
-turn's lock says whether somebody writes it. One thread polls the disk for all turns of the process:
-a timer on the loop for each would cost a hundred times as much, and a slow disk would hold the loop
-up.
+Each live turn has an entry in the user's state directory. The entry only says where to look; the
+turn's lock shows whether it is live. One thread polls the disk for all turns of this process: a
+timer on the loop for each turn would cost a hundred times as much, and a slow disk would block it.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ MAX_ENTRY_BYTES = 10_000
 
 @dataclass(frozen=True)
 class LiveTurn:
-    """A turn that is being written.
+    """A turn that a process is running.
 
     Attributes:
-        path: Its directory.
-        run: The run's name in its process, such as "r1".
-        pid: The process that writes it.
-        host: The machine of that process.
-        place: What that process is, in words: a notebook, a script.
+        path: The turn's directory.
+        run: The run's id in its process, such as "r1".
+        pid: The process's id.
+        host: The process's machine.
+        place: A description of the process: the name of a notebook or script.
     """
 
     path: str
@@ -60,36 +59,35 @@ class LiveTurn:
 
     @property
     def paths(self) -> TurnPaths:
-        """Where it is."""
+        """The turn's paths."""
         return TurnPaths(Path(self.path))
 
     @property
     def where(self) -> str:
-        """Where it lives, in words."""
+        """A description of the process and its machine."""
         host = "" if self.host == socket.gethostname() else f" on {self.host}"
         return f"{self.place} (pid {self.pid}{host})"
 
 
 def announce_here(path: Path, run: str) -> Callable[[], None]:
-    """Make it known that this process writes a turn; see `announce`.
+    """Announce a turn of this process; see `announce`.
 
     Args:
         path: The turn's directory.
-        run: The run's name.
+        run: The run's id.
     """
     here = LiveTurn(str(path), run, os.getpid(), socket.gethostname(), place_of_this_process())
     return announce(here)
 
 
 def announce(turn: LiveTurn) -> Callable[[], None]:
-    """Make it known on this machine that a process writes a turn.
+    """Announce a live turn to other processes of this user on this machine.
 
-    Args:
-        turn: Which, and where.
+    Where the state directory can't be written, the turn can only be found by its path.
 
     Returns:
-        Takes that back, as the first look does once it is over. Where the user's state can't be
-        written, the turn is known by its path alone.
+        A function that removes the entry. Without it, `live_turns` removes the entry of a turn that
+        has ended.
     """
     name = sha256(os.fsencode(turn.path)).hexdigest()[:16]
     entry = _folder() / f"{turn.pid}-{name}.json"
@@ -113,16 +111,13 @@ def announce(turn: LiveTurn) -> Callable[[], None]:
 
 
 def live_turns() -> tuple[LiveTurn, ...]:
-    """Find the turns that are being written by this process and others, oldest first.
-
-    Entries of processes that died are removed.
-    """
+    """Return the announced turns that are live, oldest first; remove the entries of others."""
     found = []
     for entry in _entries():
         turn = _read(entry)
         if turn is not None and turn.paths.is_live(0):
             found.append((turn.paths.path.stat().st_ctime, turn))
-        else:  # its process has died, or is over with it at this moment
+        else:  # its process has died, or has just finished it
             with suppress(OSError):
                 entry.unlink()
     return tuple(turn for _, turn in sorted(found, key=lambda each: each[0]))
@@ -149,19 +144,19 @@ def _read(entry: Path) -> LiveTurn | None:
 
 
 def place_of_this_process() -> str:
-    """Say in words what this process is: a notebook, a script."""
+    """Return a description of this process: the name of its notebook, worker or script."""
     # Set by Jupyter servers for the kernels of notebooks.
     notebook = os.environ.get("JPY_SESSION_NAME", "")
     if notebook and "ipykernel" in sys.modules:
         return Path(notebook).name
     if (dask := sys.modules.get("distributed")) is not None:
-        with suppress(ValueError):  # this thread is none of a worker's
+        with suppress(ValueError):  # this thread does not belong to a worker
             return f"worker {dask.get_worker().address}"
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
 
 
 LOOK_S = 0.125
-"""A look costs 0.15 ms, most of it to wake a thread; what is asked is to be heard in 0.15 s."""
+"""Poll interval, for commands to take effect within 0.15 s; a poll costs 0.15 ms."""
 
 _lock = threading.Lock()
 _watches: dict[object, tuple[Callable[[], bool], Callable[[], object]]] = {}
@@ -170,11 +165,12 @@ _thread: threading.Thread | None = None
 
 @contextmanager
 def watched(has_news: Callable[[], bool], tell: Callable[[], object]) -> Iterator[None]:
-    """Call a function within the block as long as there is news.
+    """Poll the disk within the block, and call a function at each poll that finds news.
 
     Args:
-        has_news: Looks on the disk; asked in a thread, eight times a second.
-        tell: Called in that thread; RuntimeError means that its loop has ended.
+        has_news: Returns whether there is news; called in a thread, eight times a second.
+        tell: Called in that thread; a RuntimeError, which means that its loop has ended, is
+            ignored.
     """
     global _thread
     name = object()
@@ -206,7 +202,7 @@ def _look() -> None:
 
 
 def _forget() -> None:
-    """In a forked process, which has neither the thread nor those who wait."""
+    """Reset the state in a forked process, which has neither the thread nor the watching tasks."""
     global _lock, _thread
     _lock, _thread = threading.Lock(), None
     _watches.clear()

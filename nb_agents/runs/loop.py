@@ -1,12 +1,12 @@
-"""The background loop of all runs of a process, and interrupts while somebody waits for one.
+"""The background event loop of all runs of a process, and interrupts while waiting for a run.
 
-The loop is one named daemon thread, never the kernel's loop, so a busy cell can't freeze the agents
-and agents can't freeze a cell. It starts on first use, and anew when its thread has died or the
-process was forked; at the interpreter's exit every run is stopped at once and saved.
+The loop has a daemon thread of its own and is never the kernel's loop, so that a busy cell can't
+block the agents, nor agents a cell. It starts on first use, and again when its thread has died or
+the process was forked; at the interpreter's exit all runs are stopped immediately and saved.
 
-The first press of Ctrl-C, or of the kernel's interrupt, stops the runs that are waited for
-gracefully, and the wait goes on; the second stops them at once. Outside of that nothing is
-installed here (`nb_agents.jupyter.kernel` has the idle kernel's handler).
+The first Ctrl-C, or interrupt of the kernel, gracefully stops the runs being waited for, and the
+wait goes on; the second stops them immediately. At other times no handler is installed here
+(`nb_agents.jupyter.kernel` has the one for the idle kernel).
 """
 
 from __future__ import annotations
@@ -44,16 +44,15 @@ logger = logging.getLogger("nb_agents")
 THREAD_NAME = "nb_agents"
 
 GOODBYE_S = 0.3
-"""What the loop gets at exit to close its sockets, after the runs are saved."""
+"""Time for the loop to close its sockets at exit, after the runs are saved."""
 
 T = TypeVar("T")
 
 
 class _Handler:
-    """A handler of SIGINT that calls whoever waits, and passes on what nobody waits for.
+    """A SIGINT handler that calls the waiting blocks' functions, or else the previous handler.
 
-    Somebody may put a handler over it and keep it to call it: it works there, too, and what it
-    replaced is still called when nobody waits.
+    It also works when another handler has replaced it and calls it.
     """
 
     def __init__(self) -> None:
@@ -61,7 +60,7 @@ class _Handler:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if _waits:
-            # A run that is waited for twice is pressed once.
+            # A run that is waited for twice gets one interrupt.
             for press in dict.fromkeys(_waits):
                 press()
         elif callable(self._previous):
@@ -70,35 +69,35 @@ class _Handler:
             signal.default_int_handler(number, frame)
 
     def restore(self) -> None:
-        """Put back what was there before, unless somebody has put a handler over this one."""
+        """Restore the previous handler, unless another one has replaced this one."""
         is_uppermost: bool = signal.getsignal(signal.SIGINT) is self
         if is_uppermost:
-            # None stands for a handler that was not set from Python and can't be put back.
+            # None means a handler that was not set from Python and can't be restored.
             known = self._previous is not None
             signal.signal(signal.SIGINT, self._previous if known else signal.default_int_handler)
 
 
-# All of this is the main thread's own: signals reach no other.
+# Used by the main thread only, as signals reach no other.
 _waits: list[Callable[[], None]] = []
 _handlers: list[_Handler] = []
 
 
 @contextmanager
 def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
-    """Let SIGINT call ``press`` instead of raising, within the block.
+    """Make SIGINT call ``press`` instead of raising, within the block.
 
     Blocks may overlap in any order (several runs awaited on one loop): one handler serves them
-    all, and the last to leave puts back what was there before the first.
-    In another thread than the main one nothing changes: signals never reach it.
+    all, and the last block to end restores the previous handler. Has no effect outside the main
+    thread, which signals do not reach.
 
     Args:
-        press: Called on the main thread between two bytecodes; must only post elsewhere.
+        press: Called on the main thread between two bytecodes; it must only post to another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     try:
-        # Within: one that stayed behind after an interrupt right here would take all later ones.
+        # Inside the try, as an entry left behind by an interrupt here would take all later ones.
         _waits.append(press)
         if signal.getsignal(signal.SIGINT) not in _handlers:
             _handlers.append(_Handler())
@@ -113,9 +112,9 @@ def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let SIGINT wait until the end of the block: what is done there is done as a whole.
+    """Defer SIGINT to the end of the block, so that it is not interrupted halfway.
 
-    In another thread than the main one nothing changes.
+    Has no effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -146,10 +145,10 @@ _before_exit: list[Callable[[], None]] = []
 
 
 def ensure_loop() -> asyncio.AbstractEventLoop:
-    """Give the loop; starts its thread where none lives.
+    """Return the loop, starting its thread if none is alive.
 
     Raises:
-        UserError: The system gives it no thread or no files.
+        UserError: The system has no thread or file descriptors left for it.
     """
     global _background
     with _lock:
@@ -175,14 +174,14 @@ def _started() -> _Background:
 
 
 def submit(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Future[T]:
-    """Start a task on the loop; from any thread, without waiting for the loop.
+    """Start a task on the loop, from any thread and without waiting for the loop.
 
     Args:
-        function: Async. Tasks begin in the order in which they were submitted.
+        function: An async function. Tasks start in the order in which they are submitted.
         args: Its arguments.
 
     Returns:
-        What comes of it; cancelling that cancels the task, but not what it shields.
+        A future of its result; cancelling it cancels the task, except where that is shielded.
     """
     loop, outcome = ensure_loop(), Future[T]()
     asyncio.run_coroutine_threadsafe(_carry_out(outcome, loop, function, args), loop)
@@ -195,7 +194,7 @@ async def _carry_out(
     function: Callable[..., Coroutine[Any, Any, T]],
     args: tuple[Any, ...],
 ) -> None:
-    # A task's own cancel() would reach into shielded scopes, such as that which ends a process.
+    # Task.cancel() would also cancel shielded scopes, such as the one that ends a process.
     with anyio.CancelScope() as scope:
 
         def cancel(done: Future[T]) -> None:
@@ -209,7 +208,7 @@ async def _carry_out(
             outcome.cancel()
             raise
         except BaseException as exc:
-            with suppress(InvalidStateError):  # nobody waits any more
+            with suppress(InvalidStateError):  # cancelled in the meantime
                 outcome.set_exception(exc)
         else:
             with suppress(InvalidStateError):
@@ -217,7 +216,7 @@ async def _carry_out(
 
 
 def post(function: Callable[..., object], *args: Any) -> None:
-    """Call a function on the loop soon; from any thread, also from a signal handler.
+    """Schedule a call on the loop, from any thread or signal handler.
 
     Args:
         function: Must not block.
@@ -225,7 +224,7 @@ def post(function: Callable[..., object], *args: Any) -> None:
     """
 
     async def posted() -> None:
-        # In a task: what waits on the loop can be made in no plain callback.
+        # In a task, as anyio's primitives can't be created in a plain callback.
         try:
             function(*args)
         except Exception:
@@ -236,20 +235,17 @@ def post(function: Callable[..., object], *args: Any) -> None:
     task = posted()
     try:
         asyncio.run_coroutine_threadsafe(task, _background.loop)
-    except RuntimeError:  # the loop is closed: nothing is left to be told
+    except RuntimeError:  # the loop has closed
         task.close()
 
 
 def call(function: Callable[..., T], *args: Any, timeout_s: float | None = None) -> T:
-    """Call a function on the loop and wait for its result; from any thread, the loop's own too.
+    """Call a function on the loop and return its result, from any thread including the loop's.
 
     Args:
         function: Must not block.
         args: Its arguments.
-        timeout_s: Seconds after which to give up waiting: it is called all the same.
-
-    Returns:
-        What it returned.
+        timeout_s: Seconds after which to give up waiting; the function is still called.
 
     Raises:
         TimeoutError: ``timeout_s`` passed.
@@ -264,7 +260,7 @@ def call(function: Callable[..., T], *args: Any, timeout_s: float | None = None)
 
 
 def is_loop_thread() -> bool:
-    """Whether this is the loop's own thread, on which nothing may wait for the loop."""
+    """Return whether this is the loop's own thread, which must not wait for the loop."""
     return _background is not None and threading.current_thread() is _background.thread
 
 
@@ -279,14 +275,14 @@ def _serve(ready: Future[_Background]) -> None:
         ready.set_result(_Background(asyncio.get_running_loop(), end, here))
         await end.wait()
 
-    # Not anyio's blocking portal: it waits for the loop to begin a task, so that a busy loop would
-    # hold up who starts a run, and it joins its thread without a limit at the exit.
+    # Not anyio's blocking portal: it waits for the loop to start a task, so that a busy loop would
+    # delay the start of a run, and it joins its thread at exit without a time limit.
     try:
         anyio.run(main)
     except BaseException as exc:
         if ready.done():
             raise
-        ready.set_exception(exc)  # no loop could be made
+        ready.set_exception(exc)  # the loop could not be created
 
 
 def _shut_down() -> None:
@@ -299,7 +295,7 @@ def _shut_down() -> None:
 
 
 def _forget() -> None:
-    """Begin anew in a forked child: the thread has stayed with the parent."""
+    """Reset the state in a forked child, which does not have the thread."""
     global _lock, _background
     _lock, _background = threading.Lock(), None
 

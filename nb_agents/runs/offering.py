@@ -1,7 +1,7 @@
-"""Functions of this process for a run of another: its calls are taken, carried out and answered.
+"""Offering functions of this process to a run in another one, and answering its calls.
 
-That goes on until the run is over, here as in any run: a stop of it reaches the functions. See
-`nb_agents.tools.offer` for the way that calls take.
+Calls are answered until the run is over, and a stop of the run reaches the functions. See
+`nb_agents.tools.offer` for how calls are transmitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nb_agents.errors import UserError
 from nb_agents.events import TurnStarted
 from nb_agents.masking import Mask
 from nb_agents.runs.approvals import bind_asker
-from nb_agents.runs.hiding import hidden_in_logs
+from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import checked_functions
@@ -37,14 +37,14 @@ from nb_agents.tools.offer import CallAnswered, CallAsked, Offer, OfferedFunctio
 __all__ = ["Offering"]
 
 ALIVE_S = 1.0
-"""How often is looked whether the run is over."""
+"""Interval for checking whether the run is over."""
 
 RETRY_S = 0.5
-"""How often an answer that the disk refused is written again, until its caller is stopped."""
+"""Interval for retrying to write an answer, until its caller is stopped."""
 
 
 class _News(NamedTuple):
-    """What has come: calls, and stops that they or earlier ones are to feel, by their names."""
+    """New calls, and stops of new or earlier calls, each with the call's name."""
 
     calls: list[tuple[str, CallAsked]]
     stops: list[tuple[str, StopRequest]]
@@ -53,19 +53,19 @@ class _News(NamedTuple):
 class Offering:
     """Functions that this process offers to one run.
 
-    From here on calls are waited for; `serve` answers them.
+    Calls are accepted once it is created, and answered by `serve`.
 
     Args:
-        functions: Sync or async.
-        root: Where the run's session is.
-        team: The run's, when it is at hand: its keys are hidden in what is answered.
+        functions: Sync or async functions.
+        root: The session root.
+        team: The run's team, if known: its keys are masked in answers.
 
     Attributes:
-        id: Of the offer.
-        functions: What the run is told of the functions.
+        id: The offer's id.
+        functions: The descriptions of the functions for the run.
 
     Raises:
-        UserError: One can't be described to a model, or its name is taken.
+        UserError: A function can't be described to a model, or its name is taken.
         StorageError: The session root can't be written.
     """
 
@@ -91,21 +91,17 @@ class Offering:
         )
 
     def withdraw(self) -> None:
-        """Take the offer back that is not served."""
+        """Withdraw an offer that is not served."""
         self._offer.withdraw()
 
     def serve(self, turn: Path) -> None:
-        """Answer calls until a turn is over.
-
-        Args:
-            turn: Its directory.
-        """
+        """Start answering calls, until the turn in a directory is over."""
         submit(self._serve, TurnPaths(turn))
 
     async def _serve(self, turn: TurnPaths) -> None:
         try:
             self._mask = await to_thread.run_sync(_mask_for, turn, self._team)
-            with hidden_in_logs(self._mask):
+            with mask_logs(self._mask):
                 has_news = asyncio.Event()
                 tell = partial(asyncio.get_running_loop().call_soon_threadsafe, has_news.set)
                 async with anyio.create_task_group() as group:
@@ -116,27 +112,23 @@ class Offering:
                                 group.start_soon(self._answer, name, asked, token)
                             for name, request in news.stops:
                                 self._stop(name, request)
-                    for name in self._tokens:  # of a run whose process has died
+                    for name in self._tokens:  # left when the run's process has died
                         self._stop(name, StopRequest(CancellationStatus.IMMEDIATE, "parent"))
         finally:
             self._offer.withdraw()
 
     async def _next_news(self, turn: TurnPaths, has_news: asyncio.Event) -> _News | None:
-        """Wait for calls and stops, for so long as may pass until it is looked if the run is over.
-
-        Returns:
-            None when it is.
-        """
+        """Wait for calls and stops, at most for `ALIVE_S`; return None when the run is over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ALIVE_S):
                 await has_news.wait()
         has_news.clear()
-        # The functions may occupy all other threads.
+        # A limiter of its own, as the functions may occupy all other threads.
         return await to_thread.run_sync(self._take, turn, limiter=CapacityLimiter(1))
 
     def _take(self, turn: TurnPaths) -> _News | None:
-        is_over = not turn.is_live(0)  # before the last look
-        # Stops first: each comes behind its call, which is taken by then, or is taken now.
+        is_over = not turn.is_live(0)  # checked first, so that the last calls are still taken
+        # Stops first: a stop is written after its call, which is then taken before or now.
         stops = self._offer.take_stops()
         calls = self._offer.take_calls()
         return None if is_over and not (calls or stops) else _News(calls, stops)
@@ -152,7 +144,7 @@ class Offering:
                 result = await self._call(asked)
                 self._mask.add(secrets_of_environment())
                 answered = CallAnswered(self._mask.text(result), result.is_error)
-            # What the function did is done: on a full disk its caller would wait for ever.
+            # On a full disk, the caller of a function that has returned would wait for ever.
             while not await to_thread.run_sync(self._offer.answer, name, answered):
                 if token.is_stopping:
                     break
@@ -171,7 +163,7 @@ class Offering:
             session=asked.session,
             kept=asked.kept,
             secrets=[secret.value for secret in secrets_of_environment()],
-            tell=lambda text: None,  # what is told while a call runs has no way to its panel
+            tell=lambda text: None,  # progress is not transmitted to the run
             mask=self._mask,
         )
         with calling(ToolCall(asked.agent, asked.is_repeated)), bind_asker(_refuse_to_ask):
@@ -183,7 +175,7 @@ def _refuse_to_ask(prompt: str) -> str:
 
 
 def _mask_for(turn: TurnPaths, team: TeamSpec | None) -> Mask:
-    """Make what hides this process's secrets, and as far as they are to be had the team's."""
+    """Return the mask of this process's secrets and, if its team can be read, the run's."""
     mask = Mask(secrets_of_environment())
     with suppress(OSError, UserError):
         if team is None:

@@ -1,4 +1,4 @@
-"""A turn by its files alone, whoever writes it or wrote it: what a handle needs of it."""
+"""Following a turn by its files, for the handle of a run in another process or one that ended."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from nb_agents.view.timeline import Timeline, TimelineFold
 __all__ = ["TurnReader"]
 
 ALIVE_S = 0.5
-"""How often is looked whether a turn without news is still written."""
+"""Interval for checking whether a turn without news is still live."""
 
 ANSWER_S = 5.0
-"""What a writer elsewhere gets to answer a command; one that is late is heeded all the same."""
+"""How long to wait for another process to answer a command, which it may still follow later."""
 
 
 class TurnReader:
-    """Reads on in a turn's journal when it is asked, and by itself once somebody watches or waits.
+    """Reads a turn's journal when accessed, and continuously once it is subscribed to or awaited.
 
-    It has what `nb_agents.runs.turn.Turn` has for a handle. May be used from any thread.
+    Has the interface that `nb_agents.runs.turn.Turn` has for a handle. Thread-safe.
 
     Args:
-        paths: Where the turn is.
-        crash: A defect that ended it, or None.
-        restart: Ends the process that writes it; called, in a thread, when a stop is not heard
-            there: one at once within `ANSWER_S`, a graceful one within the grace time besides.
-        grace_s: That time, in seconds; None means for ever.
+            paths: The turn's paths.
+        crash: The defect that ended the turn, or None.
+        restart: Ends the process that runs the turn; called in a thread when it does not answer a
+            stop: an immediate one within `ANSWER_S`, a graceful one within the grace time after it.
+        grace_s: The grace time, in seconds; None means no limit.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TurnReader:
 
     @property
     def view(self) -> RunView:
-        """The turn as its journal has it by now."""
+        """The current state of the turn, by its journal."""
         with self._lock:
             if not self._is_over:
                 self._read_on()
@@ -78,60 +78,58 @@ class TurnReader:
 
     @property
     def timeline(self) -> Timeline:
-        """What happened so far, and when."""
+        """The timeline of the turn so far."""
         view = self.view
         with self._lock:
             return self._timeline.timeline() if view.seq else Timeline()
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody writes it any more."""
+        """Whether no process runs the turn any more."""
         return self.view is not None and self._is_over
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Ids of its agents."""
+        """The ids of the turn's agents."""
         return tuple(self.view.agents)
 
     @property
     def next_step(self) -> str:
-        """Of a stopped recipe: the step that comes next; else ""."""
+        """The next step of a stopped recipe; else ""."""
         return next(iter(self.view.next), "")
 
     @property
     def subscribers(self) -> Subscribers:
-        """Who is shown its view while it changes."""
+        """The subscribers to the view."""
         self._watch()
         return self._subscribers
 
     @property
     def done(self) -> Future[None]:
-        """Set when nobody writes it any more."""
+        """A future that is resolved when no process runs the turn any more."""
         return self._watch()
 
     def send(self, command: Command) -> Any:
-        """Ask something of whoever writes the turn, and wait for the answer.
-
-        Args:
-            command: What is asked.
+        """Send a command to the process that runs the turn, and wait for the answer.
 
         Returns:
-            As `Turn.take` does. A stop that is not answered within `ANSWER_S` is "asked".
+            As for `Turn.take`. The status of a stop that is not answered within `ANSWER_S` is
+            "asked".
 
         Raises:
-            UserError: It was refused, or is not answered in time.
-            StorageError: It can't be written.
+            UserError: The command was refused, or was not answered in time.
+            StorageError: The command can't be written.
         """
         if self.is_over:
             return StopResult(False, "finished") if isinstance(command, StopRequest) else None
-        if is_loop_thread():  # where nothing may wait
+        if is_loop_thread():  # which must not wait
             send(self._paths, command)
             return StopResult(False, "asked") if isinstance(command, StopRequest) else True
         answer = ask(self._paths, command, ANSWER_S, self._paths.is_live)
         if isinstance(command, StopRequest):
             if answer is not None:
                 return StopResult(answer.changed, answer.status)  # type: ignore[arg-type]
-            self._give_up_on_writer(command)
+            self._restart_writer(command)
             return StopResult(False, "finished" if self.is_over else "asked")
         if answer is None and not self.is_over:
             raise UserError(
@@ -142,26 +140,26 @@ class TurnReader:
             raise UserError(answer.error)
         return answer and (answer.status or answer.changed)
 
-    def _give_up_on_writer(self, command: StopRequest) -> None:
-        """Let the process be ended that does not hear a stop."""
+    def _restart_writer(self, command: StopRequest) -> None:
+        """Restart a process that does not answer a stop, after the grace time of a graceful one."""
         if self._restart is None:
             return
         if command.level is CancellationStatus.IMMEDIATE:
             ending = threading.Thread(target=self._restart)
         elif self._grace_s is not None:
-            ending = threading.Timer(self._grace_s, self._end_deaf)
+            ending = threading.Timer(self._grace_s, self._restart_unresponsive)
         else:
             return
         ending.daemon = True
         ending.start()
 
-    def _end_deaf(self) -> None:
-        # One that has taken the stop by now is busy, and ends the grace time by itself.
+    def _restart_unresponsive(self) -> None:
+        # A process that has taken the stop in the meantime applies the grace time itself.
         if self._restart is not None and has_commands(self._paths):
             self._restart()
 
     def _read_on(self) -> None:
-        is_over = not self._paths.is_live(0)  # before the last look
+        is_over = not self._paths.is_live(0)  # checked first, so that the last events are read
         with suppress(OSError):
             while events := self._reader.read():
                 if not self._view.seq:
@@ -169,7 +167,7 @@ class TurnReader:
                 for event in events:
                     self._timeline.add(event)
                 view = fold(events, self._view)
-                # A renamed or forked session, and its turn, are called what the directory is.
+                # In a renamed or forked session, the directory's name counts.
                 self._view = replace(view, session=self._paths.session, turn=self._paths.number)
         if is_over:
             self._view = load_turn(self._paths).view
@@ -179,13 +177,13 @@ class TurnReader:
         with self._lock:
             if self._done is None:
                 self._done = Future()
-                # As a run that lives here, it can't be cancelled by those who wait for it.
+                # Like a run of this process, it can't be cancelled by cancelling the future.
                 self._done.set_running_or_notify_cancel()
                 submit(self._follow, self._done)
             return self._done
 
     def _has_news(self) -> bool:
-        # Who asks for the view reads on too.
+        # Accessing the view reads the journal as well.
         return self._view.seq != self._shown or self._reader.has_news()
 
     async def _follow(self, done: Future[None]) -> None:
@@ -198,7 +196,7 @@ class TurnReader:
                         self._shown = self._view.seq
                         self._subscribers.publish(self._view)
                     with suppress(TimeoutError):
-                        # Its last line comes a moment before its writer lets go of it.
+                        # The last event is written shortly before the lock is released.
                         async with asyncio.timeout(POLL_S if self._view.is_over else ALIVE_S):
                             await news.wait()
                     news.clear()

@@ -1,4 +1,4 @@
-"""What a run of a recipe needs to begin, and to go on where the last of its turns ended."""
+"""Starting a run of a recipe, and resuming one from its last turn."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from nb_agents.recipes.units import is_within, join
 from nb_agents.session.layout import TurnPaths
 
 __all__ = [
-    "Again",
     "READ_ONLY_IN_A_RECIPE",
+    "RecipePreview",
     "RecipeResume",
-    "given_to",
+    "fold_turns",
     "given_values",
     "keep_recipe",
     "missing_values",
-    "past",
     "plain_values",
     "plan_resume",
     "read_recipe",
+    "recipe_notices",
     "resume_preview",
-    "resumed",
+    "started_values",
     "title",
-    "told_beforehand",
     "unread",
+    "without_failures",
 ]
 
 _OF_TEAMS = (
@@ -59,38 +59,35 @@ _OF_TEAMS = (
     "enable_subagents",
     "max_orchestration_restarts",
 )
-"""Of ``orchestrator.coordination``: the steps of a recipe have no rounds, and nobody presents."""
+"""Options of ``orchestrator.coordination`` without effect in a recipe, which has no rounds."""
 
 READ_ONLY_IN_A_RECIPE = "Context paths are only read in a recipe: none of its agents presents."
 
 _PLAIN: TypeAdapter[Any] = TypeAdapter(Plain)
 
 
-def past(events: Iterable[ev.Event]) -> Progress:
-    """Fold the turns of a recipe.
+def fold_turns(events: Iterable[ev.Event]) -> Progress:
+    """Return the progress from which the next turn of a recipe continues.
 
     Args:
-        events: In journal order: of one turn, or of turns that resumed one another.
-
-    Returns:
-        The progress that the next turn goes on with.
+        events: In journal order, of one turn or of turns that resumed one another.
 
     Raises:
-        ConfigError: A recipe in them can't be read.
+        ConfigError: A recipe in the events can't be parsed.
     """
     progress = Progress()
     for event in events:
         if isinstance(event, ev.TurnStarted) and event.resumes:
-            progress = resumed(progress)
+            progress = without_failures(progress)
         progress = apply(progress, event)
-    return resumed(progress)
+    return without_failures(progress)
 
 
-def resumed(progress: Progress) -> Progress:
-    """Give the progress that a resume goes on with: what ended it is tried and asked again."""
+def without_failures(progress: Progress) -> Progress:
+    """Return the progress without the failures that ended the run, which a resume tries again."""
     if "" not in progress.recipes:
         return progress
-    # What ended it may hide what else had failed, as in a recipe that then took too long.
+    # One failure may hide another, as in a recipe that then also timed out.
     while (again := forget(progress, fatal(progress))) != progress:
         progress = again
     return progress
@@ -99,19 +96,16 @@ def resumed(progress: Progress) -> Progress:
 def read_recipe(
     recipe: str | os.PathLike[str] | Recipe, given: Mapping[str, Any], team: TeamSpec
 ) -> Recipe:
-    """Read a recipe that is to run, and refuse one that can't.
+    """Load a recipe and check that it can run.
 
     Args:
-        recipe: Its file, or itself.
+        recipe: The recipe or its file.
         given: The values that it is started with.
-        team: Whose agents work.
-
-    Returns:
-        The recipe.
+        team: The team whose agents run the steps.
 
     Raises:
-        ConfigError: It has faults, with their places.
-        RecipeError: It needs a value that is not given.
+        ConfigError: The recipe has faults, with their places.
+        RecipeError: A required value is missing.
     """
     read = recipe if isinstance(recipe, Recipe) else Recipe.from_file(recipe)
     if faults := check(read, team).faults:
@@ -124,7 +118,7 @@ def read_recipe(
 
 
 def missing_values(recipe: Recipe, given: Mapping[str, Any]) -> str:
-    """Say which values a recipe needs and is not given, or ""."""
+    """Return a message about the required values that are missing, or ""."""
     missing = [name for name in recipe.required if name not in given]
     if not missing:
         return ""
@@ -136,7 +130,7 @@ def missing_values(recipe: Recipe, given: Mapping[str, Any]) -> str:
 
 
 def unread(recipe: Recipe, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Tell of the values that were given and that the recipe neither reads nor has itself."""
+    """Return a notice for each value given that the recipe neither reads nor defines."""
     known = names_read(recipe) | recipe.context.keys() | {*recipe.required}
     return tuple(
         f"Nothing in the recipe reads {name!r}, which was given."
@@ -146,8 +140,8 @@ def unread(recipe: Recipe, given: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def told_beforehand(recipe: Recipe, team: TeamSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Tell where a recipe works that works in no workspace of its own, and what is not for it."""
+def recipe_notices(recipe: Recipe, team: TeamSpec, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return notices on the directory that a recipe works in and on options without effect."""
     place = given.get("_project") if recipe.workspace == "project" else team.project
     told = [f"It works in {place} itself: what it changes there stays."] if place else []
     read_only = [p for p, _ in team.writable_paths if str(p) != str(place)]
@@ -159,19 +153,19 @@ def told_beforehand(recipe: Recipe, team: TeamSpec, given: Mapping[str, Any]) ->
 
 
 def given_values(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the values that a recipe is started with, as the journal keeps them.
+    """Return the values that a recipe is started with, as plain data for the journal.
 
     Raises:
-        RecipeError: One is no plain data.
+        RecipeError: A value is not plain data.
     """
     return {**plain_values(context), "_project": str(start_place())}
 
 
 def plain_values(context: Mapping[str, Any]) -> dict[str, Any]:
-    """Give values as the journal keeps them.
+    """Return values as plain data for the journal.
 
     Raises:
-        RecipeError: One is no plain data.
+        RecipeError: A value is not plain data.
     """
     plain: dict[str, Any] = {}
     for name, value in context.items():
@@ -184,18 +178,19 @@ def plain_values(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def title(recipe: Recipe) -> str:
-    """Say what a recipe's turn is about, as a team's task does."""
+    """Return the title of a recipe's turn, which takes the place of a team's task."""
     return f"{recipe.name}: {' '.join(recipe.description.split())}"
 
 
 def keep_recipe(paths: TurnPaths, recipe: Recipe, mask: Mask, was: str = "") -> None:
-    """Put a recipe's text beside the journal that has it too, for people.
+    """Write a recipe's text, which the journal contains as well, to a file for the user.
 
     Args:
-        paths: The turn's.
+        paths: The turn's paths.
         recipe: The recipe.
-        mask: Takes secrets out of it.
-        was: The name that it had in the turn that this one resumes: the workspace has it, too.
+        mask: Masks secrets in the text.
+        was: The recipe's name in the turn that this one resumes, after which the workspace is
+            named: if the name has changed, the workspace is renamed.
 
     Raises:
         OSError: The turn's directory can't be written.
@@ -203,19 +198,19 @@ def keep_recipe(paths: TurnPaths, recipe: Recipe, mask: Mask, was: str = "") -> 
     old, new = paths.live_workspaces / was, paths.live_workspaces / recipe.name
     if was and old.is_dir() and not new.exists():
         old.rename(new)
-        with suppress(OSError, NotImplementedError):  # for values that hold its path
+        with suppress(OSError, NotImplementedError):  # for values that contain the old path
             old.symlink_to(new.name, target_is_directory=True)
     (paths.path / "recipe.yaml").write_text(mask.text(recipe.text), encoding="utf-8")
 
 
 class RecipeResume(NamedTuple):
-    """How a stopped recipe goes on.
+    """The state that a resumed recipe continues from.
 
     Attributes:
-        recipe: Its text as the run goes on with it.
-        progress: How far it is.
-        past: Where the agents of its steps were.
-        notices: What a person should know.
+        recipe: The recipe that the run continues with.
+        progress: The progress so far.
+        past: The state of its steps' agents.
+        notices: Notices for the user.
     """
 
     recipe: Recipe
@@ -227,22 +222,19 @@ class RecipeResume(NamedTuple):
 def plan_resume(
     events: Sequence[ev.Event], changed: Recipe | None, given: Mapping[str, Any]
 ) -> RecipeResume:
-    """Find where a stopped recipe goes on.
+    """Return the state that a stopped recipe continues from.
 
     Args:
-        events: Of its turns.
-        changed: Takes the place of the recipe that the turn has kept, or None.
-        given: Values that it goes on with besides those that it was started with, or instead.
-
-    Returns:
-        Where.
+        events: The events of its turns.
+        changed: A recipe that replaces the one in the journal, or None.
+        given: Values that are added to its context or replace values there.
 
     Raises:
-        UserError: The turn has kept none, and none is given.
-        ConfigError: It can't be read.
-        RecipeError: A value is no plain data.
+        UserError: There is no recipe in the journal, and none is given.
+        ConfigError: The recipe can't be parsed.
+        RecipeError: A value is not plain data.
     """
-    progress = past(events)
+    progress = fold_turns(events)
     kept = progress.recipes.get("")
     recipe = changed or kept
     if recipe is None:
@@ -262,7 +254,7 @@ def plan_resume(
 
 
 def _done_without(recipe: Recipe, progress: Progress, new: Mapping[str, Any]) -> Iterator[str]:
-    """Say which steps were done with another value: they are kept, as all that is paid for."""
+    """Yield notices on the finished steps, which are kept, that read a value now replaced."""
     before = {**recipe.context, **progress.context}
     done = {_last_part(a) for a in _own_units(progress) if progress.units[a].outcome}
     reads = {
@@ -280,13 +272,13 @@ def _done_without(recipe: Recipe, progress: Progress, new: Mapping[str, Any]) ->
             )
 
 
-def given_to(events: Sequence[ev.Event]) -> Mapping[str, Any]:
+def started_values(events: Sequence[ev.Event]) -> Mapping[str, Any]:
     """Return the values that a recipe's turn was started with."""
-    return past(events).context
+    return fold_turns(events).context
 
 
 def _still_called(progress: Progress, kept: Recipe | None, recipe: Recipe) -> Mapping[str, Recipe]:
-    """Give the recipes that were loaded, without what steps began that call another file now."""
+    """Return the loaded recipes, except those of unfinished steps that call another file now."""
     before, now = _calls(kept) if kept else {}, _calls(recipe)
     others = [
         address
@@ -301,7 +293,7 @@ def _still_called(progress: Progress, kept: Recipe | None, recipe: Recipe) -> Ma
 
 
 def _own_units(progress: Progress) -> Iterator[str]:
-    """List the units of the run's own recipe."""
+    """Yield the addresses of units in the run's own recipe, not in called ones."""
     called = [address for address in progress.recipes if address]
     for address in progress.units:
         if not any(is_within(address, other) for other in called if other != address):
@@ -313,7 +305,7 @@ def _is_open(unit: Unit | None) -> bool:
 
 
 def _called_by_itself(addresses: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """List the calls of the run's own recipe: where each is, and the last part of that."""
+    """Yield the calls in the run's own recipe: the address and its last part."""
     called = [address for address in addresses if address]
     for address in called:
         if not any(is_within(address, other) for other in called if other != address):
@@ -325,7 +317,7 @@ def _last_part(address: str) -> str:
 
 
 def _calls(recipe: Recipe) -> dict[str, str]:
-    """Give the files that a recipe's steps call, by the last part of a step's address."""
+    """Return the files that a recipe's steps call, by the last part of the step's address."""
     return {join("", step.id): step.recipe for stage in recipe.stages for step in _all(stage.steps)}
 
 
@@ -340,7 +332,7 @@ def _notice(kept: Recipe) -> tuple[str, ...]:
         return ()
     return (
         f"{kept.path} is another by now. This goes on with the text that the turn has kept; "
-        "`%agents resume --recipe FILE` takes another.",
+        "a resume with `--recipe FILE` takes another.",
     )
 
 
@@ -360,17 +352,17 @@ def _differs(kept: Recipe) -> bool:
         return False
 
 
-class Again(NamedTuple):
-    """What of a stopped recipe a resume keeps, does again and asks again.
+class RecipePreview(NamedTuple):
+    """The steps of a stopped recipe that a resume keeps, and those that it runs again.
 
     Attributes:
-        finished: How many agents' and commands' steps are kept.
-        open: Addresses of the agents' steps that go on where they were.
-        failed: Addresses of the agents' steps that had failed: they begin anew.
-        cut: Addresses of the commands that were cut: they may have happened in part.
-        tried: Addresses of the commands that had failed: they run anew.
-        gates: Addresses of the gates that nobody has approved.
-        next: Addresses of all that it begins with, in order.
+        finished: The number of agents' and commands' steps kept.
+        open: Addresses of agents' steps that continue where they were.
+        failed: Addresses of agents' steps that failed and start again.
+        cut: Addresses of commands that were interrupted, perhaps halfway.
+        tried: Addresses of commands that failed and run again.
+        gates: Addresses of gates that were not approved.
+        next: Addresses of the first steps to run, in order.
     """
 
     finished: int
@@ -382,15 +374,12 @@ class Again(NamedTuple):
     next: tuple[str, ...]
 
 
-def resume_preview(going: RecipeResume, events: Sequence[ev.Event]) -> Again:
-    """Say what of a stopped recipe runs again.
+def resume_preview(going: RecipeResume, events: Sequence[ev.Event]) -> RecipePreview:
+    """Return which steps of a stopped recipe a resume keeps and runs again.
 
     Args:
-        going: Where it goes on.
-        events: Of its turns.
-
-    Returns:
-        What does.
+        going: The state that it continues from.
+        events: The events of its turns.
     """
     known = (ev.StepStarted, ev.StepFailed, ev.StepFinished)
     last = {e.step: e for e in events if isinstance(e, known)}
@@ -399,7 +388,7 @@ def resume_preview(going: RecipeResume, events: Sequence[ev.Event]) -> Again:
     agents = [w for w in work if isinstance(w, AgentWork)]
     commands = [w.address for w in work if isinstance(w, CommandWork)]
     units = [u for u in going.progress.units.values() if u.kind in ("agent", "bash")]
-    return Again(
+    return RecipePreview(
         finished=sum(1 for unit in units if unit.outcome == "ok"),
         open=tuple(w.address for w in agents if goes_on(going.past.rounds.get(w.address), w)),
         failed=tuple(w.address for w in agents if _has_failed(last.get(w.address))),

@@ -1,7 +1,7 @@
-"""The way of an event (well-formed, masked, stamped, journalled, folded, observed); a turn's files.
+"""Recording events (made well-formed, masked, stamped, journalled, folded) and a turn's files.
 
-The files besides the journal are written once at the turn's beginning and once at its end. Lives on
-the loop thread, once the run does.
+The files other than the journal are written at the start and at the end of the turn. Runs on the
+loop thread once the run has started.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ __all__ = ["Observer", "Recorder", "TurnFiles"]
 logger = logging.getLogger("nb_agents")
 
 LISTING_S = 20.0
-"""What listing the workspaces gets: a drive may hang. Who reads the turn later lists them again."""
+"""Time limit for listing the workspaces, as a drive may hang; later readers list them again."""
 
 
 PATIENCE_S = 0.3
-"""How long the files wait for the list; after that they are written without it, and again then."""
+"""How long to wait for the list before the files are written without it, and later once more."""
 
 
 class TurnFiles:
-    """Brings a turn to the disk. Lives on the loop thread; the disk is waited for in others.
+    """Writes a turn's files. Runs on the loop thread and writes in worker threads.
 
     Args:
-        run_id: The run's name, for the log.
-        paths: Where the turn is.
-        owner: Who runs it, in words.
-        recorder: Has its view, and is told what could not be written.
+        run_id: The run's id, for the log.
+        paths: The turn's paths.
+        owner: A description of the process that runs it.
+        recorder: Has the turn's view, and records notices on what could not be written.
     """
 
     def __init__(self, run_id: str, paths: TurnPaths, owner: str, recorder: Recorder) -> None:
@@ -57,11 +57,7 @@ class TurnFiles:
         self._recorder = recorder
 
     def write(self) -> OSError | None:
-        """Bring the files up to date, blocking.
-
-        Returns:
-            What the disk said when it refused, else None.
-        """
+        """Bring the files up to date, blocking; return the error of a failed write."""
         try:
             self._tell(write_views(self._recorder.view, self._paths, self._owner))
         except OSError as exc:
@@ -69,10 +65,10 @@ class TurnFiles:
         return None
 
     async def finish(self) -> None:
-        """List what the workspaces hold, and write all of a turn that has ended.
+        """List the workspaces and write the files of a turn that has ended.
 
-        The disk syncs the journal meanwhile. The list comes behind that: if a power failure takes
-        it, who reads the turn lists the workspaces again.
+        The journal is synced at the same time. The list is not synced: if it is lost in a power
+        failure, readers of the turn list the workspaces again.
         """
         is_listed = anyio.Event()
 
@@ -86,18 +82,15 @@ class TurnFiles:
             with anyio.move_on_after(PATIENCE_S):
                 await is_listed.wait()
             await self._write_last()
-            if not is_listed.is_set():  # the process may have ended before that
+            if not is_listed.is_set():  # written before the list, as the process may end first
                 await is_listed.wait()
                 await self._write_last()
 
     async def write_again(self, *, is_last: bool) -> OSError | None:
-        """Write everything again, after saving had failed.
+        """Write everything again after saving failed; return the error if it fails again.
 
         Args:
             is_last: Whether nothing more will be written.
-
-        Returns:
-            What the disk said when it refused again, else None.
         """
         self._recorder.flush()
         await to_thread.run_sync(self._recorder.sync)
@@ -121,13 +114,13 @@ class TurnFiles:
         return None
 
     def _tell(self, texts: Iterable[str], *, is_saved: bool | None = None) -> None:
-        """Note what is not noted yet."""
+        """Record notices, except those recorded before."""
         for text in texts:
             if text not in self._recorder.view.notices:
                 self._recorder.note(text, is_saved=is_saved)
 
     async def _list(self) -> None:
-        """Record what the workspaces hold: they may be large."""
+        """Record the files in the workspaces, within a time limit."""
         listed = None
         with anyio.move_on_after(LISTING_S):
             try:
@@ -150,23 +143,23 @@ class TurnFiles:
 
 def _store_and_list(paths: TurnPaths, workspaces: Iterable[str]) -> FilesListed:
     if paths.task is not None:
-        with suppress(OSError):  # the turn still leads to them
+        with suppress(OSError):  # the turn still links to them
             store_workspaces(paths, paths.task)
     return workspace_files(paths, workspaces)
 
 
 Observer = Callable[[Event, RunView, RunView], None]
-"""Is told of an event that was recorded, with the view before and after it."""
+"""Called with each recorded event, and the view before and after it."""
 
 
 class Recorder:
-    """Takes events and keeps the view.
+    """Records events and keeps the view.
 
     Args:
-        journal: Where they are written.
+        journal: The journal that events are written to.
         past: The view of the turn that this one resumes.
-        before: The events that led to it.
-        mask: Takes secrets out of all that is written and shown.
+        before: The events of the turns that this one resumes.
+        mask: Masks secrets in everything that is written and shown.
 
     Attributes:
         view: The fold of all events so far.
@@ -193,25 +186,25 @@ class Recorder:
 
     @property
     def timeline(self) -> Timeline:
-        """What happened so far, and when."""
+        """The timeline of the turn so far."""
         return self._timeline.timeline()
 
     @property
     def error(self) -> OSError | None:
-        """What the last write said, or None when all is on disk."""
+        """The error of the last write; None when all events are on disk."""
         return self._journal.error
 
     def observe(self, observer: Observer) -> None:
-        """Tell somebody of each event from now on.
+        """Add an observer.
 
         Args:
-            observer: Called right behind the event's journalling; must not block. What it records
-                itself comes behind that event, in the journal and for all who observe.
+            observer: Called after each event is journalled; must not block. Events that it emits
+                come after that event, in the journal and for all observers.
         """
         self._observers.append(observer)
 
     def emit(self, event: Event) -> None:
-        """Take an event. A failed write is told once and tried again later."""
+        """Record an event. A failed write is noted once and retried later."""
         for each in self._hiding.hide(well_formed(event)):
             self._record(each)
 
@@ -227,7 +220,7 @@ class Recorder:
         self._tell_of_saving()
 
     def _tell_observers(self) -> None:
-        """Tell of events in their order, also of those that an observer itself records."""
+        """Call the observers with events in order, including those that observers emit."""
         if self._is_telling:
             return
         self._is_telling = True
@@ -240,17 +233,17 @@ class Recorder:
             self._is_telling = False
 
     def flush(self) -> None:
-        """Try again what could not be written."""
+        """Retry a failed write."""
         if self._journal.error is not None:
             self._journal.flush()
             self._tell_of_saving()
 
     def note(self, text: str, *, is_saved: bool | None = None) -> None:
-        """Tell a person something, also when the turn's last line is written already.
+        """Add a notice for the user, even after the turn's last event.
 
         Args:
             text: A sentence.
-            is_saved: Of a notice about saving: whether all is on disk now.
+            is_saved: Whether all is on disk now, in a notice about saving.
         """
         event = Noticed(text=text, is_saved=is_saved)
         if self.view.is_over:
@@ -259,7 +252,7 @@ class Recorder:
             self.emit(event)
 
     def _tell_of_saving(self) -> None:
-        """Note when saving begins to fail, and when it works again."""
+        """Add a notice when saving starts to fail, and when it works again."""
         error = self._journal.error
         if (error is not None) is self._failing:
             return
@@ -272,10 +265,10 @@ class Recorder:
             self.note("Saving works again; everything is on disk.", is_saved=True)
 
     def sync(self) -> None:
-        """Bring the journal through to the disk; may be called from a worker thread."""
+        """Sync the journal to disk; may be called from a worker thread."""
         self._journal.sync()
 
     def close(self) -> None:
-        """Close the journal, unless lines still wait to be written."""
+        """Close the journal, unless events are still unwritten."""
         if self._journal.error is None:
             self._journal.close()

@@ -1,4 +1,4 @@
-"""All runs of this process: start them, find them, stop them. Every door ends here."""
+"""Starting, finding and stopping the runs of this process, for all user interfaces."""
 
 from __future__ import annotations
 
@@ -83,39 +83,39 @@ SHUTDOWN = "the kernel or process is shutting down"
 
 
 class Group(Protocol):
-    """Runs that begin and end as one, such as a sweep: who stops it lets no further one begin."""
+    """A group of runs that is stopped as a whole, such as a sweep."""
 
     path: Path
-    """Its directory, which those of its runs are below."""
+    """The group's directory, which contains those of its runs."""
     began_at: float
-    """When it began, in Unix seconds."""
+    """When the group started, in Unix seconds."""
 
     @property
     def name(self) -> str:
-        """Its name among groups and runs."""
+        """The group's name, unique among groups and runs."""
         ...
 
     def stop(self, now: bool, *, reason: str, source: StopSource) -> StopResult:
-        """Stop all of it; must not wait."""
+        """Stop the group; must not block."""
         ...
 
     def press(self) -> None:
-        """Take one interrupt; must not wait."""
+        """Handle an interrupt; must not block."""
         ...
 
     def hold(self, is_paused: bool) -> None:
-        """Let all of it hold still, or go on; must not wait."""
+        """Pause or continue the group; must not block."""
         ...
 
 
 _groups: dict[str, Group] = {}
 
-# The handles on live runs of other processes, so that asking twice gives the same one.
+# The handles of live runs in other processes, so that each run has only one.
 _elsewhere: dict[Path, Run] = {}
 
 DEMO_NOTICE = (
-    "Demo model: offline, free, nobody's key is used. For real models: "
-    "%%agents --config team.yaml (see the README)."
+    "Demo model: offline, free, nobody's key is used. For real models give --config team.yaml "
+    "(see the README)."
 )
 
 
@@ -131,30 +131,30 @@ def start(
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
 ) -> Run:
-    """Start a team on a task, or on a recipe, in the background.
+    """Start a team on a task or a recipe, in the background.
 
     Args:
-        task: What is asked; a recipe asks for itself.
+        task: The task; leave it empty for a recipe.
         config: A team file, or a TeamSpec, such as ``TeamSpec.from_model("openai:gpt-5-mini")``;
             by default three demo agents that need no key.
-        session: The session's id: goes on in it when it exists, else begins it. By default a new
-            session of its own, or with ``continue_`` the one used last.
-        continue_: Whether to take the next turn of a session, which must exist.
-        recipe: A recipe file, or a Recipe, for the agents to work through.
+        session: The session's id: continues it when it exists, else creates it. By default a new
+            session, or with ``continue_`` the one used last.
+        continue_: Whether to add a turn to a session, which must exist.
+        recipe: A recipe file, or a Recipe, for the agents to run.
         context: The values that the recipe starts with.
         tools: Functions that all agents may call; see `nb_agents.tool`.
         options: Time limit, retries, stop, approvals, callbacks, session root.
 
     Returns:
-        The run, at once. Its turn is on disk already, marked incomplete.
+        The run, without waiting for it. Its turn is on disk already, marked incomplete.
 
     Raises:
-        TaskError: The task is empty, there is a recipe besides, or values are given without one.
-        RecipeError: The recipe needs a value that is not given.
-        ConfigError: The team can't be used.
+        TaskError: The task is empty or given with a recipe, or values are given without a recipe.
+        RecipeError: A value that the recipe requires is missing.
+        ConfigError: The team is not valid.
         MissingKeyError: A provider's key is not set.
         UnknownSessionError: There is no such session to continue.
-        SessionBusyError: The session is being run already, or got another turn meanwhile.
+        SessionBusyError: The session is already running, or got another turn in the meantime.
         StorageError: The session root can't be written.
 
     Example:
@@ -179,8 +179,8 @@ def start(
             context=context,
         )
     functions = checked_functions(tools)
-    script = _script(recipe, context or {}, spec)
-    read, given, readable = script.recipe, script.given, spec.readable_paths
+    loaded = _load_recipe(recipe, context or {}, spec)
+    read, given, readable = loaded.recipe, loaded.given, spec.readable_paths
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load({agent.backend.type for agent in spec.everyone})
     notices += check_fit(spec)
@@ -195,7 +195,7 @@ def start(
         elif spec.orchestrator.coordination.enable_memory_filesystem_mode:
             past.copy_memories(paths, [agent.id for agent in spec.agents])
         return TurnSpec(
-            task=script.title or task,
+            task=loaded.title or task,
             team=spec,
             paths=paths,
             history=past.messages,
@@ -203,7 +203,7 @@ def start(
             writable=() if read else writable_places(spec, paths.root),
             project=project_place(read, spec, given, paths.root) if read else None,
             timeout_s=timeout_s,
-            notices=(*notices, *script.notices, *past.restored(), *left_out),
+            notices=(*notices, *loaded.notices, *past.restored(), *left_out),
             owner=owner(),
             config=config_path(config),
             recipe=read,
@@ -217,9 +217,9 @@ def start(
 
 
 def runs() -> tuple[Run, ...]:
-    """Return the runs of this process, oldest first, and then the live ones of other processes.
+    """Return the runs of this process, oldest first, then the live ones of other processes.
 
-    `Run.where` tells where one of another process lives.
+    `Run.where` describes the other process.
     """
     begun = {run.path: run for run in begun_runs()}
     others = {turn.paths.path: turn for turn in live_turns() if turn.paths.path not in begun}
@@ -232,18 +232,16 @@ def runs() -> tuple[Run, ...]:
 
 
 def groups() -> tuple[Group, ...]:
-    """The live groups of this process, oldest first."""
+    """Return the live groups of this process, oldest first."""
     return tuple(_groups.values())
 
 
 def find_group(name: str = "") -> Group | None:
-    """Find a live group of this process.
+    """Return a live group of this process; None if there is none.
 
     Args:
-        name: Its name; "" means the one that began last, if no run of its own did later.
-
-    Returns:
-        The group; None when a run is meant.
+        name: The group's name; "" means the one that started last, unless a single run started
+            later.
     """
     if name:
         return _groups.get(name)
@@ -256,12 +254,10 @@ def find_group(name: str = "") -> Group | None:
 
 
 def press() -> bool:
-    """Take one interrupt for all that lives here; must not wait, for signal handlers.
+    """Pass an interrupt to all live runs and groups; return whether there are any.
 
-    A run of a group gets it through the group alone: it would be taken for a second one.
-
-    Returns:
-        Whether anything lives here.
+    Does not block, for signal handlers. A run in a group gets the interrupt from the group only, as
+    a second one would stop it immediately.
     """
     alone = (run for run in live_runs() if not _is_in_group(run))
     pressed: list[Group | Run] = [*groups(), *alone]
@@ -275,14 +271,7 @@ def _is_in_group(run: Run) -> bool:
 
 
 def join(group: Group) -> Callable[[], None]:
-    """Let every door of this process reach a group.
-
-    Args:
-        group: What has begun.
-
-    Returns:
-        Ends that.
-    """
+    """Register a group that has started; return a function that unregisters it."""
     _groups[group.name] = group
 
     def leave() -> None:
@@ -293,17 +282,14 @@ def join(group: Group) -> Callable[[], None]:
 
 
 def find_run(name: str = "") -> Run:
-    """Find a run of this process, or a live one of another.
+    """Return a run of this process, or a live one of another.
 
     Args:
-        name: Its id, its session's id, or "session/turn"; "" means the latest live one here, else
-            the only one that lives elsewhere, else the latest that this process began and is over.
-
-    Returns:
-        The run.
+        name: The run's id, its session's id, or "session/turn"; "" means the latest live run here,
+            else the only live one in another process, else the latest that this process started.
 
     Raises:
-        UnknownRunError: There is none.
+        UnknownRunError: There is no such run.
     """
     if not name and (live := live_runs()):
         return live[-1]
@@ -322,11 +308,11 @@ def find_run(name: str = "") -> Run:
 
 
 def find_known(name: str = "", root: str | os.PathLike[str] | None = None) -> Run:
-    """Find a run, or else a turn on disk that nobody works on any more.
+    """Return a run, or else a handle of a turn on disk that has ended.
 
     Args:
-        name: As for `find_run`; "" finds runs alone.
-        root: Where sessions are.
+        name: As for `find_run`; "" finds only runs.
+        root: The session root.
 
     Raises:
         UnknownRunError: There is neither.
@@ -348,18 +334,17 @@ def stop(
     reason: str = "",
     agent: str | None = None,
 ) -> StopResult:
-    """Stop a run by its id; what every door calls.
+    """Stop a run or a group by its id, for all user interfaces.
 
     Args:
         run_id: As for `find_run`, or a group's name.
-        now: Whether it is immediate.
-        source: The door.
-        reason: Why.
+        now: Whether to stop it immediately.
+        source: The interface that the request came from.
+        reason: The reason, for the record.
         agent: Id of the one agent to stop, or None.
 
     Returns:
-        Whether this changed anything, and where the run stands: an unknown run is told apart from
-        a finished one and from one that is stopping already.
+        Whether this changed anything, and the run's state; "unknown" if there is no such run.
     """
     if (group := _groups.get(run_id)) is not None:
         return group.stop(now, reason=reason, source=source)
@@ -370,14 +355,14 @@ def stop(
     return run.stop(now, agent, reason, source=source)
 
 
-class _Script(NamedTuple):
-    """The recipe that a run works through, if it does.
+class _LoadedRecipe(NamedTuple):
+    """The recipe of a run; all fields are empty for a run without one.
 
     Attributes:
-        recipe: It, with the values that are given put into its context.
+        recipe: The recipe.
         given: The values that it starts with.
-        title: What the turn is called.
-        notices: What a person should know of it.
+        title: The turn's title.
+        notices: Notices for the user.
     """
 
     recipe: Recipe | None = None
@@ -386,17 +371,17 @@ class _Script(NamedTuple):
     notices: tuple[str, ...] = ()
 
 
-def _script(
+def _load_recipe(
     recipe: str | os.PathLike[str] | Recipe | None, context: Mapping[str, Any], team: TeamSpec
-) -> _Script:
+) -> _LoadedRecipe:
     if recipe is None:
-        return _Script()
-    from nb_agents.runs.recipes import given_values, read_recipe, title, told_beforehand, unread
+        return _LoadedRecipe()
+    from nb_agents.runs.recipes import given_values, read_recipe, recipe_notices, title, unread
 
     given = given_values(context)
     read = read_recipe(recipe, given, team)
-    told = (*told_beforehand(read, team, given), *unread(read, given))
-    return _Script(read, given, title(read), told)
+    told = (*recipe_notices(read, team, given), *unread(read, given))
+    return _LoadedRecipe(read, given, title(read), told)
 
 
 def _task(task: str, recipe: object) -> str:
@@ -424,7 +409,7 @@ def _check_arguments(config: object, context: object, recipe: object, options: o
 
 
 def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
-    """Leave out the agents that can't run here, and say which."""
+    """Return the team without the agents that can't run here, and a notice about those."""
     gone = spec.unsupported
     if not gone:
         return spec, ()
@@ -432,7 +417,7 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
 
 
 def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
-    """Return the person's directory that a recipe works in, if it does."""
+    """Return the user's directory that a recipe works in, if any."""
     if isinstance(recipe, str | os.PathLike):
         from nb_agents.config.recipe import Recipe
 
@@ -443,15 +428,14 @@ def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
 def team_for(
     config: str | os.PathLike[str] | TeamSpec | None, options: RunOptions
 ) -> tuple[TeamSpec, tuple[str, ...]]:
-    """Return the team that can start, and what a person should know of it.
+    """Return the team to start, and notices for the user.
 
     Args:
         config: As for `start`.
-        options: What it may read besides, whether agents that can't run here are left out, and
-            whether it is to start here: on a cluster, the workers' keys are what counts.
+        options: The options. On a cluster, keys are not checked here, as the workers' keys count.
 
     Raises:
-        ConfigError: The team can't be used.
+        ConfigError: The team is not valid.
         MissingKeyError: A provider's key is not set.
     """
     spec, notices = (demo_team(), (DEMO_NOTICE,)) if config is None else _own_team(config)
@@ -465,7 +449,7 @@ def team_for(
 
 
 def demo_team() -> TeamSpec:
-    """Make the team of those who name none."""
+    """Return the default team of demo agents."""
     agents = [{"id": name, "backend": {"type": "demo"}} for name in ("ada", "ben", "cleo")]
     return TeamSpec.model_validate({"agents": agents})
 
@@ -478,7 +462,7 @@ def _own_team(config: str | os.PathLike[str] | TeamSpec) -> tuple[TeamSpec, tupl
 def _open_session(
     options: RunOptions, session: str | None, continue_: bool
 ) -> tuple[Session, tuple[str, ...]]:
-    """Find or make the session that a run goes into; say what could not be taken along."""
+    """Find or create the session of a run; return it with notices on what could not be copied."""
     where, turn, now = layout.session_root(options.session_root), options.from_turn, datetime.now()
     if turn is not None and not continue_:
         raise UserError("--from names a turn to go on from: it goes with --continue.")
@@ -499,7 +483,7 @@ def _open_session(
 
 
 def stop_all() -> None:
-    """Stop every run at once, for good: the process is ending. Waits until all is saved.
+    """Stop all runs immediately, as the process is ending, and wait until they are saved.
 
     Returns after `SHUTDOWN_S` at the latest; a run's journal is on disk in any case.
     """
@@ -513,7 +497,7 @@ def stop_all() -> None:
         with suppress(TimeoutError):
             run.wait(max(0.0, deadline - time.monotonic()), raise_on_stop=False)
     for run in begun_runs():
-        if run.is_unsaved:  # there may be room on the disk by now
+        if run.is_unsaved:  # the disk may have space now
             with suppress(TimeoutError, StorageError):
                 run.save(max(0.0, deadline - time.monotonic()))
 

@@ -1,8 +1,8 @@
-"""Exact resume: go on with an incomplete turn as if it had never been stopped.
+"""Resuming an incomplete turn exactly where it stopped.
 
-The journal of the old turn is folded into where its agents were (`nb_agents.runs.resumption`); the
-new turn's journal begins there. No model call and no tool call that finished runs again, and what
-will is told before.
+The old turn's journal is folded into the state of its agents (`nb_agents.runs.resumption`), from
+which the new turn continues. No finished model or tool call is repeated, and the calls that are
+repeated are announced first.
 """
 
 from __future__ import annotations
@@ -62,18 +62,15 @@ def preview(
     context: Mapping[str, Any] | None = None,
     session_root: str | os.PathLike[str] | None = None,
 ) -> Preview:
-    """Say what `resume` would do with the same arguments, without doing it.
+    """Return what `resume` would do with the same arguments, without doing it.
 
     Args:
         session: The session's id; "" means the one used last.
         config: The team.
-        agent: Id of an agent that failed or was stopped alone and takes part again.
-        recipe: Takes the place of the recipe that the turn has kept.
-        context: Values that its recipe goes on with besides.
-        session_root: Where sessions are.
-
-    Returns:
-        The preview.
+        agent: Id of an agent that failed or was stopped alone and is to take part again.
+        recipe: A recipe that replaces the turn's.
+        context: Values that are added to the recipe's context.
+        session_root: The session root.
 
     Raises:
         UserError: There is nothing to resume.
@@ -85,7 +82,7 @@ def preview(
     except UserError:
         if config is not None or recipe is not None:
             raise
-        team = None  # of models made in Python: needed to go on, and not to tell
+        team = None  # models created in Python are needed for a resume, but not for its preview
     given = _given(context, events)
     changed = _changed_recipe(recipe, events, team, given)
     return what_resumes(events, _named(agent, events), team, changed, given).preview
@@ -102,29 +99,29 @@ def resume(
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
 ) -> Run:
-    """Resume the incomplete last turn of a session: same task, same agents.
+    """Resume the incomplete last turn of a session, with the same task and agents.
 
-    Agents that failed are asked again; those that a person stopped alone stay out.
+    Agents that failed are called again; those that were stopped alone stay out.
 
     Args:
         session: The session's id; "" means the one used last.
-        config: The team; by default the turn's own file, else the team as the journal has it.
-        agent: Id of an agent that failed or was stopped alone and takes part again; then the turn
-            may be complete, too. Who has an answer or a vote keeps it; votes and a new answer
-            decide once more.
-        recipe: Takes the place of the recipe that the turn has kept: what finished stays as it is.
-        context: Values that its recipe goes on with, besides those that it was started with or
-            instead of them: what finished stays as it is.
-        tools: Functions that all agents may call: those of the turn are not stored.
-        options: How it goes; its time is counted anew.
+        config: The team; by default that of the turn's team file, else the one in its journal.
+        agent: Id of an agent that failed or was stopped alone and is to take part again; then the
+            turn may also be complete. Existing answers and votes are kept, and the vote is decided
+            again with the agent's answer.
+        recipe: A recipe that replaces the turn's; finished steps are kept.
+        context: Values that are added to the recipe's context or replace values there; finished
+            steps are kept.
+        tools: Functions that all agents may call, as the turn's own are not stored.
+        options: The run's options; the timeout starts again.
 
     Returns:
-        The run, as the next turn of the session.
+        The run, which is the next turn of the session.
 
     Raises:
-        UserError: There is nothing to resume, or the team is another one.
-        RecipeError: A value is no plain data.
-        SessionBusyError: The session is being run, or another run has resumed it meanwhile.
+        UserError: There is nothing to resume, or the team is not the turn's.
+        RecipeError: A value is not plain data.
+        SessionBusyError: The session is running, or another run has resumed it in the meantime.
         StorageError: The session can't be written.
     """
     options = options or RunOptions()
@@ -135,7 +132,7 @@ def resume(
     again = _named(agent, events)
     team = _team(config, events)
     spec = team.spec
-    if options.cluster is None:  # else the worker's keys are what counts
+    if options.cluster is None:  # on a cluster, the worker's keys count
         check_team(spec)
     if is_detached(options, spec):
         return begin_elsewhere(
@@ -205,7 +202,7 @@ def begin_elsewhere(
     tools: Sequence[Callable[..., Any]],
     **arguments: Any,
 ) -> Run:
-    """Start or resume a run in another process, and give the handle; see `begin_detached`."""
+    """Start or resume a run in another process and return its handle; see `begin_detached`."""
     begun = begin_detached(what, team, options, tools, **arguments)
     grace_s = cancel_policy(team, options).grace_timeout_s
     return remember(attach(begun.path, begun.where, options, tools, begun.restart, grace_s))
@@ -219,18 +216,18 @@ def attach(
     restart: Callable[[], object] | None = None,
     grace_s: float | None = None,
 ) -> Run:
-    """Give a handle on a turn that another process writes, or that is over.
+    """Return a handle of a turn that another process runs, or that has ended.
 
     Args:
         path: The turn's directory.
-        where: Where it lives, in words.
-        options: How it goes, if that is known.
-        functions: Those of this process that it calls.
-        restart: Ends the process that writes it, when that does not hear a stop.
-        grace_s: Seconds that a graceful stop has before that; None means for ever.
+        where: A description of the process.
+        options: The run's options, if known.
+        functions: The functions of this process that the run calls.
+        restart: Ends the process that runs the turn, if it does not answer a stop.
+        grace_s: The grace time of a graceful stop, in seconds; None means no limit.
 
     Raises:
-        UserError: There is no turn.
+        UserError: The directory is not a turn's.
     """
     paths = TurnPaths(Path(path).absolute())
     if not (paths.journal.is_file() or paths.metadata.is_file()):
@@ -250,7 +247,7 @@ def _find(
     path = layout.find_session(layout.session_root(root), session)
     wait_until_saved(path)
     found = load_session(path)
-    # One that has no first line was never begun: its process died while it was made ready.
+    # A turn without a journal never started: its process died while preparing it.
     begun = [t for t in found.turns if os.path.exists(t.paths.journal) or t.is_live]
     last = (begun or found.turns)[-1]
     name = f"{found.path.name}/{last.paths.number}"
@@ -275,18 +272,18 @@ def _find(
 
 
 def _project_of(events: Sequence[Event]) -> Path | None:
-    """Return the person's directory that a turn's recipe works in, if it does."""
+    """Return the user's directory that a turn's recipe works in, if any."""
     if not started_of(events).recipe:
         return None
-    from nb_agents.runs.recipes import past
+    from nb_agents.runs.recipes import fold_turns
 
-    progress = past(events)
+    progress = fold_turns(events)
     is_there = progress.recipes[""].workspace == "project"
     return Path(progress.context["_project"]) if is_there else None
 
 
 def _given(context: Mapping[str, Any] | None, events: Sequence[Event]) -> Mapping[str, Any]:
-    """Return the values that a recipe goes on with; refuse them for a team."""
+    """Return the values to add to a recipe's context; refuse any for a team's turn."""
     if context and not started_of(events).recipe:
         raise UserError("The turn ran no recipe: leave out --set.")
     return context or {}
@@ -298,14 +295,14 @@ def _changed_recipe(
     team: TeamSpec | None,
     given: Mapping[str, Any],
 ) -> Recipe | None:
-    """Read the recipe that takes the place of the turn's own, if one does."""
+    """Load the recipe that replaces the turn's, if any."""
     if changed is None or team is None:
         return None
     if not started_of(events).recipe:
         raise UserError("The turn ran no recipe: leave out --recipe.")
-    from nb_agents.runs.recipes import given_to, read_recipe
+    from nb_agents.runs.recipes import read_recipe, started_values
 
-    return read_recipe(changed, {**given_to(events), **given}, team)
+    return read_recipe(changed, {**started_values(events), **given}, team)
 
 
 def _agents(events: Sequence[Event]) -> list[str]:
@@ -314,7 +311,7 @@ def _agents(events: Sequence[Event]) -> list[str]:
 
 
 def _named(agent: str, events: Sequence[Event]) -> tuple[str, ...]:
-    """Name who takes part again; refuse one that neither failed nor was stopped alone."""
+    """Return the agent to take part again, if any, after checking that it failed or was stopped."""
     if not agent:
         return ()
     if started_of(events).recipe:
@@ -332,7 +329,7 @@ def _named(agent: str, events: Sequence[Event]) -> tuple[str, ...]:
 
 
 class _Team(NamedTuple):
-    """The team that goes on, the file that it is from or "", and what a person should know."""
+    """The team of a resume, the path of its file or "", and notices for the user."""
 
     spec: TeamSpec
     path: str = ""
@@ -340,7 +337,7 @@ class _Team(NamedTuple):
 
 
 def _team(config: str | os.PathLike[str] | TeamSpec | None, events: Sequence[Event]) -> _Team:
-    """Find the team that goes on: the agents of the turn, as the person or the turn names them."""
+    """Return the team of a resume: the turn's agents from the given config, else from the turn."""
     started = started_of(events)
     if isinstance(config, TeamSpec):
         return _Team(_same_agents(config, started))
@@ -385,7 +382,7 @@ def _same_agents(spec: TeamSpec, started: TurnStarted) -> TeamSpec:
 
 
 def _skipped(spec: TeamSpec, started: TurnStarted) -> set[str]:
-    """Name those of a team that can't run here, and that the turn was started without."""
+    """Return the agents that can't run here and that the turn was started without."""
     stored = started.team or {}
     everyone = [*stored.get("agents", ()), *stored.get("callable_agents", ())]
     known = {a.id for a in started.agents} | {a.get("id") for a in everyone}

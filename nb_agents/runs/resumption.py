@@ -1,7 +1,7 @@
-"""What a resume of a turn keeps and what it does again: one pure function of the turn's events.
+"""Computing what a resume keeps and what it runs again, as a pure function of a turn's events.
 
-The resume itself goes on from what it gives; the preview, the notice and the card tell the rest of
-the same value. So none of them can promise what another does not do.
+The resume itself, its preview, the notice and the card all use the same result, so that none can
+promise what another does not do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
-    from nb_agents.runs.recipes import Again, RecipeResume
+    from nb_agents.runs.recipes import RecipePreview, RecipeResume
 
 __all__ = [
     "Preview",
@@ -39,19 +39,19 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Preview:
-    """What a resume will do.
+    """What a resume keeps and what it runs again.
 
     Attributes:
-        turn: Number of the turn that it goes on with.
-        answers, votes, calls: What is kept: answers, votes, finished model calls.
-        asked_again: Agents whose model call was cut or failed: it is sent again.
-        begun_again: Agents whose work had come to nothing: they begin a round anew.
-        tools_again: Tool calls that were cut or never ran, as "agent: tool".
-        cost: US dollars that asking again may cost, by what those agents' calls cost so far; None
-            when no price is known.
-        recipe: What a recipe's turn does again; None for a team's.
-        unread: Agents that begin a new round, because the journal of theirs is damaged.
-        spawned_again: Sub-agents that were cut, and begin anew once they are waited for.
+        turn: Number of the turn to resume.
+        answers, votes, calls: The number of answers, votes and finished model calls kept.
+        asked_again: Agents whose model call was interrupted or failed, and is sent again.
+        begun_again: Agents that failed, and start a new round.
+        tools_again: Tool calls that were interrupted or not run, as "agent: tool".
+        cost: Estimated US dollars of the repeated model calls, from the agents' calls so far; None
+            when a price is unknown.
+        recipe: The steps of a recipe that run again; None for a team.
+        unread: Agents that start a new round because their part of the journal is damaged.
+        spawned_again: Sub-agents that were interrupted, and start again once they are waited for.
     """
 
     turn: int
@@ -62,12 +62,12 @@ class Preview:
     begun_again: tuple[str, ...]
     tools_again: tuple[str, ...]
     cost: float | None
-    recipe: Again | None = None
+    recipe: RecipePreview | None = None
     unread: tuple[str, ...] = ()
     spawned_again: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Say it in a sentence or two."""
+        """Return the preview in a sentence or two."""
         kept = f"{self.answers} answer(s), {self.votes} vote(s)"
         if self.recipe is not None:
             kept = f"{self.recipe.finished} finished step(s)"
@@ -80,7 +80,7 @@ class Preview:
 
     @property
     def runs_again(self) -> str:
-        """All that is done again, in words; "nothing" when that is so."""
+        """A description of everything that runs again; "nothing" when nothing does."""
         return ", ".join(self._parts()) or "nothing"
 
     def _parts(self) -> Iterator[str]:
@@ -101,12 +101,12 @@ class Preview:
 
 
 class Resumption(NamedTuple):
-    """Where a resume goes on, and what a person should know of it.
+    """The state that a resume continues from, and its preview.
 
     Attributes:
-        past: Where the agents were.
-        going: Where the recipe goes on; None for a team's turn.
-        preview: What is kept and what is done again.
+        past: The agents' state.
+        going: The recipe's state; None for a team's turn.
+        preview: What is kept and what runs again.
     """
 
     past: Past
@@ -121,21 +121,18 @@ def what_resumes(
     changed: Recipe | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> Resumption:
-    """Find where a resume goes on, and what it does again.
+    """Return the state that a resume continues from, and what it runs again.
 
     Args:
-        events: Of the turn; those of the turns that it resumed come first.
-        again: Agents that a person names: they take part again.
-        team: Whose rules hold; by default those of the team as the journal has it.
-        changed: Takes the place of the recipe that the turn has kept.
-        given: Values that its recipe goes on with besides.
-
-    Returns:
-        Where it goes on.
+        events: The turn's events, preceded by those of the turns that it resumed.
+        again: Agents named by the user, which take part again.
+        team: The team whose rules apply; by default the one in the journal.
+        changed: A recipe that replaces the turn's.
+        given: Values that are added to the recipe's context.
 
     Raises:
-        UserError: The turn can't be resumed: its beginning, or its recipe, is not in its journal.
-        ConfigError: Its recipe can't be read.
+        UserError: The turn can't be resumed: its start or its recipe is missing in its journal.
+        ConfigError: The turn's recipe can't be parsed.
     """
     started = started_of(events)
     going, recipe = None, None
@@ -168,28 +165,24 @@ def what_resumes(
 
 
 def preview_of(view: RunView, paths: TurnPaths) -> Preview | None:
-    """Tell what a resume of a turn would do; reads its journal.
-
-    Args:
-        view: The turn.
-        paths: Where it is.
+    """Return what a resume of a turn would do, from its journal.
 
     Returns:
-        The preview; None when there is nothing to resume, or it can't be.
+        The preview; None when there is nothing to resume, or a resume is not possible.
     """
     if view.status not in ("cancelled", "failed"):
         return None
     try:
         return what_resumes(past_events(paths)).preview
-    except UserError:  # which a resume would tell
+    except UserError:  # a resume reports it
         return None
 
 
 def started_of(events: Sequence[Event]) -> TurnStarted:
-    """Return the first line of a turn's journal.
+    """Return the event that started a turn; of turns that resumed one another, the last one's.
 
     Raises:
-        UserError: It is not there.
+        UserError: It is missing.
     """
     started = [e for e in events if isinstance(e, TurnStarted)]
     if not started:
@@ -198,7 +191,7 @@ def started_of(events: Sequence[Event]) -> TurnStarted:
 
 
 def stored_team(started: TurnStarted) -> TeamSpec | None:
-    """Return a turn's team as its journal has it; None when it is not there, or can't be read."""
+    """Return the team in a turn's first event; None when it is missing or not valid here."""
     try:
         return None if started.team is None else TeamSpec.model_validate(started.team)
     except ValidationError:  # a newer nb_agents, or a damaged disk
@@ -215,7 +208,7 @@ def _rules(team: TeamSpec | None, started: TurnStarted) -> Rules:
 
 
 def _to_ask(past: Past, rules: Rules) -> tuple[str, ...]:
-    """Name the agents of a team that a resume asks for anything, in registration order."""
+    """Return the agents that a resumed team will call, in registration order."""
     match voting.next_step(past.state, rules):
         case voting.Coordinate():
             return voting.awaited(past.state, rules)
@@ -226,7 +219,7 @@ def _to_ask(past: Past, rules: Rules) -> tuple[str, ...]:
 
 
 def _left_to_run(past: OpenRound) -> list[str]:
-    """Name the tools of a round's last response that have not run to their end."""
+    """Return the names of the tools that a round's last response called and that did not finish."""
     if past.was_asking or not past.exchanges:
         return []
     last = past.exchanges[-1]
@@ -239,7 +232,7 @@ def _left_to_run(past: OpenRound) -> list[str]:
 
 
 def _cost_of(agents: Sequence[str], finished: Sequence[ModelFinished]) -> float | None:
-    """Price one more call of each agent as the mean of those that it finished."""
+    """Estimate the cost of one more call of each agent, as the mean of its finished calls."""
     total = 0.0
     for agent in agents:
         costs = [e.usage.cost for e in finished if e.agent == agent]

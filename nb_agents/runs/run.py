@@ -1,7 +1,7 @@
-"""A run: the handle of one turn that is being worked on, from any thread.
+"""The handle of a run, for any thread.
 
-The work happens on the background loop (`nb_agents.runs.turn`); all that reaches it from here is a
-command.
+The work is done on the background loop (`nb_agents.runs.turn`), to which the handle only sends
+commands.
 """
 
 from __future__ import annotations
@@ -61,28 +61,28 @@ __all__ = ["Run"]
 _Answer = TypeVar("_Answer")
 
 MAX_SAID = 20_000
-"""Characters of one follow-up text: every agent reads it again in each of its rounds."""
+"""Characters of a follow-up text, which is part of every agent's later prompts."""
 
 
 class Run:
-    """Handle of a run: watch it, stop it, wait for its result. Made by `nb_agents.start`.
+    """Handle of a run: watch it, stop it, wait for its result. Created by `nb_agents.start`.
 
-    ``await run`` and `wait` give the final answer. All methods may be called from any thread.
+    ``await run`` and `wait` return the final answer. All methods may be called from any thread.
 
     Args:
-        run_id: Its name in this process, such as "r1".
-        turn: Writes the turn here, or reads what another process writes.
-        paths: Where the turn is.
-        resume: Goes on with a session's last turn; see `nb_agents.resume`.
-        spec: Of a run of this process: what it does.
-        where: Of a run of another process: where it lives, in words.
+        run_id: The run's id in this process, such as "r1".
+        turn: Runs the turn here, or follows one that another process runs.
+        paths: The turn's paths.
+        resume: Resumes a session's last turn; see `nb_agents.resume`.
+        spec: The turn's spec, for a run in this process.
+        where: A description of the process, for a run in another process.
 
     Attributes:
-        id: As given.
-        policy: How `cancel` stops it.
-        options: How it goes.
-        where: As given; "" for a run of this process.
-        functions: Those of this process that its agents may call.
+        id: The run's id.
+        policy: The policy that `cancel` follows.
+        options: The run's options.
+        where: The description of another process; "" for a run in this one.
+        functions: The functions of this process that the run's agents may call.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Run:
         self._turn: Turn | TurnReader = turn
         self._paths = paths
         self._resume = resume
-        # A team from a file is read anew: its keys are there. Another has them in memory alone.
+        # A team from a file is loaded again on resume; another one is kept, with its keys.
         self._team = None if spec is None or spec.config else spec.team
         self.functions = spec.functions if spec else ()
         self._was_pressed = False
@@ -110,7 +110,7 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.session}/{self.turn}: {self.status}>"
 
-    # What it is -----------------------------------------------------------------------------
+    # State ----------------------------------------------------------------------------------
 
     @property
     def session(self) -> str:
@@ -134,17 +134,17 @@ class Run:
 
     @property
     def status(self) -> RunStatus:
-        """The run's status, in OS Protocol's words; people are shown "stopped" for "cancelled"."""
+        """The run's status, in OS Protocol's terms; "cancelled" is displayed as "stopped"."""
         return self.view.status
 
     @property
     def progress(self) -> Progress:
-        """The current round or step, of how many, with a message."""
+        """The current round or step, their number, and a message."""
         return progress_of(self.view, time.time())
 
     @property
     def logs(self) -> list[str]:
-        """What happened so far, one line an event; `%agents log` shows it."""
+        """The log so far, a line for each event; `%agents log` shows it."""
         return log_lines(read_journal(self._paths.journal).events)
 
     @property
@@ -154,14 +154,14 @@ class Run:
 
     @property
     def receipt(self) -> Receipt:
-        """What finished, what was stopped, what it cost; complete once the run is over."""
+        """What was finished, what was stopped, and the cost; complete once the run is over."""
         return receipt(self.view, str(self.path), still_runs)
 
     @property
     def preview(self) -> Preview | None:
-        """Of a run that is over: what `resume` would do; None when there is nothing to resume.
+        """What `resume` would do with a run that is over; None when there is nothing to resume.
 
-        Found out when it is first asked for, which takes its time for a long recipe.
+        It is computed at the first access, which takes a while for a long recipe.
         """
         if self._preview is None and self.view.is_over:
             self._preview = preview_of(self.view, self._paths)
@@ -169,7 +169,7 @@ class Run:
 
     @property
     def timeline(self) -> Timeline:
-        """What happened and when, of the turns that this one resumed too; grows while it runs."""
+        """The timeline so far, including that of the turns that this one resumed."""
         return self._turn.timeline
 
     def to_frame(self) -> Any:
@@ -194,13 +194,13 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and everything is written."""
+        """Whether the run has ended and everything is written."""
         return self._turn.is_over
 
     # Waiting --------------------------------------------------------------------------------
 
     def wait(self, timeout: float | None = None, *, raise_on_stop: bool = True) -> str:
-        """Wait for the end, blocking. An interrupt stops the run, and the wait goes on.
+        """Block until the run ends. An interrupt stops the run, and the wait goes on.
 
         Args:
             timeout: Seconds after which to give up waiting; the run goes on. None means never.
@@ -210,8 +210,8 @@ class Run:
             The final answer; "" when there is none.
 
         Raises:
-            RunCancelled: It was stopped; carries what was kept.
-            RunFailed: No agent gave an answer.
+            RunCancelled: The run was stopped; has the partial answers and the receipt.
+            RunFailed: No agent submitted an answer.
             TimeoutError: ``timeout`` passed.
         """
         with interrupt_calls(self.press):
@@ -241,13 +241,13 @@ class Run:
         step = view.current_step or self._turn.next_step
         raise CancellationRequestedError(*kept, self.session, hard, step)
 
-    # Saying ---------------------------------------------------------------------------------
+    # Follow-up texts ------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
         """Add a follow-up text to the task while the agents work on it.
 
-        Each agent reads it with its next model request, and what was voted before does not count.
-        When the turn ends before, the text stays in the conversation.
+        Each agent gets it with its next model request, and earlier votes no longer count. If the
+        turn ends first, the text stays in the conversation.
 
         Args:
             text: At most `MAX_SAID` characters.
@@ -275,16 +275,16 @@ class Run:
     # Gates ----------------------------------------------------------------------------------
 
     def approve(self, message: str = "", by: str = "") -> None:
-        """Approve what has waited longest: a recipe goes on at its gate.
+        """Approve the gate that has waited longest.
 
         Args:
-            message: What later steps are told, as ``{{_approval_message}}``.
-            by: Who says so, for the record.
+            message: A message for a recipe's later steps, as ``{{_approval_message}}``.
+            by: The user who approves, for the record.
 
         Raises:
-            UserError: No gate is waiting; for a question for a text see `answer`.
+            UserError: No gate is waiting; for a question that wants a text see `answer`.
         """
-        # A stopped run keeps its gates for a resume.
+        # The gates of a stopped run stay open for a resume.
         gates = () if self.is_over else self.view.gates.values()
         gate = next((g.address for g in gates if g.wants == "approval"), "")
         if gates and not gate:
@@ -292,11 +292,11 @@ class Run:
         self.decide(True, message, by, gate)
 
     def deny(self, message: str = "", by: str = "") -> None:
-        """Stop a recipe at the gate that has waited longest; a resume asks again.
+        """Deny the gate that has waited longest, which stops a recipe; a resume asks again.
 
         Args:
-            message: Why, for the record.
-            by: Who says so, for the record.
+            message: The reason, for the record.
+            by: The user who denies, for the record.
 
         Raises:
             UserError: No gate is waiting.
@@ -307,10 +307,10 @@ class Run:
         """Approve or deny; see `approve` and `deny`.
 
         Args:
-            approved: Whether the recipe goes on.
-            message: What later steps are told.
-            by: Who says so; by default the user who runs this process.
-            gate: Address of the gate; "" is the one that has waited longest.
+            approved: Whether to approve.
+            message: A message for a recipe's later steps.
+            by: The user who decides; by default the user of this process.
+            gate: Address of the gate; "" means the one that has waited longest.
 
         Raises:
             UserError: The gate is not waiting, or none is.
@@ -324,18 +324,18 @@ class Run:
     def wait_for_approval(
         self, message: str | None = None, timeout: float | None = None
     ) -> ApprovalView:
-        """Wait, blocking, for a person's decision. The run itself goes on.
+        """Block until the user decides. The run itself goes on.
 
         Args:
-            message: What to ask, at a gate of its own. Without it, the next decision at any other
-                gate is waited for.
+            message: A question to ask at a gate of its own. Without it, this waits for the next
+                decision at any other gate.
             timeout: Seconds after which to give up waiting. None means never.
 
         Returns:
             The decision.
 
         Raises:
-            UserError: The run ended without one.
+            UserError: The run ended without a decision.
             TimeoutError: ``timeout`` passed.
         """
         if message is None:
@@ -362,17 +362,17 @@ class Run:
         return self.view.approvals[seen]
 
     def wait_for_input(self, prompt: str, timeout: float | None = None) -> str:
-        """Ask the person who watches the run for a text, and wait, blocking.
+        """Ask the user who watches the run for a text, and block until it is given.
 
         Args:
             prompt: The question; the panel shows it.
             timeout: Seconds after which to give up waiting. None means never.
 
         Returns:
-            What the person wrote.
+            The user's text.
 
         Raises:
-            UserError: The person refuses to answer, or the run ended before.
+            UserError: The user refuses to answer, or the run ended first.
             TimeoutError: ``timeout`` passed.
         """
         asked = self._answer_to(lambda turn: turn.approvals.ask_for_text(prompt), timeout)
@@ -383,7 +383,7 @@ class Run:
 
         Args:
             text: The answer.
-            by: Who says so, for the record.
+            by: The user who answers, for the record.
 
         Raises:
             UserError: No question is waiting.
@@ -406,7 +406,7 @@ class Run:
             with interrupt_calls(self.press):
                 answer = asked.result(timeout)
         finally:
-            # Whoever has given up waiting asks nobody any more.
+            # After a time-out, the question is withdrawn.
             asked.cancel()
         if answer is None:
             raise UserError(f"Run {self.id} ended without an answer; it is {self.status}.")
@@ -415,16 +415,17 @@ class Run:
     # Tools ----------------------------------------------------------------------------------
 
     def offer(self, tools: Sequence[Callable[..., Any]]) -> None:
-        """Offer functions of this process to a run that lives elsewhere, by the names it knows.
+        """Offer functions of this process to a run in another process.
 
-        Its calls of them come here from now on, as long as this process lives: after a restart of
-        the kernel that a detached run was started from, or when a function has changed.
+        From now on, and while this process lives, the run calls them instead of the functions that
+        it was started with: after a restart of the kernel that started a detached run, or when a
+        function has changed.
 
         Args:
-            tools: Functions of the names that the run was started with.
+            tools: Functions with the names that the run was started with.
 
         Raises:
-            UserError: The run lives here or is over, or was started without such a tool.
+            UserError: The run is in this process or over, or was started without such a tool.
         """
         if not self.where or self.is_over:
             state = "is over" if self.is_over else "lives in this process"
@@ -443,9 +444,10 @@ class Run:
     # Pausing --------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Pause at the next boundary: calls in flight finish, none begins.
+        """Pause at the next boundary: open calls finish, and no more are started.
 
-        The status is "awaiting" meanwhile. The time does not count, and a stop works as ever.
+        Meanwhile the status is "awaiting", the timeout's clock is stopped, and a stop works as
+        usual.
 
         Raises:
             UserError: The run is over or stopping.
@@ -464,19 +466,19 @@ class Run:
         *,
         source: StopSource = "api",
     ) -> StopResult:
-        """Ask the run, or one agent of it, to stop. Returns at once; idempotent.
+        """Request a stop of the run or of one agent, without waiting for it; idempotent.
 
         Args:
-            now: Cut the work in hand instead of letting it finish.
+            now: Whether to interrupt work in progress instead of letting it finish.
             agent: Id of the one agent to stop; the others go on.
-            reason: Why, for the record.
-            source: The door that it came through, for the record.
+            reason: The reason, for the record.
+            source: The interface that the request came from, for the record.
 
         Returns:
-            Whether this changed anything, and where the run stands.
+            Whether this changed anything, and the run's state.
 
         Raises:
-            UserError: No agent of that id.
+            UserError: The run has no such agent.
         """
         turn = self._turn
         if agent is not None and agent not in turn.agents:
@@ -488,13 +490,13 @@ class Run:
         return turn.send(StopRequest(level, source, reason, agent or ""))  # type: ignore[no-any-return]
 
     async def cancel(self, reason: str | None = None) -> StopResult:
-        """Stop the run as its CancelPolicy says, and wait until it is stopped and saved.
+        """Stop the run according to its CancelPolicy, and wait until it is stopped and saved.
 
         Args:
-            reason: Why, for the record; by default the policy's.
+            reason: The reason, for the record; by default the policy's.
 
         Returns:
-            Whether this changed anything, and where the run stands afterwards.
+            Whether this changed anything, and the run's state afterwards.
         """
         now, why = not self.policy.graceful, reason or self.policy.reason
         result = await asyncio.to_thread(self.stop, now, None, why)
@@ -504,8 +506,11 @@ class Run:
         return StopResult(result.changed, "finished")
 
     def press(self) -> None:
-        """Take one interrupt: graceful first, then immediate. Only posts; for signal handlers."""
-        # Decided here: once the loop comes to it, the same interrupt may have stopped its sweep.
+        """Handle an interrupt: the first stops gracefully, the next immediately.
+
+        Does not block, for signal handlers.
+        """
+        # Decided here, as by the time the loop runs, this interrupt may have stopped the sweep.
         now = self._was_pressed or self.view.stop is not None
         self._was_pressed = True
         post(partial(self.stop, now, reason="interrupted", source="interrupt"))
@@ -520,15 +525,15 @@ class Run:
         tools: Sequence[Callable[..., Any]] | None = None,
         options: RunOptions | None = None,
     ) -> Run:
-        """Go on with this run's turn: after a pause if nothing is given, else as a new turn.
+        """Continue after a pause, if no arguments are given; else resume the turn as a new one.
 
         Args:
             config: The team; by default the run's own.
-            agent: Id of an agent that failed or was stopped alone and takes part again.
-            recipe: Takes the place of the run's own.
-            context: Values that a recipe goes on with besides.
+            agent: Id of an agent that failed or was stopped alone and is to take part again.
+            recipe: A recipe that replaces the run's own.
+            context: Values that are added to a recipe's context.
             tools: Functions that all agents may call; by default the run's own.
-            options: How it goes; by default as the run did. The session stays where it is.
+            options: The options; by default the run's own. The session root stays the same.
 
         Returns:
             This run after a pause; else a new one; see `nb_agents.resume`.
@@ -558,28 +563,28 @@ class Run:
     # Watching -------------------------------------------------------------------------------
 
     def subscribe(self, callback: Callable[[RunView], None]) -> Callable[[], None]:
-        """Call back with the view at most ten times a second while there is news, and at the end.
+        """Call a function with the view on changes, at most ten times a second, and at the end.
 
         Args:
-            callback: Called in a worker thread, never twice at a time.
+            callback: Called in a worker thread, one call at a time.
 
         Returns:
-            A function that ends it.
+            A function that unsubscribes it.
         """
         if self.is_over:
             return lambda: None
         return self._turn.subscribers.add(callback)
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Call back once the run is over and everything is written; at once if it is.
+        """Call a function once the run is over and everything is written, or now if it is.
 
         Args:
-            callback: Called in the loop's thread or this one: it must not block.
+            callback: Called in the loop's thread or in this one; it must not block.
         """
         self._turn.done.add_done_callback(lambda _: callback())
 
     def events(self) -> AsyncIterator[Event]:
-        """Give all events of the turn: those so far, then each that comes, to the turn's end.
+        """Yield all events of the turn: the past ones, then new ones until the turn ends.
 
         Example:
             async for event in run.events():
@@ -589,7 +594,7 @@ class Run:
 
     @property
     def is_unsaved(self) -> bool:
-        """Whether it is over and only memory has all of it, because saving failed."""
+        """Whether the run is over but not fully on disk, because saving failed."""
         return isinstance(self._turn, Turn) and self.is_over and not self.view.is_saved
 
     def save(self, timeout: float | None = None) -> None:
@@ -599,7 +604,7 @@ class Run:
             timeout: Seconds after which to give up waiting for the disk. None means never.
 
         Raises:
-            StorageError: It still fails; memory keeps it.
+            StorageError: It fails again; everything stays in memory.
             TimeoutError: ``timeout`` passed.
         """
         if not isinstance(self._turn, Turn):
@@ -616,13 +621,13 @@ class Run:
             task.set_name(f"run {self.id}")
         await self._turn.run()
 
-    def let_go(self) -> None:
-        """Drop from memory a run that is over and saved; its files stay."""
+    def release(self) -> None:
+        """Release the memory of a run that is over and saved; its files stay."""
         if isinstance(self._turn, Turn) and self.is_over and self.view.is_saved:
             self._turn = TurnReader(self._paths, self._turn.crash)
 
 
 def _words(view: RunView) -> dict[str, str]:
-    """For each agent with words to show: its latest answer, else all that it wrote."""
+    """Return each agent's latest answer, else the text that it never submitted, if any."""
     texts = {a.id: a.answer or a.unsubmitted for a in view.agents.values()}
     return {agent: text for agent, text in texts.items() if text}

@@ -1,11 +1,10 @@
-"""Sub-agents that an agent spawns: fresh ones of its own kind, for parts of its work, side by side.
+"""Spawning sub-agents: new agents of the caller's own kind that work on parts of its task.
 
-They work while the agent waits, or in the background while it goes on. They are children as those
-of `nb_agents.runs.subagents`: a row, a workspace and costs of their own, and they stop with the
-agent that spawned them. What one in the background came to its caller is told with its next
-request after a tool call, once, also when that is after a resume. After a resume, what one has
-finished is there; one that was cut begins anew when it is waited for, under the id that its caller
-knows.
+They work in parallel, while the caller waits or in the background while it goes on. Like the
+sub-agents of `nb_agents.runs.subagents` they have a row, a workspace and costs of their own, and
+stop with the caller. The result of one in the background is added once to the caller's next request
+after a tool call, even if that is after a resume. A resume keeps the results of finished ones; one
+that was interrupted starts again, under the same id, when the caller waits for it.
 
 Source: MassGen 0.1.97, `mcp_tools/subagent` (names of the tools and their arguments), its hook
 `SubagentCompleteHook` (when results are told), and its section ``orchestrator.coordination``
@@ -58,17 +57,17 @@ class SubTask(BaseModel):
 
 @dataclass
 class _Spawned:
-    """One that was spawned.
+    """A sub-agent that was spawned.
 
     Attributes:
-        id: By which the agent knows it.
-        label: What it is called.
-        task: What it is asked.
-        text: What it wrote last, once it has finished.
-        error: Why it has not, or "".
-        child: It, while it works.
-        is_told: Whether the agent knows how it ended.
-        work: Its task, which ends in (text, error).
+        id: The id that the caller uses.
+        label: The name that the caller gave.
+        task: The input.
+        text: The result, once it has finished.
+        error: Why it failed, or "".
+        child: The running sub-agent.
+        is_told: Whether the caller has got the result.
+        work: The asyncio task, which returns (text, error).
     """
 
     id: str
@@ -100,9 +99,9 @@ class Spawner:
 
     Args:
         agent: The agent's id.
-        children: Who lets them work.
-        wanted: Their limits.
-        past: Of an earlier turn that this one resumes: by id, what was spawned in it.
+        children: The run's sub-agents.
+        wanted: The team file's limits.
+        past: The sub-agents spawned in the turn that this one resumes, by id.
     """
 
     def __init__(
@@ -122,11 +121,11 @@ class Spawner:
         }
 
     def tools(self) -> list[Tool]:
-        """The tools for it."""
+        """Return the agent's tools for spawning."""
         return [Tool(getattr(self, name)) for name in SPAWNING_TOOLS]
 
     def take_results(self) -> Results:
-        """Take what those have come to that have ended, and of whom the agent does not know it."""
+        """Return the results that the agent has not got yet, and mark them as passed on."""
         for each in self._known.values():
             _settle(each)
         ended = [s for s in self._known.values() if s.status != "running" and not s.is_told]
@@ -211,7 +210,7 @@ class Spawner:
         for each in wanted:
             if each.work is not None and each.text is None and not each.error:
                 await asyncio.wait([each.work])
-        # Who waits is stopped with those it waits for.
+        # A stop of the caller stops the sub-agents too.
         checkpoint()
         for each in self._known.values():
             _settle(each)
@@ -223,7 +222,7 @@ class Spawner:
                 await self._let_work(each)
 
     def _known_already(self, tasks: Sequence[SubTask]) -> dict[int, _Spawned]:
-        """Find those of a call that was cut which had begun by then."""
+        """Return the sub-agents that an interrupted call had already spawned, by position."""
         rest = list(self._known.values())
         found = {}
         for number, task in enumerate(tasks):
@@ -255,7 +254,7 @@ class Spawner:
 
 
 def _settle(spawned: _Spawned) -> None:
-    """Take over how one has ended."""
+    """Copy the result of a finished sub-agent from its asyncio task."""
     if spawned.work is None or not spawned.work.done() or spawned.error:
         return
     text, error = spawned.work.result()
@@ -263,7 +262,7 @@ def _settle(spawned: _Spawned) -> None:
 
 
 def _told(spawned: Iterable[_Spawned]) -> str:
-    """Tell how some stand, as the result of the call that is made here."""
+    """Return the current tool call's result: the state of some sub-agents, marked as passed on."""
     told = list(spawned)
     for each in told:
         _settle(each)

@@ -1,4 +1,4 @@
-"""What a run tells people and programs: how far it is, its log, its end."""
+"""A run's progress, log, result and error, computed from its view and events."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from nb_agents.view.steps import holders_of
 __all__ = ["Progress", "failure_of", "log_lines", "progress_of", "result_of"]
 
 MAX_LINE = 400
-"""Characters of a line."""
+"""Characters of a log line."""
 
 _HIDDEN = {"seq", "at", "kind", "agent", "request", "response", "schema_version", "agents"}
 
 _STEPS = frozenset({"agent", "bash"})
 _LOOPS = frozenset({"recipe", "foreach", "while"})
-"""Units that may hold steps which are not known before they begin."""
+"""Units with steps that are not known before they start."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
-        round: The furthest round of any agent, from 1.
-        elapsed_s, timeout_s: Seconds since the start, and until the timeout stops it.
-        answers, votes: How many there are now.
-        in_flight: Agents whose model call is open.
-        current: Of a recipe: its steps that are over. Of a team, which knows no steps: the round.
-        total: Of a recipe: all its steps, as far as they are known; else 0.
-        message: What is being done, in a few words.
+        round: The latest round of any agent, from 1.
+        elapsed_s: Seconds since the start.
+        timeout_s: The orchestrator timeout, in seconds.
+        answers, votes: The current number of answers and votes.
+        in_flight: Agents with an open model call.
+        current: The number of finished steps of a recipe; for a team, the round.
+        total: The number of all steps of a recipe, if known; else 0.
+        message: A short description of the current activity.
     """
 
     round: int
@@ -52,11 +53,11 @@ class Progress:
 
 
 def progress_of(view: RunView, now: float) -> Progress:
-    """Say how far a run is.
+    """Return the progress of a run.
 
     Args:
-        view: The turn as it stands.
-        now: Unix seconds.
+        view: The current view.
+        now: The current time, in Unix seconds.
     """
     current, total = _steps(view)
     return Progress(
@@ -73,9 +74,9 @@ def progress_of(view: RunView, now: float) -> Progress:
 
 
 def _steps(view: RunView) -> tuple[int, int]:
-    """Count the steps of a recipe: those that are over, and all, or 0 when not all are known.
+    """Return the number of a recipe's finished steps, and of all, or 0 when that is unknown.
 
-    A team has no steps: its round, of an unknown number.
+    A team has no steps; its round counts instead.
     """
     if not view.recipe:
         return view.round, 0
@@ -87,7 +88,7 @@ def _steps(view: RunView) -> tuple[int, int]:
 
 
 def _message(view: RunView) -> str:
-    """Say what a run is doing, in a few words."""
+    """Return a short description of what a run is doing."""
     if view.is_paused:
         return "paused"
     if gate := next(iter(view.gates.values()), None):
@@ -98,11 +99,7 @@ def _message(view: RunView) -> str:
 
 
 def log_lines(events: Iterable[Event]) -> list[str]:
-    """Say what happened, one line an event; streamed words are left out.
-
-    Args:
-        events: In journal order.
-    """
+    """Return a log line for each event, except streamed text."""
     return [_line(event) for event in events if not isinstance(event, TextStreamed)]
 
 
@@ -117,23 +114,19 @@ def _line(event: Event) -> str:
 
 
 def result_of(view: RunView) -> Any:
-    """Give the final answer, or a recipe's outputs by name; None of a turn that did not complete.
-
-    Args:
-        view: The turn.
-    """
+    """Return a completed turn's answer, or its recipe's outputs by name; else None."""
     if view.status != "completed":
         return None
     return dict(view.outputs) if view.recipe else view.answer
 
 
 def failure_of(run_id: str, view: RunView, path: Path) -> RunFailed:
-    """Make the error of a turn that failed.
+    """Return the error of a turn that failed.
 
     Args:
         run_id: The run's id.
-        view: The turn.
-        path: Its directory.
+        view: The turn's view.
+        path: The turn's directory.
     """
     why = view.stop.reason if view.stop else "no answer"
     all_failed = {s.address: s.why for s in view.steps.values() if s.status == "failed"}

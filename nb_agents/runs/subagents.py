@@ -1,9 +1,9 @@
-"""Agents that other agents call: each call is worked on by a fresh one, alone, on one input.
+"""Sub-agents: agents that other agents call, a new one for each call, with an input of its own.
 
-A child's token is below that of the call that it is for: a stop of its caller reaches it, also when
-it comes while the child is made; a stop of the child ends that alone, and its caller is told. It
-has a row, a workspace and costs of its own. What a stop cut begins anew when the call is made again
-on resume, by another child; what a finished call gave is its caller's, and is never asked again.
+A sub-agent's cancel token is a child of its caller's: a stop of the caller reaches it, even while
+it is being created; a stop of the sub-agent ends only itself, and the caller gets an error. It has
+a row, a workspace and costs of its own. On resume, an interrupted call is made again with a new
+sub-agent; the result of a finished call is kept by its caller.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from nb_agents.runs.loop import submit
 from nb_agents.tools.base import Tool, ToolError, current_call
 from nb_agents.tools.policy import AgentTools
 
-__all__ = ["Child", "Home", "MAX_CHILDREN", "MAX_DEPTH", "SubAgents", "call"]
+__all__ = ["Child", "MAX_CHILDREN", "MAX_DEPTH", "SubAgentDeps", "SubAgents", "call"]
 
 logger = logging.getLogger("nb_agents")
 
 MAX_DEPTH = 3
-"""How many agents may be called below one another: a question loses in each retelling, and a person
-can't follow a deeper tree."""
+"""Levels of nested calls: a task loses detail each time it is passed on, and users can't follow a
+deeper tree."""
 
 MAX_CHILDREN = 20
-"""Agents that may be called in one run: a model that only ever delegates must end somewhere."""
+"""Sub-agents in one run, so that models that only delegate come to an end."""
 
 CLOSE_S = 2.0
-"""What children that are still at work when their run ends get to come to their own end."""
+"""Time for sub-agents that are still working at the end of the run to end themselves."""
 
 _SYSTEM = """Another agent calls you with a question or a piece of work. Your last message, as plain
 text, is all that it gets: write the result alone, without asking back. You have a workspace of
@@ -57,18 +57,18 @@ with relative paths. Its directory, which your caller can be told, is {workspace
 
 
 @dataclass(frozen=True)
-class Home:
-    """What children work with, in their run.
+class SubAgentDeps:
+    """What the sub-agents of a run depend on.
 
     Attributes:
-        team: Who can be called.
-        backend: Makes an agent's backend; may block.
-        tools: Gives a child its tools besides those of its workspace: of its id, its workspace,
-            its configuration, and with these others.
-        workspaces: Where its workspace is made.
+        team: The team, whose agents can be called.
+        backend: Creates an agent's backend; may block.
+        tools: Returns a sub-agent's tools other than those for its workspace, given its id, its
+            workspace, its configuration and further tools.
+        workspaces: Parent directory of the workspaces.
         context: Read-only files and directories for all agents.
-        emit: Takes what happens.
-        admit: Is given each child's token, so that a person can stop it.
+        emit: Called with each event.
+        admit: Called with the id and token of each sub-agent, so that the user can stop it.
     """
 
     team: TeamSpec
@@ -82,16 +82,16 @@ class Home:
 
 @dataclass
 class Child:
-    """One at work.
+    """A sub-agent.
 
     Attributes:
-        id: Such as ``ada/critic#1``.
-        spec: Whose it is.
-        workspace: Where it works.
-        token: Its own.
-        turn: Its work, once it has begun.
+        id: The id, such as ``ada/critic#1``.
+        spec: The spec of the agent that was called.
+        workspace: The sub-agent's workspace.
+        token: The sub-agent's cancel token.
+        turn: The sub-agent's round, once it has started.
         has_asked: Whether it has made a model request.
-        limit_s: Seconds that it has; None has no limit.
+        limit_s: Time limit in seconds; None means no limit.
     """
 
     id: str
@@ -104,15 +104,11 @@ class Child:
 
 
 class SubAgents:
-    """The agents that are called in one run. Lives on the loop.
+    """The sub-agents of a run. Runs on the loop thread."""
 
-    Args:
-        home: What they work with.
-    """
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._known = {agent.id: agent for agent in home.team.everyone}
+    def __init__(self, deps: SubAgentDeps) -> None:
+        self._deps = deps
+        self._known = {agent.id: agent for agent in deps.team.everyone}
         self._names: dict[str, tuple[str, ...]] = {}
         self._backends: dict[str, Backend] = {}
         self._making = anyio.Lock()
@@ -122,11 +118,11 @@ class SubAgents:
         self._is_over = False
 
     def tools(self, agent: str, keys: ToolKeys) -> list[Tool]:
-        """Give an agent the tool that calls others; none when it may call nobody.
+        """Return an agent's tool for calling others; empty when it may call none.
 
         Args:
-            agent: Its name in the team.
-            keys: What its configuration gives it.
+            agent: The agent's id in the team.
+            keys: The agent's configuration.
         """
         names = [k for k in self._known if k != agent and ({k, "*"} & set(keys.can_call))]
         return [self._tool(agent, names)] if names else []
@@ -159,7 +155,7 @@ class SubAgents:
 
     @contextmanager
     def bound(self) -> Iterator[None]:
-        """Let `call` find these children within the block."""
+        """Make `call` use these sub-agents within the block."""
         reset = _children.set(self)
         try:
             yield
@@ -167,13 +163,13 @@ class SubAgents:
             _children.reset(reset)
 
     def flush(self) -> None:
-        """Emit the words that have arrived in all open model calls."""
+        """Emit the text that has arrived in all open model calls."""
         for child in tuple(self._at_work.values()):
             if child.turn is not None:
                 child.turn.flush()
 
     async def close(self) -> None:
-        """Cut those that are still at work, as their run ends; what comes later is not recorded."""
+        """Stop sub-agents that are still working when the run ends, and record no more events."""
         with anyio.move_on_after(CLOSE_S, shield=True):
             for child in tuple(self._at_work.values()):
                 child.token.request(CancellationStatus.IMMEDIATE, "parent", "the run ended")
@@ -190,34 +186,34 @@ class SubAgents:
         caller_name: str = "",
         token: CancelToken | None = None,
     ) -> str:
-        """Have an agent work on an input.
+        """Run a sub-agent on an input.
 
         Args:
-            name: Its name in the team.
+            name: The called agent's id in the team.
             asked: The input.
-            caller: Id of the agent that calls, or the address of its step.
-            caller_name: The caller's name in the team, where that is another one; "" if not known.
-            token: The caller's; by default the one that is bound here.
+            caller: Id of the calling agent, or the address of its step.
+            caller_name: The caller's id in the team, where that differs; "" if unknown.
+            token: The caller's token; by default the one that is bound here.
 
         Returns:
-            What it wrote last.
+            The sub-agent's last message.
 
         Raises:
-            ToolError: It can't be called, it failed, or it was stopped alone.
+            ToolError: The agent can't be called, failed, or was stopped alone.
             AgentStopped: The caller was stopped.
         """
         above = token or current_token() or CancelToken()
         names = self._names.get(caller) or (caller_name or caller,)
         self._check(name, asked, names)
-        # A function in a thread goes on when its agent has ended.
-        await _leave_with(above)
+        # The call may come from a function in a thread that outlives its agent.
+        await _raise_if_stopped(above)
         self._count += 1
         with self.bound():
             child = await self._make(self._known[name], name, caller, names, above)
             self._tell(child, caller, name, asked)
             text, refusal = await self.work(child, asked)
         if refusal:
-            await _leave_with(above)
+            await _raise_if_stopped(above)
             raise ToolError(refusal)
         return text
 
@@ -231,23 +227,23 @@ class SubAgents:
         limit_s: float | None = None,
         spawned: str | None = None,
     ) -> Child:
-        """Make an agent of a member's kind, which `work` then lets work.
+        """Create a sub-agent of a team member's kind, to be run by `work`.
 
         Args:
-            name: The member's name in the team.
-            label: What the new one is called.
+            name: The member's id in the team.
+            label: The sub-agent's name.
             asked: The input.
-            caller: Id of the agent that wants it.
-            limit_s: Seconds that it gets; None has no limit.
-            spawned: The id that its caller knows it by; by default its own.
+            caller: Id of the calling agent.
+            limit_s: Time limit in seconds; None means no limit.
+            spawned: The id that the caller uses for it; by default its own.
 
         Raises:
-            ToolError: It can't be made.
+            ToolError: It can't be created.
             AgentStopped: The caller was stopped.
         """
         above = current_token() or CancelToken()
         self._check_count(asked)
-        await _leave_with(above)
+        await _raise_if_stopped(above)
         self._count += 1
         child = await self._make(self._known[name], label, caller, (name,), above)
         child.limit_s = limit_s
@@ -255,7 +251,7 @@ class SubAgents:
         return child
 
     def _tell(self, child: Child, caller: str, name: str, asked: str, spawned: str = "") -> None:
-        self._home.emit(
+        self._deps.emit(
             ev.AgentCalled(
                 agent=child.id,
                 caller=caller,
@@ -301,24 +297,24 @@ class SubAgents:
         above: CancelToken,
     ) -> Child:
         child_id, workspace = await to_thread.run_sync(self._place, name, caller)
-        # After a stop that came meanwhile the caller may have ended: nothing may begin under it.
-        await _leave_with(above)
-        # A stop that comes from now on is passed down.
+        # The caller may have been stopped in the meantime: then nothing may start.
+        await _raise_if_stopped(above)
+        # From now on, a stop of the caller reaches the child token.
         child = Child(child_id, spec, workspace, above.child(child_id))
         self._names[child_id] = (*names, name)
-        self._home.admit(child_id, child.token)
+        self._deps.admit(child_id, child.token)
         return child
 
     def _place(self, name: str, caller: str) -> tuple[str, Path]:
-        """Make a workspace; the first number that is free on disk is the child's.
+        """Create a workspace with the first number that is free on disk.
 
-        So a resumed turn, which has the old workspaces, goes on counting.
+        The numbers of a resumed turn, which has the old workspaces, therefore continue.
         """
         for number in range(1, 10_000):
             child_id = f"{caller}/{name}#{number}"
             # No agent of a team can have a "+" in its name.
             safe = child_id.replace("#", "-").replace("/", "+")
-            path = self._home.workspaces / re.sub(r"[^\w.+-]", "_", safe)[-120:]
+            path = self._deps.workspaces / re.sub(r"[^\w.+-]", "_", safe)[-120:]
             try:
                 path.mkdir(parents=True)
             except FileExistsError:
@@ -327,14 +323,10 @@ class SubAgents:
         raise ToolError(f"{name} was called too often.")
 
     async def work(self, child: Child, asked: str) -> tuple[str, str]:
-        """Let a child work, in whatever task.
-
-        Args:
-            child: It; it works once.
-            asked: The input.
+        """Run a sub-agent, in any asyncio task; call it once for each.
 
         Returns:
-            Its text, and why there is none.
+            The text, or "", and the reason why there is none.
         """
         self._at_work[child.id] = child
         text, error, outcome = "", "", "killed"
@@ -368,11 +360,11 @@ class SubAgents:
         self._changed.set()
 
     async def _answer(self, child: Child, asked: str, boundary: StopScope) -> str:
-        from nb_agents.recipes.agents import StepContext, toolbox  # works as a recipe's step does
+        from nb_agents.recipes.agents import StepContext, toolbox  # it works like a recipe's step
 
-        spec, home = child.spec, self._home
+        spec, deps = child.spec, self._deps
         backend = await self._backend(spec)
-        tools = await home.tools(
+        tools = await deps.tools(
             child.id, child.workspace, spec.backend, self.tools(spec.id, spec.backend)
         )
         boundary.checkpoint()
@@ -386,7 +378,7 @@ class SubAgents:
         child.turn = AgentRound(
             child.id,
             backend,
-            toolbox(child.workspace, home.context, tools),
+            toolbox(child.workspace, deps.context, tools),
             emit,
             StepContext(child.id, (), 0, emit),
             boundary,
@@ -399,32 +391,32 @@ class SubAgents:
     async def _backend(self, spec: AgentSpec) -> Backend:
         async with self._making:
             if spec.id not in self._backends:
-                self._backends[spec.id] = await to_thread.run_sync(self._home.backend, spec)
+                self._backends[spec.id] = await to_thread.run_sync(self._deps.backend, spec)
         return self._backends[spec.id]
 
     def _emit(self, event: ev.Event) -> None:
         if not self._is_over:
-            self._home.emit(event)
+            self._deps.emit(event)
 
 
 async def call(name: str, input: str) -> str:
     r"""Call another agent of the team on an input, from within a tool.
 
-    It has a row, a workspace and costs of its own, and ends with the agent that called the
-    function. In a plain function, write ``asyncio.run(nb_agents.call(...))``.
+    The sub-agent has a row, a workspace and costs of its own, and is stopped with the agent that
+    called the tool. In a synchronous function, write ``asyncio.run(nb_agents.call(...))``.
 
     Args:
-        name: Its id: of the team's ``agents`` or ``callable_agents``.
-        input: All that it has to know.
+        name: The agent's id, from the team's ``agents`` or ``callable_agents``.
+        input: The input, with everything that the agent needs to know.
 
     Returns:
-        What it wrote last.
+        The agent's last message.
 
     Raises:
-        UserError: No agent's tool call is going on here.
-        ToolError: It can't be called, it failed, or it was stopped alone; unless it is caught,
-            the model is told.
-        AgentStopped: The agent that called the function was stopped. Let it pass.
+        UserError: The caller is not in a tool call of an agent.
+        ToolError: The agent can't be called, failed, or was stopped alone; if it is not caught, the
+            calling model gets it as the tool's result.
+        AgentStopped: The agent that called the tool was stopped. Do not catch it.
 
     Example:
         @nb_agents.tool
@@ -437,7 +429,7 @@ async def call(name: str, input: str) -> str:
             "nb_agents.call works in a function that an agent calls as its tool; "
             "elsewhere use nb_agents.start(task)."
         )
-    # On the loop of the runs, whatever loop this is; cancelling what waits here cancels it there.
+    # Run on the loop of all runs, whatever this one is; cancelling the future cancels the task.
     pending = submit(_outcome, children, name, input, caller, token)
     outcome = await asyncio.wrap_future(pending)
     if isinstance(outcome, BaseException):
@@ -448,15 +440,15 @@ async def call(name: str, input: str) -> str:
 async def _outcome(
     children: SubAgents, name: str, asked: str, caller: str, token: CancelToken
 ) -> str | BaseException:
-    """Run a child; a stop that went up from here would end the loop of all runs."""
+    """Run a sub-agent and return its exception: `AgentStopped` would end the loop of all runs."""
     try:
         return await children.run(name, asked, caller, token=token)
     except (AgentStopped, Exception) as exc:
         return exc
 
 
-async def _leave_with(caller: CancelToken) -> None:
-    """Leave with a caller that is stopped, too: it is cut from without, else at this boundary."""
+async def _raise_if_stopped(caller: CancelToken) -> None:
+    """Raise if the caller was stopped: its cancellation after an immediate stop, else the stop."""
     if caller.status >= CancellationStatus.IMMEDIATE:
         await checkpoint_if_cancelled()
     caller.checkpoint()

@@ -1,6 +1,6 @@
-"""What a team file would come to, in words, without a run: what ``%agents check`` says of it.
+"""Checking a team file without a run, for ``%agents check``.
 
-Each reason for which a start refuses, and each thing that it tells, is told here in its own words.
+The report has each error with which a start would refuse, and each of its notices, in their words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.fit import fit_of
 from nb_agents.models.providers import find_key, refusals
 from nb_agents.process.git import has_git
-from nb_agents.runs.drivers import uninherited
+from nb_agents.runs.drivers import withheld_keys
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import mask_for
 from nb_agents.tools.custom import without_file
@@ -30,13 +30,13 @@ CAN_START = "Can start."
 
 
 class AgentReport(NamedTuple):
-    """An agent, in words.
+    """An agent in the report.
 
     Attributes:
-        agent: Its id.
-        type: Its backend type.
-        model: Its model, or "".
-        key: Where its key comes from, or which variable is missing; "" when it can't run here.
+        agent: The agent's id.
+        type: The backend type.
+        model: The model, or "".
+        key: Where the key comes from, or which variable is missing; "" when it can't run here.
     """
 
     agent: str
@@ -47,12 +47,12 @@ class AgentReport(NamedTuple):
 
 @dataclass(frozen=True)
 class TeamReport:
-    """A team, in words.
+    """A report on a team.
 
     Attributes:
-        agents: Its agents.
-        lines: Timeouts, context paths, what is ignored, what its agents do not get; each once.
-        verdict: Whether it can start, and if not, why.
+        agents: The team's agents.
+        lines: Timeouts, context paths, ignored options and tools that are not available.
+        verdict: Whether the team can start, and if not, why.
     """
 
     agents: tuple[AgentReport, ...]
@@ -61,17 +61,15 @@ class TeamReport:
 
 
 def report_on(team: TeamSpec, *, connects: bool = False) -> TeamReport:
-    """Judge a team as starting it would, and start nothing of it.
-
-    Takes a moment, as it looks at the machine; with ``connects`` as long as its servers do.
+    """Return a report on a team, with the checks of a start.
 
     Args:
         team: The team.
-        connects: Whether to load the files of its custom tools and to start its MCP servers, and
-            to end them again.
+        connects: Whether to load the files of custom tools and start the MCP servers, which are
+            ended again.
 
     Returns:
-        The report; never holds a key.
+        The report, which never contains a key.
     """
     gone = {each.agent for each in team.unsupported}
     agents = tuple(_agent(agent, agent.id not in gone) for agent in team.everyone)
@@ -82,7 +80,7 @@ def report_on(team: TeamSpec, *, connects: bool = False) -> TeamReport:
 
 
 def skipped(gone: Sequence[Unsupported]) -> str:
-    """Name agents that can't run here."""
+    """Return the names and types of agents that can't run here."""
     return ", ".join(f"{each.agent} ({each.type})" for each in gone)
 
 
@@ -125,27 +123,34 @@ def _context_paths(team: TeamSpec) -> list[str]:
 
 
 def _tools(team: TeamSpec, able: Sequence[AgentSpec], connects: bool) -> list[str]:
-    """Say what agents do not get to work with, as far as it is known before it is tried."""
+    """Return notices on the tools that agents do not get, as far as known without ``connects``."""
     protects = team.orchestrator.protects_paths
     lines = [*announcements([(a.id, a.backend) for a in able], has_protected_paths=protects)]
     if connects:
         return [*lines, *_tried(team, able)]
+    untried: dict[str, None] = {}
     for agent in able:
-        keys = agent.backend
-        lines += without_file(agent.id, keys.custom_tools, keys.takes)
-        lines += without_variables((s for s in keys.mcp_servers if not s.fault), Path.cwd())
-    untried = dict.fromkeys(_untried(able))
+        for what, missing in _by_part(agent):
+            lines += missing
+            untried |= {} if missing else {what: None}
     return [*lines, *([f"Not tried, as --connect does: {', '.join(untried)}."] if untried else [])]
 
 
-def _untried(able: Sequence[AgentSpec]) -> Iterator[str]:
-    for agent in able:
-        yield from (f"the custom tools of {t.path!r}" for t in agent.backend.custom_tools if t.path)
-        yield from (f"MCP server {s.name!r}" for s in agent.backend.mcp_servers if not s.fault)
+def _by_part(agent: AgentSpec) -> Iterator[tuple[str, list[str]]]:
+    """Yield each file and server of an agent's tools, and what is known to be missing of it."""
+    keys, here = agent.backend, Path.cwd()
+    for tool in keys.custom_tools:
+        if tool.path:
+            missing = without_file(agent.id, [tool], keys.takes)
+            yield f"the custom tools of {tool.path!r}", [*missing]
+    for server in keys.mcp_servers:
+        if not server.fault:
+            missing = without_variables(agent.id, [server], here)
+            yield f"MCP server {server.name!r}", [*missing]
 
 
 def _tried(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
-    """Start what agents would work with, and end it; give what a run would have told."""
+    """Start and end the tools of agents; return the notices of a run."""
     trying = submit(_try, team, able)
     try:
         told = trying.result()
@@ -164,7 +169,7 @@ async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
 
     with TemporaryDirectory(prefix="nb_agents-check-") as name:
         folder = Path(name)
-        places = ToolPlaces(folder, folder / "kept", (), uninherited(team), mask_for(team))
+        places = ToolPlaces(folder, folder / "kept", (), withheld_keys(team), mask_for(team))
         async with RunTools(places, (), told.append, nobody, lambda: None) as tools:
             for agent in able:
                 space = folder / agent.id
@@ -174,7 +179,7 @@ async def _try(team: TeamSpec, able: Sequence[AgentSpec]) -> list[str]:
 
 
 def _verdict(team: TeamSpec) -> str:
-    """Say whether it starts; if not, each reason as a start would say it."""
+    """Return whether a team can start, with the error messages of a start."""
     reasons = _reasons(team)
     if not reasons:
         return CAN_START
@@ -189,7 +194,7 @@ def _verdict(team: TeamSpec) -> str:
 
 
 def _reasons(team: TeamSpec) -> list[str]:
-    """Give the reasons; of agents that lack the same variable the first stands for all."""
+    """Return the error messages, with only the first of those about the same variable."""
     found: dict[str, str] = {}
     for exc in (*refusals(team), *fit_of(team).refusals, *team.missing_paths):
         said = str(exc)

@@ -1,9 +1,9 @@
-"""The writer of one turn, on the background loop.
+"""Running one turn, on the background loop.
 
-It owns the turn's lock, its journal and its cancel tokens. Whatever changes its direction is a
-command that comes through `Turn.take`, one after the other: it is journalled first and acted on
-then. However the work ends, it ends the same way: every task awaited, the client closed, the turn
-written, its lock released, the hooks called, and only then the waiters told.
+A `Turn` owns the turn's lock, its journal and its cancel tokens. Everything that changes its course
+is a command that goes through `Turn.take`, one at a time, and is journalled before it takes effect.
+However the work ends, the same steps follow: all tasks are awaited, the client is closed, the turn
+is written, its lock released, the hooks are called, and then those who wait are notified.
 
 `nb_agents.runs.run` is the handle that other threads hold.
 """
@@ -41,7 +41,7 @@ from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, 
 from nb_agents.models.providers import http_client
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
 from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
-from nb_agents.runs.hiding import hidden_in_logs
+from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.hooks import Hooks, Subscribers
 from nb_agents.runs.limits import Limits
 from nb_agents.runs.live_turns import watched
@@ -68,39 +68,39 @@ logger = logging.getLogger("nb_agents")
 Asked = TypeVar("Asked")
 
 ANSWER_S = 1.0
-"""What the loop gets to answer a stop; one that is late is heeded all the same."""
+"""How long to wait for the loop to handle a stop, which it may still follow later."""
 
 TICK_S = 0.1
-"""How much a kill -9 may cost, and how often people are shown news."""
+"""Interval for journalling streamed text, which a kill -9 may lose, and for publishing the view."""
 
 CLOCK_S = 1.0
-"""How often people are shown a run without news: its time is told in seconds."""
+"""Interval for publishing the view of a run without news, for the elapsed time in seconds."""
 
 MAX_BY_CHARS = 200
-"""Of the words for the process that offers tools: it is another one that says them."""
+"""Characters shown of the description of a process that offers tools, which may be untrusted."""
 
 CLOSE_S = 2.0
-"""What the HTTP client gets to close its connections."""
+"""Time for the HTTP client to close its connections."""
 
 MAX_NEXT = 20
-"""Addresses of a stopped recipe's next steps that are kept: a loop may have thousands."""
+"""Recorded addresses of a stopped recipe's next steps, as a loop may have thousands."""
 
 
 class Turn:
-    """One turn that is worked on. But for `send` and `ask_*`, all belongs to the loop thread.
+    """A turn that runs in this process. All but `send` and `ask_*` is for the loop thread.
 
     Args:
-        run_id: The run's name in this process.
-        spec: What to do.
+        run_id: The run's id in this process.
+        spec: The turn's spec.
         lock: The turn's lock, held; released when the turn is saved.
 
     Attributes:
-        agents: Each agent's cancel token; made before the team is, so that no early stop is lost.
-        done: Set when everything is written; waiting for it is for any thread.
-        crash: A defect that ended it, or None.
-        hooks: The person's functions.
-        subscribers: Who is shown its view while it changes.
-        approvals: What waits for a person, besides a recipe's gates.
+        agents: Each agent's cancel token, created before the team so that no early stop is lost.
+        done: A future that is resolved when everything is written, for any thread.
+        crash: The defect that ended the turn, or None.
+        hooks: The user's hooks.
+        subscribers: The subscribers to the view.
+        approvals: The open questions to the user, except a recipe's gates.
 
     Raises:
         OSError: The turn's first files can't be written.
@@ -113,7 +113,7 @@ class Turn:
         self._policy = spec.cancel
         self._token = CancelToken(run_id)
         self.agents = _tokens(spec, self._token)
-        # Without those that others call, which come later.
+        # Without sub-agents, which are added later.
         self._members = tuple(self.agents.values())
         self._grace_timers: list[asyncio.TimerHandle] = []
         self._hold = PauseGate()
@@ -126,7 +126,7 @@ class Turn:
         self._has_news = asyncio.Event()
         self._synced, self._unsynced = 0, asyncio.Event()
         self.done: Future[None] = Future()
-        # As one that runs it can't be cancelled by those who wait for it.
+        # Marked as running, it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
         self.crash: Exception | None = None
 
@@ -140,10 +140,10 @@ class Turn:
         self._recorder.observe(self._limits.observe)
         self._recorder.observe(lambda *_: self._has_news.set())
         self.approvals = Approvals(self._token, self._recorder.emit, self.take, spec.approval)
-        # The turn's first line and its incomplete metadata are on disk before anything else.
+        # The turn's first event and its incomplete metadata are written before anything else.
         self._recorder.emit(spec.started())
         if spec.recipe is not None:
-            from nb_agents.recipes.units import planned  # what a team never needs
+            from nb_agents.recipes.units import planned  # not needed by teams
 
             path, outline = str(spec.recipe.path or ""), planned(spec.recipe)
             self._recorder.emit(
@@ -155,17 +155,17 @@ class Turn:
 
     @property
     def view(self) -> RunView:
-        """The turn as it stands."""
+        """The turn's current view."""
         return self._recorder.view
 
     @property
     def timeline(self) -> Timeline:
-        """What happened so far, and when."""
+        """The timeline of the turn so far."""
         return self._recorder.timeline
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop of any level was asked for; may be called from any thread."""
+        """Whether a stop of any level was requested; may be read from any thread."""
         return self._token.is_stopping
 
     @property
@@ -176,17 +176,14 @@ class Turn:
     # Commands --------------------------------------------------------------------------------
 
     def send(self, command: Command) -> Any:
-        """Bring a command here from any thread, and wait for what becomes of it.
-
-        Args:
-            command: What is asked.
+        """Send a command from any thread, and wait for its result.
 
         Returns:
-            As `take` does. A stop is not waited for where nothing may wait, or for longer than
-            `ANSWER_S`: it is "asked" then.
+            As for `take`. The status of a stop is "asked" when this must not wait for it, or when
+            it takes longer than `ANSWER_S`.
 
         Raises:
-            UserError: As by `take`.
+            UserError: As for `take`.
         """
         if not isinstance(command, StopRequest):
             return call(self.take, command)
@@ -196,7 +193,7 @@ class Turn:
             except TimeoutError:
                 return StopResult(False, "asked")
         asked = submit(self.take_unless_vetoed, command)
-        # The hook may take its time: nothing may wait for it on the loop.
+        # The hook may take a while, and the loop must not wait for it.
         return StopResult(False, "asked") if is_loop_thread() else asked.result()
 
     def _may_be_vetoed(self, request: StopRequest) -> bool:
@@ -204,17 +201,14 @@ class Turn:
         return not is_hard and not self.is_stopping and self.hooks.may_veto
 
     def take(self, command: Command) -> Any:
-        """Take a command: it is journalled first, and acted on then.
-
-        Args:
-            command: From whatever door.
+        """Carry out a command, after journalling it.
 
         Returns:
-            Of a stop its StopResult; of a decision the gate's address, or "" when it does not
-            wait; else whether the command could be followed.
+            For a stop its StopResult; for a decision the gate's address, or "" when it is not open;
+            else whether the command had an effect.
 
         Raises:
-            UserError: Who decides is not among the approvers, or no such tools may be offered.
+            UserError: The user is not among the approvers, or the tools can't be offered.
         """
         match command:
             case StopRequest():
@@ -231,7 +225,7 @@ class Turn:
                 return self._take_offer(command)
 
     async def take_unless_vetoed(self, request: StopRequest) -> StopResult:
-        """Take a graceful stop of the run, if the person's hook lets it be."""
+        """Carry out a graceful stop of the run, unless the user's hook vetoes it."""
         if self._is_vetoing:
             return StopResult(False, "asked")
         self._is_vetoing = True
@@ -269,7 +263,7 @@ class Turn:
         return StopResult(changed, "stopping-now" if is_hard else "stopping")
 
     def _give_grace(self, request: StopRequest, grace_s: float | None) -> None:
-        """Let a graceful stop become immediate when its time is over."""
+        """Make a graceful stop immediate after the grace time."""
         if grace_s is not None:
             hard, why = CancellationStatus.IMMEDIATE, "the grace time is over"
             over = StopRequest(hard, request.source, why, request.agent)
@@ -277,7 +271,7 @@ class Turn:
             self._grace_timers.append(loop.call_later(grace_s, post, self._stop, over))
 
     def _say(self, event: ev.Said) -> bool:
-        # Journalled whatever comes of it: the next turn has it in its conversation.
+        # Journalled in any case, as the next turn has it in its conversation.
         if self.view.is_over:
             return False
         self._recorder.emit(event)
@@ -328,7 +322,7 @@ class Turn:
         return True
 
     async def _listen(self, news: asyncio.Event) -> None:
-        """Take what other processes ask, at each news; the last time once the work is over."""
+        """Carry out commands of other processes, until the work is over."""
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
         async with anyio.create_task_group() as group:
             with watched(partial(has_commands, self._spec.paths), tell):
@@ -341,7 +335,7 @@ class Turn:
                         group.start_soon(self._answer, name, command)
 
     async def _answer(self, name: str, command: Command) -> None:
-        """Take a command of another process, and say in the journal what became of it."""
+        """Carry out a command of another process, and journal the result."""
         result, error = None, ""
         try:
             if isinstance(command, StopRequest) and self._may_be_vetoed(command):
@@ -359,7 +353,7 @@ class Turn:
         self._publish()
 
     def _look_for_stop(self) -> None:
-        """Take a stop that a `SessionStore` of another process has asked for."""
+        """Carry out a stop that a `SessionStore` in another process has requested."""
         if os.path.exists(self._stop_file) and (request := read_stop(self._spec.paths)) is not None:
             self._stop(request)
 
@@ -369,18 +363,18 @@ class Turn:
     # The work --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do the work and finish it. Runs once; never raises."""
+        """Do the turn's work and finish the turn. Called once; never raises."""
         result: Result | None = None
         self._loop = asyncio.get_running_loop()
         news = asyncio.Event()
         listening = asyncio.create_task(self._listen(news))
-        with hidden_in_logs(self._spec.mask):
+        with mask_logs(self._spec.mask):
             try:
                 result = await self._run_driver()
             except AgentStopped:
                 pass
             except BaseException as exc:
-                # A defect of ours, or the loop's end: the turn is saved all the same.
+                # A defect of nb_agents, or the loop's end: the turn is still saved.
                 self._crashed(exc)
             finally:
                 with anyio.CancelScope(shield=True):
@@ -429,11 +423,11 @@ class Turn:
         )
 
     def _admit(self, agent: str, token: CancelToken) -> None:
-        # Another one, because a thread that stops an agent may be reading this.
+        # Replaced, not modified, as a thread that stops an agent may be reading it.
         self.agents = {**self.agents, agent: token}
 
     async def _start(self, job: Job, client: Any, kit: RunTools, children: SubAgents) -> Driver:
-        """Make the driver; tools that take their time to start are given up at a stop."""
+        """Create the driver; a stop does not wait for tools that are still starting."""
         everyone = [(agent.id, agent.backend) for agent in self._spec.team.everyone]
         if self._spec.recipe is not None:  # its agents' tools start with their steps
             with StopScope(self._token) as boundary, suppress(AgentStopped):
@@ -454,7 +448,7 @@ class Turn:
         for event in self._said_before:
             driver.hear(event)
         self._driver = driver
-        # What the work raises is caught inside because the group would wrap it.
+        # Exceptions are caught inside the group, which would wrap them.
         outcome: Result | AgentStopped | Exception
         async with anyio.create_task_group() as group:
             group.start_soon(self._tick, driver, kit, children)
@@ -471,17 +465,17 @@ class Turn:
         return outcome
 
     def _wake(self) -> None:
-        """Have `_tick` look at what has come; from any thread."""
+        """Make `_tick` process news; may be called from any thread."""
         if self._loop is not None and not self._has_news.is_set():
-            with suppress(RuntimeError):  # a thread that outlives the loop
+            with suppress(RuntimeError):  # the calling thread may outlive the loop
                 self._loop.call_soon_threadsafe(self._has_news.set)
 
     async def _tick(self, driver: Driver, kit: RunTools, children: SubAgents) -> None:
-        """Bring streamed words to the journal, and news to those who watch, in batches."""
+        """Journal streamed text and publish the view, in batches."""
         shown = (-1, -1)
         while True:
             with suppress(TimeoutError):
-                # anyio's costs more, and this goes on for hours.
+                # Cheaper than anyio's, in a loop that runs for hours.
                 async with asyncio.timeout(CLOCK_S):
                     await self._has_news.wait()
                     await asyncio.sleep(TICK_S)
@@ -493,7 +487,7 @@ class Turn:
             self._recorder.flush()
             if self.view.seq != self._synced:
                 self._unsynced.set()
-            if self._recorder.error is not None:  # it is tried again
+            if self._recorder.error is not None:  # writing is retried at the next tick
                 self._has_news.set()
             news = (self.view.seq, int(time.time() - self.view.started_at))
             if news != shown:
@@ -501,7 +495,7 @@ class Turn:
                 self._publish()
 
     async def _sync(self) -> None:
-        """Bring the journal to the disk itself; apart from `_tick`, as a slow disk may block it."""
+        """Sync the journal to disk; separate from `_tick`, as a slow disk may block it."""
         while True:
             await self._unsynced.wait()
             self._unsynced.clear()
@@ -511,19 +505,16 @@ class Turn:
     # Asking ----------------------------------------------------------------------------------
 
     def ask_for_text(self, prompt: str) -> str:
-        """Ask the person for a text, blocking; not on the loop.
-
-        Args:
-            prompt: The question.
+        """Ask the user for a text and block until it is given; not for the loop thread.
 
         Raises:
-            UserError: The person refuses to answer.
+            UserError: The user refuses to answer.
             AgentStopped: The run is being stopped.
         """
         asked = self.ask_outside(partial(self.approvals.ask_for_text, prompt))
         try:
             while not asked.done():
-                # A stop may be of the one agent whose tool asks.
+                # The agent whose tool asks may be stopped alone.
                 checkpoint()
                 wait((asked,), TICK_S)
             answer = asked.result()
@@ -531,18 +522,18 @@ class Turn:
             asked.cancel()
         if answer is None:
             self._token.checkpoint()
-            checkpoint()  # the one agent whose tool asks
+            checkpoint()  # for the agent whose tool asks
             raise UserError(f"Run {self._id} is over: nobody is asked any more.")
         return text_of(answer)
 
     def ask_outside(self, question: Callable[[], Awaitable[Asked]]) -> Future[Asked | None]:
-        """Ask the person for code on another thread.
+        """Ask the user a question on behalf of another thread.
 
         Args:
-            question: Asks, on the loop.
+            question: Asks the question, on the loop.
 
         Returns:
-            What comes of it; None when the run ends before.
+            A future of the answer; None if the run ends first.
         """
 
         async def asked() -> Asked | None:
@@ -551,7 +542,7 @@ class Turn:
             try:
                 return await question()
             except AgentStopped:
-                # On its own it would end the loop of all runs.
+                # Uncaught, it would end the loop of all runs.
                 return None
 
         return submit(asked)
@@ -560,11 +551,11 @@ class Turn:
 
     @property
     def next_step(self) -> str:
-        """Of a stopped recipe: the step that comes next; else ""."""
+        """The next step of a stopped recipe; else ""."""
         return next(iter(self.view.next), "")
 
     async def _finish(self, result: Result | None) -> None:
-        """Save the turn and tell the waiters; whatever fails on the way, they are told."""
+        """Save the turn and resolve `done`, whatever fails on the way."""
         try:
             self._end(result)
             await self._files.finish()
@@ -611,7 +602,7 @@ class Turn:
             self._token.request(CancellationStatus.CANCELLED, "api")
 
     def _next(self) -> tuple[str, ...]:
-        """Say what a recipe would have done next; a defect in that must not cost the turn."""
+        """Return the next steps of a recipe; a defect in computing them must not lose the turn."""
         try:
             return self._driver.next()[:MAX_NEXT] if self._driver is not None else ()
         except Exception as exc:
@@ -625,7 +616,7 @@ class Turn:
         return "failed" if is_failure else "cancelled"
 
     def _note_that_all_were_stopped(self, result: Result | None) -> None:
-        """Make it a stop of the run, and not its failure, that each agent was stopped by itself."""
+        """Record a stop of the run if all agents were stopped alone, so that it does not fail."""
         alone = [token.first_request for token in self._members]
         if result is not None and not result.is_complete and alone and all(alone):
             first = alone[0]
@@ -633,16 +624,12 @@ class Turn:
             self._stop(StopRequest(first.level, first.source, first.reason))
 
     async def save(self) -> OSError | None:
-        """Write everything again, after saving had failed.
-
-        Returns:
-            What the disk said when it refused again, else None.
-        """
+        """Write everything again after saving failed; return the error if it fails again."""
         return await self._files.write_again(is_last=self.done.done())
 
 
 def _tokens(spec: TurnSpec, token: CancelToken) -> dict[str, CancelToken]:
-    """Make the token of each agent; those of a recipe work in steps, under the run's own."""
+    """Return a token for each agent; a recipe's agents work under the run's token."""
     return {} if spec.recipe else {a.id: token.child(a.id) for a in spec.team.agents}
 
 

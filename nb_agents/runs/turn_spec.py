@@ -1,4 +1,4 @@
-"""What one turn is to do: the task, the team, its options, and where it is kept."""
+"""The specification of a turn: its task, team, options and paths."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RESERVED_NAMES = frozenset(
     | {*PLAN_ACTIONS}
     | {"spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent"}
 )
-"""Tools that agents have, or may have, besides functions."""
+"""Names of built-in tools, which functions can't have."""
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any] | OfferedFunction)
@@ -59,14 +59,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any] | OfferedFunction)
 
 @dataclass(frozen=True)
 class Resumed:
-    """The turn that a run goes on with.
+    """The turn that a run resumes.
 
     Attributes:
-        turn: Its number.
-        past: Where its agents were.
-        view: What it showed.
-        progress: How far its recipe was; None for a team.
-        again: Agents that had been stopped alone and take part again.
+        turn: The turn's number.
+        past: The state of its agents.
+        view: Its final view.
+        progress: The progress of its recipe; None for a team.
+        again: Agents that take part again after they failed or were stopped alone.
     """
 
     turn: int
@@ -78,26 +78,26 @@ class Resumed:
 
 @dataclass(frozen=True)
 class TurnSpec:
-    """What one turn is to do.
+    """The specification of a turn.
 
     Attributes:
-        task: What was asked.
+        task: The task.
         team: The team.
-        paths: The turn's files.
-        history: The conversation before.
-        context: Files and directories that may be read.
-        writable: What of those the agent may write that presents.
-        project: The person's own directory that a recipe's steps work in, if they do.
-        timeout_s: The orchestrator timeout, seconds.
-        notices: One-line notes for the panel.
-        owner: Who runs it, in words.
+        paths: The turn's paths.
+        history: The earlier conversation.
+        context: Files and directories that agents may read.
+        writable: Those of them that the presenting agent may write.
+        project: The user's directory that a recipe's steps work in, if any.
+        timeout_s: The orchestrator timeout, in seconds.
+        notices: One-line notices for the panel.
+        owner: A description of the process that runs it.
         config: The team file's path, or "".
-        resumed: What this goes on with, or None.
-        recipe: What the agents work through instead of a task of their own, or None.
+        resumed: The turn that this one resumes, or None.
+        recipe: The recipe that the agents run instead of a task, or None.
         given: The values that the recipe was started with.
-        functions: Functions of the notebook, of this process or another, that all agents may call.
-        options: How it goes, as the person has it; see `cancel`, `approval` and `retry`.
-        mask: Takes secrets out of all that is written and shown.
+        functions: Functions of this process or another that all agents may call.
+        options: The user's options; see `cancel`, `approval` and `retry`.
+        mask: Masks secrets in everything that is written and shown.
     """
 
     task: str
@@ -120,17 +120,17 @@ class TurnSpec:
 
     @property
     def workspaces(self) -> tuple[str, ...]:
-        """Names of the turn's workspaces, as `RunView.workspaces` has them."""
+        """The names of the turn's workspaces, like `RunView.workspaces`."""
         return (self.recipe.name,) if self.recipe else tuple(a.id for a in self.team.agents)
 
     @property
     def cancel(self) -> CancelPolicy:
-        """How it stops."""
+        """The policy for stops, from the options or the team file."""
         return cancel_policy(self.team, self.options)
 
     @property
     def approval(self) -> ApprovalConfig:
-        """How calls of tools, and a recipe's gates, are approved."""
+        """The configuration of approvals, from the options or the team file."""
         spec = self.team.approval
         return self.options.approval or ApprovalConfig(
             spec.timeout, spec.auto_approve_on_timeout, spec.approvers, spec.required_approvals
@@ -138,13 +138,13 @@ class TurnSpec:
 
     @property
     def retry(self) -> Retry | None:
-        """When a failed model call is tried again; None for the usual rules."""
+        """The rules for retrying model calls; None for the default ones."""
         spec = self.team.retry
         written = Retry(spec.attempts, spec.delay, spec.backoff, spec.max_delay) if spec else None
         return self.options.retry or written
 
     def started(self) -> ev.TurnStarted:
-        """Make the turn's first line."""
+        """Return the turn's first event."""
         return ev.TurnStarted(
             session=self.paths.session,
             turn=self.paths.number,
@@ -162,20 +162,20 @@ class TurnSpec:
 
 
 def writable_places(spec: TeamSpec, sessions: Path) -> tuple[WritablePath, ...]:
-    """Give the context paths that the agent may write which presents; looks at the disk.
+    """Return the context paths that the presenting agent may write; reads the disk.
 
     Args:
         spec: The team.
-        sessions: Where sessions are: no agent writes another's files, nor a journal.
+        sessions: The session root, which is protected.
 
     Raises:
-        ConfigError: One does not exist.
+        ConfigError: A path does not exist.
     """
     given = spec.writable_paths
     read_only = {*spec.readable_paths} - {each.path for each in given}
     made = []
     for path, protected in given:
-        folder = path if path.is_dir() else path.parent  # of a file, those beside it may be meant
+        folder = path if path.is_dir() else path.parent  # protected names may be beside a file
         inside = (each for each in (*read_only, sessions.resolve()) if each.is_relative_to(path))
         made.append(WritablePath(path, [*(folder / each for each in protected), *inside]))
     return tuple(made)
@@ -184,16 +184,16 @@ def writable_places(spec: TeamSpec, sessions: Path) -> tuple[WritablePath, ...]:
 def project_place(
     recipe: Recipe, team: TeamSpec, given: Mapping[str, Any], sessions: Path
 ) -> WritablePath | None:
-    """Give the person's own directory that a recipe's steps work in, if they do.
+    """Return the user's directory that a recipe's steps work in, if any.
 
     Args:
         recipe: The recipe.
-        team: Whose agents work.
-        given: The values that it was started with: where, is among them.
-        sessions: Where sessions are: no step writes a journal.
+        team: The team whose agents run the steps.
+        given: The values that the recipe was started with, which include the directory.
+        sessions: The session root, which is protected.
 
     Raises:
-        ConfigError: It is not there any more.
+        ConfigError: The directory no longer exists.
     """
     path = Path(given["_project"]) if recipe.workspace == "project" else team.project
     if path is None:
@@ -207,7 +207,7 @@ def project_place(
 
 
 def cancel_policy(team: TeamSpec, options: RunOptions) -> CancelPolicy:
-    """Return how a run stops: by its options, else by its team's file."""
+    """Return the policy for stopping a run, from its options or else its team's file."""
     spec = team.cancel
     grace_s = None if spec.grace_timeout == "never" else spec.grace_timeout
     return options.cancel or CancelPolicy(
@@ -216,13 +216,10 @@ def cancel_policy(team: TeamSpec, options: RunOptions) -> CancelPolicy:
 
 
 def checked_functions(functions: Sequence[_Function]) -> tuple[_Function, ...]:
-    """Refuse functions that agents can't be given.
-
-    Args:
-        functions: Of the notebook.
+    """Return the user's functions, after checking that agents can call them.
 
     Raises:
-        UserError: One's signature can't be told to a model, or its name is taken.
+        UserError: A signature can't be described to a model, or a name is taken.
     """
     names = set(RESERVED_NAMES)
     for function in functions:
@@ -240,14 +237,14 @@ def _name_of(function: Callable[..., Any] | OfferedFunction) -> str:
 
 
 def offered_of(functions: Sequence[object], command: OfferTools) -> list[OfferedFunction]:
-    """Find the functions of a run that another process wants to offer.
+    """Return the functions of a run that another process offers.
 
     Args:
-        functions: The run's.
-        command: Which ones, and where they are.
+        functions: The run's functions.
+        command: The offer.
 
     Raises:
-        UserError: It has no such function of another process, or the offer is none.
+        UserError: The run has no such function, or the offer's id is not valid.
     """
     known = {each.name: each for each in functions if isinstance(each, OfferedFunction)}
     if not Offer.is_id(command.offer):
@@ -260,11 +257,7 @@ def offered_of(functions: Sequence[object], command: OfferTools) -> list[Offered
 
 
 def mask_for(team: TeamSpec) -> Mask:
-    """Make what takes secrets out of all that a run writes and shows.
-
-    Args:
-        team: Whose keys and servers it knows besides this process's variables.
-    """
+    """Return the mask of this process's and a team's secrets."""
     return Mask([*secrets_of_environment(), *secrets_of_team(team)])
 
 

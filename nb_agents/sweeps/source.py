@@ -142,7 +142,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def _frame(frame: Any) -> Iterator[Any]:
-    """Give a data frame's rows; what is missing is None, whatever pandas has for it."""
+    """Yield a data frame's rows, with None for missing values of any kind."""
     yield from frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 

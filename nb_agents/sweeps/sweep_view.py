@@ -50,7 +50,7 @@ __all__ = [
 COLUMNS = frozenset(
     {"row", "status", "answer", "error", "tokens", "cost", "seconds", "score", "session"}
 )
-"""Of a sweep's table, beside those of its source and a recipe's outputs."""
+"""Columns of a sweep's table besides those of its source and a recipe's outputs."""
 
 MAX_FAILURES = 50
 """Failed rows that a view lists."""
@@ -234,21 +234,17 @@ def row_record(row: str, status: str, result: Result | None, session: Path) -> d
 
 
 def outputs_of(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's outputs by column.
-
-    Args:
-        answer: The outputs by name; one that has the name of another column becomes "output.NAME".
-    """
+    """Return a recipe's outputs by column; one with the name of another becomes "output.NAME"."""
     return renamed(answer, COLUMNS - {"answer"}, "output")
 
 
 def renamed(values: Mapping[str, Any], taken: Collection[str], prefix: str) -> dict[str, Any]:
-    """Return values by column, under a new name where theirs is taken.
+    """Return values by column, renaming those whose name is taken.
 
     Args:
         values: The values by column.
         taken: The names of the other columns.
-        prefix: What a new name begins with, before a dot.
+        prefix: The prefix of a new name, before a dot.
     """
     made = dict[str, Any]()
     for name, value in values.items():
@@ -262,10 +258,8 @@ def renamed(values: Mapping[str, Any], taken: Collection[str], prefix: str) -> d
 def plain_cells(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a table whose columns have one type each, as Parquet needs them.
 
-    A column with lists, mappings or values of several types becomes text: what is none, as JSON.
-
-    Args:
-        table: Records with JSON values.
+    In a column with lists, mappings or values of several types, values that are not text are
+    converted to JSON.
     """
     kinds = defaultdict[str, set[str]](set)
     for record in table:

@@ -121,7 +121,7 @@ class McpServers:
         try:
             endpoint = _endpoint(spec, context.workspace)
         except ValueError as exc:
-            self._note(_not_started(spec, exc))
+            self._note(_not_started(context.agent, spec, exc))
             return None
         # Variables may be others by now than when the run began.
         context.mask.add(secrets_of_server(spec))
@@ -152,10 +152,11 @@ class McpServers:
             self._tell(text)
 
 
-def without_variables(specs: Iterable[McpServerSpec], workspace: Path) -> Iterator[str]:
+def without_variables(agent: str, specs: Iterable[McpServerSpec], workspace: Path) -> Iterator[str]:
     """Yield which servers can't be started because a variable is not set; starts none.
 
     Args:
+        agent: Whose they are.
         specs: The servers.
         workspace: What ``${cwd}`` stands for.
     """
@@ -163,11 +164,11 @@ def without_variables(specs: Iterable[McpServerSpec], workspace: Path) -> Iterat
         try:
             _endpoint(spec, workspace)
         except ValueError as exc:
-            yield _not_started(spec, exc)
+            yield _not_started(agent, spec, exc)
 
 
-def _not_started(spec: McpServerSpec, why: ValueError) -> str:
-    return f"MCP server {spec.name!r} can't be started: {why}"
+def _not_started(agent: str, spec: McpServerSpec, why: ValueError) -> str:
+    return f"MCP server {spec.name!r} of {agent} can't be started: {why}"
 
 
 def tool_name(server: str, tool: str) -> str:

@@ -38,6 +38,16 @@ def _team(agents: int = 2, orchestrator: Any = None, timeouts: Any = None) -> Te
             Rules(final="synthesize", skips_voting=True),
         ),
         ({"coordination": {"enable_planning_mode": True}}, Rules(plans_first=True)),
+        (
+            {
+                "coordination": {
+                    "enable_planning_mode": True,
+                    "planning_mode_instruction": " Look.\n",
+                }
+            },
+            Rules(plans_first=True, plan_instruction="Look."),
+        ),
+        ({"coordination": {"planning_mode_instruction": "Look."}}, Rules()),
     ],
 )
 def test_each_setting_is_a_rule(orchestrator: dict[str, Any], rules: Rules) -> None:

@@ -254,13 +254,18 @@ def test_answers_can_be_put_together(tmp_path: Path) -> None:
 def test_a_planning_team_changes_nothing_until_its_winner_acts(tmp_path: Path) -> None:
     a = ScriptedModel(WRITE, Answer("plan A"), Vote("agent1"), WRITE, Turn(text="done"))
     b = ScriptedModel(Answer("plan B"), Vote("agent1"))
-    planning = {"enable_planning_mode": True}
+    planning = {
+        "enable_planning_mode": True,
+        "planning_mode_instruction": "PLANNING MODE: name each file.",
+    }
     run = finish(start_by_rules(tmp_path, {"a": a, "b": b}, coordination=planning))
     assert run.result == "done"
     writes = [e for e in events(run, ev.ToolFinished) if e.tool == "write_file"]
     assert [e.outcome for e in writes] == ["error", "ok"]
     assert "You have: list_files, read_file." in writes[0].result
     assert "planning phase" in prompt(a, 0) and "write_file" not in prompt(a, 0)
+    assert all("name each file" in prompt(a, number) for number in range(3))
+    assert "name each file" in prompt(b, 0) and "name each file" not in prompt(a, -1)
     assert "carry the plan out" in prompt(a, -1) and "write_file" in prompt(a, -1)
     assert (run.path / "workspace" / "n.md").read_text() == "x"
 

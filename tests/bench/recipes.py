@@ -37,10 +37,25 @@ steps:
   prompt: Look at {{{{item}}}}.
 """
 
+COMMANDS = 50
+COMMAND = "echo {{item}}"
+_COMMANDS = f"""
+name: bench
+description: One bash step for each item.
+version: 1.0.0
+steps:
+- id: each
+  foreach: "{{{{items}}}}"
+  collect: results
+  type: bash
+  command: {COMMAND}
+"""
+
 
 def main(server: BenchServer) -> None:
     _print_steps()
     _print_parallel()
+    _print_commands()
     _print_stop()
 
 
@@ -85,6 +100,55 @@ async def _bare_s() -> float:
         for _ in range(ITEMS):
             group.create_task(step())
     return time.perf_counter() - began
+
+
+def _print_commands() -> None:
+    """Print what a bash step costs beside what every engine of recipes pays: the bare command."""
+    ours: list[float] = []
+    bare: list[float] = []
+    for _ in range(REPEATS):
+        bare.append(asyncio.run(_bare_commands_s()))
+        ours.append(_commands_s())
+    print_table(
+        f"recipes: milliseconds a bash step (`{COMMAND}`), {COMMANDS} one after the other, "
+        f"median of {REPEATS} (least-greatest)",
+        ("with journal and confinement", "plain asyncio", "ratio"),
+        [[_each_ms(ours), _each_ms(bare), f"{paired_ratio(ours, bare):.2f}"]],
+    )
+
+
+def _each_ms(seconds: list[float]) -> str:
+    return spread([1000 * each / COMMANDS for each in seconds], 1)
+
+
+async def _bare_commands_s() -> float:
+    """Seconds for the same commands with nothing around them."""
+    began = time.perf_counter()
+    for number in range(COMMANDS):
+        process = await asyncio.create_subprocess_shell(
+            COMMAND.replace("{{item}}", str(number)),
+            executable="/bin/bash",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+        assert output == f"{number}\n".encode()
+    return time.perf_counter() - began
+
+
+def _commands_s() -> float:
+    """Seconds from the start of a loop of bash steps to its end on disk."""
+    with TemporaryDirectory() as root:
+        began = time.perf_counter()
+        run = nb_agents.start(
+            recipe=Recipe.from_text(_COMMANDS, "bench.yaml"),
+            context={"items": list(range(COMMANDS))},
+            options=RunOptions(session_root=Path(root)),
+        )
+        run.wait()
+        taken = time.perf_counter() - began
+    assert run.result == {"results": list(range(COMMANDS))}, run.result
+    return taken
 
 
 def _print_stop() -> None:

@@ -91,7 +91,7 @@ def test_a_sweep_is_watched_stopped_and_gone_on_with_in_one_cell(
 
     panel.get_by_role("button", name="Pause").click()
     expect(panel.locator("header .chip")).to_have_text("paused")
-    panel.get_by_role("button", name="Continue").click()
+    panel.get_by_role("button", name="Continue", exact=True).click()
     expect(panel.locator("header .chip")).to_have_text("running")
 
     # All is stopped while another cell keeps the kernel busy.
@@ -173,7 +173,7 @@ def test_a_sweep_whose_kernel_was_killed_is_shown_live_while_another_process_goe
         expect(rows.filter(has_text="monad")).to_have_count(0)
         panel.get_by_role("button", name="Pause").click()
         expect(panel.locator("header .chip").first).to_have_text("paused")
-        panel.get_by_role("button", name="Continue").click()
+        panel.get_by_role("button", name="Continue", exact=True).click()
         expect(panel.locator("header .chip").first).to_have_text("running")
         server.release()
     card = wait_card(story, i, "■ stopped")

@@ -58,6 +58,8 @@ def rows() -> Iterator[Row]:
         prefix = "".join(f"{part}." for part in place if part != "*")
         for key in sorted(found):
             yield f"{prefix}{key}", *found[key]
+        if not place:
+            yield "agent", "supported", "One agent, without a list: it has the keys of `agents`."
         if place in SECTIONS and SECTIONS[place].is_strict:
             happens = "withheld" if SECTIONS[place].withholds else "refused"
             yield f"{prefix}…", happens, "Any other key of this section."
@@ -79,7 +81,7 @@ def _of_table(place: Place) -> dict[str, tuple[str, str]]:
     table = SECTIONS.get(place)
     if table is None:
         return {}
-    found = {key: ("ignored", "") for key in table.harmless}
+    found = {key: ("ignored", why) for key, why in table.harmless.items()}
     found |= {key: ("enforced", "") for key in table.enforced}
     found |= {key: ("withheld", _why(each)) for key, each in table.withheld.items()}
     found |= {key: ("refused", _why(each)) for key, each in table.refused.items()}

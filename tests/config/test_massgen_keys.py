@@ -285,12 +285,22 @@ def test_massgens_configs_load_and_nothing_that_restricts_is_ignored() -> None:
 # The page
 
 DOCUMENTED = {
+    "": "agents agent memory filesystem_memory orchestrator ui timeout_settings",
     "agents": "id backend system_message",
     "agents.backend": (
-        "type model api_key base_url cwd mcp_servers exclude_tools temperature max_tokens "
-        "permission_mode agent_config enable_web_search enable_code_execution "
-        "enable_code_interpreter allowed_tools disallowed_tools max_thinking_tokens system_prompt "
-        "api_version"
+        "type model api_key base_url cwd exclude_file_operation_mcps enable_image_generation "
+        "enable_audio_generation enable_file_generation enable_video_generation "
+        "enable_code_based_tools custom_tools_path auto_discover_custom_tools exclude_custom_tools "
+        "direct_mcp_servers shared_tools_directory concurrent_tool_execution "
+        "enable_mcp_command_line command_line_execution_mode command_line_docker_image "
+        "command_line_docker_memory_limit command_line_docker_cpu_limit "
+        "command_line_docker_network_mode model_reasoning_effort command_line_docker_enable_sudo "
+        "command_line_docker_credentials command_line_docker_packages "
+        "command_line_allowed_commands command_line_blocked_commands mcp_servers exclude_tools "
+        "temperature max_tokens permission_mode agent_config enable_web_search use_default_prompt "
+        "enable_code_execution enable_code_interpreter allowed_tools disallowed_tools "
+        "max_thinking_tokens system_prompt api_version copilot_system_message_mode "
+        "copilot_permission_policy enable_multimodal_tools custom_tools reasoning"
     ),
     "agents.backend.mcp_servers": (
         "name type command args url env allowed_tools exclude_tools security"
@@ -299,16 +309,33 @@ DOCUMENTED = {
     "orchestrator": (
         "snapshot_storage agent_temporary_workspace session_storage context_paths coordination "
         "skip_coordination_rounds debug_final_answer timeout voting_sensitivity "
-        "max_new_answers_per_agent answer_novelty_requirement"
+        "max_new_answers_per_agent max_new_answers_global answer_novelty_requirement "
+        "fairness_enabled fairness_lead_cap_answers max_midstream_injections_per_round "
+        "defer_peer_updates_until_restart allow_midstream_peer_updates_before_checklist_submit "
+        "coordination_mode presenter_agent disable_injection defer_voting_until_all_answered "
+        "final_answer_strategy"
     ),
     "orchestrator.coordination": (
-        "enable_planning_mode planning_mode_instruction max_orchestration_restarts"
+        "enable_planning_mode planning_mode_instruction plan_depth plan_target_steps "
+        "plan_target_chunks max_orchestration_restarts use_skills skills_directory massgen_skills "
+        "subagent_types enable_subagents subagent_default_timeout subagent_min_timeout "
+        "subagent_max_timeout subagent_max_concurrent subagent_round_timeouts "
+        "subagent_runtime_mode subagent_runtime_fallback_mode subagent_host_launch_prefix "
+        "subagent_orchestrator background_subagents round_evaluator_before_checklist "
+        "orchestrator_managed_round_evaluator round_evaluator_refine "
+        "round_evaluator_transformation_pressure fast_iteration_mode"
     ),
+    "orchestrator.coordination.background_subagents": "enabled injection_strategy",
     "orchestrator.context_paths": "path permission",
-    "timeout_settings": "orchestrator_timeout_seconds",
+    "timeout_settings": (
+        "orchestrator_timeout_seconds initial_round_timeout_seconds "
+        "subsequent_round_timeout_seconds round_timeout_grace_seconds"
+    ),
+    "ui": "display_type logging_enabled",
+    "filesystem_memory": "enabled compression",
+    "filesystem_memory.compression": "trigger_threshold target_ratio",
 }
-"""The keys of MassGen's own reference, docs/source/reference/yaml_schema.rst; and of the whole file
-agents, orchestrator, ui, memory and timeout_settings."""
+"""The keys of MassGen's own reference, docs/source/reference/yaml_schema.rst of 2026."""
 
 
 def test_the_page_of_keys_is_the_codes() -> None:
@@ -318,8 +345,8 @@ def test_the_page_of_keys_is_the_codes() -> None:
 
 def test_the_page_has_each_key_of_massgens_reference_and_of_the_tables() -> None:
     listed = {key for key, _, _ in rows()}
-    wanted = {f"{place}.{key}" for place, keys in DOCUMENTED.items() for key in keys.split()}
-    wanted |= {"agents", "orchestrator", "ui", "memory", "timeout_settings"}
+    named = ((place, key) for place, keys in DOCUMENTED.items() for key in keys.split())
+    wanted = {f"{place}.{key}" if place else key for place, key in named}
     for section, table in SECTIONS.items():
         prefix = "".join(f"{part}." for part in section if part != "*")
         keys = (*table.harmless, *table.enforced, *table.withheld, *table.refused)
@@ -327,8 +354,23 @@ def test_the_page_has_each_key_of_massgens_reference_and_of_the_tables() -> None
     assert wanted - listed == set()
 
 
-def test_the_page_says_what_each_supported_key_does() -> None:
-    assert [key for key, happens, said in rows() if happens == "supported" and not said] == []
+def test_the_page_says_what_each_supported_key_does_and_why_others_are_ignored() -> None:
+    told = ("supported", "ignored")
+    assert [key for key, happens, said in rows() if happens in told and not said] == []
+
+
+def test_a_section_that_is_ignored_is_told_of_once_whatever_it_holds() -> None:
+    memory = {"enabled": True, "compression": {"trigger_threshold": 0.8, "target_ratio": 0.3}}
+    spec = team(ui={"display_type": "simple", "colour": "red"}, filesystem_memory=memory)
+    assert spec.notices == ("Ignored here: ui, filesystem_memory",)
+    assert not spec.refusals
+
+
+def test_one_agent_without_a_list_is_a_team(tmp_path: Path) -> None:
+    file = tmp_path / "team.yaml"
+    file.write_text("agent: {id: ada, backend: {type: demo}, system_message: Be brief.}\n")
+    (ada,) = TeamSpec.from_file(file).agents
+    assert (ada.id, ada.system_message) == ("ada", "Be brief.")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.runs.recipes import Again
+from nb_agents.runs.recipes import RecipePreview
 from nb_agents.runs.resumption import Preview
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
@@ -79,6 +79,6 @@ def over(status: Any, **more: Any) -> ev.TurnEnded:
 def again(*next_: str, asked: tuple[str, ...] = (), **recipe: tuple[str, ...]) -> Preview:
     """What a resume does: of a recipe that begins with these units, or of a team."""
     lists = dict.fromkeys(("open", "failed", "cut", "tried", "gates"), ()) | recipe
-    does = Again(finished=0, next=next_, **lists)
+    does = RecipePreview(finished=0, next=next_, **lists)
     nothing = {"answers": 0, "votes": 0, "calls": 0, "begun_again": (), "tools_again": ()}
     return Preview(1, asked_again=asked, cost=None, recipe=does if next_ else None, **nothing)

@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 
 from tests.kernel.driver import Result
 from tests.kernel.notebook import TURN_MIME, Notebook, Turn, write_team
-from tests.kernel.test_terminal import Terminal, ipython
+from tests.kernel.test_terminal import Prompt, ipython
 from tests.model_server import ModelServer, Reply, Request, wait_until
 
 __all__ = ["ipython"]  # a fixture
@@ -113,11 +113,17 @@ def test_a_cell_starts_a_recipe_with_values_and_gives_its_outputs(notebook: Note
     assert notebook.kernel.eval("run.result['texts'][1]") == "I did: Write about Bergen."
 
 
-def test_a_recipe_that_needs_no_values_starts_from_a_line(notebook: Notebook) -> None:
-    recipe = write(notebook, 'steps: [{id: a, type: bash, command: "echo hi", output: said}]')
-    turn = start(notebook, recipe, "--out run --wait")
+def test_a_recipe_that_needs_no_values_starts_from_a_line_with_its_bundle(
+    notebook: Notebook,
+) -> None:
+    kit = notebook.place / "kit"
+    kit.mkdir()
+    part = 'steps: [{id: a, type: bash, command: "echo hi", output: said}]'
+    (kit / "part.yaml").write_text(HEAD + part)
+    recipe = write(notebook, "steps: [{id: c, type: recipe, recipe: '@kit:part.yaml', output: r}]")
+    turn = start(notebook, recipe, f"--bundle kit={kit} --out run --wait")
     turn.wait_over()
-    assert notebook.kernel.eval("run.result") == {"said": "hi"}
+    assert notebook.kernel.eval("run.result") == {"r": {"said": "hi"}}
 
 
 @pytest.mark.parametrize(
@@ -310,7 +316,7 @@ def test_a_cell_that_waits_says_so_and_is_answered_on_the_control_channel(
 
 
 def test_in_a_terminal_a_cell_that_waits_ends_at_a_gate_and_says_how_to_answer(
-    ipython: Terminal, server: ModelServer, tmp_path: Path
+    ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.yaml").write_text(HEAD + GATE)
     team = write_team(tmp_path / "team.yaml", server)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,36 +21,15 @@ from tests.kernel.notebook import (
     write_team,
 )
 from tests.model_server import ModelServer, wait_until
+from tests.processes import Terminal
 from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 PROMPT = re.compile(r"In \[\d+\]: $")
 
 
-class Terminal:
-    """A program at a pseudo-terminal, typed to and read from."""
-
-    def __init__(self, argv: list[str], cwd: Path, env: dict[str, str], cold: bool) -> None:
-        self._master, slave = pty.openpty()
-        files = {"stdin": slave, "stdout": slave, "stderr": slave}
-        self.process: subprocess.Popen[bytes] | WarmProcess
-        if cold:
-            self.process = subprocess.Popen(
-                [sys.executable, *argv],
-                **files,
-                cwd=cwd,
-                env=env,
-                start_new_session=True,
-                preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its own tty
-            )
-        else:
-            self.process = WarmProcess(argv, cwd, env, **files)
-        os.close(slave)
-        self.text = ""
-        self.bytes = b""
-
-    def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
+class Prompt(Terminal):
+    """IPython at its prompt."""
 
     def enter(self, line: str) -> str:
         """Type a line, wait for the next prompt and give what was shown until there."""
@@ -61,40 +38,15 @@ class Terminal:
         self.wait_prompt(start)
         return self.text[start:]
 
-    def ctrl_c(self) -> None:
-        self.type("\x03")
-
     def wait_prompt(self, after: int = 0) -> None:
-        wait_until(lambda: PROMPT.search(self._read()[after:]), 60, "a prompt", lambda: self.text)
+        wait_until(lambda: PROMPT.search(self.read()[after:]), 60, "a prompt", lambda: self.text)
 
-    def wait_text(self, text: str) -> None:
-        wait_until(lambda: text in self._read(), 60, repr(text), lambda: self.text)
 
-    def _read(self) -> str:
-        while select.select([self._master], [], [], 0)[0]:
-            try:
-                data = os.read(self._master, 65536)
-            except OSError:  # EIO: the program has ended
-                break
-            if not data:
-                break
-            self.bytes += data
-            self.text += re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", data.decode(errors="replace"))
-        return self.text
+class WarmPrompt(Prompt):
+    """IPython, forked from a process that has imported it, see `tests.warm`."""
 
-    def wait_end(self) -> int:
-        def ended() -> bool:
-            self._read()
-            return self.process.poll() is not None
-
-        wait_until(ended, 60, "the program's end", lambda: self.text)
-        return int(self.process.returncode)
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.wait(60)
-        os.close(self._master)
+    def _begin(self, argv: list[str], cwd: Path, env: Mapping[str, str], slave: int) -> WarmProcess:
+        return WarmProcess(argv, cwd, env, stdin=slave, stdout=slave, stderr=slave)
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -113,10 +65,10 @@ def only_turn(place: Path) -> Turn:
 
 
 @contextlib.contextmanager
-def begun(place: Path, cold: bool) -> Iterator[Terminal]:
-    """Run IPython with nb_agents loaded; `cold` is as for kernels."""
-    argv = ["-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
-    terminal = Terminal(argv, place, environment(place), cold or sys.platform != "linux")
+def begun(kind: type[Prompt], place: Path) -> Iterator[Prompt]:
+    """Run IPython with nb_agents loaded."""
+    argv = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
+    terminal = kind(argv, place, environment(place))
     try:
         terminal.wait_prompt()
         terminal.enter("%load_ext nb_agents")
@@ -126,14 +78,15 @@ def begun(place: Path, cold: bool) -> Iterator[Terminal]:
 
 
 @pytest.fixture
-def ipython(tmp_path: Path) -> Iterator[Terminal]:
-    with begun(tmp_path, cold=False) as terminal:
+def ipython(tmp_path: Path) -> Iterator[Prompt]:
+    with begun(WarmPrompt if sys.platform == "linux" else Prompt, tmp_path) as terminal:
         yield terminal
 
 
 @pytest.fixture
-def cold_ipython(tmp_path: Path) -> Iterator[Terminal]:
-    with begun(tmp_path, cold=True) as terminal:
+def cold_ipython(tmp_path: Path) -> Iterator[Prompt]:
+    """IPython that is started in the ordinary way, for who looks at its end."""
+    with begun(Prompt, tmp_path) as terminal:
         yield terminal
 
 
@@ -141,7 +94,7 @@ def agents(team: Path, options: str = "") -> str:
     return f"get_ipython().run_cell_magic('agents', '--config {team} {options}', 'Count.')"
 
 
-def test_a_run_from_start_to_card(ipython: Terminal, server: ModelServer, tmp_path: Path) -> None:
+def test_a_run_from_start_to_card(ipython: Prompt, server: ModelServer, tmp_path: Path) -> None:
     team = write_team(tmp_path / "team.yaml", server)
     shown = ipython.enter(agents(team, "--wait"))
     assert "The team's final answer." in shown
@@ -152,9 +105,7 @@ def test_a_run_from_start_to_card(ipython: Terminal, server: ModelServer, tmp_pa
     assert "Count." in table
 
 
-def test_the_cell_magic_at_the_prompt(
-    ipython: Terminal, server: ModelServer, tmp_path: Path
-) -> None:
+def test_the_cell_magic_at_the_prompt(ipython: Prompt, server: ModelServer, tmp_path: Path) -> None:
     team = write_team(tmp_path / "team.yaml", server)
     ipython.type(f"%%agents --config {team}\n")
     ipython.type("Count to six.\n")
@@ -168,7 +119,7 @@ def test_the_cell_magic_at_the_prompt(
 @pytest.mark.parametrize("how", ["--wait", "%agents wait", "run.wait()"])
 @pytest.mark.parametrize("now", [False, True])
 def test_ctrl_c_in_a_cell_that_waits(
-    ipython: Terminal, server: ModelServer, tmp_path: Path, how: str, now: bool
+    ipython: Prompt, server: ModelServer, tmp_path: Path, how: str, now: bool
 ) -> None:
     team = write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
@@ -193,7 +144,7 @@ def test_ctrl_c_in_a_cell_that_waits(
 
 
 def test_ctrl_c_at_the_prompt_leaves_the_runs_alone(
-    ipython: Terminal, server: ModelServer, tmp_path: Path
+    ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
     team = write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
@@ -209,7 +160,7 @@ def test_ctrl_c_at_the_prompt_leaves_the_runs_alone(
 
 
 def test_leaving_ipython_saves_live_runs(
-    cold_ipython: Terminal, server: ModelServer, tmp_path: Path
+    cold_ipython: Prompt, server: ModelServer, tmp_path: Path
 ) -> None:
     ipython = cold_ipython
     team = write_team(tmp_path / "team.yaml", server)
@@ -222,7 +173,7 @@ def test_leaving_ipython_saves_live_runs(
     assert_stopped_now(turn, server, "parent")
 
 
-def test_mistakes_are_a_sentence(ipython: Terminal) -> None:
+def test_mistakes_are_a_sentence(ipython: Prompt) -> None:
     shown = ipython.enter("%agents stahp")
     assert "UsageError: %agents has no verb 'stahp'" in shown
     shown = ipython.enter("import nb_agents; nb_agents.start(' ')")
@@ -255,7 +206,7 @@ def script(place: Path, code: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_what_a_model_wrote_does_not_drive_the_terminal(ipython: Terminal) -> None:
+def test_what_a_model_wrote_does_not_drive_the_terminal(ipython: Prompt) -> None:
     ipython.enter("import nb_agents")
     ipython.enter("from nb_agents.testing import Answer, ScriptedModel, scripted_team")
     hostile = r"\x1b]52;c;cm0=\x07spoken\x1b[2J\x9b2J"

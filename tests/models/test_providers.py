@@ -194,6 +194,16 @@ def test_every_agent_that_can_not_run_is_named_with_its_place(tmp_path: Path) ->
     assert "--skip-unsupported" in error.message
 
 
+def test_agents_that_can_not_run_for_the_same_reason_are_told_of_together() -> None:
+    coders = [{"id": name, "backend": {"type": "codex"}} for name in ("ann", "ben")]
+    team = TeamSpec.model_validate({"agents": [*coders, {"backend": {"type": "demo"}}]})
+    with pytest.raises(ConfigError) as caught:
+        check_team(team)
+    told = "Agents 'ann', 'ben' have backend type 'codex', which is not supported. "
+    assert caught.value.message.startswith(told)
+    assert caught.value.message.count("is not supported") == 1
+
+
 def test_no_skipping_is_offered_where_nobody_would_be_left() -> None:
     with pytest.raises(ConfigError) as caught:
         check_team(_team("codex"))
@@ -252,10 +262,16 @@ class _Sent(Exception):
 
 async def _sent_by(team: TeamSpec) -> dict[str, Any]:
     """The numbers in the body of the request that a team's first agent sends, by their place."""
-    sent: list[dict[str, Any]] = []
+    return dict(_numbers(json.loads((await _request_of(team)).content)))
+
+
+async def _request_of(team: TeamSpec) -> httpx2.Request:
+    """The request that a team's first agent sends."""
+    sent: list[httpx2.Request] = []
 
     async def look(request: httpx2.Request) -> None:
-        sent.append(json.loads(await request.aread()))
+        await request.aread()
+        sent.append(request)
         raise _Sent
 
     async with http_client() as client:
@@ -265,7 +281,7 @@ async def _sent_by(team: TeamSpec) -> dict[str, Any]:
         with suppress(Exception):  # each SDK has its own for a request that failed
             async with backend.stream(asked, []):
                 pass
-    return dict(_numbers(sent[0]))
+    return sent[0]
 
 
 def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
@@ -274,6 +290,25 @@ def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
             yield from _numbers(item, f"{place}.{key}".lstrip("."))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield place, value
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("given", "variable", "version"),
+    [
+        ({"api_version": "2025-01-01"}, "2025-02-02", "2025-01-01"),
+        ({}, "2025-02-02", "2025-02-02"),
+        ({}, "", "2024-10-21"),
+    ],
+)
+async def test_azures_api_version_is_in_the_address_of_a_request(
+    given: dict[str, str], variable: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_VERSION", variable)
+    url = "https://example.openai.azure.com"
+    sent = await _request_of(_team("azure_openai", base_url=url, api_key="k", **given))
+    path = f"/openai/deployments/m/chat/completions?api-version={version}"
+    assert str(sent.url) == f"{url}{path}"
 
 
 @pytest.mark.anyio

@@ -153,8 +153,19 @@ SENT: dict[str, tuple[Any, Places]] = {
     "text.format": (FORMAT, at("openai responses", "text.format", FORMAT)),
     "verbosity": VERBOSITY,
     "response_format": (
-        {"type": "json_object"},
-        at("openai chat", "response_format", {"type": "json_object"}),
+        {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}},
+        {
+            **at(
+                "openai chat",
+                "response_format",
+                {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}},
+            ),
+            **at(
+                "openai responses",
+                "text.format",
+                {"type": "json_schema", "name": "n", "schema": {}, "strict": True},
+            ),
+        },
     ),
     "parallel_tool_calls": (
         False,

@@ -27,7 +27,7 @@ from nb_agents.recipes.tasks import (
     Work,
 )
 from nb_agents.recipes.units import is_within
-from nb_agents.runs.recipes import past
+from nb_agents.runs.recipes import fold_turns
 
 __all__ = ["LATE", "Approve", "Deny", "Fail", "Give", "Play", "first", "last", "late", "recipe"]
 
@@ -156,7 +156,7 @@ class Play:
         self.ended: Completed | Failed | Denied | None = None
         self._tries: dict[str, int] = {}
         self._left: int | None = None
-        self._progress = past(self.journal)
+        self._progress = fold_turns(self.journal)
         self._under_way: dict[str, list[ev.Event]] = {}
         self._over: list[str] = []
 

@@ -443,7 +443,7 @@ def test_a_resume_goes_on_with_the_text_that_the_turn_kept(tmp_path: Path) -> No
     (told,) = [n for n in again.view.notices if "another by now" in n]
     assert told == (
         f"{tmp_path / 'main.yaml'} is another by now. This goes on with the text that the turn has "
-        "kept; `%agents resume --recipe FILE` takes another."
+        "kept; a resume with `--recipe FILE` takes another."
     )
     assert (again.path / "recipe.yaml").read_text() == (run.path / "recipe.yaml").read_text()
 

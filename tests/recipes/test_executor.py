@@ -141,6 +141,31 @@ steps:
     assert dict(run.receipt.steps) == {"draft": "finished", "next": "never started"}
 
 
+def test_commands_share_the_workspace_may_work_in_the_project_and_see_no_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("GREETING", "hello")
+    body = """
+steps:
+- {id: draft, agent: worker, prompt: Draft it}
+- id: make
+  type: bash
+  output: said
+  command: pwd > where; echo "$GREETING ${OPENAI_API_KEY-none}"
+- {id: read, type: bash, command: "cat draft.md; cat where", output: shared}
+- {id: mine, type: bash, command: pwd, cwd: "{{session.project}}", output: mine}
+"""
+    run = finish(begin(write(tmp_path, body)))
+    assert (run.result["mine"], run.result["said"]) == (str(project), "hello none")
+    text, where = run.result["shared"].split("/", 1)
+    assert (text, where.split("/")[-2:]) == ("Draft it", ["workspaces", "main"])
+    assert list(project.iterdir()) == []
+
+
 def test_a_step_that_can_not_begin_as_its_recipe_has_it_fails_with_the_place(
     tmp_path: Path,
 ) -> None:

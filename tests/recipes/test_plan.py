@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
+from nb_agents.config.recipe import Recipe
+from nb_agents.config.team import TeamSpec
+from nb_agents.recipes.check import check
 from nb_agents.recipes.output import JSON_RIDER
 from nb_agents.recipes.plan import plan
 from nb_agents.recipes.progress import fold
@@ -1077,6 +1080,23 @@ def _at(text: str, part: str, error: str) -> str:
     before = text[: text.index(part)]
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     return f"/recipes/main.yaml:{line}:{column}: {error}"
+
+
+def test_values_may_say_which_agent_and_which_model_does_a_step() -> None:
+    text = recipe(
+        "context: {who: ada, where: openai, which: gpt-5}\n"
+        + steps(
+            "{id: a, agent: '{{who}}', prompt: p, provider: '{{where}}', model: '{{which}}'}",
+            "{id: b, agent: x, prompt: p, provider_preferences: "
+            "[{provider: '{{where}}', model: 'o*', required: true}]}",
+        )
+    )
+    one, two = (work.step for work in Play(text).run().done if isinstance(work, AgentWork))
+    assert (one.agent, one.provider, one.model) == ("ada", "openai", "gpt-5")
+    (wish,) = two.provider_preferences
+    assert (wish.provider, wish.model, wish.required) == ("openai", "o*", True)
+    team = TeamSpec.model_validate({"agents": [{"id": "x", "backend": {"type": "demo"}}]})
+    assert check(Recipe.from_text(text, "r.yaml"), team).faults == ()
 
 
 def test_a_recursion_that_is_too_deep_is_told_with_the_place_of_the_call() -> None:

@@ -12,7 +12,7 @@ from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ConfigError
 from nb_agents.runs.file_report import check_file
 from nb_agents.session.manage import delete_session
-from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote, scripted_team
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.recipes.live import begin, commands_alive, ran, write
 from tests.team_kit import WAIT_S, finish
@@ -183,6 +183,38 @@ def test_of_a_team_the_agent_that_presents_writes_the_project(
     assert run.status == "completed"
     assert files(project) == {"mine.txt": "mine\n", ".env": "TOKEN=x\n", "result.md": "late"}
     assert "can only be read" in str(a.requests[1])
+
+
+def test_a_team_that_was_stopped_while_it_wrote_the_project_goes_on_with_it(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writes_(name: str) -> Turn:
+        path = str(project / f"{name}.md")
+        return Turn(calls=(Call("write_file", {"path": path, "content": name}),))
+
+    gate = Gate()
+    model = ScriptedModel(
+        writes_("one"), Turn(text="half ", gate=gate), writes_("two"), Answer("all")
+    )
+    config = team((model,))
+    run = nb_agents.start(
+        "t", config, options=RunOptions(session_root=project / ".nb_agents/sessions")
+    )
+    gate.wait_reached()
+    run.stop(now=True)
+    finish(run)
+    assert files(project)["one.md"] == "one"
+    (project / "one.md").write_text("changed by me")
+    monkeypatch.chdir(tmp_path)
+    gate.open()
+    again = finish(run.resume(config))
+    assert again.status == "completed"
+    assert files(project) == {
+        "mine.txt": "mine\n",
+        ".env": "TOKEN=x\n",
+        "one.md": "changed by me",
+        "two.md": "two",
+    }
 
 
 def test_a_recipe_works_in_the_project_where_its_team_says_so(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -143,6 +145,26 @@ async def _turn(pace: RateLimiter) -> None:
     with StopScope(CancelToken("r")) as boundary:
         async with pace.turn(boundary):
             pass
+
+
+async def test_a_call_beside_another_waits_too() -> None:
+    pace = RateLimiter(RateLimiting(min_delay_ms=60_000), 0, {})
+    token, begun = CancelToken("r"), []
+
+    async def call(number: int) -> None:
+        with suppress(AgentStopped), StopScope(token) as boundary:
+            async with pace.turn(boundary):
+                begun.append(number)
+                await boundary.sleep(math.inf)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call, 1)
+        await anyio.wait_all_tasks_blocked()
+        group.start_soon(call, 2)
+        await anyio.wait_all_tasks_blocked()
+        assert begun == [1]
+        token.request(CancellationStatus.REQUESTED, "api")
+    assert begun == [1]
 
 
 async def test_the_delay_counts_from_the_end_of_a_call() -> None:

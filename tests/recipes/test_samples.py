@@ -151,6 +151,61 @@ ALL = [
         gives={"fetched": "fetched", "called": None, "stored": None, "report": "reported"},
         demo={"extra_code": "5", "extra": ""},
     ),
+    Sample(
+        "chapters",
+        outputs="lines comments signed",
+        says={
+            "Comment on soup": "warm",
+            "Comment on bread": "slow",
+            'Sign ["soup takes 20 minutes", "bread takes 180 minutes"] as chapters 1.2.0.': "me",
+        },
+        gives={"comments": ["warm", "slow"], "signed": "me"},
+        demo={"lines": ["soup takes 20 minutes", "bread takes 180 minutes"]},
+    ),
+    Sample(
+        "rounds",
+        outputs="outline result text is_good published",
+        gates=("outline", "improve"),
+        says={
+            "Outline tea": "leaves",
+            "Write leaves, better than: .": "one",
+            "Write leaves, better than: one.": "two",
+            "Judge one": '{"good": false}',
+            "Judge two": '{"good": true}',
+            "Publish (go on): two": "out",
+        },
+        gives={"text": "two", "is_good": True, "published": "out"},
+        demo={},
+    ),
+    Sample(
+        "inventory",
+        outputs="total low orders first told",
+        says={"How many nails": "100", "Tell of 43 things, nails: 100.": "told"},
+        gives={"total": 43, "low": [{"name": "nails", "count": 3}], "first": "nails: 100"},
+        demo={"total": 43, "low": [{"name": "nails", "count": 3}]},
+    ),
+    Sample(
+        "convert",
+        outputs="converted seen comment",
+        says={"Comment on": "noted"},
+        gives={
+            "converted": [
+                {"given": "12", "number": 30.0},
+                {"given": "it's $(exit 3)", "number": None},
+                {"given": "", "number": None},
+            ],
+            "comment": "noted",
+        },
+        demo={},
+    ),
+    Sample(
+        "survey",
+        outputs="gathered read count summary",
+        says={'Sum up 2 of [3, "", 3], unread.': "two"},
+        gives={"gathered": [3, "", 3], "read": None, "count": 2, "summary": "two"},
+        demo={"gathered": [3, "", 3], "count": 2},
+        unset=("nobody_gave_this",),
+    ),
 ]
 
 EACH = pytest.mark.parametrize("sample", ALL, ids=lambda sample: sample.name)

@@ -288,7 +288,9 @@ def test_a_check_that_does_not_connect_runs_nothing_and_says_so(
         assert name in said
     assert "it was run" not in said and "did not start" not in said
     assert f"the custom tools of '{tmp_path / 'whole.py'}', MCP server 'real'" in said
-    assert "Not tried, as --connect does: " in said
+    untried = next(line for line in said.split("\n") if line.startswith("Not tried, as --connect"))
+    assert "gone.py" not in untried and "'token'" not in untried
+    assert "MCP server 'token' of ada can't be started: " in said
 
 
 # Names in recipes

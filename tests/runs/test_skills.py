@@ -9,7 +9,7 @@ from nb_agents import TeamSpec
 from nb_agents import events as ev
 from nb_agents.agents.guides import MAX_DESCRIPTION_CHARS, MAX_SKILLS, find_skills, skills_guide
 from nb_agents.runs.team_report import report_on
-from nb_agents.testing import Answer, Call, ScriptedModel, Turn
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.runs.team_files import killed_at, options, write_team
 from tests.team_kit import events, finish, prompt
@@ -88,6 +88,30 @@ def test_a_missing_directory_is_told_by_the_check_and_the_start_and_stops_nothin
     )
     run = finish(nb_agents.start("t", spec, options=options(tmp_path / "s")))
     assert run.result == "A's" and any("There are no skills" in n for n in run.view.notices)
+
+
+def test_a_team_that_was_stopped_is_told_of_skills_and_reads_them_when_it_goes_on(
+    tmp_path: Path, skills: Path
+) -> None:
+    path, gate = str(skills / "tables" / "SKILL.md"), Gate()
+    reads = Turn(calls=(Call("read_file", {"path": path}),))
+    model = ScriptedModel(Turn(text="half ", gate=gate), reads, Answer("A's"))
+    coordination = {"use_skills": True, "skills_directory": str(skills)}
+    spec = TeamSpec.model_validate(
+        {
+            "agent": {"backend": {"type": "python", "instance": model}},
+            "orchestrator": {"coordination": coordination},
+        }
+    )
+    run = nb_agents.start("t", spec, options=options(tmp_path / "s"))
+    gate.wait_reached()
+    run.stop(now=True)
+    finish(run)
+    gate.open()
+    again = finish(run.resume(spec))
+    assert again.result == "A's"
+    assert all("- tables (" in prompt(model, number) for number in range(3))
+    assert [e.outcome for e in events(again, ev.ToolFinished)] == ["ok"]
 
 
 def test_without_the_key_nobody_is_told_nor_may_read(tmp_path: Path, skills: Path) -> None:

@@ -2,6 +2,8 @@
 
 What is typed while a turn works is said to it, or answers what it asks. Ctrl+C stops the turn and
 comes back to the prompt; twice: the turn stops at once, all of it saved, and the chat ends.
+
+Source of the sentences: MassGen's user guide, "Graceful Cancellation".
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ from contextlib import suppress
 from queue import Queue
 from threading import Thread
 
+from nb_agents.cli.printing import in_terminal
 from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
 from nb_agents.view.run_view import RunView
 
-__all__ = ["Chat", "GOODBYE", "SAVED", "STOPPING"]
+__all__ = ["CANCELLED", "Chat", "GOODBYE", "NEXT", "SAVED", "STOPPING"]
 
 STOPPING = "Cancellation requested - saving partial progress…"
 SAVED = "Partial progress saved. Session can be resumed with --continue"
+CANCELLED = "Turn cancelled. Partial progress saved."
+NEXT = "Enter your next question or /quit to exit."
 GOODBYE = "Goodbye!"
 
 _YES, _NO = ("y", "yes"), ("n", "no")
@@ -64,7 +69,7 @@ class Chat:
         self._tasks.put(None)
 
     def _hear(self, text: str) -> None:
-        """Give a text to the turn that works, or else to the next one."""
+        """Pass a text to the turn that works, or else to the next one."""
         run = self._run
         if run is None or run.is_over or text == "/quit":
             self._tasks.put(text)
@@ -73,7 +78,7 @@ class Chat:
             self._tell(_said(run, text))
         except UserError as exc:
             if not run.is_over:
-                self._tell(str(exc))
+                self._tell(in_terminal(exc))
                 return
             self._tasks.put(text)
 
@@ -86,7 +91,7 @@ class Chat:
         try:
             run = self._run = self._begin(task)
         except UserError as exc:
-            self._tell(str(exc))
+            self._tell(in_terminal(exc))
             return True
         self._told.clear()
         end = run.subscribe(self._news)
@@ -96,12 +101,14 @@ class Chat:
             end()
         self._tell(self._show(run))
         stop = run.view.stop
+        goes_on = stop is None or (stop.source, stop.level) != ("interrupt", "immediate")
         if stop is not None and run.status == "cancelled":
-            self._tell(SAVED)
-        return stop is None or (stop.source, stop.level) != ("interrupt", "immediate")
+            for said in (SAVED, CANCELLED, NEXT) if goes_on else (SAVED,):
+                self._tell(said)
+        return goes_on
 
     def _news(self, view: RunView) -> None:
-        """Tell what a person would want to know, each thing once."""
+        """Print what a person would want to know, each thing once."""
         doing = " · ".join(f"{agent.id}: {agent.phase}" for agent in view.agents.values())
         asked = [f"{gate.prompt} {_how(gate.wants)}" for gate in view.gates.values()]
         stopping = [STOPPING] if view.stop and not view.is_over else []
@@ -116,7 +123,7 @@ def _how(wants: str) -> str:
 
 
 def _said(run: Run, text: str) -> str:
-    """Say a text to a run that works; gives what was done with it."""
+    """Pass a text to a run that works; return what was done with it."""
     gate = next(iter(run.view.gates.values()), None)
     if gate is not None and gate.wants == "input":
         run.answer(text)

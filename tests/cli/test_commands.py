@@ -1,6 +1,5 @@
 """The command line, in processes of its own: its words, its JSON, its exit codes, Ctrl+C."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,51 +7,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
-import nb_agents
-from nb_agents.chat import GOODBYE, SAVED, STOPPING
-from nb_agents.cli import COMPLETE, FAILED, INCOMPLETE, USAGE
+from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, USAGE
+from nb_agents.cli.chat import CANCELLED, GOODBYE, NEXT, SAVED, STOPPING
 from nb_agents.runs.live_turns import live_turns
+from tests.cli.calls import CLI, answer, call, told
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 
-CLI = (sys.executable, "-m", "nb_agents.cli")
 HELD = Reply("words that come", hang_after=3)
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with ModelServer() as running:
-        yield running
-
-
-@pytest.fixture
-def place(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory with a team; no process that writes below it outlives the test."""
-    backend = f'{{type: vllm, model: m, base_url: "{server.url}", api_key: k}}'
-    (tmp_path / "team.yaml").write_text(f"agents:\n  - id: a\n    backend: {backend}\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(nb_agents.__file__).parents[1]))
-    yield tmp_path
-    for turn in live_turns():
-        if turn.paths.path.is_relative_to(tmp_path):
-            os.kill(turn.pid, signal.SIGKILL)
-
-
-def call(*words: str, code: int = COMPLETE) -> str:
-    done = subprocess.run([*CLI, *words], capture_output=True, text=True)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def told(*words: str) -> Any:
-    return json.loads(call(*words, "--json"))
-
-
-def answer(text: str) -> Reply:
-    return Reply(tool_calls=(ToolCall("new_answer", {"content": text}),))
 
 
 def test_a_task_is_run_to_its_answer_and_shown_later(place: Path, server: ModelServer) -> None:
@@ -160,12 +124,6 @@ def test_a_run_that_its_teams_file_detaches_is_left_to_itself(
     wait_until(lambda: told("runs") == [])
 
 
-def test_what_a_model_wrote_moves_no_cursor(place: Path, server: ModelServer) -> None:
-    server.script("m", answer("\x1b[2Jgone \x1b]52;c;aGk=\x07"))
-    assert "\x1b" not in call("run", "-c", "team.yaml", "-s", "lab", "What is it?")
-    assert "\x1b" not in call("show", "lab") + call("follow", "lab")
-
-
 class Talk:
     """A chat that is typed to; what it writes is read until it says something."""
 
@@ -174,13 +132,13 @@ class Talk:
         self.process = subprocess.Popen(
             [*CLI, "chat", *words], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
         )
-        self._said, self._at = "", 0
+        self.said, self._at = "", 0
         Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout
         for line in self.process.stdout:
-            self._said += line
+            self.said += line
 
     def type(self, text: str) -> None:
         assert self.process.stdin
@@ -189,8 +147,8 @@ class Talk:
 
     def wait_said(self, what: str) -> None:
         """Wait for a text, behind the one that was waited for before."""
-        wait_until(lambda: what in self._said[self._at :], 60, what, lambda: self._said)
-        self._at = self._said.index(what, self._at) + len(what)
+        wait_until(lambda: what in self.said[self._at :], 60, what, lambda: self.said)
+        self._at = self.said.index(what, self._at) + len(what)
 
     def press(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -236,8 +194,8 @@ def test_a_stopped_turn_of_a_chat_is_kept_and_the_prompt_comes_back(
     talk.press()
     talk.wait_said(STOPPING)
     server.release("m")
-    talk.wait_said(SAVED)
-    talk.wait_said("You:")
+    for said in (SAVED, CANCELLED, NEXT, "You:"):
+        talk.wait_said(said)
     talk.type("And now?")
     talk.wait_said("Previous turn was incomplete")
     talk.wait_said("forty-two")
@@ -257,6 +215,7 @@ def test_a_second_interrupt_stops_a_chats_turn_at_once_and_ends_the_chat(
     talk.wait_said(STOPPING)
     talk.press()
     talk.wait_said(GOODBYE)
+    assert NEXT not in talk.said
     assert talk.ended() == COMPLETE
     assert "words" in told("show", "lab")["partial"]["a"]
 
@@ -283,6 +242,21 @@ def test_a_check_tells_of_a_team_what_the_cell_does_and_tries_its_tools(place: P
     said = call("check", "other.yaml")
     assert "Commands can't run in 'docker' here" in said and "as --connect does" in said
     assert "no_such_module_here" in call("check", "other.yaml", "--connect")
+
+
+def test_a_recipe_is_checked_and_run_with_the_bundles_of_the_line(place: Path) -> None:
+    head = "description: d\nversion: 1.0.0\nsteps:\n- "
+    (place / "kit").mkdir()
+    (place / "kit" / "part.yaml").write_text(
+        f"name: part\n{head}{{id: say, type: bash, command: echo part, output: said}}\n"
+    )
+    (place / "whole.yaml").write_text(
+        f"name: whole\n{head}{{id: call, type: recipe, recipe: '@kit:part.yaml', output: got}}\n"
+    )
+    assert "No bundle 'kit' is known." in call("check", "whole.yaml", code=FAILED)
+    assert "It can run." in call("check", "whole.yaml", "--bundle", "kit=kit")
+    ran = told("run", "--recipe", "whole.yaml", "--bundle", "kit=kit")
+    assert ran["result"] == {"got": {"said": "part"}}
 
 
 def test_a_recipe_that_lacks_a_value_goes_on_with_it(place: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import nb_agents
 from nb_agents import Run, RunOptions, TeamSpec, UserError
 from nb_agents import events as ev
-from nb_agents.chat import GOODBYE, Chat
+from nb_agents.cli.chat import GOODBYE, Chat
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, events, finish

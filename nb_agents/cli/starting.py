@@ -1,0 +1,231 @@
+"""The commands that start a run, or go on with one, and wait for its end."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, app
+from nb_agents.cli.arguments import (
+    Bundles,
+    ClusterAddress,
+    Config,
+    Continue,
+    Detach,
+    Json,
+    Model,
+    RecipeFile,
+    Root,
+    Session,
+    Settings,
+    SomeSession,
+    Timeout,
+)
+from nb_agents.cli.chat import Chat
+from nb_agents.cli.live_view import told_of
+from nb_agents.cli.printing import say, say_json, shown
+from nb_agents.config.team import TeamSpec, chosen_team
+from nb_agents.config.uploads import Mentions, mentions
+from nb_agents.errors import RunCancelled, RunFailed
+from nb_agents.jupyter.asking import wait_for_gate
+from nb_agents.jupyter.cards import card_text
+from nb_agents.jupyter.cell_values import context_of
+from nb_agents.jupyter.door import TERMINAL
+from nb_agents.options import RunOptions
+from nb_agents.runs.registry import start
+from nb_agents.runs.resume import preview, resume
+from nb_agents.runs.run import Run
+from nb_agents.runs.status import failure_of
+from nb_agents.view.receipt import total_cost
+
+__all__ = ["card_of", "facts_of", "leave", "wait_for_end"]
+
+
+@app.command("run")
+def run_(
+    task: Annotated[
+        str, typer.Argument(help="What is asked; @path lets it be read, - takes the input.")
+    ] = "",
+    config: Config = None,
+    model: Model = None,
+    recipe: RecipeFile = None,
+    settings: Settings = None,
+    bundles: Bundles = None,
+    session: Session = None,
+    continue_: Continue = False,
+    from_turn: Annotated[int | None, typer.Option("--from", help="With --continue.")] = None,
+    timeout: Timeout = None,
+    root: Root = None,
+    skip_unsupported: Annotated[bool, typer.Option("--skip-unsupported")] = False,
+    debug: Annotated[bool, typer.Option("--debug")] = False,
+    detach: Detach = False,
+    cluster: ClusterAddress = None,
+    as_json: Json = False,
+) -> None:
+    """Start a team on a task, or on a recipe, and wait for it. Ctrl+C stops it; twice: at once."""
+    # What is piped in nobody typed.
+    named = Mentions(sys.stdin.read(), ()) if task == "-" else mentions(task)
+    options = RunOptions(
+        session_root=root,
+        timeout=timeout,
+        from_turn=from_turn,
+        skip_unsupported=skip_unsupported,
+        debug=debug,
+        detach=detach or None,
+        cluster=cluster,
+        context_paths=named.paths,
+    )
+    run = start(
+        named.task,
+        chosen_team(config, model, bundles or []),
+        session,
+        continue_,
+        recipe=recipe,
+        context=context_of("", settings or [], {}) if recipe or settings else None,
+        options=options,
+    )
+    leave(run, as_json)
+
+
+@app.command("chat")
+def chat(
+    config: Config = None,
+    model: Model = None,
+    session: Session = None,
+    continue_: Continue = False,
+    timeout: Timeout = None,
+    root: Root = None,
+) -> None:
+    """Talk with a team, turn by turn. What is typed while it works is said to it; /quit ends."""
+    team = chosen_team(config, model)
+    if isinstance(team, str):
+        TeamSpec.from_file(team)  # a mistake in it is told before the first prompt
+    begun: list[str] = []
+
+    def begin(task: str) -> Run:
+        named = mentions(task)
+        options = RunOptions(session_root=root, timeout=timeout, context_paths=named.paths)
+        name = begun[-1] if begun else session
+        run = start(named.task, team, name, continue_ and not begun, options=options)
+        begun.append(run.session)
+        return run
+
+    def ending(run: Run) -> str:
+        is_told = run.status == "completed" and isinstance(run.result, str)
+        return str(run.result) if is_told else card_of(run)
+
+    Chat(begin, ending, say).talk(sys.stdin)
+
+
+@app.command("resume")
+def resume_(
+    session: SomeSession = "",
+    config: Config = None,
+    recipe: RecipeFile = None,
+    settings: Settings = None,
+    timeout: Timeout = None,
+    root: Root = None,
+    is_preview: Annotated[bool, typer.Option("--preview", help="Only say what would run.")] = False,
+    detach: Detach = False,
+    cluster: ClusterAddress = None,
+    as_json: Json = False,
+) -> None:
+    """Go on with an incomplete turn: nothing that finished runs again."""
+    context = context_of("", settings or [], {})
+    if is_preview:
+        told = preview(session, config, recipe=recipe, context=context, session_root=root)
+        if as_json:
+            say_json({**asdict(told), "said": str(told)})
+        else:
+            say(str(told))
+        return
+    options = RunOptions(session_root=root, timeout=timeout, detach=detach or None, cluster=cluster)
+    run = resume(session, config, recipe=recipe, context=context, options=options)
+    leave(run, as_json)
+
+
+@app.command("demo")
+def demo(detach: Detach = False, root: Root = None, as_json: Json = False) -> None:
+    """Let three demo agents answer: offline, free, no key needed."""
+    options = RunOptions(session_root=root, detach=detach or None)
+    leave(start("Compare three ways to cache embeddings.", options=options), as_json)
+
+
+def leave(run: Run, as_json: bool) -> NoReturn:
+    """Wait for a run, print its end and exit accordingly; one that is detached goes on."""
+    if run.where and not (run.options.cluster and not run.options.detach):
+        if as_json:
+            say_json(facts_of(run))
+        else:
+            say(f"Run {run.id} goes on: nb-agents follow {run.id}   nb-agents stop {run.id}")
+        sys.exit(COMPLETE)
+    wait_for_end(run, as_json)
+
+
+def wait_for_end(run: Run, as_json: bool) -> NoReturn:
+    """Show a run until it is over, print its end and exit accordingly."""
+    with told_of(run):
+        nobody = "" if sys.stdin.isatty() else _stop_when_asked(run)
+        code = _wait(run)
+    if as_json:
+        say_json(facts_of(run))
+    else:
+        say(card_of(run))
+    if nobody:
+        typer.echo(shown(nobody), err=True)
+    sys.exit(code)
+
+
+def _stop_when_asked(run: Run) -> str:
+    """Wait for the end; a gate that waits for a person, who is not there, stops the run.
+
+    Returns:
+        What the person should know of that, or "".
+    """
+    gate = wait_for_gate(run)
+    if gate is None:
+        return ""
+    run.stop(reason=f"nobody is there to answer {gate.address!r}", source="approval")
+    return (
+        "Nobody can be asked, as the input is no terminal, so the run was stopped. "
+        f"`nb-agents resume {run.session}` asks again in a terminal, and waits with --detach; a "
+        "gate with a timeout decides by itself."
+    )
+
+
+def _wait(run: Run) -> int:
+    try:
+        run.wait()
+    except RunCancelled:
+        return INCOMPLETE
+    except RunFailed:
+        return FAILED
+    return COMPLETE
+
+
+def card_of(run: Run) -> str:
+    """Return the card of a run, as a terminal's text."""
+    return card_text(run.view, str(run.path), run.preview, TERMINAL)
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """Return what ``--json`` has of a run."""
+    view = run.view
+    has_failed = run.status == "failed"
+    return {
+        "session": run.session,
+        "turn": run.turn,
+        "status": run.status,
+        "where": run.where,
+        "task": view.task,
+        "result": run.result,
+        "failed": failure_of(run.id, view, run.path).reasons if has_failed else {},
+        "partial": {a.id: a.unsubmitted for a in view.agents.values() if a.unsubmitted},
+        "asks": {gate.address: gate.prompt for gate in view.gates.values()},
+        "tokens": sum(a.tokens for a in view.agents.values()),
+        "cost": total_cost(view),
+        "path": str(run.path),
+    }

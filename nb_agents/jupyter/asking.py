@@ -1,0 +1,100 @@
+"""What a run asks a person: the question, how to answer it, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from concurrent.futures import Future
+
+from nb_agents.errors import UserError
+from nb_agents.jupyter.door import Door
+from nb_agents.jupyter.rows import asked_for
+from nb_agents.jupyter.text import clip
+from nb_agents.runs.loop import interrupt_calls
+from nb_agents.runs.run import Run
+from nb_agents.view.run_view import RunView
+from nb_agents.view.steps import GateView
+
+__all__ = ["decide", "how_to_answer", "question", "wait_for_gate"]
+
+
+def question(gate: GateView) -> str:
+    """Return what an open gate asks, as a sentence."""
+    return f"The gate {gate.address!r} asks: “{clip(gate.prompt, 200)}”"
+
+
+def how_to_answer(gate: GateView, view: RunView, run: str, door: Door) -> str:
+    """Return how an open gate is answered, as a sentence.
+
+    Args:
+        gate: The gate.
+        view: The turn.
+        run: What the commands call it.
+        door: Where they are typed.
+    """
+    deny = f"`{door.line('deny', [run])} [MESSAGE]`"
+    approve = f"`{door.line('approve', [run])} [MESSAGE]`"
+    match asked_for(gate, view):
+        case "text":
+            return f"`{door.line('answer', [run])} TEXT` answers, {deny} refuses."
+        case "stage":
+            return f"{approve} lets the recipe go on, {deny} stops it."
+        case "approval":
+            return f"{approve} allows it, {deny} does not."
+
+
+def decide(run: Run, approved: bool, message: str) -> str:
+    """Approve or deny what has waited longest of all that is no question for a text.
+
+    Args:
+        run: The run.
+        approved: Whether it may go on.
+        message: What is said about it.
+
+    Returns:
+        What became of the gate, as a sentence.
+
+    Raises:
+        UserError: Nothing waits, or only a question for a text does.
+    """
+    # A stopped run keeps its gates for a resume.
+    gates = () if run.is_over else run.view.gates.values()
+    asked = {gate.address: asked_for(gate, run.view) for gate in gates}
+    # A question for a text that has waited longer is no matter of yes or no.
+    gate = next((each for each, what in asked.items() if what != "text"), "")
+    if asked and not gate and approved:
+        raise UserError(f"Run {run.id} asks for a text. `%agents answer {run.id} TEXT` gives it.")
+    gate = gate or next(iter(asked), "")
+    run.decide(approved, message, gate=gate)
+    said = "approved" if approved else "denied"
+    if asked[gate] == "stage":
+        said += ": the recipe goes on" if approved else ": the recipe stops"
+    if gate in run.view.gates:
+        said = "not decided yet: it waits for more approvals"
+    return f"Gate {gate!r} of run {run.id} is {said}."
+
+
+def wait_for_gate(run: Run, told: Collection[str] = ()) -> GateView | None:
+    """Wait for a gate that only a person can decide.
+
+    Args:
+        run: The run.
+        told: Addresses of the gates that the person knows of.
+
+    Returns:
+        The gate; None when the run is over without one.
+    """
+    found = Future[GateView | None]()
+
+    def look(view: RunView) -> None:
+        gates = (g for g in view.gates.values() if not g.timeout_s and g.address not in told)
+        gate = None if view.is_over else next(gates, None)
+        if (gate or view.is_over) and not found.done():
+            found.set_result(gate)
+
+    end = run.subscribe(look)
+    look(run.view)
+    try:
+        with interrupt_calls(run.press):
+            return found.result()
+    finally:
+        end()

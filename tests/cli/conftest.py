@@ -1,0 +1,46 @@
+"""A place with a team, for the command line's tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nb_agents
+from nb_agents.runs.live_turns import live_turns
+from tests.model_server import ModelServer
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as running:
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a team; no process that writes below it outlives the test."""
+    write_team(tmp_path, server)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(nb_agents.__file__).parents[1]))
+    yield tmp_path
+    for turn in live_turns():
+        if turn.paths.path.is_relative_to(tmp_path) and turn.pid != os.getpid():
+            os.kill(turn.pid, signal.SIGKILL)
+
+
+def write_team(place: Path, server: ModelServer, agents: str = "a", keys: str = "") -> None:
+    """Write ``team.yaml``: an agent for each letter, whose model is "m" and whose backend has more.
+
+    Args:
+        place: The directory.
+        server: Stands for the provider.
+        agents: Their ids.
+        keys: More keys of each backend, in YAML's flow style.
+    """
+    backend = f'{{type: vllm, model: m, base_url: "{server.url}", api_key: k{keys}}}'
+    lines = [f"  - id: {each}\n    backend: {backend}\n" for each in agents]
+    (place / "team.yaml").write_text("agents:\n" + "".join(lines))

@@ -1,0 +1,173 @@
+"""What the command line prints drives no terminal, names no notebook, and is JSON where asked."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import typer
+
+import nb_agents
+from nb_agents import Run
+from nb_agents.cli import app
+from nb_agents.cli.application import INCOMPLETE
+from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
+from tests.cli.calls import answer, call_here, told_here
+from tests.model_server import ModelServer, wait_until
+from tests.team_kit import WAIT_S
+from tests.test_terminal import HOSTILE
+
+EVIL = " ".join(f"before {text} after" for text in HOSTILE.values()) + " \x9b2J\x7f"
+
+
+def controls(text: str) -> set[str]:
+    return {c for c in text if unicodedata.category(c) in ("Cc", "Cs")} - {"\n", "\t"}
+
+
+@pytest.fixture
+def held(place: Path) -> Iterator[Run]:
+    """A run of this process, whose model waits until the test is over."""
+    gate = Gate()
+    model = ScriptedModel(Turn(text=EVIL, gate=gate), Answer(EVIL))
+    run = nb_agents.start(f"Why? {EVIL}", scripted_team(a=model), "live")
+    gate.wait_reached()
+    yield run
+    run.stop(now=True)
+    gate.open()
+    run.wait(WAIT_S, raise_on_stop=False)
+
+
+def test_what_a_model_wrote_moves_no_cursor(place: Path, server: ModelServer, held: Run) -> None:
+    server.script("m", answer(EVIL), answer(EVIL))
+    team = ("-c", "team.yaml")
+    printed = {
+        "run": call_here("run", *team, "-s", "lab", f"What? {EVIL}"),
+        "chat": call_here("chat", *team, typed=f"What? {EVIL}\n"),
+        "runs": call_here("runs"),
+        "runs --json": call_here("runs", "--json"),
+        "sessions": call_here("sessions"),
+        "sessions --json": call_here("sessions", "--json"),
+        "show live": call_here("show", "live"),
+    }
+    for command in ("show", "follow", "log"):
+        printed[command] = call_here(command, "lab")
+        printed[f"{command} --json"] = call_here(command, "lab", "--json")
+    printed["show --html"] = call_here("show", "lab", "--html")
+    assert {command: controls(text) for command, text in printed.items() if controls(text)} == {}
+    assert [c for c, text in printed.items() if "before" not in text and "sessions" not in c] == []
+
+
+def test_json_has_what_a_model_wrote_as_it_is(place: Path, server: ModelServer) -> None:
+    server.script("m", answer(EVIL))
+    assert told_here("run", "-c", "team.yaml", "-s", "lab", "What?")["result"] == EVIL
+
+
+def test_keys_of_this_process_are_not_printed(
+    place: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script("m", answer("The key is sk-9f8a7b6c5d4e3f."))
+    call_here("run", "-c", "team.yaml", "-s", "lab", "What?")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-9f8a7b6c5d4e3f")
+    nb_agents.cli.printing.mask.cache_clear()
+    printed = call_here("show", "lab") + call_here("show", "lab", "--json")
+    nb_agents.cli.printing.mask.cache_clear()
+    assert "9f8a7b6c" not in printed
+    assert "The key is [key]." in printed
+
+
+def test_a_stopped_run_tells_how_to_go_on_in_a_terminal(place: Path, held: Run) -> None:
+    live = call_here("show", "live")
+    assert "`nb-agents show live/1`" in live and "nb-agents resume live" in live
+    assert held.stop(now=True, source="interrupt").changed
+    held.wait(WAIT_S, raise_on_stop=False)
+    card, page = call_here("show", "live"), call_here("show", "live", "--html")
+    for printed in (live, card, page):
+        assert "%agents" not in printed
+        assert "kernel" not in printed
+    assert "cell" not in live + card
+    assert "cell" not in page.replace("cancelled", "")
+    assert "Go on at any time:" in card
+    assert "    nb-agents resume live\n" in card
+    assert '    nb-agents run --continue --session live "What should the agents do now?"' in card
+
+
+def test_what_a_model_wrote_of_notebooks_stays_as_it_is(place: Path, server: ModelServer) -> None:
+    words = "Type %agents resume s in a cell, or %%agents --continue."
+    server.script("m", answer(words))
+    assert words in call_here("run", "-c", "team.yaml", "-s", "lab", "What?")
+
+
+def test_the_demo_speaks_of_no_notebook(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nb_agents.models.demo.DEMO_WORDS_PER_SECOND", 1e5)
+    printed = call_here("demo")
+    assert "This is the demo model" in printed and "--config team.yaml" in printed
+    assert "%" not in printed and "cell" not in printed
+
+
+def test_every_command_answers_in_json(
+    place: Path, server: ModelServer, held: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nb_agents.models.demo.DEMO_WORDS_PER_SECOND", 1e5)
+    server.script("m", answer("forty-two"))
+    (place / "r.yaml").write_text(
+        "name: r\ndescription: d\nversion: 1.0.0\nsteps: [{id: s, type: bash, command: echo hi}]\n"
+    )
+
+    heard: list[Any] = []
+
+    def ask(question: str, *words: str) -> tuple[str, ...]:
+        asks = held.wait_for_input if question == "text" else held.wait_for_approval
+        Thread(target=lambda: heard.append(asks("Well?")), daemon=True).start()
+        wait_until(lambda: held.view.gates, WAIT_S, "the question")
+        return words
+
+    calls = {
+        "run": lambda: ("-c", "team.yaml", "-s", "lab", "What?"),
+        "demo": tuple,
+        "runs": tuple,
+        "sessions": tuple,
+        "sweeps": tuple,
+        "say": lambda: ("live", "Be brief."),
+        "pause": lambda: ("live",),
+        "continue": lambda: ("live",),
+        "approve": lambda: ask("whether", "live"),
+        "deny": lambda: ask("whether", "live", "too dear"),
+        "answer": lambda: ask("text", "live", "blue"),
+        "stop": lambda: ("live", "--now"),
+        "wait": lambda: ("live",),
+        "resume": lambda: ("live", "--preview"),
+        "show": lambda: ("lab",),
+        "log": lambda: ("lab",),
+        "check": lambda: ("team.yaml",),
+        "plan": lambda: ("r.yaml",),
+        "export": lambda: ("lab", "lab.zip"),
+        "rename": lambda: ("lab", "other"),
+        "delete": lambda: ("other", "--yes"),
+        "prune": lambda: ("--older", "30d"),
+    }
+    printed = {
+        name: told_here(name, *words(), code=INCOMPLETE if name == "wait" else 0)
+        for name, words in calls.items()
+    }
+    # An event a line, so that a program can read on while the run goes on.
+    events = [json.loads(line) for line in call_here("follow", "live", "--json").splitlines()]
+    assert calls.keys() | {"follow", "chat"} == typer.main.get_command(app).commands.keys()
+    assert all(isinstance(value, dict | list) for value in printed.values())
+    assert (printed["run"]["result"], printed["show"]["status"]) == ("forty-two", "completed")
+    assert [printed[name]["said"] for name in ("pause", "continue")] == [
+        "Paused: calls in flight finish, none begins.",
+        "It goes on.",
+    ]
+    wait_until(lambda: len(heard) == 3, WAIT_S, "the answers", lambda: heard)
+    assert [(a.approved, a.message) for a in heard[:2]] == [(True, ""), (False, "too dear")]
+    assert heard[2] == "blue"
+    assert printed["wait"]["status"] == "cancelled" and "a" in str(printed["resume"]["said"])
+    assert printed["check"]["can_start"] is True and "  s: bash" in printed["plan"]["lines"]
+    assert printed["delete"] == {"session": "other", "deleted": True}
+    assert (place / "lab.zip").stat().st_size == printed["export"]["bytes"]
+    assert events[0]["kind"] == "turn_started"
