@@ -264,8 +264,8 @@ class ClusterLostError(UserError):
 
     def __str__(self) -> str:
         return (
-            f"No Dask scheduler answers at {self.address!r}: {self.why}. Give tcp://HOST:PORT, or "
-            "local:N for N workers on this machine."
+            f"No Dask scheduler answers at {self.address!r}: {self.why.rstrip('.')}. Give "
+            "tcp://HOST:PORT, or local:N for N workers on this machine."
         )
 
 

@@ -25,12 +25,15 @@ class Dask:
         workers: How many, each a process with a nanny.
         places: Turns that each takes at a time; None leaves it to the one thread of each.
         before: A command that the workers are started by.
+
+    Attributes:
+        folder: Where the scheduler and the workers keep their files.
     """
 
     def __init__(self, folder: Path, workers: int, places: int | None, before: list[str]) -> None:
         folder.mkdir(exist_ok=True)
         self._file = folder / "scheduler.json"
-        self._folder = folder
+        self.folder = folder
         dask = [sys.executable, "-m", "dask"]
         file = ["--scheduler-file", str(self._file)]
         plain = ["--host", "127.0.0.1", "--no-dashboard"]
@@ -45,7 +48,7 @@ class Dask:
         self.address = self.client.scheduler.address
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, cwd=self._folder, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, cwd=self.folder, stderr=subprocess.DEVNULL)
 
     @property
     def pids(self) -> dict[str, int]:

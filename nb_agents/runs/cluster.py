@@ -16,6 +16,7 @@ import pickle
 import re
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -54,10 +55,14 @@ WORKERS_S = 120.0
 CONNECT_S = 10.0
 """Time limit for a scheduler to answer."""
 
+ANSWER_S = 60.0
+"""Timeout of a request to a connected scheduler, seconds: a busy one is slow, a dead one closes the
+connection."""
+
 MOVE_S = 1.0
 """Time after which a run that waits for a place at one worker may move to another."""
 
-TELL_S = 60.0
+TELL_S = 120.0
 """Time limit for a worker to start a run once it has its ticket: a cold import takes seconds."""
 
 RESTART_S = 20.0
@@ -164,6 +169,21 @@ class _Waiting:
         return True
 
 
+@dataclass(frozen=True)
+class _Load:
+    """The workers of a cluster and the tasks that they hold.
+
+    Attributes:
+        at: When the scheduler was asked, by `time.monotonic`.
+        workers: What the scheduler knows of each worker, by address.
+        held: The keys of each worker's tasks, by address.
+    """
+
+    at: float
+    workers: _Workers
+    held: Mapping[str, Sequence[Any]]
+
+
 class _Submitter:
     """Submits runs to the cluster of a client, and receives the workers' answers."""
 
@@ -174,6 +194,8 @@ class _Submitter:
         self._seen: set[tuple[Path, str]] = set()
         # Separates the threads of a sweep, so that they don't all take the same place.
         self._choosing = threading.Lock()
+        self._asking = threading.Lock()  # so that one of them asks the scheduler for all
+        self._load: _Load | None = None
         client.subscribe_topic(self._topic, self._on_answer)
 
     def begin(self, call: bytes, root: Path, projects: Sequence[Path]) -> Started:
@@ -199,13 +221,15 @@ class _Submitter:
 
     def _wait(self, waiting: _Waiting, call: bytes) -> Mapping[str, str]:
         """Submit a run, and resubmit it while no worker has started it and another one could."""
-        alone_s = taken_s = 0.0
+        alone_s = taken_s = may_be_old_s = 0.0
         while taken_s < TELL_S:
-            workers = self._workers_that_see(waiting.root, _UNSEEN_ROOT)
+            load = self._current_load(may_be_old_s)
+            may_be_old_s, workers = MOVE_S, load.workers
+            self._check_seen(workers, waiting.root, _UNSEEN_ROOT)
             for project in waiting.projects:
-                self._workers_that_see(project, _UNSEEN_PROJECT)
+                self._check_seen(workers, project, _UNSEEN_PROJECT)
             with self._choosing:
-                most = self._with_most_places(workers)
+                most = self._with_most_places(load)
                 could_move = waiting.has_ticket and most not in (None, waiting.worker)
                 if could_move or waiting.future is waiting.sent_back:  # both None at first
                     self._submit(waiting, call, workers, most)
@@ -237,20 +261,29 @@ class _Submitter:
         if before is not None:
             before.cancel()
 
-    def _with_most_places(self, workers: _Workers) -> str | None:
-        """Return the worker with the most free places; None when there are none.
+    def _current_load(self, max_age_s: float) -> _Load:
+        """Return the cluster's load, at most so many seconds old; threads share one request."""
+        oldest = time.monotonic() - max_age_s
+        with self._asking:
+            if self._load is None or self._load.at < oldest:
+                now = time.monotonic()
+                self._load = _Load(now, self._workers(), self.client.processing())
+            return self._load
+
+    def _with_most_places(self, load: _Load) -> str | None:
+        """Name the worker with the most free places; None when all are taken.
 
         Dask does not take into account how much of a worker's resource is in use: it would let runs
         wait at one worker while another is free.
         """
-        taken = {worker: {*keys} for worker, keys in self.client.processing().items()}
+        taken = {worker: {*keys} for worker, keys in load.held.items()}
         for waiting in tuple(self._waiting.values()):  # a copy, as other threads add theirs
             if waiting.worker is not None and (future := waiting.future) is not None:
                 taken.setdefault(waiting.worker, set()).add(future.key)
         free = {
             worker: each["resources"].get(RESOURCE, 0)
             - sum(key.startswith(_KEY) for key in map(str, taken.get(worker, ())))
-            for worker, each in workers.items()
+            for worker, each in load.workers.items()
         }
         most = max(free, key=free.__getitem__, default="")
         return most if free.get(most, 0) >= 1 else None  # None too where workers have no places
@@ -266,9 +299,8 @@ class _Submitter:
         if (waiting := self._waiting.get(answer["key"])) is not None:
             waiting.resolve(answer)
 
-    def _workers_that_see(self, place: Path, unseen: str) -> _Workers:
-        """Return the workers; raise `UserError` if one of them does not see a directory."""
-        workers = self._workers()
+    def _check_seen(self, workers: _Workers, place: Path, unseen: str) -> None:
+        """Raise `UserError` if one of the workers does not see a directory."""
         if new := [each for each in workers if (place, each) not in self._seen]:
             probe = _new_file(place / f".{_KEY}{uuid4().hex}")
             try:
@@ -288,7 +320,6 @@ class _Submitter:
                         f"Worker {worker} does not see {unseen.format(repr(str(place)))}"
                     )
                 self._seen.add((place, worker))
-        return workers
 
     def _workers(self) -> _Workers:
         """Return the workers; an adaptive cluster may have none yet."""
@@ -296,7 +327,7 @@ class _Submitter:
             raise ConnectionError(f"its client is {self.client.status}")
         # Not `Client.scheduler_info`, which at times has no workers.
         scheduler: Any = self.client.scheduler
-        identity = self.client.sync(scheduler.identity, n_workers=-1, callback_timeout=CONNECT_S)
+        identity = self.client.sync(scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
         found: _Workers = identity["workers"]
         return found
 

@@ -380,8 +380,7 @@ class Turn:
                 with anyio.CancelScope(shield=True):
                     self._has_worked = True
                     news.set()
-                    await asyncio.wait((listening,))
-                    await self._finish(result)
+                    await self._finish(result, listening)
 
     def _crashed(self, exc: BaseException) -> None:
         while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
@@ -554,11 +553,12 @@ class Turn:
         """The next step of a stopped recipe; else ""."""
         return next(iter(self.view.next), "")
 
-    async def _finish(self, result: Result | None) -> None:
+    async def _finish(self, result: Result | None, listening: asyncio.Task[None]) -> None:
         """Save the turn and resolve `done`, whatever fails on the way."""
         try:
             self._end(result)
             await self._files.finish()
+            await asyncio.wait((listening,))  # late commands are answered "finished"
             self._publish()
             self._recorder.close()
         except Exception as exc:

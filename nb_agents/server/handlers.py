@@ -262,20 +262,28 @@ class Command(_Handler):
         self.reply({"id": self.places.name(path), **reply})
 
 
+_ASKED = asdict(StopResult(True, "asked"))
+
+
 def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]:
     """Send the request to the turn's writer; return the status and the reply, or the new run."""
     if is_sweep(path):
         return _ask_sweep(path, action, body)
     paths = TurnPaths(path)
-    if action == "stop" and body.sweep:
-        stop_sweep(paths.root, body.immediate, body.source, body.reason)
+    # Its sweep may end the run before it is asked itself: then the request was followed.
+    is_sweep_told = (
+        action == "stop"
+        and body.sweep
+        and stop_sweep(paths.root, body.immediate, body.source, body.reason)
+    )
     run = attach(paths.path)
-    over = {"status": run.status, "message": f"{paths.session}/{paths.number} is over."}
+    message = f"{paths.session}/{paths.number} is over."
+    over = (202, _ASKED) if is_sweep_told else (409, {"status": run.status, "message": message})
     if run.is_over and action != "resume":
-        return 409, over
+        return over
     if action == "stop":
         result = run.stop(body.immediate, body.agent, body.reason, source=body.source)
-        return (409, over) if result.status == "finished" else (202, asdict(result))
+        return over if result.status == "finished" else (202, asdict(result))
     try:
         if run.is_over:
             return 202, resume_turn(paths)
@@ -298,9 +306,6 @@ def _ask_sweep(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any]]
 
 def _refused(sweep: Path, why: str) -> dict[str, Any]:
     return {"status": standing(sweep_on_disk(sweep).view), "message": why}
-
-
-_ASKED = asdict(StopResult(True, "asked"))
 
 
 _COMMANDS: dict[str, Callable[[Run, Any], object]] = {

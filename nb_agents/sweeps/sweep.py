@@ -55,6 +55,7 @@ from nb_agents.sweeps.source import Row
 from nb_agents.sweeps.sweep_view import (
     COLUMNS,
     LiveRow,
+    Pauses,
     SweepView,
     Totals,
     outputs_of,
@@ -163,7 +164,7 @@ class Sweep:
         self._deaths: Counter[str] = Counter()
         self._stop: StopRequest | None = None
         self._asked = CancellationStatus.NONE
-        self._is_paused = False
+        self._is_paused, self._pauses = False, Pauses()
         self._began, self._ended = time.monotonic(), 0
         self._has_begun_one, self._at_end = False, ExitStack()
         self._elapsed_s: float | None = None
@@ -419,6 +420,8 @@ class Sweep:
     def _begin_due(self) -> None:
         if self._left:  # what they cost is not known yet, nor how many of them live
             return
+        if self._is_throttled():
+            return
         while self._waiting and len(self._running) + len(self._beginning) < self._spec.limit:
             if self._stop is not None or self._is_paused or not self._inbox.empty():
                 return
@@ -426,6 +429,19 @@ class Sweep:
             self._beginning.add(row.name)
             # A row that waits for a place on a cluster must not delay the others.
             _in_thread(self._begin, row)
+
+    def _is_throttled(self) -> bool:
+        """Return whether a provider has too many requests of a row that runs elsewhere.
+
+        Here the calls to one server are spaced already; another process knows of its own alone.
+        """
+        live = ((self._running.get(row.name), row.view) for row in self.view.live)
+        return any(
+            agent.is_throttled
+            for run, view in live
+            if run is not None and run.where
+            for agent in view.agents.values()
+        )
 
     def _begin(self, row: Row) -> None:
         """Start a row's run, in a thread of its own."""
@@ -623,6 +639,7 @@ class Sweep:
         if self._is_paused is is_paused or self._stop is not None:
             return
         self._is_paused = is_paused
+        self._pauses.set(is_paused, time.monotonic())
         self._note_status()
         for run in self._running.values():
             _hold(run, is_paused)
@@ -648,6 +665,7 @@ class Sweep:
             status=self._status(),
             total=len(self.rows),
             elapsed_s=elapsed_s,
+            paused_s=self._pauses.total_s(self._began + elapsed_s),
             ended=self._ended,
             to_go=len(self._waiting) + len(self._beginning) + len(self._left),
             reason=self._stop.reason if self._stop else "",

@@ -36,6 +36,7 @@ __all__ = [
     "COLUMNS",
     "LiveRow",
     "NoteReader",
+    "Pauses",
     "SweepReader",
     "SweepView",
     "Totals",
@@ -83,7 +84,7 @@ class SweepView:
         tokens: Tokens used so far.
         cost: US dollars so far, or None when a model's price is unknown.
         elapsed_s: Seconds since this process started the sweep.
-        left_s: Estimated seconds left; None before the first row has ended.
+        left_s: Estimated seconds left, pauses left out; None before the first row has ended.
         live: The running rows.
         failures: Up to `MAX_FAILURES` failed rows.
         scores: Scores so far.
@@ -174,6 +175,7 @@ class Totals:
         status: SweepStatus,
         total: int,
         elapsed_s: float,
+        paused_s: float,
         ended: int,
         to_go: int,
         reason: str,
@@ -186,6 +188,7 @@ class Totals:
             status: The sweep's status.
             total: Number of rows.
             elapsed_s: Seconds since the process started the sweep.
+            paused_s: Seconds of these in which it was paused.
             ended: Number of rows that ended in this process, for the estimate.
             to_go: Number of rows that it has not started.
             reason: The reason of a stop.
@@ -200,13 +203,37 @@ class Totals:
             self.tokens + sum(tokens_of(row.view) for row in live),
             sum_of(costs),
             elapsed_s,
-            elapsed_s / ended * (to_go + len(live)) if ended else None,
+            (elapsed_s - paused_s) / ended * (to_go + len(live)) if ended else None,
             live,
             tuple(islice(self.failures.values(), MAX_FAILURES)),
             tuple(self.scores.values()),
             reason,
             to_go,
         )
+
+
+@dataclass
+class Pauses:
+    """The time in which a sweep was paused; times are seconds of one clock.
+
+    Attributes:
+        since: When the current pause began; None without one.
+        before_s: Seconds of the earlier pauses.
+    """
+
+    since: float | None = None
+    before_s: float = 0.0
+
+    def set(self, is_paused: bool, now: float) -> None:
+        """Begin a pause, or end the current one."""
+        if is_paused and self.since is None:
+            self.since = now
+        elif not is_paused:
+            self.before_s, self.since = self.total_s(now), None
+
+    def total_s(self, now: float) -> float:
+        """Return the seconds of all pauses so far."""
+        return self.before_s + (0.0 if self.since is None else max(0.0, now - self.since))
 
 
 def row_record(row: str, status: str, result: Result | None, session: Path) -> dict[str, Any]:
@@ -346,6 +373,7 @@ class SweepReader:
         self._last = SweepChanged(0.0, "running")
         self._results: dict[str, Result] = {}
         self._totals = Totals()
+        self._pauses = Pauses()
         self._not_to_go: set[str] = set()
         self._ended: set[str] = set()
 
@@ -383,6 +411,7 @@ class SweepReader:
             status=status,
             total=self._total,
             elapsed_s=max(0.0, until - self._began.at) if self._began.at else 0.0,
+            paused_s=self._pauses.total_s(until),
             ended=len(self._ended) if self._began.at else 0,
             to_go=max(0, self._total - len(self._not_to_go)),
             reason=reason,
@@ -424,6 +453,7 @@ class SweepReader:
                 self._begin(note)
             case SweepChanged():
                 self._last = note
+                self._pauses.set(note.status == "paused", note.at)
             case RowBegan():
                 self._begin_row(note)
             case Result():
@@ -431,6 +461,7 @@ class SweepReader:
 
     def _begin(self, began: SweepBegan) -> None:
         self._began, self._last = began, SweepChanged(began.at, "running")
+        self._pauses = Pauses()
         self.turns.clear()
         self._ended.clear()
         results = {n: r for n, r in self._results.items() if n not in began.others}

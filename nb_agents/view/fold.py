@@ -258,6 +258,7 @@ def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
         view,
         e.agent,
         in_flight=False,
+        is_throttled=False,
         partial_call=agent.partial_call if is_vote else "",
         tool=agent.tool if is_vote else "",
         input_tokens=agent.input_tokens + usage.input_tokens,
@@ -267,11 +268,12 @@ def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
 
 
 def _model_failed(view: RunView, e: ev.ModelFailed) -> RunView:
-    return _with_agent(view, e.agent, in_flight=False, phase="waiting")
+    is_throttled = e.is_throttled and e.retry_in_s is not None
+    return _with_agent(view, e.agent, in_flight=False, phase="waiting", is_throttled=is_throttled)
 
 
 def _model_cut(view: RunView, e: ev.ModelCut) -> RunView:
-    return _with_agent(view, e.agent, in_flight=False, was_cut=True)
+    return _with_agent(view, e.agent, in_flight=False, was_cut=True, is_throttled=False)
 
 
 def _tool_started(view: RunView, e: ev.ToolStarted) -> RunView:

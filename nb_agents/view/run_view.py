@@ -110,6 +110,7 @@ class AgentView:
         calls: Model requests begun.
         in_flight: Whether a model request is open.
         was_cut: Whether its last model request was cut, so that a resume sends it again.
+        is_throttled: Whether its last model request was refused as one too many, and is retried.
         input_tokens, output_tokens: Used so far.
         cost: US dollars so far, or None when a model's price is unknown.
         error: Why it failed, or "".
@@ -138,6 +139,7 @@ class AgentView:
     calls: int = 0
     in_flight: bool = False
     was_cut: bool = False
+    is_throttled: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float | None = 0.0

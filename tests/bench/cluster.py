@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,8 +19,8 @@ from nb_agents.sweeps.sweep import Sweep
 from tests.bench.server import BenchServer
 from tests.bench.sweeps import BARE, SWEEP, figures
 from tests.bench.table import print_table, spread
-from tests.dask_cluster import dask
-from tests.model_server import ModelServer, Reply, ToolCall
+from tests.dask_cluster import Dask, dask
+from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 
 ROWS = 200
 PLACES = 25
@@ -24,6 +28,9 @@ WORKERS = (1, 2, 4)
 ANSWER_WORDS = 20
 REPEATS = 5
 STREAM_S = 5.0
+_BYTES_ACKED = 120
+"""Where the kernel's `struct tcp_info` has the bytes sent, and after them those received."""
+WAITING = 200
 
 
 def main(server: BenchServer) -> None:
@@ -41,6 +48,7 @@ def main(server: BenchServer) -> None:
         rows,
     )
     _print_one_run(server)
+    _print_waiting(server)
 
 
 def _rows(name: str, done: float, took: float) -> list[str]:
@@ -82,10 +90,10 @@ def _print_one_run(server: BenchServer) -> None:
 
         _stop_ms(begin(50), server)  # pays for the imports
         stops = [_stop_ms(begin(50), server) for _ in range(REPEATS)]
-        idle = _carried(made.scheduler.pid, lambda: time.sleep(STREAM_S))
+        idle = _carried(made, lambda: time.sleep(STREAM_S))
         run = begin(500)
         before = run.view.seq
-        streaming = _carried(made.scheduler.pid, lambda: time.sleep(STREAM_S))
+        streaming = _carried(made, lambda: time.sleep(STREAM_S))
         words = STREAM_S * 500
         assert run.view.seq > before
         run.stop(True)
@@ -99,6 +107,39 @@ def _print_one_run(server: BenchServer) -> None:
     print_table(f"cluster: one run, median of {REPEATS} (least-greatest)", ("", ""), rows)
 
 
+def _print_waiting(server: BenchServer) -> None:
+    """Measure what runs cost the scheduler while they wait for a place."""
+    rows = []
+    with TemporaryDirectory() as place, dask(Path(place), 1, places=1) as made:
+        options = RunOptions(session_root=Path(place) / "sessions", cluster=made.client)
+        for waiting in (1, WAITING):
+            server.set_pace(1)
+            sweep = nb_agents.map(
+                range(waiting + 1),
+                "{{value}}",
+                _team(server.url, "paced"),
+                name=f"waiting-{waiting}",
+                limit=waiting + 1,
+                options=options,
+            )
+            server.wait_streaming(1)
+            tickets = sweep.path / ".tickets"
+            wait_until(lambda: len([*tickets.iterdir()]) == waiting, 120)  # noqa: B023
+            used = _cpu_s_of(made.scheduler.pid)
+            carried = _carried(made, lambda: time.sleep(STREAM_S))
+            used = _cpu_s_of(made.scheduler.pid) - used
+            rows.append([str(waiting), f"{100 * used / STREAM_S:.0f}", f"{carried / STREAM_S:.0f}"])
+            sweep.stop(True)
+            sweep.wait()
+    heads = ("waiting", "the scheduler, % of a core", "bytes through it a second")
+    print_table("cluster: runs that wait for a place", heads, rows)
+
+
+def _cpu_s_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _stop_ms(run: Run, server: BenchServer) -> float:
     asked = time.monotonic()
     run.stop(True)
@@ -107,14 +148,20 @@ def _stop_ms(run: Run, server: BenchServer) -> float:
     return 1000 * (closed - asked)
 
 
-def _carried(pid: int, during: Callable[[], Any]) -> float:
-    """Count what a process reads and writes meanwhile, in bytes."""
-    before = _bytes_of(pid)
+def _carried(made: Dask, during: Callable[[], Any]) -> float:
+    """Return how many bytes the scheduler's connections carry meanwhile, in and out."""
+    before = made.client.run_on_scheduler(_bytes_by_socket)
     during()
-    return _bytes_of(pid) - before
+    after: dict[Any, int] = made.client.run_on_scheduler(_bytes_by_socket)
+    return sum(count - before.get(name, 0) for name, count in after.items())
 
 
-def _bytes_of(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    counts = dict(line.split(": ") for line in lines)
-    return int(counts["rchar"]) + int(counts["wchar"])
+def _bytes_by_socket() -> dict[Any, int]:
+    """Return what each TCP connection of this process has carried; /proc counts no sockets."""
+    found = dict[Any, int]()
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:
+            told = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            ends = (each.getsockname(), each.getpeername())  # a listener has no peer
+            found[ends] = sum(struct.unpack_from("=QQ", told, _BYTES_ACKED))
+    return found

@@ -20,6 +20,7 @@ from tests.bench.table import print_table, verdict
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 
 ROWS = 500
+MANY_ROWS = 2_000
 LIMIT = 25
 ROWS_PER_S = 30
 MEMORY_MB = 250
@@ -65,10 +66,12 @@ def main(server: BenchServer) -> None:
     answer = ToolCall("new_answer", {"content": "A short answer."})
     with ModelServer(default=Reply(tool_calls=(answer,))) as instant:
         sweep, bare = (figures(instant.url, script) for script in (SWEEP, BARE))
+        many = figures(instant.url, SWEEP, MANY_ROWS)
     rows = []
-    for name, (done, took, memory) in (("nb_agents.map", sweep), ("the bare SDK", bare)):
+    each = (("nb_agents.map", sweep), ("nb_agents.map", many), ("the bare SDK", bare))
+    for name, (done, took, memory) in each:
         rows.append([name, f"{done:.0f}", f"{done / took:.0f}", f"{memory:.0f}"])
-    is_met = sweep[0] / sweep[1] >= ROWS_PER_S and sweep[2] <= MEMORY_MB
+    is_met = sweep[0] / sweep[1] >= ROWS_PER_S and max(sweep[2], many[2]) <= MEMORY_MB
     aim = f"aim: {ROWS_PER_S} rows/s within {MEMORY_MB} MB: {verdict(is_met)}"
     title = f"sweeps: {ROWS} rows, {LIMIT} at a time, an instant server; {aim}"
     print_table(title, ("", "rows", "rows/s", "MB at most"), rows)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from nb_agents.cli import app
 from nb_agents.cli.application import COMPLETE
@@ -18,30 +18,39 @@ CLI = (sys.executable, "-m", "nb_agents.cli")
 
 def call(*words: str, code: int = COMPLETE) -> str:
     """Run a command in a process of its own; return all that it prints."""
-    done = subprocess.run(
-        [*CLI, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
+    done = _run(*words, code=code)
     return done.stdout + done.stderr
 
 
 def told(*words: str) -> Any:
     """Run a command in a process of its own; return what its JSON holds."""
-    return json.loads(call(*words, "--json"))
+    return json.loads(_run(*words, "--json", code=COMPLETE).stdout)
 
 
 def call_here(*words: str, code: int = COMPLETE, typed: str = "") -> str:
     """Run a command in this process, where its runs are; return all that it prints."""
-    done = CliRunner().invoke(app, words, input=typed)
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == code, done.output
-    return done.output
+    return _run_here(*words, code=code, typed=typed).output
 
 
 def told_here(*words: str, code: int = COMPLETE) -> Any:
     """Run a command in this process; return what its JSON holds."""
-    return json.loads(call_here(*words, "--json", code=code))
+    return json.loads(_run_here(*words, "--json", code=code).stdout)
+
+
+def _run(*words: str, code: int) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*CLI, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def _run_here(*words: str, code: int, typed: str = "") -> Result:
+    done = CliRunner().invoke(app, words, input=typed)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done
 
 
 def answer(text: str) -> Reply:

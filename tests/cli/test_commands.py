@@ -1,19 +1,21 @@
 """The command line, in processes of its own: its words, its JSON, its exit codes, Ctrl+C."""
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, USAGE
+import nb_agents
+from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, USAGE, main
 from nb_agents.cli.chat import CANCELLED, GOODBYE, NEXT, SAVED, STOPPING
 from nb_agents.runs.live_turns import live_turns
-from tests.cli.calls import CLI, answer, call, told
+from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from tests.cli.calls import CLI, answer, call, call_here, told, told_here
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 
 HELD = Reply("words that come", hang_after=3)
@@ -21,28 +23,49 @@ HELD = Reply("words that come", hang_after=3)
 
 def test_a_task_is_run_to_its_answer_and_shown_later(place: Path, server: ModelServer) -> None:
     server.script("m", answer("forty-two"))
-    assert "forty-two" in call("run", "-c", "team.yaml", "-s", "lab", "What is it?")
-    assert "forty-two" in call("show", "lab")
-    assert "forty-two" in call("show", "lab/1", "--html")
-    shown = told("show", "lab")
+    assert "forty-two" in call("run", "-c", "team.yaml", "-s", "first", "What is it?")
+    assert "forty-two" in call_here("show", "first")
+    assert "forty-two" in call_here("show", "first/1", "--html")
+    shown = told("show", "first")
     assert (shown["status"], shown["result"]) == ("completed", "forty-two")
-    assert [each["session"] for each in told("sessions")] == ["lab"]
-    assert "turn started" in call("follow", "lab")
+    assert [each["session"] for each in told_here("sessions")] == ["first"]
+    assert "turn started" in call_here("follow", "first")
 
 
 def test_one_that_fails_says_so_in_its_exit_code(place: Path, server: ModelServer) -> None:
     server.script("m", Reply(status=400))
-    assert "Failed" in call("run", "-c", "team.yaml", "-s", "lab", "What is it?", code=FAILED)
-    assert "400" in told("show", "lab")["failed"]["a"]
+    assert "Failed" in call("run", "-c", "team.yaml", "-s", "bad", "What is it?", code=FAILED)
+    assert "400" in told_here("show", "bad")["failed"]["a"]
+
+
+Mistake = Callable[..., str]
+
+
+@pytest.fixture
+def mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Mistake:
+    """Runs a command that a person got wrong; returns what is said of it."""
+
+    def run(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["nb-agents", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == USAGE
+        return "".join(capsys.readouterr())
+
+    return run
+
+
+def test_a_mistake_ends_the_process_with_its_code(place: Path) -> None:
+    assert "No run named 'no'" in call("stop", "no", code=USAGE)
 
 
 @pytest.mark.parametrize(
     "words", [("run",), ("run", "-c", "no.yaml", "t"), ("stop", "no"), ("resume",), ("run", "--no")]
 )
 def test_a_persons_mistake_is_a_sentence_without_a_traceback(
-    place: Path, words: tuple[str, ...]
+    place: Path, mistake: Mistake, words: tuple[str, ...]
 ) -> None:
-    said = call(*words, code=USAGE)
+    said = mistake(*words)
     assert said.strip() and "Traceback" not in said
 
 
@@ -56,9 +79,9 @@ def test_a_persons_mistake_is_a_sentence_without_a_traceback(
     ],
 )
 def test_a_mistake_names_the_remedy_as_a_terminal_has_it(
-    place: Path, words: tuple[str, ...], says: str
+    place: Path, mistake: Mistake, words: tuple[str, ...], says: str
 ) -> None:
-    said = call(*words, code=USAGE)
+    said = mistake(*words)
     assert says in said
     assert "%agents" not in said
 
@@ -67,7 +90,7 @@ def test_a_check_of_what_can_not_start_fails(place: Path) -> None:
     (place / "team.yaml").write_text("agents: [{id: a, backend: {type: openai, model: m}}]\n")
     assert "OPENAI_API_KEY is not set" in call("check", "team.yaml", code=FAILED)
     (place / "team.yaml").write_text("agents: [{id: a, backend: {type: demo}}]\n")
-    assert "Can start." in call("check", "team.yaml")
+    assert "Can start." in call_here("check", "team.yaml")
 
 
 @pytest.mark.parametrize("presses", [1, 2])
@@ -90,26 +113,26 @@ def test_an_interrupt_stops_and_saves_and_a_resume_goes_on(
         out, _ = process.communicate()
         assert process.returncode == INCOMPLETE
     assert "words that come" in out
-    assert "forty-two" in call("resume", "lab")
+    assert "forty-two" in call_here("resume", "lab")
 
 
 def test_a_detached_run_is_listed_told_something_stopped_and_left_incomplete(
     place: Path, server: ModelServer
 ) -> None:
     server.script("m", HELD)
-    begun = told("run", "-c", "team.yaml", "--detach", "-s", "lab", "What is it?")
-    assert begun["session"] == "lab"
+    begun = told("run", "-c", "team.yaml", "--detach", "-s", "far", "What is it?")
+    assert begun["session"] == "far"
     [listed] = told("runs")
-    assert (listed["session"], listed["task"]) == ("lab", "What is it?")
-    assert "next request" in call("say", "lab", "mind the tables")
-    assert "Paused" in call("pause", "lab")
-    assert "goes on" in call("continue", "lab")
-    stopped = told("stop", "lab", "--now", "--reason", "wrong path")
+    assert (listed["session"], listed["task"]) == ("far", "What is it?")
+    assert "next request" in call("say", "far", "mind the tables")
+    assert "Paused" in call_here("pause", "far")
+    assert "goes on" in call_here("continue", "far")
+    stopped = told("stop", "far", "--now", "--reason", "wrong path")
     assert (stopped["changed"], stopped["status"]) == (True, "stopping-now")
     wait_until(lambda: told("runs") == [])
-    shown = told("show", "lab")
+    shown = told("show", "far")
     assert shown["status"] == "cancelled" and "words" in shown["partial"]["a"]
-    assert "over already" in call("stop", "lab")
+    assert "over already" in call("stop", "far")
 
 
 def test_a_run_that_its_teams_file_detaches_is_left_to_itself(
@@ -122,6 +145,26 @@ def test_a_run_that_its_teams_file_detaches_is_left_to_itself(
     assert [listed["session"] for listed in told("runs")] == ["lab"]
     assert told("stop", "lab", "--now")["changed"]
     wait_until(lambda: told("runs") == [])
+
+
+def test_a_sweep_is_listed_held_let_go_on_and_waited_for(place: Path) -> None:
+    gate = Gate()
+    team = scripted_team(a=ScriptedModel(replace(Answer("So."), gate=gate)))
+    sweep = nb_agents.map([{"q": "1"}, {"q": "2"}], "Why {{q}}?", team, name="ask", limit=1)
+    gate.wait_reached()
+    assert "ask" in [row["session"] for row in told_here("runs")]
+    assert told_here("pause", "ask") == {
+        "sweep": "ask",
+        "said": "Paused: calls in flight finish, no row begins.",
+    }
+    wait_until(lambda: sweep.view.status == "paused", what="the pause")
+    assert "It goes on." in call_here("continue", "ask")
+    [shown] = told_here("show", "ask")
+    assert (shown["status"], shown["done"]) == ("running", "0 of 2")
+    gate.open()
+    [ended] = told_here("wait", "ask")
+    assert (ended["status"], ended["done"]) == ("complete", "2 of 2")
+    assert told_here("sweeps") == [ended]
 
 
 class Talk:
@@ -220,16 +263,18 @@ def test_a_second_interrupt_stops_a_chats_turn_at_once_and_ends_the_chat(
     assert "words" in told("show", "lab")["partial"]["a"]
 
 
-def test_a_shell_completes_the_names_of_sessions(place: Path, server: ModelServer) -> None:
-    server.script("m", answer("forty-two"))
-    call("run", "-c", "team.yaml", "-s", "lab", "What is it?")
-    asked = {"COMP_WORDS": "nb-agents show ", "COMP_CWORD": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", "from nb_agents.cli import app; app(prog_name='nb-agents')"],
-        env={**os.environ, **asked, "_NB_AGENTS_COMPLETE": "complete_bash"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.stdout.split() == ["lab"]
+def test_an_interrupt_ends_following_alone(place: Path, server: ModelServer) -> None:
+    server.script("m", HELD)
+    call("run", "-c", "team.yaml", "--detach", "-s", "lab", "What is it?")
+    command, pipe = [*CLI, "follow", "lab"], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert "turn started" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    assert (process.returncode, said) == (COMPLETE, "The run goes on.\n")
+    assert [row["session"] for row in told("runs")] == ["lab"]
+    assert told("stop", "lab", "--now")["changed"]
 
 
 def test_a_check_tells_of_a_team_what_the_cell_does_and_tries_its_tools(place: Path) -> None:
@@ -239,7 +284,7 @@ def test_a_check_tells_of_a_team_what_the_cell_does_and_tries_its_tools(place: P
     (place / "other.yaml").write_text(
         f"agents:\n  - id: a\n    backend: {{type: demo, {tools}, {docker}}}\n"
     )
-    said = call("check", "other.yaml")
+    said = call_here("check", "other.yaml")
     assert "Commands can't run in 'docker' here" in said and "as --connect does" in said
     assert "no_such_module_here" in call("check", "other.yaml", "--connect")
 
@@ -264,6 +309,6 @@ def test_a_recipe_that_lacks_a_value_goes_on_with_it(place: Path) -> None:
         "name: push\ndescription: d\nversion: 1.0.0\n"
         "steps:\n- {id: push, type: bash, command: 'echo to {{branch}}', output: pushed}\n"
     )
-    call("run", "--recipe", "push.yaml", "-s", "lab", code=FAILED)
-    assert "push" in call("resume", "lab", "--set", "branch=main", "--preview")
-    assert told("resume", "lab", "--set", "branch=main")["result"] == {"pushed": "to main"}
+    call_here("run", "--recipe", "push.yaml", "-s", "pushed", code=FAILED)
+    assert "push" in call_here("resume", "pushed", "--set", "branch=main", "--preview")
+    assert told_here("resume", "pushed", "--set", "branch=main")["result"] == {"pushed": "to main"}

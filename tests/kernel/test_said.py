@@ -82,3 +82,12 @@ def test_by_the_handle_in_a_cell(notebook: Notebook) -> None:
     assert_heard(notebook, turn)
     late = notebook.kernel.run("run.say('x')")
     assert late.error is not None and "is over" in late.error.evalue
+
+
+def test_by_a_line_in_a_cell(notebook: Notebook) -> None:
+    turn = notebook.start_held("--out run")
+    said = notebook.kernel.run(f"%agents say {turn.run} {TEXT}")
+    assert "read it with their next request" in notebook.text(said)
+    assert_heard(notebook, turn)
+    late = notebook.kernel.run(f"%agents say {turn.run} x")
+    assert "is over" in notebook.text(late)

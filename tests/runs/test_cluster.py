@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ import nb_agents
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
-from nb_agents.options import Cluster, RunOptions
+from nb_agents.options import Cluster, Retry, RunOptions
 from nb_agents.runs import cluster as cluster_module
 from nb_agents.runs.cluster import connect
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.registry import attach, find_run
 from nb_agents.runs.run import Run
+from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import read_noted
+from nb_agents.sweeps.sweep_view import LiveRow
 from tests import canaries
 from tests.dask_cluster import Dask, dask
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
@@ -107,6 +110,50 @@ def test_a_graceful_stop_lets_the_answer_in_hand_finish(
     assert "words that come" in str(run.view.agents["a"])
 
 
+def test_a_run_on_a_worker_hears_a_follow_up_and_holds_still_in_a_pause(
+    two: Dask, begin: Begin, server: ModelServer
+) -> None:
+    server.script("m", Reply("words that come"), Reply("So."))
+    server.hold(after=1)
+    run = begin(two.client)
+    has_said(run, "words")
+    run.say("in verse, please")
+    run.pause()
+    server.release()
+    wait_until(lambda: server.requests[0].closed_by == "server", WAIT_S)
+    wait_until(lambda: run.status == "awaiting", WAIT_S)
+    assert len(server.requests) == 1
+    assert run.resume() is run
+    assert run.wait(WAIT_S) == "So."
+    assert "in verse, please" in server.requests[1].prompt and len(server.requests) == 2
+
+
+GATED = """\
+name: asks
+description: d
+version: 1.0.0
+stages:
+- name: look
+  steps: [{id: see, type: bash, command: echo blue}]
+  approval: {required: true, prompt: "Buy it?"}
+- name: tell
+  steps: [{id: say, type: bash, command: "echo {{_approval_message}}", output: said}]
+"""
+
+
+def test_a_recipe_on_a_worker_waits_at_its_gate_for_a_person(
+    two: Dask, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "asks.yaml").write_text(GATED)
+    options = RunOptions(session_root=root, cluster=two.client)
+    run = nb_agents.start(recipe=tmp_path / "asks.yaml", options=options)
+    wait_until(lambda: [gate.prompt for gate in run.view.gates.values()] == ["Buy it?"], WAIT_S)
+    run.approve("the matt one", by="ann")
+    run.wait(WAIT_S, raise_on_stop=False)
+    assert run.result["said"].strip() == "the matt one"
+    assert [(given.approved, given.by) for given in run.view.approvals] == [(True, "ann")]
+
+
 def test_a_mistake_is_told_with_the_worker_that_found_it(two: Dask, root: Path) -> None:
     options = RunOptions(session_root=root, cluster=two.client)
     with pytest.raises(UserError, match=r"Worker tcp://127.0.0.1:\d+: .*OPENAI_API_KEY"):
@@ -131,6 +178,8 @@ def test_keys_that_are_forwarded_reach_the_model_and_never_the_disk(
     assert "Your key is" in run.wait(WAIT_S)
     assert server.requests[0].headers["authorization"] == f"Bearer {canaries.KEY}"
     assert not [*canaries.found_on_disk(root)]
+    dasks = [path for path in two.folder.rglob("*") if path.is_file()]
+    assert dasks and not [path for path in dasks if canaries.found_in(path.read_bytes())]
     with pytest.raises(UserError, match="names 'MISSING', which is not set"):
         nb_agents.start("t", options=RunOptions(cluster=Cluster(two.client, ("MISSING",))))
 
@@ -173,9 +222,13 @@ def test_a_run_that_begins_while_who_asked_gives_up_is_stopped(
     server.script("m", Reply("words that come", hang_after=2))
     monkeypatch.setattr(cluster_module, "MOVE_S", 0.001)
     monkeypatch.setattr(cluster_module, "TELL_S", 0.001)
+    late: list[tuple[Any, Any]] = []
+    waits, resolve = cluster_module._Waiting, cluster_module._Waiting.resolve
+    monkeypatch.setattr(waits, "resolve", lambda waiting, answer: late.append((waiting, answer)))
     with pytest.raises(UserError, match="tells nothing of it"):
         begin(two.client)
-    wait_until(lambda: [*root.glob("session_*/turn_1/events.jsonl")], WAIT_S)
+    wait_until(lambda: late, WAIT_S)
+    resolve(*late[0])
     [path] = root.glob("session_*/turn_1")
     run = attach(path)
     run.wait(WAIT_S, raise_on_stop=False)
@@ -362,66 +415,87 @@ signal.pause()
 def test_forty_runs_lose_nothing_to_a_stop_or_to_the_death_of_worker_kernel_or_scheduler(
     tmp_path: Path, begin: Begin, server: ModelServer, root: Path
 ) -> None:
+    early, is_open = {str(number) for number in range(8)}, threading.Event()
+    cuts: Counter[str] = Counter()
+
+    def reply(request: Request) -> Reply:
+        is_whole = _task(request) in early or is_open.is_set()
+        return Reply(f"So: {_task(request)}.", hang_after=None if is_whole else 1)
+
+    def cut(*runs: Run) -> None:
+        """Wait for the end of runs that were in the middle of an answer, and count it."""
+        for run in runs:
+            run.wait(WAIT_S, raise_on_stop=False)
+            assert run.status == "cancelled" and "So" in run.view.agents["a"].unsubmitted
+            cuts[_number(run.view.task)] += 1
+
     team_file(tmp_path, server, "k")
-    server.script("m", lambda request: Reply(f"So: {_task(request)}."))
-    server.hold(after=1)
+    server.script("m", reply)
     with dask(tmp_path / "dask", 4) as made:
-        runs = [begin(made.client, task=f"task-{number}-") for number in range(39)]
+        tasks = [f"task-{number}-" for number in range(39)]
+        with ThreadPoolExecutor(8) as pool:
+            runs = [*pool.map(lambda task: begin(made.client, task=task), tasks)]
         with script(KERNEL, tmp_path) as kernel:
             assert kernel.stdin is not None
             kernel.stdin.write(made.address + "\n")
             kernel.stdin.flush()
             path = Path(read_line(kernel).strip())
             kernel.kill()
-        everyone = [*runs, find_run(path.parent.name)]
-        for run in everyone:
+        done, going = runs[:8], [*runs[8:], find_run(path.parent.name)]
+        assert [run.wait(WAIT_S) for run in done] == [f"So: {number}." for number in range(8)]
+        for run in going:
             has_said(run, "So")
         assert len({place_of(run) for run in runs}) == 4 and len(server.requests) == 40
 
         # One is stopped: the others go on.
-        assert runs[0].stop(True).changed
-        runs[0].wait(WAIT_S, raise_on_stop=False)
-        assert runs[0].status == "cancelled" and not any(run.is_over for run in everyone[1:])
+        assert going[0].stop(True).changed
+        cut(going[0])
+        assert not any(run.is_over for run in going[1:])
 
         # A worker dies: its runs are incomplete, and Dask's own second try begins nothing.
-        died = place_of(runs[1])
+        died = place_of(going[1])
         os.kill(made.pids[died], signal.SIGKILL)
-        lost = [run for run in runs[1:] if place_of(run) == died]
-        for run in lost:
-            run.wait(WAIT_S, raise_on_stop=False)
-            assert run.view.ending == "killed" and "So" in run.view.agents["a"].unsubmitted
+        lost = [run for run in going[1:] if died in run.where]
+        cut(*lost)
+        assert {run.view.ending for run in lost} == {"killed"}
         made.client.wait_for_workers(4, timeout=WAIT_S)
-        resumed = [run.resume() for run in lost]
+        resumed = [run.resume(options=RunOptions(cluster=made.client)) for run in lost]
         for run in resumed:
             has_said(run, "So")
         assert len(server.requests) == 40 + len(lost)
 
-        # Of the others a third is stopped, a third comes to its end, and the scheduler dies.
-        going = [run for run in everyone[1:] if run not in lost]
-        stopped, rest = going[: len(going) // 2], going[len(going) // 2 :]
-        for run in stopped:
+        # All that is live is stopped, as a person stops what the list of runs shows.
+        live = [run for run in nb_agents.runs() if not run.is_over]
+        assert len(live) == 31
+        for run in live:
             run.stop(True)
-        for run in stopped:
-            run.wait(WAIT_S, raise_on_stop=False)
-        assert {run.status for run in stopped} == {"cancelled"}
+        cut(*live)
+
+        # Some go on, and the scheduler dies, and with it the workers.
+        again = [run.resume(options=RunOptions(cluster=made.client)) for run in live[:8]]
+        for run in again:
+            has_said(run, "So")
         workers = made.pids.values()
         made.scheduler.kill()
-        for run in [*rest, *resumed]:
-            run.wait(WAIT_S, raise_on_stop=False)
+        cut(*again)
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), WAIT_S)
-    server.release()
-    unfinished = [run for run in [runs[0], *stopped, *rest, *resumed] if run.status != "completed"]
-    for run in unfinished:
-        here = RunOptions(session_root=root)
-        assert "So: " in nb_agents.resume(run.session, team_of(server), options=here).wait(WAIT_S)
+    is_open.set()
+    here = RunOptions(session_root=root)
+    for run in going:
+        answer = nb_agents.resume(run.session, team_of(server), options=here).wait(WAIT_S)
+        assert answer == f"So: {_number(run.view.task)}."
+    # Who was cut is asked once more for each cut, and who had answered is not.
     asked = Counter(_task(request) for request in server.requests)
-    assert len(asked) == 40 and max(asked.values()) <= 3
+    assert asked == Counter(early) + cuts + Counter(_number(run.view.task) for run in going)
 
 
 def _task(request: Request) -> str:
-    prompt = request.prompt
-    at = prompt.rfind("task-")
-    return prompt[at:].split("-")[1] if at >= 0 else "orphan"
+    return _number(request.prompt)
+
+
+def _number(text: str) -> str:
+    at = text.rfind("task-")
+    return text[at:].split("-")[1] if at >= 0 else "orphan"
 
 
 def rows(count: int) -> list[dict[str, str]]:
@@ -495,6 +569,58 @@ def test_a_stopped_sweep_begins_no_row_that_waits_for_a_place(
 
     server.script("m", Reply("So."))
     assert sweep.resume().wait(WAIT_S).completed == 30
+
+
+def test_a_judge_works_on_the_cluster_as_the_rows_do(
+    two: Dask, server: ModelServer, root: Path
+) -> None:
+    backend = {"type": "vllm", "base_url": server.url, "api_key": "k"}
+    agents = [{"id": name, "backend": {**backend, "model": name}} for name in ("m", "judge")]
+    team = TeamSpec.model_validate({"agents": agents[:1], "callable_agents": agents[1:]})
+    server.script("m", lambda request: Reply(f"So: {_task(request)}."))
+    server.script("judge", lambda request: Reply(f"Score: {_task(request)}"))
+    options = RunOptions(session_root=root, cluster=two.client)
+    sweep = nb_agents.map(rows(3), "{{q}}", team, score="judge", options=options)
+    assert sweep.wait(WAIT_S).completed == 3
+    assert [record["score"] for record in sweep.table()] == [0.0, 1.0, 2.0]
+    assert (server.count("m"), server.count("judge")) == (3, 3)
+    told = [read_json(path) for path in root.glob("*/*/judge/turn_1/metadata.json")]
+    owners = {int(each["owner"].split()[1]) for each in told}
+    assert len(told) == 3 and owners <= {*two.pids.values()}
+
+
+def test_no_row_begins_on_any_worker_while_the_provider_has_too_many_requests_of_one(
+    two: Dask, server: ModelServer, root: Path
+) -> None:
+    has_room = threading.Event()
+
+    def reply(request: Request) -> Reply:
+        number = _task(request)
+        if number == "0" and not has_room.is_set():
+            return Reply(status=429, error="slow down")
+        return Reply(f"So: {number}.")
+
+    def throttled() -> int:
+        return sum(_task(request) == "0" for request in server.requests)
+
+    server.script("m", reply)
+    server.hold(after=1)
+    options = RunOptions(
+        session_root=root, cluster=two.client, retry=Retry(attempts=1000, delay=0.1)
+    )
+    sweep = nb_agents.map(rows(4), "{{q}}", team_of(server), limit=2, options=options)
+    wait_until(lambda: [*map(_is_throttled, sweep.view.live)].count(True) == 1, WAIT_S)
+    server.release()
+    wait_until(lambda: sweep.view.completed == 1, WAIT_S)
+    before = throttled()
+    wait_until(lambda: throttled() > before + 2, WAIT_S)
+    assert {_task(request) for request in server.requests} == {"0", "1"}
+    has_room.set()
+    assert sweep.wait(WAIT_S).completed == 4
+
+
+def _is_throttled(row: LiveRow) -> bool:
+    return any(agent.is_throttled for agent in row.view.agents.values())
 
 
 def test_a_row_that_ends_each_worker_that_has_it_fails_and_holds_up_no_other(

@@ -55,6 +55,18 @@ run.wait(raise_on_stop=False)
 print(run.status, run.result, flush=True)
 """
 
+SWEEP = """
+import sys, nb_agents
+url, place, count = sys.argv[1:]
+team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": {
+    "type": "chatcompletion", "model": "m", "base_url": url, "api_key": "k"}}]})
+rows = [{"q": f"row-{number}-row"} for number in range(int(count))]
+sweep = nb_agents.map(rows, "{{q}}", team, name="asked", limit=2,
+                      options=nb_agents.RunOptions(session_root=place))
+view = sweep.wait()
+print(view.status, view.completed, view.failed, flush=True)
+"""
+
 WATCH = """
 import sys
 from nb_agents.runs.registry import find_known
@@ -152,3 +164,19 @@ def test_on_a_slow_disk_whose_times_are_wrong_a_run_is_followed_stopped_and_resu
         assert said.strip() == "completed Forty-two, as ever."
         with slow.process(*slow.cli("show", "s")) as shown:
             assert "Forty-two" in shown.communicate(timeout=WAIT_S)[0]
+
+
+@pytest.mark.timeout(120)
+def test_a_sweep_on_a_slow_disk_is_stopped_from_elsewhere_and_gone_on_with(slow: Slow) -> None:
+    with ModelServer(default=Reply(text="So it is.")) as server:
+        server.hold(after=1)
+        sweep = ["-c", SWEEP, server.url, str(slow.place), "3"]
+        with slow.process(*sweep) as writer:
+            server.wait_open(2)
+            with slow.process(*slow.cli("stop", "asked", "--now")) as stop:
+                assert "asked to stop" in stop.communicate(timeout=WAIT_S)[0]
+            assert writer.communicate(timeout=WAIT_S)[0].split() == ["cancelled", "0", "0"]
+        server.release()
+        with slow.process(*sweep) as again:
+            assert again.communicate(timeout=WAIT_S)[0].split() == ["completed", "3", "0"]
+        assert len(server.requests) == 5

@@ -25,6 +25,7 @@ from nb_agents.runs import registry
 from nb_agents.runs.run import Run
 from nb_agents.session.layout import sessions_in
 from nb_agents.sweeps import mapping
+from nb_agents.sweeps import sweep as sweep_module
 from nb_agents.sweeps.manifest import (
     Noted,
     Result,
@@ -269,6 +270,46 @@ def test_a_recipe_is_given_the_values_of_a_row(options: RunOptions, tmp_path: Pa
     sweep = nb_agents.map(rows(3), recipe=recipe, config=answering(), options=options)
     assert sweep.wait(WAIT_S).status == "completed"
     assert [record["said"].strip() for record in sweep.table()] == [r["q"] for r in rows(3)]
+
+
+def test_a_row_at_a_gate_waits_for_a_person_and_holds_up_no_other(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "name: r\ndescription: d\nversion: 1.0.0\nstages:\n"
+        "  - name: look\n"
+        "    steps: [{id: see, type: bash, command: echo x}]\n"
+        "    approval: {required: true, prompt: 'Buy {{q}}?'}\n"
+        "  - name: tell\n"
+        "    steps: [{id: say, type: bash, command: 'echo {{_approval_message}}', output: said}]\n"
+    )
+    sweep = nb_agents.map(rows(2), recipe=recipe, config=answering(), options=options)
+    wait_until(lambda: sweep.view.waiting == 2, WAIT_S)
+    first, second = (sweep.runs[row.name] for row in sweep.rows)
+    first.approve("matt")
+    wait_until(lambda: sweep.view.completed == 1, WAIT_S)
+    assert sweep.view.waiting == 1
+    (gate,) = sweep.view.live[0].view.gates.values()
+    assert gate.prompt == "Buy what is 1??"
+    second.approve("bright")
+    assert sweep.wait(WAIT_S).completed == 2
+    assert [record["said"].strip() for record in sweep.table()] == ["matt", "bright"]
+
+
+def test_who_watches_a_sweep_is_told_five_times_a_second_at_most(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sweep_module.SHOW_S == 1 / 5
+    monkeypatch.setattr(sweep_module, "SHOW_S", 1_000.0)  # no test takes so long
+    team, gate, _ = held()
+    sweep = nb_agents.map(rows(12), TASK, team, limit=4, options=options)
+    gate.wait_reached(4)
+    seen = list[str]()
+    sweep.subscribe(lambda view: seen.append(view.status))
+    gate.open()
+    sweep.wait(WAIT_S)
+    assert seen == ["completed"]
 
 
 def test_no_column_of_the_source_and_no_output_is_lost_to_another_of_its_name(

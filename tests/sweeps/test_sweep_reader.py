@@ -147,6 +147,27 @@ def test_what_an_earlier_version_left_is_read(options: RunOptions) -> None:
     assert len(reader.table()) == 4
 
 
+def test_the_time_to_go_is_that_of_the_rows_that_ended_and_leaves_pauses_out(
+    tmp_path: Path,
+) -> None:
+    began = {"kind": "sweep_began", "at": 100, "rows": 4, "first": [], "others": []}
+    notes: list[dict[str, Any]] = [
+        {**began, "retry_failed": False},
+        {"kind": "sweep_changed", "at": 110, "status": "paused"},
+        {"kind": "sweep_changed", "at": 150, "status": "running"},
+        {"row": "a", "status": "completed"},
+    ]
+    (tmp_path / ROWS).write_text("".join(json.dumps(note) + "\n" for note in notes))
+    reader = SweepReader(tmp_path)
+    reader.read()
+    view = reader.view({}, True, 160.0)
+    assert (view.elapsed_s, view.left_s) == (60.0, 20.0 * 3)
+    with (tmp_path / ROWS).open("a") as file:
+        file.write(json.dumps({"kind": "sweep_changed", "at": 170, "status": "paused"}) + "\n")
+    reader.read()
+    assert reader.view({}, True, 500.0).left_s == 30.0 * 3
+
+
 @pytest.mark.parametrize(
     "row", ["../elsewhere", "link", ".", "..", "", "a/b", "\0", "x" * 300, "/etc"]
 )

@@ -1,0 +1,77 @@
+"""What a person at a terminal sees of a run: its rows while it works, then its card alone."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from nb_agents.cli.application import INCOMPLETE
+from nb_agents.cli.chat import STOPPING
+from tests.cli.calls import CLI
+from tests.cli.conftest import write_team
+from tests.model_server import ModelServer, Reply, wait_until
+from tests.processes import Terminal
+
+_STEP = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+|\x1b")
+HARMLESS = {"m", "A", "K"}
+"""What drawing rows takes: colours, up, and clearing a line."""
+
+
+def screen(written: str) -> list[str]:
+    """Draw as a terminal does what moves no further than to rows above; return the lines."""
+    lines, row, column = [""], 0, 0
+    for step in _STEP.finditer(written):
+        match step[0], step[2]:
+            case _, "A":
+                row = max(0, row - int(step[1] or 1))
+            case _, "K":
+                lines[row] = "" if step[1] == "2" else lines[row][:column]
+            case "\r", _:
+                column = 0
+            case "\n", _:
+                row += 1
+                lines += [""] * (row + 1 - len(lines))
+            case text, None:
+                line = lines[row].ljust(column)
+                lines[row] = line[:column] + text + line[column + len(text) :]
+                column += len(text)
+    return lines
+
+
+def test_a_terminal_shows_a_row_for_each_agent_and_then_the_card(
+    place: Path, server: ModelServer
+) -> None:
+    write_team(place, server, agents="ab")
+    evil = "words \x1b[2Jthat \x1b]52;c;aGk=\x07come \x9b2J[bold]and go"
+    server.script("m", *[Reply(evil, hang_after=5)] * 2)
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    run = Terminal([*CLI, "run", "-c", "team.yaml", "-s", "lab", "What is it?"], place, env)
+
+    def rows() -> list[str]:
+        run.read()
+        found = [line.split(maxsplit=2) for line in screen(run.bytes.decode(errors="replace"))]
+        shown = [row for row in found if len(row) == 3 and row[1] == "writing"]
+        return [agent for agent, _, words in shown if words.startswith("words that come [bold]")]
+
+    wait_until(lambda: rows() == ["a", "b"], 60, "a row for each", lambda: run.text)
+    assert "running · Round: 1/∞ · Elapsed: " in run.text
+    run.ctrl_c()
+    run.wait_text(STOPPING)
+    run.ctrl_c()
+    assert run.wait_end() == INCOMPLETE
+    written = run.bytes.decode()
+    left = screen(written)
+    run.close()
+    assert rows_of(left) == []
+    assert left.count("### What is it? [stopped]") == 1 and "    nb-agents resume lab" in left
+    assert left.index(STOPPING) < left.index("### What is it? [stopped]")
+    moves = {(step[1], step[2]) for step in _STEP.finditer(written) if "\x1b" in step[0]}
+    assert {kind for _, kind in moves} - HARMLESS == {"h", "l"}
+    assert {what for what, kind in moves if kind in "hl"} == {"?25"}, "hides the cursor alone"
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+    assert "\x1b]" not in written and "\x07" not in written
+
+
+def rows_of(lines: list[str]) -> list[str]:
+    return [line for line in lines if re.match(r"[ab]  +\w", line)]

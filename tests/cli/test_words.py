@@ -1,0 +1,117 @@
+"""The command line has the words of the cells, and a shell completes what they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import nb_agents
+from nb_agents.cli import app
+from nb_agents.jupyter.ipython import actions_of
+from nb_agents.jupyter.magic import AgentsMagics
+from nb_agents.jupyter.verbs import VERBS
+from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from tests.cli.calls import answer, call_here
+from tests.model_server import ModelServer
+from tests.team_kit import WAIT_S
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+CELLS = {"run": AgentsMagics.agents, **{verb or "runs": action for verb, action in VERBS.items()}}
+
+TERMINAL_ALONE = {
+    "chat": "in a notebook, each next cell is a prompt",
+    "demo": "a cell without a team does the same",
+    "follow": "in a notebook the panel does",
+}
+NOTEBOOK_ALONE = {
+    ("run", "--tools"): "functions of the notebook",
+    ("resume", "--tools"): "functions of the notebook",
+    ("show", "--tools"): "functions of the notebook",
+    ("run", "--options"): "a variable of the notebook",
+    ("resume", "--options"): "a variable of the notebook",
+    ("run", "--out"): "a variable of the notebook",
+    ("run", "--wait"): "a command waits unless it is told to --detach",
+    ("resume", "--wait"): "a command waits unless it is told to --detach",
+    **{
+        ("run", option): "sweeps are begun in a notebook, and looked after from anywhere"
+        for option in ("--over", "--limit", "--name", "--max-cost", "--score", "--retry-failed")
+    },
+}
+BESIDES = {
+    "--json": "what a program reads",
+    "--session-root": "a terminal is in any directory",
+    "--html": "a notebook shows it anyway",
+}
+
+
+def test_a_verb_of_the_notebook_is_a_command_of_the_terminal() -> None:
+    assert CELLS.keys() - COMMANDS.keys() == set()
+    assert COMMANDS.keys() - CELLS.keys() == TERMINAL_ALONE.keys()
+
+
+def test_a_command_has_the_options_of_the_cell() -> None:
+    missing, besides = set(), set()
+    for name, cell in CELLS.items():
+        in_cell = {option for action in actions_of(cell) for option in action.option_strings}
+        here = {o for each in COMMANDS[name].params for o in each.opts if o.startswith("-")}
+        missing |= {(name, option) for option in in_cell - here}
+        besides |= here - in_cell
+    assert missing == NOTEBOOK_ALONE.keys()
+    assert besides == BESIDES.keys()
+
+
+def completed(line: str) -> list[str]:
+    """What a shell offers for the last word of a line."""
+    words = line.split(" ")
+    asked = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    env = {**asked, "_NB_AGENTS_COMPLETE": "complete_bash"}
+    return CliRunner().invoke(app, [], env=env, prog_name="nb-agents").stdout.split()
+
+
+def test_a_shell_completes_live_runs_and_sessions(place: Path, server: ModelServer) -> None:
+    server.script("m", answer("forty-two"))
+    call_here("run", "-c", "team.yaml", "-s", "done", "What is it?")
+    gate = Gate()
+    run = nb_agents.start("Why?", scripted_team(a=ScriptedModel(Answer("So.", gate=gate))), "busy")
+    gate.wait_reached()
+    offered = {each: completed(f"nb-agents {each} ") for each in ("stop", "say", "show", "resume")}
+    gate.open()
+    run.wait(WAIT_S)
+    assert "busy/1" in offered["stop"] and "busy/1" in offered["say"]
+    assert "done" not in offered["stop"]
+    assert {"busy/1", "busy", "done"} <= set(offered["show"])
+    assert set(offered["resume"]) == {"busy", "done"}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("nb-agents run --config t", ["team.yaml", "teams/"]),
+        ("nb-agents run -c teams", ["teams/large.json", "teams/small.yaml"]),
+        ("nb-agents resume lab --recipe r", ["review.yaml"]),
+        ("nb-agents check teams/s", ["teams/small.yaml"]),
+        ("nb-agents run -c nowhere/", []),
+    ],
+)
+def test_a_shell_completes_team_files_and_recipes(
+    place: Path, line: str, offered: list[str]
+) -> None:
+    (place / "teams").mkdir()
+    for name in ("teams/large.json", "teams/small.yaml", "teams/notes.md", "review.yaml"):
+        (place / name).touch()
+    assert completed(line) == offered
+
+
+def test_a_session_goes_on_with_its_next_turn_and_is_exported(
+    place: Path, server: ModelServer
+) -> None:
+    server.script("m", answer("forty-two"), answer("because"))
+    call_here("run", "-c", "team.yaml", "-s", "lab", "What is it?")
+    said = call_here("run", "-c", "team.yaml", "--continue", "Why?")
+    assert "because" in said and "lab/2" in said
+    assert "What is it?" in str(server.requests[-1].messages)
+    assert "Wrote" in call_here("export", "lab")
+    assert (place / "lab.zip").is_file()
