@@ -12,6 +12,7 @@ from pathlib import Path
 from distributed import Client
 
 from tests.model_server import wait_until
+from tests.warm import WarmProcess
 
 __all__ = ["Dask", "dask"]
 
@@ -34,6 +35,14 @@ class Dask:
         folder.mkdir(exist_ok=True)
         self._file = folder / "scheduler.json"
         self.folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            self._begin(workers, places, before)
+        except BaseException:
+            self._end_processes()
+            raise
+
+    def _begin(self, workers: int, places: int | None, before: list[str]) -> None:
         dask = [sys.executable, "-m", "dask"]
         file = ["--scheduler-file", str(self._file)]
         plain = ["--host", "127.0.0.1", "--no-dashboard"]
@@ -41,14 +50,22 @@ class Dask:
         wait_until(self._file.exists, WAIT_S)
         resources = [] if places is None else ["--resources", f"nb_agents={places}"]
         many = ["--nworkers", str(workers), "--nthreads", "1", *resources]
-        here = ["--local-directory", str(folder)]
-        self._workers = self._start([*before, *dask, "worker", *file, *plain, *many, *here])
+        here = ["--local-directory", str(self.folder)]
+        self._start([*before, *dask, "worker", *file, *plain, *many, *here])
         self.client = Client(scheduler_file=str(self._file), timeout=WAIT_S)
         self.client.wait_for_workers(workers, timeout=WAIT_S)
         self.address = self.client.scheduler.address
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, cwd=self.folder, stderr=subprocess.DEVNULL)
+        start = WarmProcess if command[0] == sys.executable else subprocess.Popen
+        process = start(command, cwd=self.folder, env=_env(), stderr=subprocess.DEVNULL)
+        self._processes.append(process)
+        return process
+
+    def _end_processes(self) -> None:
+        for process in reversed(self._processes):
+            process.kill()  # the workers end when their parent has
+            process.wait(WAIT_S)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -60,9 +77,12 @@ class Dask:
         try:
             self.client.close(timeout=1)
         finally:
-            for process in (self._workers, self.scheduler):
-                process.kill()  # the workers end when their parent has
-                process.wait(WAIT_S)
+            self._end_processes()
+
+
+def _env() -> dict[str, str]:
+    """Have workers forked by their nannies, which have imported all: starts are not the point."""
+    return {**os.environ, "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "fork"}
 
 
 @contextmanager

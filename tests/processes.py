@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.model_server import wait_until
+from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,8 +29,12 @@ BOUND_BY_PERMISSIONS = (sys.executable, "-c", _DROP)
 
 @contextmanager
 def python(code: str, *args: object, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
-    """Run code with arguments; whatever is left of it at the end is killed."""
-    process = subprocess.Popen(
+    """Run code with arguments; whatever is left of it at the end is killed.
+
+    Forked from where all is imported, unless another command comes before.
+    """
+    start = subprocess.Popen if before else WarmProcess
+    process = start(
         [*before, sys.executable, "-c", code, *map(str, args)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
@@ -41,6 +46,14 @@ def python(code: str, *args: object, before: Sequence[str] = ()) -> Iterator[sub
             yield process
         finally:
             process.kill()
+
+
+def run(command: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command of Python to its end; it is forked from where all is imported."""
+    pipe = subprocess.PIPE
+    with WarmProcess(command, stdout=pipe, stderr=pipe, text=True, **more) as process:
+        out, errors = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
 
 def output(code: str, *args: object, before: Sequence[str] = ()) -> str:
@@ -97,17 +110,17 @@ def _words_of(pid: int) -> bytes:
 
 
 class Terminal:
-    """A program at a pseudo-terminal, typed to and read from."""
+    """A program of Python at a pseudo-terminal, typed to and read from.
 
-    def __init__(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> None:
+    It is forked from where all is imported, unless it is `cold`.
+    """
+
+    def __init__(
+        self, argv: list[str], cwd: Path, env: Mapping[str, str], cold: bool = False
+    ) -> None:
         self._master, slave = pty.openpty()
-        self.process = self._begin(argv, cwd, env, slave)
-        os.close(slave)
-        self.text = ""
-        self.bytes = b""
-
-    def _begin(self, argv: list[str], cwd: Path, env: Mapping[str, str], slave: int) -> Any:
-        return subprocess.Popen(
+        start = subprocess.Popen if cold else WarmProcess
+        self.process = start(
             argv,
             stdin=slave,
             stdout=slave,
@@ -117,6 +130,9 @@ class Terminal:
             start_new_session=True,
             preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # its controlling tty
         )
+        os.close(slave)
+        self.text = ""
+        self.bytes = b""
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())

@@ -28,6 +28,7 @@ from nb_agents.testing import ScriptedModel, scripted_team
 from nb_agents.tools.base import Tool
 from nb_agents.tools.workspace import Workspace
 from nb_agents.view.fold import fold
+from tests.warm import WarmProcess
 
 WAIT_S = 60.0
 ROOT = Path(__file__).parent.parent
@@ -143,13 +144,17 @@ def prompt(model: ScriptedModel, request: int) -> str:
 
 @contextmanager
 def script(source: str, root: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a Python script in a process of its own, in `root`; it is dead at the end."""
+    """Run a Python script in a process of its own, in `root`; it is dead at the end.
+
+    With options of Python it is started anew, else forked from where all is imported.
+    """
     path = root / "script.py"
     path.write_text(source, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NB_AGENTS_SESSIONS": str(root / "sessions")}
     pipe = subprocess.PIPE
     command = [sys.executable, *options, str(path)]
-    with subprocess.Popen(
+    start = subprocess.Popen if options else WarmProcess
+    with start(
         command, cwd=root, env=env, text=True, stdin=pipe, stdout=pipe, stderr=pipe
     ) as process:
         try:

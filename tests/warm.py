@@ -1,10 +1,10 @@
 """Processes of Python that have everything imported: each is forked from one that has.
 
-    process = WarmProcess(["-m", "ipykernel_launcher", "-f", file], cwd, env, log, log)
+    process = WarmProcess([sys.executable, "-m", "ipykernel_launcher", "-f", file])
 
-It is what ``python -m ipykernel_launcher -f …`` starts, with a process id, a session, an
-environment and files of its own, except that what this module imports has been imported before.
-Tests of imports, and of the start itself, start Python in the ordinary way.
+It is what `subprocess.Popen` starts of that, with a process id, a session, an environment and files
+of its own, except that what this module imports has been imported before. Tests of imports, and of
+the start itself, start Python in the ordinary way.
 
 The process that others are forked from starts with the first of them, one for each process of
 tests; a server that the tests have started finds it by the environment. It runs nothing but
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import json
 import os
 import runpy
@@ -25,11 +26,12 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
@@ -62,50 +64,39 @@ _LATER = (
 # --- the process that wants another ---------------------------------------------------------------
 
 
-class WarmProcess:
-    """A process with the part of `subprocess.Popen` that managers of kernels use.
+class _Forked(subprocess.Popen[Any]):
+    """What `subprocess.Popen` would start of the same command, which is one of Python.
 
-    Args:
-        argv: As for ``python``, of which the module after ``-m`` and its arguments count.
-        cwd: Its working directory.
-        env: All of its environment.
-        stdout: Where its output goes: a file, or its number.
-        stderr: Where its errors go.
-        stdin: Where it reads from, nothing by default; a terminal is its controlling one.
+    Of its arguments those on the command, the environment, the directory, the standard streams and
+    a new session count. It leads a group of its own; a standard input that is not given is empty.
     """
 
-    stdin = stdout = stderr = None
-
-    def __init__(
-        self,
-        argv: Sequence[str],
-        cwd: str | os.PathLike[str],
-        env: Mapping[str, str],
-        stdout: IO[Any] | int = 1,
-        stderr: IO[Any] | int = 2,
-        stdin: IO[Any] | int | None = None,
-    ) -> None:
-        self.args = list(argv[argv.index("-m") + 1 :])
-        self.returncode: int | None = None
+    def _execute_child(self, args: Sequence[str], *rest: Any) -> None:  # type: ignore[override]
+        _, _, _, _, cwd, env, _, _, _, *pipes = rest[:15]
+        _, _, _, _, _, is_leader, *_ = rest[15:]
+        reads, _, _, writes, _, errs = pipes
+        order = {
+            "argv": [*itertools.dropwhile(lambda word: word.startswith("-X"), args[1:])],
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "env": dict(os.environ if env is None else env),
+            "start_new_session": is_leader,
+        }
         self._line = socket.socket(socket.AF_UNIX)
         self._line.connect(address())
-        order = {"argv": self.args, "cwd": os.fspath(cwd), "env": dict(env)}
-        with open(os.devnull) as null:
-            files = [
-                each if isinstance(each, int) else each.fileno()
-                for each in (stdin if stdin is not None else null, stdout, stderr)
-            ]
+        with open(os.devnull, "rb") as nothing:
+            its = zip((reads, writes, errs), (nothing.fileno(), 1, 2), strict=True)
+            files = [instead if file == -1 else file for file, instead in its]
             _send(self._line, json.dumps(order).encode(), files)
         [self.pid] = _NUMBER.unpack(self._line.recv(_NUMBER.size, socket.MSG_WAITALL))
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
 
-    def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
         with suppress(subprocess.TimeoutExpired):
-            self.wait(0)
+            self._wait(0)
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and give its exit code."""
+    def _wait(self, timeout: float | None) -> int:
         if self.returncode is None:
             if not select.select([self._line], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
@@ -113,18 +104,9 @@ class WarmProcess:
             self._line.close()
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
-        """Send it a signal unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
 
-    def terminate(self) -> None:
-        """Send it SIGTERM unless it has ended."""
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send it SIGKILL unless it has ended."""
-        self.send_signal(signal.SIGKILL)
+WarmProcess = _Forked if sys.platform == "linux" else subprocess.Popen
+"""Elsewhere a fork of what libraries have begun is not safe."""
 
 
 class WarmProvisioner(LocalProvisioner):
@@ -135,7 +117,7 @@ class WarmProvisioner(LocalProvisioner):
         names = ("env", "cwd", "stdout", "stderr")
         wanted = {"cwd": os.getcwd(), **{name: kwargs[name] for name in names if name in kwargs}}
         wanted["env"]["JPY_PARENT_PID"] = str(os.getpid())
-        self.process = WarmProcess(cmd, **wanted)
+        self.process = WarmProcess(cmd, start_new_session=True, **wanted)
         self.pid = self.pgid = self.process.pid
         self.cwd = wanted["cwd"]
         return self.connection_info
@@ -201,7 +183,10 @@ def _import_all() -> None:
     import pkgutil
     from importlib import import_module
 
+    from pydantic_ai.models.test import TestModel
+
     import nb_agents
+    from nb_agents.agents.replay import dump_messages, load_messages
     from nb_agents.models import providers
 
     for name in _LATER:
@@ -215,6 +200,10 @@ def _import_all() -> None:
     providers.load(["openai"])
     for name in _LATER:
         del sys.modules[name]
+    # The first of each makes ready what all others use.
+    TestModel()
+    providers.http_client()
+    load_messages(dump_messages([]))
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:
@@ -243,8 +232,9 @@ def _serve(listener: socket.socket) -> dict[str, Any] | None:
             if not pid:
                 for each in (listener, woken, wake, line, *lines.values()):
                     each.detach()  # closed below, by number
-                _take_over(files)
-                return dict(json.loads(text))
+                order = dict(json.loads(text))
+                _take_over(files, order["start_new_session"])
+                return order
             for file in files:
                 os.close(file)
             lines[pid] = line
@@ -260,15 +250,15 @@ def _tell_of_ends(lines: dict[int, socket.socket]) -> None:
             line.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
-def _take_over(files: Sequence[int]) -> None:
+def _take_over(files: Sequence[int], is_leader: bool) -> None:
     """Have nothing of the process that this one was forked from but its memory."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setsid()
+    os.setsid() if is_leader else os.setpgrp()
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, 1024)
-    if os.isatty(0):
+    if is_leader and os.isatty(0):
         os.close(os.open(os.ttyname(0), os.O_RDWR))  # whoever opens it first is controlled by it
     # As at a start: those of a terminal are flushed after each line.
     sys.stdin = sys.__stdin__ = open(0, closefd=False)
@@ -279,15 +269,26 @@ def _take_over(files: Sequence[int]) -> None:
 
 
 def _become(order: dict[str, Any]) -> None:
-    """Do as ``python -m`` does in this directory with this environment."""
+    """Do as Python does in this directory with this environment and these words."""
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
     if "JPY_PARENT_PID" in os.environ:  # a kernel ends with its parent
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
-    module, *_ = sys.argv = order["argv"]
-    sys.path[0] = os.getcwd()
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    what, *rest = order["argv"]
+    if what == "-m":
+        sys.argv, sys.path[0] = rest, os.getcwd()
+        for name in (rest[0], f"{rest[0]}.__main__"):
+            if not hasattr(sys.modules.get(name), "__path__"):
+                sys.modules.pop(name, None)  # runpy warns of one that it is to run
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.argv, sys.path[0] = ["-c", *rest[1:]], ""
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv, sys.path[0] = [what, *rest], os.path.dirname(os.path.abspath(what))
+        runpy.run_path(what, run_name="__main__")
 
 
 if __name__ == "__main__":

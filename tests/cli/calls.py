@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from subprocess import CompletedProcess
 from typing import Any
 
 from typer.testing import CliRunner, Result
 
 from nb_agents.cli import app
 from nb_agents.cli.application import COMPLETE
+from tests import processes
 from tests.model_server import Reply, ToolCall
 
 CLI = (sys.executable, "-m", "nb_agents.cli")
@@ -37,10 +38,8 @@ def told_here(*words: str, code: int = COMPLETE) -> Any:
     return json.loads(_run_here(*words, "--json", code=code).stdout)
 
 
-def _run(*words: str, code: int) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*CLI, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+def _run(*words: str, code: int) -> CompletedProcess[str]:
+    done = processes.run([*CLI, *words])
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

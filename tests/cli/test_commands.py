@@ -17,6 +17,7 @@ from nb_agents.runs.live_turns import live_turns
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 from tests.cli.calls import CLI, answer, call, call_here, told, told_here
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.warm import WarmProcess
 
 HELD = Reply("words that come", hang_after=3)
 
@@ -172,7 +173,7 @@ class Talk:
 
     def __init__(self, *words: str) -> None:
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
+        self.process = WarmProcess(
             [*CLI, "chat", *words], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
         )
         self.said, self._at = "", 0

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,6 @@ from tests.kernel.notebook import (
 )
 from tests.model_server import ModelServer, wait_until
 from tests.processes import Terminal
-from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
 PROMPT = re.compile(r"In \[\d+\]: $")
@@ -42,13 +41,6 @@ class Prompt(Terminal):
         wait_until(lambda: PROMPT.search(self.read()[after:]), 60, "a prompt", lambda: self.text)
 
 
-class WarmPrompt(Prompt):
-    """IPython, forked from a process that has imported it, see `tests.warm`."""
-
-    def _begin(self, argv: list[str], cwd: Path, env: Mapping[str, str], slave: int) -> WarmProcess:
-        return WarmProcess(argv, cwd, env, stdin=slave, stdout=slave, stderr=slave)
-
-
 def environment(place: Path) -> dict[str, str]:
     extra = {
         "NB_AGENTS_SESSIONS": str(place / "sessions"),
@@ -65,10 +57,10 @@ def only_turn(place: Path) -> Turn:
 
 
 @contextlib.contextmanager
-def begun(kind: type[Prompt], place: Path) -> Iterator[Prompt]:
-    """Run IPython with nb_agents loaded."""
+def begun(place: Path, cold: bool) -> Iterator[Prompt]:
+    """Run IPython with nb_agents loaded; `cold` is as for kernels."""
     argv = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=nocolor"]
-    terminal = kind(argv, place, environment(place))
+    terminal = Prompt(argv, place, environment(place), cold)
     try:
         terminal.wait_prompt()
         terminal.enter("%load_ext nb_agents")
@@ -79,14 +71,14 @@ def begun(kind: type[Prompt], place: Path) -> Iterator[Prompt]:
 
 @pytest.fixture
 def ipython(tmp_path: Path) -> Iterator[Prompt]:
-    with begun(WarmPrompt if sys.platform == "linux" else Prompt, tmp_path) as terminal:
+    with begun(tmp_path, cold=False) as terminal:
         yield terminal
 
 
 @pytest.fixture
 def cold_ipython(tmp_path: Path) -> Iterator[Prompt]:
     """IPython that is started in the ordinary way, for who looks at its end."""
-    with begun(Prompt, tmp_path) as terminal:
+    with begun(tmp_path, cold=True) as terminal:
         yield terminal
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -29,7 +28,7 @@ from nb_agents.runs.run import Run
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import read_noted
 from nb_agents.sweeps.sweep_view import LiveRow
-from tests import canaries
+from tests import canaries, processes
 from tests.dask_cluster import Dask, dask
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.recipes.live import commands_alive
@@ -335,9 +334,9 @@ def test_a_run_of_another_machine_is_known_to_the_other_processes_of_this_one(
         [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
         assert turn.host == "elsewhere" and turn.where.endswith(f"(pid {turn.pid} on elsewhere)")
         door = [sys.executable, "-m", "nb_agents.cli"]
-        listed = subprocess.run([*door, "runs"], capture_output=True, text=True, check=True)
+        listed = processes.run([*door, "runs"])
         assert run.session in listed.stdout and "on elsewhere" in listed.stdout.replace("\n", " ")
-        subprocess.run([*door, "stop", run.session, "--now"], capture_output=True, check=True)
+        processes.run([*door, "stop", run.session, "--now"])
         run.wait(WAIT_S, raise_on_stop=False)
     assert run.status == "cancelled"
 

@@ -26,7 +26,7 @@ print("end", flush=True)
 def test_a_process_that_ends_stops_and_saves_its_runs_in_time(tmp_path: Path) -> None:
     with script(HANGING, tmp_path, "-X", "dev", "-W", "error") as process:
         assert read_line(process) == "end\n"
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
         assert (process.returncode, _without_slowness(errors)) == (0, [])
     (turn,) = load_session(sessions(tmp_path)[0]).turns
     assert turn.state == "incomplete (stopped)"
@@ -57,7 +57,7 @@ print("end", flush=True)
 def test_a_tool_that_hangs_for_ever_does_not_hold_up_the_exit(tmp_path: Path) -> None:
     with script(TOOL_THAT_HANGS, tmp_path) as process:
         assert read_line(process) == "end\n"
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
         assert (process.returncode, errors) == (0, "")
     assert load_session(sessions(tmp_path)[0]).turns[0].view.stop
 
@@ -89,7 +89,7 @@ def test_a_process_that_ends_while_its_files_are_listed_has_saved_its_turn(
         assert read_line(process) == "listing\n"
         if end == "kill":
             process.kill()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate()
         assert errors == ""
     path = sessions(tmp_path)[0] / "turn_1"
     before = json.loads((path / "metadata.json").read_bytes())
@@ -163,7 +163,7 @@ print(run.status == "completed", any("File too large" in n for n in run.view.not
 @pytest.mark.parametrize("mode", ["before", "after"])
 def test_a_full_disk_is_told_kept_in_memory_and_written_later(tmp_path: Path, mode: str) -> None:
     with script(f"MODE = {mode!r}\n{FULL_DISK}", tmp_path) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate()
         assert (set(output.split()), errors) == ({"True"}, "")
     (turn,) = load_session(sessions(tmp_path)[0]).turns
     assert turn.is_complete and turn.warnings == ()
@@ -214,7 +214,7 @@ def test_what_a_full_disk_left_in_memory_is_saved_before_more_is_paid_and_at_the
     tmp_path: Path, end: str
 ) -> None:
     with script(f"END = {end!r}\n{UNSAVED}", tmp_path) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate()
         assert (set(output.split()), errors) == ({"True"}, "")
     session = next(each for each in sessions(tmp_path) if each.name == "s")
     first, *_ = load_session(session).turns
@@ -292,7 +292,7 @@ def test_ctrl_c_stops_the_run_that_is_waited_for(tmp_path: Path, wait: str, pres
         assert read_line(process) == "requested\n"
         if presses == 2:
             process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate()
         assert output.splitlines() == [
             "cancelled interrupt [('a', 'aaa '), ('b', \"B's\")]",
             "[] False",
@@ -322,7 +322,7 @@ async def main():
 asyncio.run(main())
 """
     with script(source, tmp_path) as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate()
     assert (output.splitlines(), errors) == (["presented", "stopping-now", "cancelled 0"], "")
 
 
@@ -343,7 +343,7 @@ for n in range(3):
 print(run.status)
 """
         with script(source, tmp_path, "-X", "dev", "-W", "error") as process:
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate()
         assert (output, _without_slowness(errors), process.returncode) == ("cancelled\n", [], 0)
         server.wait_closed()
 

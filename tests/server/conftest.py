@@ -17,9 +17,10 @@ import httpx2
 import pytest
 
 from tests.model_server import free_port, wait_until
+from tests.warm import WarmProcess
 
 ROOT = Path(__file__).parents[2]
-START_S = 55
+START_S = 240
 OTHERS = ("jupyterlab", "jupyter_lsp", "jupyter_server_terminals", "notebook_shim")
 
 
@@ -50,7 +51,7 @@ class JupyterServer:
         given = [f"--{name}={value}" for name, value in options.items()]
         self._leave_out_others()
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
+            self.process = WarmProcess(
                 [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]
                 + [*given, *flags],
                 cwd=home,
@@ -60,7 +61,7 @@ class JupyterServer:
                 stderr=log,
                 start_new_session=True,
             )
-        self.client = httpx2.Client(headers={"Authorization": f"token {self.token}"}, timeout=15)
+        self.client = httpx2.Client(headers={"Authorization": f"token {self.token}"}, timeout=120)
 
     def _environment(self) -> dict[str, str]:
         names = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from tests.jupyter.test_sweep_panel import WAITING, live, view
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
 from tests.team_kit import ROOT, WAIT_S
+from tests.warm import WarmProcess
 
 
 @pytest.fixture
@@ -350,7 +350,7 @@ def test_a_sweep_whose_process_is_killed_is_over_and_another_process_goes_on_wit
 ) -> None:
     path = jupyter.sessions / "asked"
     argv = [sys.executable, "-c", SCRIPT, str(jupyter.sessions)]
-    with subprocess.Popen(argv, cwd=ROOT) as process:
+    with WarmProcess(argv, cwd=ROOT) as process:
         wait_until(lambda: jupyter.get("runs"))
         with jupyter.stream(f"runs/{jupyter.name(path)}/view") as messages:
             state_where(messages, lambda state: len(state["rows"]) == 2)

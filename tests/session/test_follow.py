@@ -19,6 +19,7 @@ from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from nb_agents.view.fold import fold
 from tests.processes import BOUND_BY_PERMISSIONS, line, python
 from tests.team_kit import events, finish, start
+from tests.warm import WarmProcess
 
 LOOK = Turn(calls=(Call("list_files", {}),))
 
@@ -111,7 +112,7 @@ def test_two_who_follow_hear_the_same(tmp_path: Path) -> None:
 
 def test_a_turn_of_another_process_is_followed_until_that_dies(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as writer:
+    with WarmProcess(argv, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"streams\n"
 

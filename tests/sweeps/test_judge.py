@@ -21,8 +21,10 @@ from nb_agents.sweeps.judge import score_in
 from nb_agents.sweeps.manifest import read_results
 from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn
+from tests import processes
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import ROOT, WAIT_S
+from tests.warm import WarmProcess
 
 TASK = "Answer: {{q}}"
 
@@ -221,7 +223,7 @@ def test_who_was_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> Non
         def asked() -> list[Any]:
             return [request for request in server.requests if request.model == "j"]
 
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as killed:
+        with WarmProcess(command, cwd=ROOT, stdout=subprocess.PIPE) as killed:
             server.wait_until(lambda: len(asked()) >= 3, WAIT_S)
             wait_until(
                 lambda: [r.score for r in read_results(tmp_path / "ask").values()].count(5.0) == 2,
@@ -231,7 +233,7 @@ def test_who_was_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> Non
         server.wait_closed()
         before = len(asked())
         server.script("j", number)
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
+        done = processes.run(command, cwd=ROOT)
         assert done.stdout.split(" ", 1)[1].strip() == "(5.0, 0.0)", done.stderr
         assert len(asked()) - before == 3
         assert sum(request.model == "m" for request in server.requests) == 5

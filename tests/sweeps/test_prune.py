@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from nb_agents.session.layout import ALLOT_LOCK, claim_turn, sessions_in, turns_
 from nb_agents.sweeps.manifest import read_results
 from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
+from tests import processes
 from tests.team_kit import WAIT_S
 
 WRITE = Turn(calls=(Call("write_file", {"path": "a.txt", "content": "kept"}),))
@@ -352,7 +352,7 @@ def test_a_terminal_and_a_cell_remove_with_the_same_words(tmp_path: Path) -> Non
     complete(tmp_path, "old")
     argv = [sys.executable, "-m", "nb_agents.cli", "prune", "--older", "30d"]
     argv += ["--session-root", str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    done = processes.run(argv)
     assert "add --yes" in done.stdout and names(tmp_path) == {"old"}
-    subprocess.run([*argv, "--yes"], capture_output=True, timeout=WAIT_S, check=True)
+    processes.run([*argv, "--yes"])
     assert names(tmp_path) == set()

@@ -38,8 +38,10 @@ from nb_agents.sweeps.source import Row, read_rows
 from nb_agents.sweeps.sweep import Sweep, SweepSpec, over_budget
 from nb_agents.sweeps.sweep_view import Totals
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
+from tests import processes
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.team_kit import ROOT, WAIT_S
+from tests.warm import WarmProcess
 
 TASK = "Answer: {{q}}"
 
@@ -541,11 +543,11 @@ def test_a_terminal_stops_a_sweep_of_another_process(options: RunOptions) -> Non
         "seen enough",
     ]
     argv += ["--session-root", str(options.session_root)]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
+    done = processes.run(argv, cwd=ROOT)
     assert done.stdout.strip() == "Sweep ask is asked to stop."
     view = sweep.wait(WAIT_S)
     assert (view.status, view.reason) == ("cancelled", "seen enough")
-    again = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S)
+    again = processes.run(argv, cwd=ROOT)
     assert "ask" in again.stderr
 
 
@@ -600,15 +602,13 @@ def test_a_sweep_that_was_killed_is_gone_on_with_and_no_answer_is_asked_for_twic
 
     with ModelServer() as server:
         server.script("m", reply)
-        with subprocess.Popen(command(server), cwd=ROOT, stdout=subprocess.PIPE) as killed:
+        with WarmProcess(command(server), cwd=ROOT, stdout=subprocess.PIPE) as killed:
             wait_until(lambda: len(read_results(tmp_path / "killed")) >= count // 3, WAIT_S)
             killed.send_signal(signal.SIGKILL)
         assert [is_live for _, _, is_live in sweeps_in(tmp_path)] == [False]
         before = len(server.requests)
         assert before < count
-        done = subprocess.run(
-            command(server), cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S
-        )
+        done = processes.run(command(server), cwd=ROOT)
         assert done.stdout.split()[-1] == str(count), done.stderr
         for request in server.requests:
             answered[_question(request)] += 1
@@ -785,7 +785,7 @@ def test_rows_that_outlive_a_killed_process_are_followed_by_the_same_call(tmp_pa
         server.script("m", lambda request: Reply(f"The answer to {_question(request)}."))
         server.hold(after=1)
         command = [sys.executable, "-c", _DETACHED, server.url, str(tmp_path)]
-        with subprocess.Popen(command, cwd=ROOT) as killed:
+        with WarmProcess(command, cwd=ROOT) as killed:
             wait_until(lambda: len(read_noted(tmp_path / "killed").at_work) == 2, WAIT_S)
             wait_until(lambda: len(server.requests) == 2, WAIT_S)
             killed.kill()
