@@ -30,6 +30,7 @@ COORDINATION_DEFAULTS = {
     "max_orchestration_restarts": 0,
     "coordination": {
         "enable_planning_mode": False,
+        "planning_mode_instruction": "",
         "max_orchestration_restarts": 0,
         "enable_agent_task_planning": False,
         "max_tasks_per_plan": 10,

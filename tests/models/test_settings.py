@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+from anthropic.resources.messages import DEPRECATED_MODELS
 from pydantic.alias_generators import to_camel
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
@@ -401,11 +402,12 @@ def test_a_model_that_can_not_be_asked_as_the_file_says_does_not_start(
 def test_a_model_that_anthropic_ends_is_told_before_its_sdk_warns_of_it(
     servers: dict[str, ModelServer],
 ) -> None:
-    old = team_of("claude", servers["claude"], model="claude-3-7-sonnet-latest")
+    model, date = next(iter(DEPRECATED_MODELS.items()))
+    old = team_of("claude", servers["claude"], model=model)
     (line,) = [line for line in report_on(old).lines if "ends" in line]
-    assert line.startswith("Anthropic ends claude-3-7-sonnet-latest on February")
+    assert line == f"Anthropic ends {model} on {date}; name a newer model."
     assert check_fit(old) == (line,)
-    with pytest.warns(DeprecationWarning, match="claude-3-7-sonnet-latest"):
+    with pytest.warns(DeprecationWarning, match=model):
         anyio.run(ask, old)
 
 

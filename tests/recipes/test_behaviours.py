@@ -22,6 +22,7 @@ from nb_agents.errors import (
 from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.jupyter.recipe_card import recipe_text
 from nb_agents.process.command import MAX_KEPT_BYTES
+from nb_agents.runs.loop import post
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
@@ -564,7 +565,7 @@ def test_what_is_said_at_once_is_heard_once(tmp_path: Path) -> None:
     model = answering("one")
     with loop_held():
         run = begin(write(tmp_path, "steps:\n- {id: a, agent: worker, prompt: Say it}\n"), model)
-        run.say("in verse")
+        post(run.say, "in verse")
     finish(run)
     assert prompt(model, 0).count("in verse") == 1
 

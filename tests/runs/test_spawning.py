@@ -103,7 +103,7 @@ def test_an_agent_gets_what_its_sub_agents_wrote_each_with_a_row_of_its_own(tmp_
 
 
 def test_in_the_background_it_goes_on_and_waits_lists_and_cancels(tmp_path: Path) -> None:
-    gate, never = Gate(), Gate()
+    gate, born, never = Gate(), Gate(), Gate()
     play = Play(
         [
             Turn(calls=(spawn(BIO, SONGS, background=True), Call("list_subagents"))),
@@ -118,12 +118,13 @@ def test_in_the_background_it_goes_on_and_waits_lists_and_cancels(tmp_path: Path
             ),
             Answer("done"),
         ],
-        biography=[Turn(text="Born 1941.")],
+        biography=[Turn(text="Born 1941.", gate=born)],
         songs=[Turn(text="so far ", gate=never)],
     )
     run = start(tmp_path, play)
     gate.wait_reached()
     never.wait_reached()
+    born.open()
     wait_until(lambda: run.view.agents["ada/bio#1"].outcome == "finished")
     gate.open()
     finish(run)
