@@ -78,7 +78,7 @@ def loop_held() -> Iterator[None]:
     """Let the loop of all runs do nothing within the block: what is called there comes first."""
     go_on = threading.Event()
     ensure_loop()
-    post(go_on.wait, WAIT_S)
+    post(go_on.wait, 60)
     try:
         yield
     finally:
