@@ -55,7 +55,7 @@ _POLL_S = 0.02
 
 def wait_until(
     predicate: Callable[[], object],
-    timeout_s: float = 60,
+    timeout_s: float = 200,
     what: str = "the condition",
     seen: Callable[[], object] | None = None,
     pause: Callable[[float], object] = time.sleep,
@@ -771,7 +771,7 @@ class ModelServer:
             target=lambda: asyncio.run(self._serve(ready)), name="model-server", daemon=True
         )
         self._thread.start()
-        self.base = ready.result(10)
+        self.base = ready.result(200)
 
     def stop(self) -> None:
         """Close every connection and end the thread. Idempotent."""
@@ -779,7 +779,7 @@ class ModelServer:
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(60)
+        self._thread.join(200)
 
     @property
     def url(self) -> str:
@@ -854,7 +854,7 @@ class ModelServer:
     def wait_until(
         self,
         predicate: Callable[[], object],
-        timeout_s: float = 60,
+        timeout_s: float = 200,
         what: str = "the server's state",
     ) -> Any:
         """Wait until a predicate is true; it is asked again whenever something happens here."""
@@ -904,7 +904,7 @@ class ModelServer:
         async def act() -> None:
             action()
 
-        asyncio.run_coroutine_threadsafe(act(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(act(), self._loop).result(200)
 
     def _set_hold(self, model: str | None, after: int | None) -> None:
         if after is not None:

@@ -166,5 +166,5 @@ class Terminal:
     def close(self) -> None:
         with suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(60)
+        self.process.wait(200)
         os.close(self._master)

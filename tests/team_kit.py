@@ -30,7 +30,7 @@ from nb_agents.tools.workspace import Workspace
 from nb_agents.view.fold import fold
 from tests.warm import WarmProcess
 
-WAIT_S = 60.0
+WAIT_S = 200.0
 ROOT = Path(__file__).parent.parent
 
 

@@ -375,7 +375,7 @@ def test_a_resumed_round_knows_what_its_agent_had_seen(tmp_path: Path, gate: Gat
     a = ScriptedModel(Vote("agent1"))
     b = ScriptedModel(Vote("agent2"), PRESENTED)
     again = run.resume(config=scripted_team(a=a, b=b))
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert [(e.agent, e.target) for e in events(again, ev.VoteIgnored)] == [("a", "a")]
 
 
@@ -408,7 +408,7 @@ def test_a_resumed_round_knows_how_often_its_agent_was_shown_new_answers(
     working.wait_reached()
     wait_until(lambda: len(again.view.agents["b"].answers) == 2)
     working.open()
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert [e.agent for e in events(again, ev.VoteIgnored)] == ["a"]
 
 

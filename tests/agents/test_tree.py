@@ -38,7 +38,7 @@ from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 from tests.recipes.live import commands_alive, hold
 from tests.team_kit import events, finish, outcomes
 
-WAIT_S = 60.0
+WAIT_S = 200.0
 ROOT = "a"
 MAX_LEVELS = 8
 LEAF = "leaf"

@@ -200,7 +200,7 @@ class Talk:
     def ended(self) -> int:
         assert self.process.stdin
         self.process.stdin.close()
-        return self.process.wait(60)
+        return self.process.wait(200)
 
 
 @pytest.fixture

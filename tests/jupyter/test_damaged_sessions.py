@@ -51,7 +51,7 @@ def door(action):
 def go_on(session):
     run = nb_agents.start("And?", scripted_team(ada=ScriptedModel(Answer("Done."))),
                           continue_=True, session=session)
-    print(run.wait(60))
+    print(run.wait(200))
 
 
 def line(text):
@@ -175,7 +175,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
     env = {**os.environ, "IPYTHONDIR": str(root / ".ipython")}
     try:
         done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=100, check=False
+            command, env=env, capture_output=True, text=True, timeout=200, check=False
         )
     finally:
         for how in BAD:  # pytest takes them away

@@ -126,12 +126,12 @@ def test_what_must_not_wait_is_taken_before_the_shell_comes_to_it_and_not_again(
     sent = {"type": kind, "run": "r1"}
     for _ in range(2):  # each press is one
         assert page.route({"method": "custom", "content": sent}) == "as sent"
-        assert taken.get(timeout=20) == sent
+        assert taken.get(timeout=200) == sent
     page.by_shell(sent)
     page.by_shell(sent)
     assert taken.empty()
     page.by_shell(sent)  # of which no route was asked
-    assert taken.get(timeout=20) == sent
+    assert taken.get(timeout=200) == sent
 
 
 @pytest.mark.parametrize(

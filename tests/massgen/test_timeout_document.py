@@ -381,7 +381,7 @@ def remedy_more_time(root: Path, patch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel(Turn("b ", gate=gate, calls=writes("a.md").calls), Answer("A's"))
     run = timed_out(root, {"a": model}, gate)
     again = run.resume(options=RunOptions(timeout=3600))
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert (again.result, again.view.timeout_s, len(model.requests)) == ("A's", 3600, 2)
 
 
@@ -413,7 +413,7 @@ def remedy_faster_models(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = timed_out(root, {"a": slow}, grace_timeout_s=0.05)
     fast = ScriptedModel(Answer("quick"))
     again = run.resume(config=scripted_team(600, a=fast))
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert (again.result, len(slow.requests), len(fast.requests)) == ("quick", 1, 1)
 
 

@@ -120,7 +120,7 @@ def w04_nothing_outlives_a_stop(root: Path, patch: pytest.MonkeyPatch) -> None:
     run = begin(root, a=a, b=b)
     wait_until(lambda: children and b.open_streams)
     run.stop(now=True)
-    run.wait(60, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
     assert (a.open_streams, b.open_streams) == (0, 0)
     assert children[0].returncode == -signal.SIGKILL
     finish(run)
@@ -218,7 +218,7 @@ def w09_a_failed_save_is_said(root: Path, patch: pytest.MonkeyPatch) -> None:
     with patch.context() as broken:
         broken.setattr(recorder, "write_views", full)
         run.stop(now=True)
-        run.wait(60, raise_on_stop=False)
+        run.wait(200, raise_on_stop=False)
     card = card_text(run.view, str(run.path))
     assert "Saving failed: No space left on device." in card
     assert "saved" not in card.lower()
@@ -239,7 +239,7 @@ def w10_no_signal_handlers(root: Path, patch: pytest.MonkeyPatch) -> None:
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
-    thread.join(60)
+    thread.join(200)
     assert [run.status for run in done] == ["cancelled"]
 
 

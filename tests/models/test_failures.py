@@ -162,7 +162,7 @@ import gc
 import nb_agents
 run = nb_agents.start("t", "team.yaml", "s")
 try:
-    run.wait(60)
+    run.wait(200)
 except nb_agents.errors.RunFailed as exc:
     print(exc)
 del run
@@ -177,7 +177,7 @@ def test_an_error_in_mid_stream_leaves_no_traceback_in_any_log(
     server.default = Reply("one two three", error="The engine burst.")
     (tmp_path / "team.yaml").write_text(json.dumps(team_of(kind, server)))
     with script(SCRIPT, tmp_path) as process:
-        printed, logged = process.communicate(timeout=60)
+        printed, logged = process.communicate()
     assert "The engine burst." in printed
     assert logged == ""
 

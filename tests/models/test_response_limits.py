@@ -103,7 +103,7 @@ def play(model):
     backend = {**json.loads(sys.argv[1]), "model": model}
     team = TeamSpec.model_validate({"agents": [{"id": "ann", "backend": backend}]})
     run = nb_agents.start("t", team, options=RunOptions(session_root=sys.argv[2]))
-    run.wait(60, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
     return run
 
 def used_mb():

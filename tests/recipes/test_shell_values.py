@@ -20,7 +20,7 @@ RUN = f"touch {CANARY}"
 def bash(script: str, cwd: str | Path) -> subprocess.CompletedProcess[bytes]:
     environment = {"PATH": os.environ["PATH"], "HOME": str(cwd)}
     return subprocess.run(
-        ["bash", "-c", script], cwd=cwd, env=environment, capture_output=True, timeout=15
+        ["bash", "-c", script], cwd=cwd, env=environment, capture_output=True, timeout=200
     )
 
 

@@ -187,7 +187,7 @@ def play(verb, recipe, after):
     wait_until(lambda: run.view.gates or run.is_over, 60)
     if not run.is_over:
         run.approve("fine", "me")
-    run.wait(60, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
 
 assert threading.active_count() == 1
 gc.freeze()

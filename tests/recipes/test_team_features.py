@@ -57,7 +57,7 @@ def test_each_step_keeps_a_plan_of_its_own_which_a_resume_has(tmp_path: Path) ->
     gate.open()
     finish(run)
     again = run.resume()
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert again.status == "completed"
     assert (plans(run), plans(again)) == ([["look", "write"]], [["check"]])
     told = prompt(model, 0)

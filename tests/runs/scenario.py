@@ -343,7 +343,7 @@ def play(verb: str, root: str, tool: str) -> None:
         _obey(run)
     else:
         run = nb_agents.resume("s", options=RunOptions(session_root=root), tools=tools)
-        run.wait(60, raise_on_stop=False)
+        run.wait(200, raise_on_stop=False)
         answers = {a.id: a.answer for a in run.view.agents.values()}
         print(json.dumps({"status": run.status, "answers": answers}), flush=True)
 

@@ -44,7 +44,7 @@ def test_a_detached_run_comes_to_its_end_and_its_process_with_it(
     run = begin(team, root)
     [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
     assert turn.place == "detached" and turn.pid != os.getpid()
-    assert run.wait(30) == "the answer"
+    assert run.wait(200) == "the answer"
     wait_until(lambda: not Path(f"/proc/{turn.pid}").exists())
 
 
@@ -55,12 +55,12 @@ def test_who_began_it_knows_it_also_when_it_is_over(
     run = begin(team, root)
     assert find_run(run.session) is run  # with what only this process knows of it
     run.stop(True)
-    run.wait(30, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
     assert find_run() is run and find_run(run.id) is run and run in runs()
     again = run.resume()
     assert find_run(again.id) is again
     again.stop(True)
-    again.wait(30, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert find_run() is again
 
 
@@ -83,7 +83,7 @@ def test_it_outlives_who_started_it_and_is_stopped_by_who_comes_later(
     run = find_run(path.parent.name)
     wait_until(lambda: "that" in run.view.agents["a"].partial)
     assert run.stop(True).changed
-    run.wait(30, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
     assert run.status == "cancelled"
     assert run.view.agents["a"].unsubmitted.strip() == "words that come"
 
@@ -107,7 +107,7 @@ def test_a_key_reaches_its_process_by_the_environment_alone(
     for file in (process / "cmdline", *held, *entries):
         assert canaries.found_in(file.read_bytes()) == [], file
     run.stop(True)
-    run.wait(30, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
 
 
 def test_what_cannot_leave_the_process_is_refused_before_anything_starts(root: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_teams_file_detaches_its_runs_unless_the_option_says_otherwise(
         """Whether it lives in this process; it is stopped."""
         [turn] = [turn for turn in live_turns() if turn.paths.path == run.path]
         run.stop(True)
-        run.wait(30, raise_on_stop=False)
+        run.wait(200, raise_on_stop=False)
         return turn.pid == os.getpid()
 
     def start(detach: bool | None) -> Run:

@@ -74,7 +74,7 @@ def test_a_stop_reaches_it_and_its_words_are_kept(run: Run, writer: Popen[str], 
     assert (result.changed, result.status) == (True, "stopping-now" if now else "stopping")
     assert run.stop(now).changed is False
     tell(writer, "open")
-    run.wait(20, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
     assert run.status == "cancelled"
     stop = run.view.stop
     assert stop and (stop.source, stop.reason) == ("cli", "wrong path")
@@ -98,7 +98,7 @@ def test_it_is_paused_told_something_and_goes_on(run: Run, writer: Popen[str]) -
     assert not run.view.is_paused
     assert "and mind the tables" in [said.text for said in events(run, ev.Said)]
     tell(writer, "open")
-    assert run.wait(20) in ("A's", "B's")
+    assert run.wait(200) in ("A's", "B's")
 
 
 def test_what_it_asks_its_person_is_answered_from_here(run: Run, writer: Popen[str]) -> None:
@@ -118,7 +118,7 @@ def test_who_watches_it_is_shown_each_change_and_the_end(run: Run, writer: Popen
     shown: list[str] = []
     run.subscribe(lambda view: shown.append(view.status))
     tell(writer, "open")
-    run.wait(20)
+    run.wait(200)
     wait_until(lambda: shown[-1:] == ["completed"])
 
 
@@ -133,7 +133,7 @@ def test_a_command_that_finds_its_writer_dead_says_so_and_is_left_for_nobody(
     asking.start()
     wait_until(lambda: list(commands.glob("*.json")))
     writer.kill()
-    asking.join(20)
+    asking.join(200)
     assert results == ["finished"]
     assert list(commands.iterdir()) == []
     assert run.is_over and run.status == "cancelled" and run.view.stop is None

@@ -4,9 +4,11 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import UserError
 from nb_agents.options import RunOptions
+from nb_agents.runs import detach
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
@@ -23,6 +26,7 @@ from nb_agents.tools.base import MAX_RESULT_CHARS, ToolContext
 from tests import canaries
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
 from tests.team_kit import WAIT_S, events, finish, read_line, script
+from tests.warm import WarmProcess
 
 TEAM = """
 agents:
@@ -35,6 +39,13 @@ def offers(root: Path) -> list[str]:
     """What there is of offers on the disk."""
     folder = root / ".offers"
     return os.listdir(folder) if folder.exists() else []
+
+
+@pytest.fixture(autouse=True)
+def _forked_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of detached runs from one that has imported all they need."""
+    forking = SimpleNamespace(**{**vars(subprocess), "Popen": WarmProcess})
+    monkeypatch.setattr(detach, "subprocess", forking)
 
 
 @pytest.fixture

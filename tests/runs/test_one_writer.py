@@ -249,14 +249,14 @@ first = nb_agents.start("t", team(), options=options); first.wait(60)
 child = os.fork()
 if child == 0:
     run = nb_agents.start("t", team(), options=options)
-    os._exit(0 if run.wait(60) == "A" and nb_agents.runs() == (run,) else 1)
+    os._exit(0 if run.wait(200) == "A" and nb_agents.runs() == (run,) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
 def test_a_forked_child_has_runs_of_its_own(tmp_path: Path) -> None:
     argv = [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=200)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 

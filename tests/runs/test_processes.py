@@ -43,7 +43,7 @@ from nb_agents.tools.workspace import Workspace
 started = threading.Event()
 def block():
     started.set()
-    time.sleep(60)
+    time.sleep(1000)
 async def hang() -> str:
     "Hang."
     await anyio.to_thread.run_sync(block)
@@ -68,7 +68,7 @@ from nb_agents.runs import recorder
 from nb_agents.testing import *
 def hang(*args):
     print("listing", flush=True)
-    time.sleep(60)
+    time.sleep(1000)
 recorder.workspace_files = hang
 gate = Gate()
 wrote = Turn(calls=(Call("write_file", {"path": "x", "content": "y"}),))
@@ -149,13 +149,13 @@ if MODE == "before":
     limit(resource.RLIM_INFINITY)
     run.save()
 else:
-    print(run.wait(60).startswith("first"))
+    print(run.wait(200).startswith("first"))
     print((run.path / "events.jsonl").stat().st_size == size + 10)
     print(json.loads((run.path / "metadata.json").read_text())["run_status"] == "in-progress")
     limit(resource.RLIM_INFINITY)
     run.save()
 empty.open()
-run.wait(60)
+run.wait(200)
 print(run.status == "completed", any("File too large" in n for n in run.view.notices), flush=True)
 """
 
@@ -186,7 +186,7 @@ gate.wait_reached()
 size = (run.path / "events.jsonl").stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, resource.RLIM_INFINITY))
 gate.open()
-run.wait(60)
+run.wait(200)
 if END == "resume":
     try:
         run.resume()

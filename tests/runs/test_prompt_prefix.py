@@ -97,7 +97,7 @@ if sys.stdin.readline().strip() == "begin":
     run = nb_agents.start("the task", "team.yaml", "s")
 else:
     run = nb_agents.resume("s")
-run.wait(60, raise_on_stop=False)
+run.wait(200, raise_on_stop=False)
 print(run.status, flush=True)
 """
 

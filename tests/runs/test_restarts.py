@@ -140,7 +140,7 @@ def test_a_stop_while_the_answer_is_judged_keeps_it_and_a_resume_judges_it(
     preview = resume.preview(run.path.parent.name, session_root=tmp_path)
     assert preview.asked_again == (("a",) if now else ())
     again = run.resume(config=None)
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert again.result == "John"
     assert not events(again, ev.PresentationStarted, ev.AnswerGiven, ev.FinalAnswerGiven)
     assert len(a.requests) > asked

@@ -73,7 +73,7 @@ def play(verb, root, after):
         run = nb_agents.start("t", f"{root}/team.yaml", "s", options=options)
     else:
         run = nb_agents.resume("s", options=options)
-    run.wait(60, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
 
 assert threading.active_count() == 1
 gc.freeze()

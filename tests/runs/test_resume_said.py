@@ -21,7 +21,7 @@ from tests.model_server import wait_until
 from tests.runs.proof import without_time
 from tests.team_kit import events, prompt
 
-WAIT_S = 60.0
+WAIT_S = 200.0
 TEXT = "And in British English, please."
 NOTE = Call("write_file", {"path": "n.md", "content": "kept"})
 

@@ -33,7 +33,7 @@ from tests.watching import turns_watched
 
 LEVELS = {"graceful": CancellationStatus.REQUESTED, "immediate": CancellationStatus.IMMEDIATE}
 PARTS = 10
-WAIT_S = 60.0
+WAIT_S = 200.0
 
 
 class Actor(PydanticBackend):

@@ -128,7 +128,7 @@ def test_a_model_is_told_what_its_tools_said_and_a_resume_tells_it_without_the_k
     assert f"it is {KEY}" in prompt(model, 1)
     run.stop(now=True)
     finish(run)
-    assert run.resume().wait(60) == "done"
+    assert run.resume().wait(200) == "done"
     assert "it is [key]" in prompt(model, 2) and KEY not in prompt(model, 2)
 
 
@@ -296,7 +296,7 @@ def test_what_a_hook_raises_is_told_without_the_key(
     )
     run.stop(reason=f"it says {KEY}")
     run.stop(now=True)
-    run.wait(60, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
     assert sum("its [key]" in notice for notice in run.view.notices) == 2
     assert_nowhere(run, caplog)
 
@@ -312,7 +312,7 @@ def test_a_defect_is_told_and_raised_without_the_key(
 
     monkeypatch.setattr(Writer, "_run_driver", broken)
     run, _ = start(tmp_path)
-    run.wait(60, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
     with pytest.raises(RuntimeError, match=r"defect of \[key\]") as caught:
         run.wait()
     assert TOKEN not in repr(caught.value.__cause__)

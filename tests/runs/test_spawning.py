@@ -262,7 +262,7 @@ def test_a_resume_tells_a_result_exactly_when_it_was_not_told_before(
     finish(run)
     before = len(play.asked)
     again = run.resume()
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert again.result == "done" and play.asked.count("biography") == 1
     assert (told_of(run), told_of(again)) == (
         ([("ada/bio#1",)], []) if is_told else ([], [("ada/bio#1",)])
@@ -351,7 +351,7 @@ def test_a_stop_reaches_those_in_the_background_and_a_resume_pays_none_twice(
     assert preview.spawned_again == ("ada/songs#1",)
     assert "ada/songs#1, when it is waited for" in str(preview)
     again = run.resume()
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert again.result == "done"
     waits = [r for r in results(again) if isinstance(r, list)]
     assert waits[0] == [{"subagent_id": "ada/bio#1", "status": "completed", "answer": "Born 1941."}]

@@ -47,7 +47,7 @@ def site(tmp_path: Path) -> Path:
 def git(folder: Path, *arguments: str) -> str:
     who = ("-c", "user.name=x", "-c", "user.email=x@x")
     argv = ["git", "-C", str(folder), *who, *arguments]
-    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=20).stdout
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=200).stdout
 
 
 def put(path: str, content: str = "new\n") -> Turn:
@@ -206,7 +206,7 @@ def test_what_the_person_changed_meanwhile_stays_and_a_conflict_loses_nothing(
     patch = it.path / "changes" / "a-site.patch"
     told = notices(it)
     assert f"What a changed of {site} is not merged, as patch failed: style.css:1" in told, told
-    assert subprocess.run(command_in(told), capture_output=True, timeout=20).returncode == 1
+    assert subprocess.run(command_in(told), capture_output=True, timeout=200).returncode == 1
     found = read(site)
     assert (found["style.css"], found["index.html"]) == ("the person's\n", "new\n")
     assert "+new" in found["style.css.rej"]
@@ -267,7 +267,7 @@ def test_skip_merges_what_fits_and_names_the_files_that_it_leaves_out(
     told = notices(it)
     assert "is merged but for" in told and "'index.html', 'new.txt', 'style.css'" in told, told
     assert "is merged but for" in card_text(it.view, str(it.path))
-    assert subprocess.run(command_in(told), capture_output=True, timeout=20).returncode == 1
+    assert subprocess.run(command_in(told), capture_output=True, timeout=200).returncode == 1
     assert "+new" in (site / "style.css.rej").read_text()
     assert not (site / "a.txt.rej").exists()
 
@@ -283,7 +283,7 @@ def test_prefer_presenter_replaces_what_the_person_changed_and_can_be_undone(
     assert (str(site / "new.txt"), "made") in it.receipt.context_changes
     told = notices(it)
     assert "'index.html', 'new.txt', 'style.css'. This brings them back" in told, told
-    subprocess.run(command_in(told), check=True, capture_output=True, timeout=20)
+    subprocess.run(command_in(told), check=True, capture_output=True, timeout=200)
     back = read(site)
     assert back["style.css"] == back["index.html"] == "the person's\n"
     assert "new.txt" not in back and back["a.txt"] == "new\n"

@@ -145,7 +145,7 @@ def is_refused(client: httpx2.Client, url: str, **options: Any) -> bool:
 def test_a_page_elsewhere_stops_nothing(jupyter: JupyterServer, held: Run) -> None:
     url = f"{jupyter.url}/runs/{jupyter.name(held.path)}/stop"
     none_is_kept = httpx2.Limits(max_keepalive_connections=0)
-    with httpx2.Client(timeout=15, limits=none_is_kept) as browser:
+    with httpx2.Client(timeout=120, limits=none_is_kept) as browser:
         assert is_refused(browser, url)
         browser.get(f"{jupyter.base}/api/status", params={"token": jupyter.token})
         # With the person's cookie, and without what a page of the server's own would send too.

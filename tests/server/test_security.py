@@ -42,7 +42,7 @@ def over(root: Path) -> Path:
 
 @pytest.fixture
 def stranger() -> Iterator[httpx2.Client]:
-    with httpx2.Client(timeout=15) as client:
+    with httpx2.Client(timeout=120) as client:
         yield client
 
 

@@ -77,7 +77,7 @@ def test_who_comes_late_hears_what_was_and_then_each_event_to_the_end(tmp_path: 
                 gate.open()  # so that the rest comes while it is followed
         return heard
 
-    heard = asyncio.run(asyncio.wait_for(follow(), 60))
+    heard = asyncio.run(asyncio.wait_for(follow(), 200))
     assert heard == events(run)
     assert fold(heard).answer == "A's"
 
@@ -104,7 +104,7 @@ def test_two_who_follow_hear_the_same(tmp_path: Path) -> None:
     async def follow() -> list[list[ev.Event]]:
         both = asyncio.gather(all_of(run.events()), all_of(nb_agents.follow(run.path)))
         gate.open()
-        return await asyncio.wait_for(both, 60)
+        return await asyncio.wait_for(both, 200)
 
     one, other = asyncio.run(follow())
     assert one == other == events(run)
@@ -124,7 +124,7 @@ def test_a_turn_of_another_process_is_followed_until_that_dies(tmp_path: Path) -
                     os.kill(writer.pid, signal.SIGKILL)
             return heard
 
-        heard = asyncio.run(asyncio.wait_for(follow(), 60))
+        heard = asyncio.run(asyncio.wait_for(follow(), 200))
     assert fold(heard).agents["a"].partial == "so far "
     assert not TurnPaths(tmp_path / "s" / "turn_1").is_live()
 
@@ -151,6 +151,6 @@ def test_a_turn_that_is_deleted_meanwhile_is_said_so_and_stays_deleted(tmp_path:
                 shutil.rmtree(turn.parent)
 
     with TurnPaths(turn).lock(), pytest.raises(UserError, match="deleted or renamed"):
-        asyncio.run(asyncio.wait_for(follow(), 60))
+        asyncio.run(asyncio.wait_for(follow(), 200))
     assert not TurnPaths(turn).is_live()
     assert not turn.parent.exists()

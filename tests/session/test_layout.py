@@ -334,11 +334,11 @@ def test_a_name_leads_to_nothing_beside_the_root(tmp_path: Path, name: str) -> N
 def test_the_default_folder_keeps_itself_out_of_gits_status(
     make: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=20)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=200)
     session = make(tmp_path / ".nb_agents" / "sessions")
     (session / "file").touch()
     status = ["git", "-C", str(tmp_path), "status", "--porcelain"]
-    assert subprocess.run(status, check=True, capture_output=True, timeout=20).stdout == b""
+    assert subprocess.run(status, check=True, capture_output=True, timeout=200).stdout == b""
 
 
 def test_a_folder_that_somebody_chose_gets_no_gitignore_and_no_ones_is_replaced(

@@ -29,7 +29,7 @@ from tests.processes import line, python, tell
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 60.0
+WAIT_S = 200.0
 KEY = "sk-secret-1234567890"
 START = {"a": 1, "b": {"deep": [True, None, "é"]}, "ba": "text"}
 

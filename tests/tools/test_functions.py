@@ -35,7 +35,7 @@ from nb_agents.tools.functions import NOTHING, find_functions, function_tool, is
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 60.0
+WAIT_S = 200.0
 
 
 class Meeting:

@@ -63,7 +63,7 @@ class Family:
     def wait_gone(self) -> None:
         poll = select.poll()
         poll.register(self._end, select.POLLIN)
-        poll.poll(10_000)
+        poll.poll(200_000)
         assert self.is_gone()
 
     async def stopped(self, body: str, **options: Any) -> float:

@@ -11,7 +11,7 @@ from nb_agents.tools.threads import ThreadCall, still_runs
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 60.0
+WAIT_S = 200.0
 
 
 class Held:

@@ -239,9 +239,9 @@ def test_a_resumed_run_begins_with_what_it_resumes(tmp_path: Path) -> None:
     run = start(tmp_path, ada=model)
     gate.wait_reached()
     run.stop(now=True)
-    run.wait(60, raise_on_stop=False)
+    run.wait(200, raise_on_stop=False)
     again = run.resume()
-    again.wait(60, raise_on_stop=False)
+    again.wait(200, raise_on_stop=False)
     assert [t.turn for t in again.timeline.turns] == [1, 2]
     first, *rest = told(again.timeline)
     assert first == ("model", "ada", "1", "cut")
