@@ -35,6 +35,7 @@ from nb_agents.jupyter.waiting import stay
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
 from nb_agents.runs.file_report import check_file
+from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
 from nb_agents.runs.run import Run
@@ -446,12 +447,18 @@ def follow(ip: Any, run: Run, *, wait: bool) -> None:
         run: The run.
         wait: Whether the person asked to wait.
     """
-    if kernel.has_front_end(ip):
-        show_run(run)
-        said = stay(ip, run) if wait or kernel.is_headless(ip) else ""
-    else:
-        said = stay(ip, run) if wait else ""
-        show_text(run)
+    has_front_end = kernel.has_front_end(ip)
+    if not (wait or (has_front_end and kernel.is_headless(ip))):
+        (show_run if has_front_end else show_text)(run)
+        return
+    # From here on, as an interrupt may come while the panel is made.
+    with interrupt_calls(run.press):
+        if has_front_end:
+            show_run(run)
+            said = stay(ip, run)
+        else:
+            said = stay(ip, run)
+            show_text(run)
     if said:
         display({"text/plain": said})
 
