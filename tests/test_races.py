@@ -104,7 +104,9 @@ async def test_no_file_tool_reads_or_changes_what_is_outside(
 def test_no_list_of_files_names_what_is_outside(raced: Raced) -> None:
     with swapping(*raced.pairs):
         listed = [workspace_files(raced.paths, ["ada"]) for _ in range(ROUNDS)]
-    assert {f.path for each in listed for f in each.files} == {"a/x", "b/x", "file", "link"}
+    found = {f.path for each in listed for f in each.files}
+    assert found  # what is swapped may be something else at each look
+    assert found <= {"a/x", "b/x", "file", "link"}
 
 
 def test_no_copy_holds_what_is_outside(raced: Raced, tmp_path: Path) -> None:
