@@ -76,15 +76,23 @@ endif
 # The longest comes first, so that what is left when it ends is short.
 SIDE_BY_SIDE := --jobs=2 --output-sync=target browser-test kernel-test
 
+# What failed beside others is run once more, alone: then no crowded machine is to blame.
+# $(call pytest,TESTS,HOW MANY AT A TIME)
+define pytest
+$(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ $(2) $(1) \
+	|| { echo '=== once more, one at a time: what failed'; \
+	$(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ --last-failed --last-failed-no-failures=none $(1); }
+endef
+
 unit-test: .venv/.test $(PANEL) readers
-	$(BIN)/python -m pytest --numprocesses=4 --dist=worksteal --durations=15 --ignore=tests/kernel --ignore=tests/browser
+	$(call pytest,--ignore=tests/kernel --ignore=tests/browser,--numprocesses=4 --dist=worksteal --durations=15)
 
 kernel-test: .venv/.test $(PANEL)
-	$(BIN)/python -m pytest --numprocesses=3 --dist=worksteal --durations=10 tests/kernel
+	$(call pytest,tests/kernel,--numprocesses=3 --dist=worksteal --durations=10)
 
 # File by file: some have a JupyterLab of their own, which takes long to start and to load.
 browser-test: .venv/.test $(PANEL) chromium
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --durations=10 tests/browser
+	$(call pytest,tests/browser,--numprocesses=2 --dist=loadfile --durations=10)
 
 # tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps
 # apart the sessions of notebooks that run at once.

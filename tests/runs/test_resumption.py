@@ -154,7 +154,7 @@ def test_one_whose_time_was_over_without_an_answer_goes_on_where_it_was(tmp_path
     held, gate = Gate(), Gate()
     a = ScriptedModel(Turn(calls=(WRITE,)), Turn(text="so far ", gate=held), Answer("A's"))
     b = ScriptedModel(Turn(text="hm ", gate=gate), Turn(gate=gate), Answer("B's"), Vote("agent1"))
-    times = {"initial_round_timeout_seconds": 0.3, "round_timeout_grace_seconds": 0}
+    times = {"initial_round_timeout_seconds": 2, "round_timeout_grace_seconds": 0}
     models: dict[str, Backend] = {"a": a, "b": b}
     run = over(start_by_rules(tmp_path, models, times))
     old, told = all_events(tmp_path, run.session), preview(run.session, session_root=tmp_path)
