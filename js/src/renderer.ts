@@ -61,6 +61,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private isSettled = false;
   private panel: Drawn | null = null;
   private card: Widget | null = null;
+  /** What the card was made of. */
+  private cardText = "";
   private widget: Widget | null = null;
   private state: PanelState | SweepState | null = null;
   private problem = "";
@@ -172,9 +174,11 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private async drawStatic(): Promise<void> {
     const life = this.life.signal;
     if (!this.model || this.panel || this.isSettled) return;
-    const card = await this.makeHtml(this.model.data, this.model.trusted);
+    const { data, trusted } = this.model;
+    if (this.card && this.cardText === textOf(data, trusted)) return; // a person may have opened parts of it
+    const card = await this.makeHtml(data, trusted);
     if (life.aborted || this.panel || this.isSettled) card?.dispose();
-    else this.place(card);
+    else this.place(card, textOf(data, trusted));
   }
 
   /**
@@ -197,7 +201,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private async drawCard(bundle: Bundle, trusted: boolean): Promise<void> {
     const card = await this.makeHtml(bundle, trusted);
     if (this.isDisposed) return;
-    this.place(card, "panel", "widget");
+    this.place(card, textOf(bundle, trusted), "panel", "widget");
     if (this.state) this.status.textContent = statusOf(bundle) ?? "";
   }
 
@@ -211,8 +215,9 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   }
 
   /** Put a card into the place of another one, and of these. A focus that goes with them moves to it. */
-  private place(card: Widget | undefined, ...others: ("panel" | "widget")[]): void {
+  private place(card: Widget | undefined, text: string, ...others: ("panel" | "widget")[]): void {
     if (!card) return;
+    this.cardText = text;
     const hadFocus = this.node.contains(document.activeElement);
     this.remove("card", ...others);
     this.card = card;
@@ -272,6 +277,11 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.problem = problem;
     if (this.panel && this.state) this.drawPanel(this.state);
   }
+}
+
+/** A card is made of its HTML, which is sanitised unless it is trusted. */
+function textOf(bundle: Bundle, trusted: boolean): string {
+  return `${trusted} ${String(bundle["text/html"] ?? "")}`;
 }
 
 function isOver(bundle: Bundle): boolean {

@@ -104,6 +104,15 @@ test("without server and kernel each refresh of the HTML is drawn", async () => 
   expect(find(".nba-widget")).toBeNull();
 });
 
+test("what a person has opened in a card stays open while the server has nothing to tell", async () => {
+  const { find, refresh, settle, tell } = make(false);
+  await refresh(over("<details><summary>What happened</summary></details>"), false);
+  const opened = find("details");
+  await settle(1000);
+  await tell({ kind: "unknown" });
+  expect(find("details")).toBe(opened);
+});
+
 test.each([
   ["a bundle without one", live("so far", {}), true],
   ["a notebook that is not trusted", live("so far"), false],

@@ -97,7 +97,7 @@ class Story:
         A run that is over at once shows its card only: its panel may never be seen.
         """
         i = self.run(f"%%agents {options}\n{task}".replace("%%agents \n", "%%agents\n"), wait)
-        self.panel(i).or_(self.card(i)).first.wait_for()
+        self.panel(i).or_(self.card(i)).filter(visible=True).first.wait_for()
         return i
 
     def team(self, team: Mapping[str, Any], name: str = "team.yaml") -> str:
