@@ -155,7 +155,7 @@ class TurnReader:
 
     def _restart_unresponsive(self) -> None:
         # A process that has taken the stop in the meantime applies the grace time itself.
-        if self._restart is not None and has_commands(self._paths):
+        if self._restart is not None and has_commands(str(self._paths.commands)):
             self._restart()
 
     def _read_on(self) -> None:

@@ -325,7 +325,7 @@ class Turn:
         """Carry out commands of other processes, until the work is over."""
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
         async with anyio.create_task_group() as group:
-            with watched(partial(has_commands, self._spec.paths), tell):
+            with watched(partial(has_commands, str(self._spec.paths.commands)), tell):
                 is_last = False
                 while not is_last:
                     await news.wait()
@@ -473,11 +473,15 @@ class Turn:
         """Journal streamed text and publish the view, in batches."""
         shown = (-1, -1)
         while True:
-            with suppress(TimeoutError):
+            try:
                 # Cheaper than anyio's, in a loop that runs for hours.
                 async with asyncio.timeout(CLOCK_S):
                     await self._has_news.wait()
                     await asyncio.sleep(TICK_S)
+            except TimeoutError:  # nothing but the seconds has changed
+                if not self._has_news.is_set():
+                    self._publish()
+                    continue
             self._has_news.clear()
             driver.flush()
             children.flush()

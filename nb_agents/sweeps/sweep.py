@@ -372,7 +372,7 @@ class Sweep:
     def _work(self) -> None:
         try:
             shown_at = -math.inf
-            asked = partial(has_commands, TurnPaths(self.path))
+            asked = partial(has_commands, str(TurnPaths(self.path).commands))
             for name in tuple(self._left):
                 _in_thread(self._look_for, self._by_name[name])
             with watched(asked, lambda: self._inbox.put(self._take_commands)):

@@ -114,7 +114,7 @@ def test_what_was_asked_of_a_sweep_that_had_just_ended_is_not_heard_by_the_next(
     send(paths, Pause())
     sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.", gate=gate)), rows=10)
     gate.wait_reached(2)
-    wait_until(lambda: not has_commands(paths))
+    wait_until(lambda: not has_commands(str(paths.commands)))
     gate.open()
     assert sweep.wait(WAIT_S).completed == 10
 
