@@ -156,7 +156,7 @@ def place_of_this_process() -> str:
 
 
 LOOK_S = 0.135
-"""Poll interval, for commands to take effect within 0.15 s; a poll costs 0.13 ms, 0.08 for the sleep."""
+"""Poll interval, for commands to take effect within 0.15 s; a poll costs 0.13 ms."""
 
 _lock = threading.Lock()
 _watches: dict[object, tuple[Callable[[], bool], Callable[[], object]]] = {}
