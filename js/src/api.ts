@@ -126,12 +126,19 @@ export class Api {
     }
     if (response.ok) return response;
     const told = (await response.json().catch(() => ({}))) as { message?: string };
-    throw new Refused(told.message ?? response.statusText, { cause: response.status });
+    throw new Refused(told.message ?? missing(response), { cause: response.status });
   }
 
   private request(path: string, init: RequestInit): Promise<Response> {
     return ServerConnection.makeRequest(`${this.settings.baseUrl}nb-agents/${path}`, init, this.settings);
   }
+}
+
+/** Our own refusals tell why: a 404 without words is the Jupyter server's. */
+function missing({ status, statusText }: Response): string {
+  return status === 404
+    ? "This Jupyter server has no nb_agents: install it beside JupyterLab, or start the notebook's kernel."
+    : statusText;
 }
 
 /** Write the name of a turn, sweep or session as a part of an address. */

@@ -30,6 +30,8 @@ export const WIDGET_MIME = "application/vnd.jupyter.widget-view+json";
 interface Drawn {
   readonly el: HTMLElement;
   draw(state: PanelState | SweepState): void;
+  /** Of a sweep: the turn of the row that is drawn whole, as the server calls it. */
+  opened?(): string;
 }
 
 /** Marks a card's button, which has JupyterLab add a cell to its notebook. */
@@ -267,10 +269,11 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   /** Have the server do what a card's button would have a cell do, where there is no kernel for it. */
   private press(event: MouseEvent): void {
     const button = (event.target as Element).closest<HTMLButtonElement>(`[${LINKED}]`);
-    if (!button || button.closest(".nba") || this.app.kernelOf(this.node)) return;
+    if (!button || this.app.kernelOf(this.node)) return;
     event.stopPropagation(); // before JupyterLab adds a cell to a notebook that may be another one
-    if (button.value === "continue") this.app.continue_(this.shownId);
-    else this.app.resume(this.shownId);
+    const turn = button.closest(".opened") ? (this.panel?.opened?.() ?? "") : this.shownId;
+    if (button.value === "continue") this.app.continue_(turn);
+    else this.app.resume(turn);
   }
 
   private tell(problem: string): void {

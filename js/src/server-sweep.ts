@@ -33,7 +33,10 @@ interface Opened {
   end(): void;
 }
 
-export function makeServerSweep(life: AbortSignal, { id, api, watcher, kernel, tell }: ServerSweep): SweepPanel {
+export function makeServerSweep(
+  life: AbortSignal,
+  { id, api, watcher, kernel, tell }: ServerSweep,
+): SweepPanel & { opened(): string } {
   let state: SweepState | null = null;
   let opened: Opened | null = null;
   const doorsOf = (turn: string): Doors => makeDoors(() => ({ turn, run: "", kernel: undefined }), api, tell);
@@ -71,6 +74,7 @@ export function makeServerSweep(life: AbortSignal, { id, api, watcher, kernel, t
   life.addEventListener("abort", close);
   return {
     el: panel.el,
+    opened: () => opened?.turn ?? "",
     draw(next) {
       state = next;
       redraw();

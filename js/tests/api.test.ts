@@ -40,6 +40,11 @@ test("a server that is away is told", async () => {
   expect(await api.post("s/turn_1", "stop", {})).toMatch("can't be reached");
 });
 
+test("a server without the extension is told as such, and not as what it could not find", async () => {
+  makeRequest.mockResolvedValueOnce(new Response("<html>", { status: 404, statusText: "Not Found" }));
+  expect(await api.post("s/turn_1", "say", { text: "later" })).toMatch("has no nb_agents");
+});
+
 test("a session's own requests go to its address, and a refusal is an error with its words", async () => {
   makeRequest.mockResolvedValueOnce(new Response(null, { status: 204 }));
   await api.deleteSession("a b/s");

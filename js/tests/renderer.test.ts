@@ -2,7 +2,7 @@ import { Widget } from "@lumino/widgets";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { RunRenderer, type Surroundings, WIDGET_MIME } from "../src/renderer";
 import { type Bundle, type Listener, TURN_MIME } from "../src/watch";
-import { RUNNING } from "./mock";
+import { RUNNING, SWEEP, sweepRow } from "./mock";
 
 vi.mock("@jupyterlab/services", () => ({}));
 vi.mock("@jupyterlab/rendermime", () => ({
@@ -166,4 +166,14 @@ test.each([true, false])("a card's buttons are JupyterLab's where there is a ker
   const asked = hasKernel ? [] : [["s/turn_1"]];
   expect(app.resume.mock.calls).toEqual(asked);
   expect(app.continue_.mock.calls).toEqual(asked);
+});
+
+test("the buttons of a sweep's row go on with that row, where there is no kernel", async () => {
+  const { app, find, refresh, tell } = make(false);
+  await refresh(live("a sweep"));
+  await tell({ kind: "state", state: { ...SWEEP, rows: [sweepRow("sky", { run: "sky/1" })] } });
+  (find(".rows button.open") as HTMLElement).click();
+  await tell({ kind: "card", bundle: over(BUTTONS) });
+  (find(".opened .card button") as HTMLElement).click();
+  expect(app.resume.mock.calls).toEqual([["s/turn_1/sky/turn_1"]]);
 });
