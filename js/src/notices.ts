@@ -32,7 +32,8 @@ export async function tell(change: Change, needs: Needs): Promise<void> {
   });
   const ended = change.ended.map(async (known) => {
     const run = (await unseen(known)) && (await needs.run(known.id));
-    if (run) notify(needs, run, inWords(run.state), KINDS[run.state] ?? "info");
+    // Its cell may have been run again meanwhile, which shows it.
+    if (run && !needs.isSeen(run.id)) notify(needs, run, inWords(run.state), KINDS[run.state] ?? "info");
   });
   await Promise.all([...waiting, ...ended]);
 }

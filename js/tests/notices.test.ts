@@ -44,6 +44,14 @@ test("who sees the notebook is told nothing, and nothing is asked of the server"
   expect(asked.run).not.toHaveBeenCalled();
 });
 
+test("what a cell that is run again shows meanwhile is not told", async () => {
+  const seen: string[] = [];
+  const asked = needs(seen);
+  asked.run.mockImplementation((id) => (seen.push(id), Promise.resolve(liveRun(id, { state: "stopped" }))));
+  await tell({ live: [], waiting: [], ended: [liveRun("a")] }, asked);
+  expect(asked.notify).not.toHaveBeenCalled();
+});
+
 test("a long task is cut", async () => {
   const asked = needs();
   await tell({ live: [], waiting: [liveRun("a", { task: "x".repeat(300) })], ended: [] }, asked);
