@@ -40,11 +40,9 @@ demo: .venv/.lab $(PANEL)
 		--notebook-dir=$(dir $(QUICKSTART)) --LabApp.default_url=/lab/tree/$(notdir $(QUICKSTART))
 endif
 
-# What needs one core goes two at a time; tests of Python take all there are by themselves.
+# Beside the unit tests, which take longest, all else comes one after the other.
 test:
-	$(MAKE) --jobs=2 lint types js-test readers
-	$(MAKE) unit-test
-	$(MAKE) $(SIDE_BY_SIDE) nb-test
+	$(MAKE) $(SIDE_BY_SIDE) lint js-test unit-test browser-test kernel-test nb-test types
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -69,14 +67,13 @@ py-test: .venv/.test $(PANEL)
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(MAKE) unit-test
-	$(MAKE) $(SIDE_BY_SIDE)
+	$(MAKE) $(SIDE_BY_SIDE) unit-test browser-test kernel-test
 endif
 
-# The longest comes first, so that what is left when it ends is short.
-SIDE_BY_SIDE := --jobs=2 --output-sync=target browser-test kernel-test
+# Kernels and pages wait more than they work. The output of each comes when it has ended.
+SIDE_BY_SIDE := --jobs=2 --output-sync=target
 
-# What failed beside others is run once more, alone: then no crowded machine is to blame.
+# What failed in a crowd is run once more, one test at a time.
 # $(call pytest,TESTS,HOW MANY AT A TIME)
 define pytest
 $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ $(2) $(1) \
