@@ -40,9 +40,11 @@ demo: .venv/.lab $(PANEL)
 		--notebook-dir=$(dir $(QUICKSTART)) --LabApp.default_url=/lab/tree/$(notdir $(QUICKSTART))
 endif
 
-# Beside the unit tests, which take longest, all else comes one after the other.
+# What needs one core goes two at a time; tests of Python take all there are by themselves.
 test:
-	$(MAKE) $(SIDE_BY_SIDE) lint js-test unit-test browser-test kernel-test nb-test types
+	$(MAKE) --jobs=2 lint types js-test readers
+	$(MAKE) unit-test
+	$(MAKE) $(SIDE_BY_SIDE) nb-test
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -67,13 +69,14 @@ py-test: .venv/.test $(PANEL)
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(MAKE) $(SIDE_BY_SIDE) unit-test browser-test kernel-test
+	$(MAKE) unit-test
+	$(MAKE) $(SIDE_BY_SIDE)
 endif
 
-# Kernels and pages wait more than they work. The output of each comes when it has ended.
-SIDE_BY_SIDE := --jobs=2 --output-sync=target
+# The longest comes first, so that what is left when it ends is short.
+SIDE_BY_SIDE := --jobs=2 --output-sync=target browser-test kernel-test
 
-# What failed in a crowd is run once more, one test at a time.
+# What failed beside others is run once more, alone: then no crowded machine is to blame.
 # $(call pytest,TESTS,HOW MANY AT A TIME)
 define pytest
 $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ $(2) $(1) \
