@@ -9,7 +9,7 @@ from nb_agents.errors import UserError
 from nb_agents.jupyter.door import Door
 from nb_agents.jupyter.rows import asked_for
 from nb_agents.jupyter.text import clip
-from nb_agents.runs.loop import interrupt_calls
+from nb_agents.runs.loop import wait_interruptibly
 from nb_agents.runs.run import Run
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView
@@ -94,7 +94,6 @@ def wait_for_gate(run: Run, told: Collection[str] = ()) -> GateView | None:
     end = run.subscribe(look)
     look(run.view)
     try:
-        with interrupt_calls(run.press):
-            return found.result()
+        return wait_interruptibly(found, run.press, None)
     finally:
         end()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from keyword import iskeyword
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -231,7 +232,8 @@ class AgentsMagics(Magics):
             raise TaskError("--bundle says where a recipe's bundles are: it goes with --recipe.")
         # Before variables are put in: what they hold nobody typed.
         named = Mentions("", ()) if args.recipe else mentions(cell)
-        run = registry.start(
+        begin = partial(
+            registry.start,
             fill_in(named.task, names),
             config=chosen_team(args.config, args.model, args.bundles),
             tools=find_functions(args.tools, names) if args.tools else (),
@@ -241,9 +243,7 @@ class AgentsMagics(Magics):
             continue_=args.continue_,
             options=replace(options_of(args, names), context_paths=named.paths),
         )
-        if args.out:
-            self.shell.user_ns[args.out] = run
-        verbs.follow(self.shell, run, wait=args.wait)
+        verbs.follow_new(self.shell, begin, wait=args.wait, out=args.out)
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:

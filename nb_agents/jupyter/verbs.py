@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from nb_agents.jupyter.waiting import stay
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
 from nb_agents.runs.file_report import check_file
+from nb_agents.runs.live_runs import begun_runs
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
@@ -63,6 +65,7 @@ __all__ = [
     "bundle_option",
     "cluster_option",
     "follow",
+    "follow_new",
     "options_of",
     "options_option",
     "root_option",
@@ -439,6 +442,35 @@ def log(ip: Any, args: Any) -> None:
     display({"text/plain": "\n".join([*lines, *recovered.warnings])})
 
 
+def follow_new(ip: Any, begin: Callable[[], Run], *, wait: bool, out: str | None = None) -> None:
+    """Begin a run and show it as `follow` does.
+
+    An interrupt of a cell that waits is one of its run from the moment that there is a run.
+
+    Args:
+        ip: The shell.
+        begin: Begins the run.
+        wait: Whether the person asked to wait.
+        out: The variable that gets the run.
+    """
+    others = begun_runs()
+
+    def keep(run: Run) -> Run:
+        if out:
+            ip.user_ns[out] = run
+        return run
+
+    try:
+        follow(ip, keep(begin()), wait=wait)
+    except KeyboardInterrupt:
+        # Between the run's beginning and the handler of who waits for it.
+        run = next((run for run in begun_runs() if run not in others), None)
+        if run is None or run.is_over or not wait:
+            raise
+        run.press()
+        follow(ip, keep(run), wait=True)
+
+
 def follow(ip: Any, run: Run, *, wait: bool) -> None:
     """Show a run, and wait for it if asked to, or if nobody could see it later.
 
@@ -531,7 +563,8 @@ def resume(ip: Any, args: Any) -> None:
         )
         display({"text/plain": str(told)})
         return
-    run = resume_turn(
+    begin = partial(
+        resume_turn,
         args.session,
         args.config,
         recipe=args.recipe,
@@ -539,7 +572,7 @@ def resume(ip: Any, args: Any) -> None:
         tools=find_functions(args.tools, ip.user_ns) if args.tools else (),
         options=options,
     )
-    follow(ip, run, wait=args.wait)
+    follow_new(ip, begin, wait=args.wait)
 
 
 VERBS: dict[str, Callable[[Any, Any], None]] = {

@@ -14,11 +14,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -37,6 +39,7 @@ __all__ = [
     "is_loop_thread",
     "post",
     "submit",
+    "wait_interruptibly",
 ]
 
 logger = logging.getLogger("nb_agents")
@@ -45,6 +48,14 @@ THREAD_NAME = "nb_agents"
 
 GOODBYE_S = 0.3
 """Time for the loop to close its sockets at exit, after the runs are saved."""
+
+MISSED_S = 0.5
+"""Interval at which a thread that waits wakes up, for signals that did not wake it.
+
+CPython runs handlers between two bytecodes. A signal that comes after the last one and before the
+thread sleeps on a lock, or that another thread takes, is noted and does not end that sleep; the
+first happens under load, as the thread may wait for another one to take the GIL in between.
+"""
 
 T = TypeVar("T")
 
@@ -108,6 +119,27 @@ def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
         if not _waits:
             while _handlers:
                 _handlers.pop().restore()
+
+
+def wait_interruptibly(future: Future[T], press: Callable[[], None], timeout: float | None) -> T:
+    """Block until a future is done; meanwhile interrupts call ``press``, as in `interrupt_calls`.
+
+    Args:
+        future: The future, set by another thread.
+        press: Called on the main thread between two bytecodes.
+        timeout: Seconds after which to give up waiting. None means never.
+
+    Returns:
+        The future's result.
+
+    Raises:
+        TimeoutError: ``timeout`` passed.
+    """
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    with interrupt_calls(press):
+        while not future.done() and (left := deadline - time.monotonic()) > 0:
+            wait((future,), min(left, MISSED_S))
+        return future.result(0)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from nb_agents.events.turn_events import Continue, Decide, OfferTools, Pause, Sa
 from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import text_of
 from nb_agents.runs.live_turns import place_of_this_process
-from nb_agents.runs.loop import interrupt_calls, post, submit
+from nb_agents.runs.loop import interrupt_calls, post, submit, wait_interruptibly
 from nb_agents.runs.offering import Offering
 from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.resumption import Preview, preview_of
@@ -214,8 +214,7 @@ class Run:
             RunFailed: No agent submitted an answer.
             TimeoutError: ``timeout`` passed.
         """
-        with interrupt_calls(self.press):
-            self._turn.done.result(timeout)
+        wait_interruptibly(self._turn.done, self.press, timeout)
         return self._outcome() if raise_on_stop else self.view.answer
 
     def __await__(self) -> Generator[Any, None, str]:
@@ -353,8 +352,7 @@ class Run:
         end = self.subscribe(look)
         look(self.view)
         try:
-            with interrupt_calls(self.press):
-                changed.result(timeout)
+            wait_interruptibly(changed, self.press, timeout)
         finally:
             end()
         if len(self.view.approvals) == seen:
@@ -403,8 +401,7 @@ class Run:
             raise UserError(f"Run {self.id} {what}: code here can't ask its person.")
         asked = turn.ask_outside(lambda: question(turn))
         try:
-            with interrupt_calls(self.press):
-                answer = asked.result(timeout)
+            answer = wait_interruptibly(asked, self.press, timeout)
         finally:
             # After a time-out, the question is withdrawn.
             asked.cancel()

@@ -33,7 +33,7 @@ from nb_agents.cancel import (
 from nb_agents.errors import ClusterLostError, SessionBusyError, UserError
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.runs.live_turns import watched
-from nb_agents.runs.loop import interrupt_calls
+from nb_agents.runs.loop import interrupt_calls, wait_interruptibly
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
 from nb_agents.session.commands import has_commands, take_commands
@@ -279,8 +279,7 @@ class Sweep:
         Raises:
             TimeoutError: ``timeout`` passed.
         """
-        with interrupt_calls(self.press):
-            self.done.result(timeout)
+        wait_interruptibly(self.done, self.press, timeout)
         return self.view
 
     def __await__(self) -> Generator[Any, None, SweepView]:

@@ -2,13 +2,19 @@
 
 import json
 import signal
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents.runs import loop
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.session.history import load_session
-from tests.model_server import ModelServer, Reply
+from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from tests.model_server import ModelServer, Reply, wait_until
 from tests.team_kit import read_line, script, sessions
 
 HANGING = """
@@ -253,6 +259,29 @@ except RunCancelled as exc:
     print("cancelled", exc.receipt.source, sorted(exc.partial_answers.items()))
 print(loop._waits, signal.getsignal(signal.SIGINT) in loop._handlers, flush=True)
 """
+
+
+def test_an_interrupt_that_does_not_wake_who_waits_is_heard_all_the_same(tmp_path: Path) -> None:
+    gate = Gate()
+    team = scripted_team(a=ScriptedModel(Answer("So.", gate=gate)))
+    run = nb_agents.start("Why?", team, options=RunOptions(session_root=tmp_path))
+    gate.wait_reached()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def press() -> None:
+        wait_until(lambda: loop._waits and sys._current_frames()[main].f_code.co_name == "wait")
+        # A signal that another thread takes leaves the main thread asleep.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        wait_until(lambda: run.view.stop)
+        gate.open()
+
+    presses = threading.Thread(target=press)
+    presses.start()
+    run.wait(raise_on_stop=False)
+    presses.join()
+    assert run.view.stop is not None
+    assert run.view.stop.source == "interrupt"
 
 
 def test_whatever_order_waits_end_in_the_first_handler_comes_back() -> None:
