@@ -126,7 +126,7 @@ export class Api {
     }
     if (response.ok) return response;
     const told = (await response.json().catch(() => ({}))) as { message?: string };
-    throw new Refused(told.message ?? missing(response), { cause: response.status });
+    throw new Refused(told.message ?? wordless(response), { cause: response.status });
   }
 
   private request(path: string, init: RequestInit): Promise<Response> {
@@ -134,8 +134,8 @@ export class Api {
   }
 }
 
-/** Our own refusals tell why: a 404 without words is the Jupyter server's. */
-function missing({ status, statusText }: Response): string {
+/** Why, of a refusal without a message: ours have one, so a 404 is the Jupyter server's own. */
+function wordless({ status, statusText }: Response): string {
   return status === 404
     ? "This Jupyter server has no nb_agents: install it beside JupyterLab, or start the notebook's kernel."
     : statusText;

@@ -269,7 +269,8 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   /** Have the server do what a card's button would have a cell do, where there is no kernel for it. */
   private press(event: MouseEvent): void {
     const button = (event.target as Element).closest<HTMLButtonElement>(`[${LINKED}]`);
-    if (!button || this.app.kernelOf(this.node)) return;
+    // A widget is drawn of what the server does not know, so that it could not go on.
+    if (!button || button.closest(".nba-widget") || this.app.kernelOf(this.node)) return;
     event.stopPropagation(); // before JupyterLab adds a cell to a notebook that may be another one
     const turn = button.closest(".opened") ? (this.panel?.opened?.() ?? "") : this.shownId;
     if (button.value === "continue") this.app.continue_(turn);

@@ -177,3 +177,13 @@ test("the buttons of a sweep's row go on with that row, where there is no kernel
   (find(".opened .card button") as HTMLElement).click();
   expect(app.resume.mock.calls).toEqual([["s/turn_1/sky/turn_1"]]);
 });
+
+test("a widget's buttons stay JupyterLab's when its kernel has gone: the server knows nothing of its run", async () => {
+  const { app, find, refresh, tell } = make();
+  await refresh(live("one answer"));
+  await tell({ kind: "unknown" });
+  (find(".nba-widget .nba") as HTMLElement).innerHTML = BUTTONS;
+  app.kernelOf = () => undefined;
+  (find(".nba-widget .nba button") as HTMLElement).click();
+  expect(app.resume).not.toHaveBeenCalled();
+});

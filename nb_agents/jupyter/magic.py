@@ -43,6 +43,7 @@ from nb_agents.jupyter.verbs import (
     tell_of_dead_turns,
     tools_option,
 )
+from nb_agents.jupyter.waiting import follow_new
 from nb_agents.masking import Mask
 from nb_agents.runs import registry
 from nb_agents.session.history import load_turn
@@ -243,7 +244,7 @@ class AgentsMagics(Magics):
             continue_=args.continue_,
             options=replace(options_of(args, names), context_paths=named.paths),
         )
-        verbs.follow_new(self.shell, begin, wait=args.wait, out=args.out)
+        follow_new(self.shell, begin, wait=args.wait, out=args.out)
 
     def _guarded(self, action: Callable[[], object]) -> None:
         try:

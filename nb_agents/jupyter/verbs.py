@@ -32,15 +32,12 @@ from nb_agents.jupyter.sweep_verbs import (
     wait_for_sweep_on_disk,
     work_elsewhere,
 )
-from nb_agents.jupyter.waiting import stay
+from nb_agents.jupyter.waiting import follow, follow_new
 from nb_agents.options import RunOptions
 from nb_agents.runs import registry
 from nb_agents.runs.file_report import check_file
-from nb_agents.runs.live_runs import begun_runs
-from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
-from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
 from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import PastTurn, load_session, load_turn
@@ -64,8 +61,6 @@ __all__ = [
     "WITH_MESSAGE",
     "bundle_option",
     "cluster_option",
-    "follow",
-    "follow_new",
     "options_of",
     "options_option",
     "root_option",
@@ -440,59 +435,6 @@ def log(ip: Any, args: Any) -> None:
     if os.path.exists(debug):
         lines.append(f"(more in {text.shown_path(debug)})")
     display({"text/plain": "\n".join([*lines, *recovered.warnings])})
-
-
-def follow_new(ip: Any, begin: Callable[[], Run], *, wait: bool, out: str | None = None) -> None:
-    """Begin a run and show it as `follow` does.
-
-    An interrupt of a cell that waits is one of its run from the moment that there is a run.
-
-    Args:
-        ip: The shell.
-        begin: Begins the run.
-        wait: Whether the person asked to wait.
-        out: The variable that gets the run.
-    """
-    others = begun_runs()
-
-    def keep(run: Run) -> Run:
-        if out:
-            ip.user_ns[out] = run
-        return run
-
-    try:
-        follow(ip, keep(begin()), wait=wait)
-    except KeyboardInterrupt:
-        # Between the run's beginning and the handler of who waits for it.
-        run = next((run for run in begun_runs() if run not in others), None)
-        if run is None or run.is_over or not wait:
-            raise
-        run.press()
-        follow(ip, keep(run), wait=True)
-
-
-def follow(ip: Any, run: Run, *, wait: bool) -> None:
-    """Show a run, and wait for it if asked to, or if nobody could see it later.
-
-    Args:
-        ip: The shell.
-        run: The run.
-        wait: Whether the person asked to wait.
-    """
-    has_front_end = kernel.has_front_end(ip)
-    if not (wait or (has_front_end and kernel.is_headless(ip))):
-        (show_run if has_front_end else show_text)(run)
-        return
-    # From here on, as an interrupt may come while the panel is made.
-    with interrupt_calls(run.press):
-        if has_front_end:
-            show_run(run)
-            said = stay(ip, run)
-        else:
-            said = stay(ip, run)
-            show_text(run)
-    if said:
-        display({"text/plain": said})
 
 
 def options_of(args: Any, namespace: Mapping[str, Any]) -> RunOptions:

@@ -1,4 +1,4 @@
-"""Waiting in a cell for a run that may ask something.
+"""Showing a cell's run, and waiting in the cell for one that may ask something.
 
 A gate of a recipe waits for a person, perhaps for ever. A cell must not wait for ever with it where
 nobody could answer: in a headless notebook the run is stopped at the gate, to be resumed where
@@ -8,15 +8,76 @@ answered while the cell waits; the cell says so too, for front ends that show no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.asking import how_to_answer, question, wait_for_gate
 from nb_agents.jupyter.door import CELL
 from nb_agents.jupyter.ipython import display
+from nb_agents.jupyter.panel import show_run, show_text
+from nb_agents.runs.live_runs import begun_runs
+from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
 
-__all__ = ["stay"]
+__all__ = ["follow", "follow_new", "stay"]
+
+
+def follow_new(ip: Any, begin: Callable[[], Run], *, wait: bool, out: str | None = None) -> None:
+    """Begin a run and show it as `follow` does.
+
+    An interrupt of a cell that waits is one of its run from the moment that there is a run.
+
+    Args:
+        ip: The shell.
+        begin: Begins the run.
+        wait: Whether the person asked to wait.
+        out: The variable that gets the run.
+    """
+    others = begun_runs()
+
+    def keep(run: Run) -> Run:
+        if out:
+            ip.user_ns[out] = run
+        return run
+
+    try:
+        follow(ip, keep(begin()), wait=wait)
+    except KeyboardInterrupt:
+        # Between the run's beginning and the handler of who waits for it.
+        run = next((run for run in begun_runs() if run not in others), None)
+        if run is None or run.is_over or not _waits(ip, wait):
+            raise
+        run.press()
+        follow(ip, keep(run), wait=True)
+
+
+def follow(ip: Any, run: Run, *, wait: bool) -> None:
+    """Show a run, and wait for it if asked to, or if nobody could see it later.
+
+    Args:
+        ip: The shell.
+        run: The run.
+        wait: Whether the person asked to wait.
+    """
+    has_front_end = kernel.has_front_end(ip)
+    if not _waits(ip, wait):
+        (show_run if has_front_end else show_text)(run)
+        return
+    # From here on, as an interrupt may come while the panel is made.
+    with interrupt_calls(run.press):
+        if has_front_end:
+            show_run(run)
+            said = stay(ip, run)
+        else:
+            said = stay(ip, run)
+            show_text(run)
+    if said:
+        display({"text/plain": said})
+
+
+def _waits(ip: Any, wait: bool) -> bool:
+    return wait or (kernel.has_front_end(ip) and kernel.is_headless(ip))
 
 
 def stay(ip: Any, run: Run) -> str:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import nb_agents
-from nb_agents.jupyter import kernel, verbs
+from nb_agents.jupyter import kernel, waiting
 from nb_agents.options import RunOptions
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
@@ -25,37 +25,49 @@ def test_an_interrupt_while_the_panel_is_made_stops_the_run_and_not_the_cell(
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(verbs, "show_run", show)
+    monkeypatch.setattr(waiting, "show_run", show)
     monkeypatch.setattr(kernel, "has_front_end", lambda ip: True)
     shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=True))
-    verbs.follow(shell, run, wait=True)
+    waiting.follow(shell, run, wait=True)
     assert run.view.stop is not None
     assert (run.status, run.view.stop.source) == ("cancelled", "interrupt")
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_an_interrupt_as_soon_as_there_is_a_run_stops_it_if_its_cell_was_to_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
-) -> None:
-    gate = Gate()
-    team = scripted_team(a=ScriptedModel(Answer("So.", gate=gate)))
-    begun: list[Run] = []
+class Cell:
+    """A cell that is interrupted as soon as there is a run, which waits until it is shown."""
 
-    def begin() -> Run:
-        begun.append(nb_agents.start("Why?", team, options=RunOptions(session_root=tmp_path)))
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, is_watched: bool) -> None:
+        self.gate = Gate()
+        self.team = scripted_team(a=ScriptedModel(Answer("So.", gate=self.gate)))
+        self.options = RunOptions(session_root=root)
+        kernel_of = SimpleNamespace(_allow_stdin=is_watched)
+        self.shell = SimpleNamespace(kernel=kernel_of, user_ns={})
+        monkeypatch.setattr(waiting, "show_run", lambda run: self.gate.open())
+        monkeypatch.setattr(kernel, "has_front_end", lambda ip: True)
+
+    def begin(self) -> Run:
+        self.run = nb_agents.start("Why?", self.team, options=self.options)
         signal.raise_signal(signal.SIGINT)
-        return begun[0]
+        return self.run
 
-    monkeypatch.setattr(verbs, "show_run", lambda run: gate.open())
-    monkeypatch.setattr(kernel, "has_front_end", lambda ip: True)
-    shell = SimpleNamespace(kernel=SimpleNamespace(_allow_stdin=True), user_ns={})
-    if waits:
-        verbs.follow_new(shell, begin, wait=True, out="run")
-        assert shell.user_ns["run"] is begun[0]
-        assert begun[0].view.stop is not None
-        assert begun[0].view.stop.source == "interrupt"
-        return
+
+@pytest.mark.parametrize(("wait", "is_watched"), [(True, True), (True, False), (False, False)])
+def test_an_interrupt_as_soon_as_there_is_a_run_stops_it_where_its_cell_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, is_watched: bool
+) -> None:
+    cell = Cell(tmp_path, monkeypatch, is_watched)
+    waiting.follow_new(cell.shell, cell.begin, wait=wait, out="run")
+    assert cell.shell.user_ns["run"] is cell.run
+    assert cell.run.view.stop is not None
+    assert cell.run.view.stop.source == "interrupt"
+
+
+def test_an_interrupt_of_a_cell_that_does_not_wait_is_none_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = Cell(tmp_path, monkeypatch, is_watched=True)
     with pytest.raises(KeyboardInterrupt):
-        verbs.follow_new(shell, begin, wait=False)
-    gate.open()
-    assert "So." in str(begun[0].wait())
+        waiting.follow_new(cell.shell, cell.begin, wait=False)
+    cell.gate.open()
+    assert "So." in cell.run.wait()
+    assert cell.run.view.stop is None
