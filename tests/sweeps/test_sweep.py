@@ -196,6 +196,7 @@ def test_one_row_is_stopped_and_the_others_go_on(options: RunOptions) -> None:
     sweep = nb_agents.map(rows(2), TASK, team, options=options)
     gate.wait_reached(2)
     row = sweep.rows[0].name
+    wait_until(lambda: row in sweep.runs, WAIT_S)  # known a moment after it works
     assert sweep.stop(True, row).changed
     wait_until(lambda: row not in sweep.runs, WAIT_S)
     gate.open()
