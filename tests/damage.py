@@ -24,8 +24,8 @@ from typing import NamedTuple
 from nb_agents import events as ev
 from nb_agents.config.recipe import Recipe
 from nb_agents.errors import UserError
-from nb_agents.jupyter.cards import card_bundle
-from nb_agents.jupyter.text import listed
+from nb_agents.presentation.cards import card_bundle
+from nb_agents.presentation.text import listed
 from nb_agents.recipes.units import planned
 from nb_agents.runs.resume import preview
 from nb_agents.runs.status import log_lines

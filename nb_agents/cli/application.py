@@ -1,17 +1,47 @@
-"""The application that each command is added to, its exit codes, and the words of its errors."""
+"""The application that each command is added to, and what several commands share."""
 
 from __future__ import annotations
 
 import atexit
 import gc
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from nb_agents.cli.printing import complain
 from nb_agents.errors import UserError
+from nb_agents.presentation.arguments import files_at, session_names
+from nb_agents.runs.registry import runs
 
-__all__ = ["COMPLETE", "FAILED", "INCOMPLETE", "USAGE", "app", "main"]
+__all__ = [
+    "Bundles",
+    "COMPLETE",
+    "ClusterAddress",
+    "Config",
+    "Continue",
+    "Detach",
+    "FAILED",
+    "File",
+    "INCOMPLETE",
+    "Json",
+    "LiveRun",
+    "Message",
+    "Model",
+    "RecipeFile",
+    "Root",
+    "Session",
+    "Settings",
+    "SomeLiveRun",
+    "SomeRun",
+    "SomeSession",
+    "StoredSession",
+    "Timeout",
+    "USAGE",
+    "app",
+    "main",
+]
 
 COMPLETE, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 
@@ -31,3 +61,64 @@ def main() -> None:
     except UserError as exc:
         complain(exc)
         sys.exit(USAGE)
+
+
+def _live_runs() -> list[str]:
+    return [f"{run.session}/{run.turn}" for run in runs()]
+
+
+def _runs() -> list[str]:
+    return [*_live_runs(), *session_names()]
+
+
+def _files(incomplete: str) -> list[str]:
+    found = files_at(incomplete)
+    # A shell ends the word when one is left, so that directory's files would be out of reach.
+    while len(found) == 1 and found[0].endswith("/") and (inside := files_at(found[0])):
+        found = inside
+    return found
+
+
+LiveRun = Annotated[
+    str,
+    typer.Argument(
+        help="Run, session or session/turn; by default the only one.", autocompletion=_live_runs
+    ),
+]
+SomeLiveRun = Annotated[
+    str, typer.Argument(help="Session or session/turn.", autocompletion=_live_runs)
+]
+SomeRun = Annotated[
+    str,
+    typer.Argument(
+        help="Run, session or session/turn; by default the only one.", autocompletion=_runs
+    ),
+]
+Message = Annotated[str, typer.Argument(help="What is said about it.")]
+Root = Annotated[Path | None, typer.Option("--session-root", help="Where sessions are.")]
+Config = Annotated[
+    str | None,
+    typer.Option("--config", "-c", "--agents-config", help="Team file.", autocompletion=_files),
+]
+RecipeFile = Annotated[
+    str | None, typer.Option("--recipe", "-r", help="Recipe file.", autocompletion=_files)
+]
+File = Annotated[str, typer.Argument(help="Team file or recipe.", autocompletion=_files)]
+Model = Annotated[str | None, typer.Option("--model", "-m", help="openai:gpt-5-mini")]
+Bundles = Annotated[list[str] | None, typer.Option("--bundle", help="NAME=DIR")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE")]
+Session = Annotated[
+    str | None,
+    typer.Option("--session", "-s", help="Its id.", autocompletion=session_names),
+]
+SomeSession = Annotated[
+    str, typer.Argument(help="By default the one used last.", autocompletion=session_names)
+]
+StoredSession = Annotated[str, typer.Argument(help="Its id.", autocompletion=session_names)]
+Continue = Annotated[bool, typer.Option("--continue", help="Next turn of a session.")]
+Timeout = Annotated[float | None, typer.Option("--orchestrator-timeout", help="Seconds.")]
+Detach = Annotated[bool, typer.Option("--detach", help="In a process of its own; returns at once.")]
+ClusterAddress = Annotated[
+    str | None, typer.Option("--cluster", help="Scheduler of a Dask cluster, or local:N.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]

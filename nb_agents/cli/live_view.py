@@ -17,10 +17,9 @@ from rich.text import Text
 
 from nb_agents.cli.chat import STOPPING
 from nb_agents.cli.printing import shown
-from nb_agents.jupyter import text
-from nb_agents.jupyter.asking import how_to_answer, question
-from nb_agents.jupyter.door import TERMINAL
-from nb_agents.jupyter.rows import agent_row, units
+from nb_agents.presentation import text
+from nb_agents.presentation.asking import TERMINAL, how_to_answer, question
+from nb_agents.presentation.rows import agent_row, units
 from nb_agents.runs.run import Run
 from nb_agents.view.run_view import RunView
 from nb_agents.view.steps import GateView

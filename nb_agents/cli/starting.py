@@ -8,8 +8,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE, app
-from nb_agents.cli.arguments import (
+from nb_agents.cli.application import (
+    COMPLETE,
+    FAILED,
+    INCOMPLETE,
     Bundles,
     ClusterAddress,
     Config,
@@ -23,6 +25,7 @@ from nb_agents.cli.arguments import (
     Settings,
     SomeSession,
     Timeout,
+    app,
 )
 from nb_agents.cli.chat import Chat
 from nb_agents.cli.live_view import told_of
@@ -30,11 +33,10 @@ from nb_agents.cli.printing import say, say_json, shown
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, RunFailed
-from nb_agents.jupyter.asking import wait_for_gate
-from nb_agents.jupyter.cards import card_text
-from nb_agents.jupyter.cell_values import context_of
-from nb_agents.jupyter.door import TERMINAL
 from nb_agents.options import RunOptions
+from nb_agents.presentation.arguments import context_of
+from nb_agents.presentation.asking import TERMINAL, wait_for_gate
+from nb_agents.presentation.cards import card_text
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import preview, resume
 from nb_agents.runs.run import Run

@@ -1,7 +1,8 @@
-"""The commands on what is on disk: sessions and sweeps."""
+"""The commands on what is on disk: team files, recipes, sessions and sweeps."""
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -9,18 +10,66 @@ from typing import Annotated
 
 import typer
 
-from nb_agents.cli.application import app
-from nb_agents.cli.arguments import Json, Root, StoredSession
+from nb_agents.cli.application import (
+    COMPLETE,
+    FAILED,
+    Bundles,
+    Config,
+    File,
+    Json,
+    Root,
+    StoredSession,
+    app,
+)
 from nb_agents.cli.printing import say, say_json, shown, table
 from nb_agents.disk.entry import join_names
-from nb_agents.jupyter import text
-from nb_agents.jupyter.sweep_list import SWEEP_HEADS, sweep_rows
+from nb_agents.presentation import text
+from nb_agents.presentation.sweep_list import SWEEP_HEADS, sweep_rows
+from nb_agents.runs.file_report import check_file
+from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import LISTED, find_session, session_root, sessions_in
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
 
 __all__: list[str] = []
+
+
+@app.command("check")
+def check(
+    file: File,
+    config: Config = None,
+    bundles: Bundles = None,
+    connects: Annotated[
+        bool, typer.Option("--connect", help="Load custom tools and start MCP servers, to try.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check a team file or a recipe without running it; exits with 1 if it can't start."""
+    told = check_file(file, config, bundles or [], connects=connects)
+    if as_json:
+        agents = [agent._asdict() for agent in told.agents]
+        say_json({"can_start": told.can_start, "agents": agents, "lines": told.lines})
+    else:
+        if told.agents:
+            table(AgentReport._fields, told.agents, False, "")
+        say("\n".join(told.lines))
+    sys.exit(COMPLETE if told.can_start else FAILED)
+
+
+@app.command("plan")
+def plan(file: File, as_json: Json = False) -> None:
+    """Show what a recipe would do, without running it; --json has it as a Mermaid diagram, too."""
+    from nb_agents.config.recipe import Recipe
+    from nb_agents.recipes.check import check
+    from nb_agents.recipes.diagram import mermaid
+
+    recipe = Recipe.from_file(file)
+    lines = check(recipe).plan
+    if as_json:
+        say_json({"lines": lines, "mermaid": mermaid(recipe)})
+    else:
+        say("\n".join(lines))
 
 
 @app.command("sessions")

@@ -16,9 +16,10 @@ __all__ = ["load", "unload"]
 
 def load(ip: InteractiveShell) -> None:
     """Register everything with a shell; loading twice does no harm."""
-    from nb_agents.jupyter import cards, completion, formatters, kernel
+    from nb_agents.jupyter import completion, formatters, kernel
     from nb_agents.jupyter.magic import AgentsMagics, show_cancelled_as_cards
     from nb_agents.models import providers
+    from nb_agents.presentation import cards
 
     magics = AgentsMagics(ip)
     ip.register_magics(magics)

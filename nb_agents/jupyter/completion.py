@@ -11,9 +11,9 @@ from IPython.core.completer import SimpleCompletion, context_matcher
 
 from nb_agents.jupyter.ipython import actions_of
 from nb_agents.jupyter.magic import AgentsMagics
-from nb_agents.jupyter.offered import files_at, session_names
 from nb_agents.jupyter.verbs import VERBS
 from nb_agents.options import RunOptions
+from nb_agents.presentation.arguments import files_at, session_names
 from nb_agents.runs.registry import runs
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nb_agents.jupyter import kernel, text
+from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import table_bundle
-from nb_agents.jupyter.markdown import harmless
-from nb_agents.jupyter.panel import show_run
-from nb_agents.jupyter.sweep_panel import show_sweep
-from nb_agents.jupyter.sweep_state import count, counts, score_of, spent, sweep_chip
+from nb_agents.jupyter.panel import show_run, show_sweep
+from nb_agents.presentation import text
+from nb_agents.presentation.markdown import harmless
+from nb_agents.presentation.sweep_card import count, counts, score_of, spent, sweep_chip
 from nb_agents.runs.run import Run
 from nb_agents.view.receipt import Receipt
 from nb_agents.view.run_view import AgentView, RunView

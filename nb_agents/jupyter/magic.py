@@ -20,7 +20,6 @@ from nb_agents.config.team import chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, TaskError, UserError
 from nb_agents.jupyter import verbs
-from nb_agents.jupyter.cell_values import context_of
 from nb_agents.jupyter.ipython import (
     Magics,
     UsageError,
@@ -45,6 +44,7 @@ from nb_agents.jupyter.verbs import (
 )
 from nb_agents.jupyter.waiting import follow_new
 from nb_agents.masking import Mask
+from nb_agents.presentation.arguments import context_of
 from nb_agents.runs import registry
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nb_agents.jupyter.asking import decide
 from nb_agents.jupyter.ipython import argument, arguments, display
+from nb_agents.presentation.asking import decide
 from nb_agents.runs import registry
 
 __all__ = ["RECIPE_VERBS", "WITH_MESSAGE"]

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, cast
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.config.uploads import mentions
 from nb_agents.errors import SessionUnreadableError, TaskError, UserError
-from nb_agents.jupyter import kernel, text
+from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, display
-from nb_agents.jupyter.sweep_card import sweep_bundle
-from nb_agents.jupyter.sweep_list import live_work, pressed
-from nb_agents.jupyter.sweep_panel import show_sweep
-from nb_agents.jupyter.sweep_state import sweep_title
+from nb_agents.jupyter.panel import show_sweep
 from nb_agents.options import RunOptions
+from nb_agents.presentation import text
+from nb_agents.presentation.sweep_card import sweep_bundle, sweep_title
+from nb_agents.presentation.sweep_list import live_work, pressed
 from nb_agents.runs import registry
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.session.history import load_turn

@@ -15,14 +15,10 @@ from typing import Any
 from nb_agents.cancel import StopResult
 from nb_agents.disk.entry import join_names
 from nb_agents.errors import UnknownRunError, UserError
-from nb_agents.jupyter import kernel, text
-from nb_agents.jupyter.asking import question
-from nb_agents.jupyter.cell_values import context_of
+from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
-from nb_agents.jupyter.panel import show_run, show_text, show_turn
+from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE
-from nb_agents.jupyter.sweep_list import SWEEP_HEADS, live_work, sweep_row, sweep_rows
-from nb_agents.jupyter.sweep_panel import show_sweep
 from nb_agents.jupyter.sweep_verbs import (
     dead_sweeps,
     find_sweep,
@@ -34,6 +30,10 @@ from nb_agents.jupyter.sweep_verbs import (
 )
 from nb_agents.jupyter.waiting import follow, follow_new
 from nb_agents.options import RunOptions
+from nb_agents.presentation import text
+from nb_agents.presentation.arguments import context_of
+from nb_agents.presentation.asking import question
+from nb_agents.presentation.sweep_list import SWEEP_HEADS, live_work, sweep_row, sweep_rows
 from nb_agents.runs import registry
 from nb_agents.runs.file_report import check_file
 from nb_agents.runs.resume import preview

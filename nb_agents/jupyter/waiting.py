@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from nb_agents.jupyter import kernel
-from nb_agents.jupyter.asking import how_to_answer, question, wait_for_gate
-from nb_agents.jupyter.door import CELL
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.panel import show_run, show_text
+from nb_agents.presentation.asking import CELL, how_to_answer, question, wait_for_gate
 from nb_agents.runs.live_runs import begun_runs
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run

@@ -22,11 +22,10 @@ import anyio
 
 from nb_agents.disk.lock import is_held
 from nb_agents.events import TurnStarted
-from nb_agents.jupyter.cards import turn_bundle
-from nb_agents.jupyter.markdown import harmless
-from nb_agents.jupyter.panel_state import panel_state
-from nb_agents.jupyter.sweep_card import sweep_bundle
-from nb_agents.jupyter.sweep_state import sweep_state, sweep_title
+from nb_agents.presentation.cards import turn_bundle
+from nb_agents.presentation.markdown import harmless
+from nb_agents.presentation.panel_state import panel_state
+from nb_agents.presentation.sweep_card import sweep_bundle, sweep_state, sweep_title
 from nb_agents.server.places import shown_path
 from nb_agents.session.history import load_turn, past_events
 from nb_agents.session.journal import POLL_S, JournalReader

@@ -27,9 +27,9 @@ from tornado.iostream import StreamClosedError
 from nb_agents.cancel import StopResult
 from nb_agents.errors import SessionBusyError, SessionChangedError, UserError
 from nb_agents.events import EVENT
-from nb_agents.jupyter import text
-from nb_agents.jupyter.sweep_state import standing
 from nb_agents.options import RunOptions
+from nb_agents.presentation import text
+from nb_agents.presentation.sweep_card import standing
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import attach

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import SessionUnreadableError, UserError
-from nb_agents.jupyter import text
-from nb_agents.jupyter.sweep_state import standing, sweep_title
 from nb_agents.options import RunOptions
+from nb_agents.presentation import text
+from nb_agents.presentation.sweep_card import standing, sweep_title
 from nb_agents.runs.live_turns import LiveTurn, live_turns
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume

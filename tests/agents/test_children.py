@@ -13,8 +13,8 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, UserError
-from nb_agents.jupyter.rows import agent_row
 from nb_agents.models.backend import Backend
+from nb_agents.presentation.rows import agent_row
 from nb_agents.runs import subagents
 from nb_agents.runs.run import Run
 from nb_agents.runs.subagents import SubAgents

@@ -20,8 +20,8 @@ from pydantic_ai.tools import ToolDefinition
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
-from nb_agents.jupyter.panel_state import panel_state
 from nb_agents.models.providers import http_client
+from nb_agents.presentation.panel_state import panel_state
 from nb_agents.runs.run import Run
 from nb_agents.view.run_view import RunView
 

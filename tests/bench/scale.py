@@ -19,7 +19,7 @@ from typing import Any
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
-from nb_agents.jupyter import text
+from nb_agents.presentation import text
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.server import handlers
 from nb_agents.server.places import Places

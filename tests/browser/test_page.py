@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import BrowserContext, expect
 
-from nb_agents.jupyter.cards import TURN_MIME
+from nb_agents.presentation.cards import TURN_MIME
 from tests.browser.lab import Lab, NotebookPage, write_notebook
 from tests.browser.story import LOAD, Story, agent, server_team
 from tests.model_server import ModelServer

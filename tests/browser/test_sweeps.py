@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
-from nb_agents.jupyter.sweep_card import SWEEP_MIME
+from nb_agents.presentation.sweep_card import SWEEP_MIME
 from tests.browser.conftest import fresh_tab as tab  # noqa: F401
 from tests.browser.story import Story, agent, server_team
 from tests.browser.test_look import moving, overflows, shoot

@@ -10,7 +10,7 @@ import pytest
 from nb_agents import events as ev
 from nb_agents.cancel import StopResult
 from nb_agents.jupyter.kernel import stop_as_asked
-from nb_agents.jupyter.panel_state import panel_state
+from nb_agents.presentation.panel_state import panel_state
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView

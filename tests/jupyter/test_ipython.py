@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.jupyter.markdown import harmless
+from nb_agents.presentation.markdown import harmless
 
 JUPYTER = Path(__file__).parents[2] / "nb_agents/jupyter"
 

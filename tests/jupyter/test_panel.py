@@ -11,7 +11,7 @@ import pytest
 
 from nb_agents import events as ev
 from nb_agents.jupyter.kernel import on_page_message
-from nb_agents.jupyter.panel_state import panel_state
+from nb_agents.presentation.panel_state import panel_state
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 

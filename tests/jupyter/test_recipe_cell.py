@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nb_agents.errors import TaskError
-from nb_agents.jupyter.cell_values import context_of
+from nb_agents.presentation.arguments import context_of
 
 NAMES: dict[str, Any] = {
     "files": ["a.md", "b.md"],

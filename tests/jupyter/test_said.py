@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nb_agents import events as ev
-from nb_agents.jupyter.cards import card_bundle
 from nb_agents.jupyter.kernel import say_once
-from nb_agents.jupyter.panel_state import panel_state
+from nb_agents.presentation.cards import card_bundle
+from nb_agents.presentation.panel_state import panel_state
 from nb_agents.testing import Answer, Gate, ScriptedModel
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView

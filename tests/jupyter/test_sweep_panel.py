@@ -18,18 +18,24 @@ from IPython.core.formatters import DisplayFormatter
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.jupyter import formatters, sweep_panel
-from nb_agents.jupyter.sweep_card import MAX_TABLE, sweep_bundle
-from nb_agents.jupyter.sweep_state import MAX_FAILURES, MAX_LIVE, OpenedRow, sweep_state
+from nb_agents.jupyter import formatters, panel
+from nb_agents.presentation.sweep_card import (
+    MAX_FAILURES,
+    MAX_LIVE,
+    MAX_TABLE,
+    OpenedRow,
+    sweep_bundle,
+    sweep_state,
+)
 from nb_agents.runs import registry
 from nb_agents.sweeps.manifest import Result
 from nb_agents.sweeps.sweep import Sweep
 from nb_agents.sweeps.sweep_view import LiveRow, SweepView
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.view.run_view import RunView
-from tests.jupyter.recipe_views import asked, began, recipe, wrote
-from tests.jupyter.test_cards import EVIL, STOPPED, Page, turn
 from tests.model_server import wait_until
+from tests.presentation.recipe_views import asked, began, recipe, wrote
+from tests.presentation.test_cards import EVIL, STOPPED, Page, turn
 from tests.team_kit import ROOT, WAIT_S
 
 WRITING = turn(
@@ -288,7 +294,7 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Outputs]:
         made.append(Outputs(state, take))
         return made[-1]
 
-    monkeypatch.setattr(sweep_panel, "LiveOutputs", make)
+    monkeypatch.setattr(panel, "LiveOutputs", make)
     return made
 
 
@@ -310,7 +316,7 @@ def sweep(tmp_path: Path) -> Iterator[Sweep]:
 
 
 def test_a_page_opens_a_row_and_closes_it(sweep: Sweep, outputs: list[Outputs]) -> None:
-    sweep_panel.show_sweep(sweep)
+    panel.show_sweep(sweep)
     (out,) = outputs
     wait_until(lambda: len(out.state["rows"]) == 2)
     name = out.state["rows"][1]["id"]
@@ -326,7 +332,7 @@ def test_a_page_opens_a_row_and_closes_it(sweep: Sweep, outputs: list[Outputs]) 
 def test_a_page_stops_one_row_and_the_card_of_the_open_row_stays(
     sweep: Sweep, outputs: list[Outputs]
 ) -> None:
-    sweep_panel.show_sweep(sweep)
+    panel.show_sweep(sweep)
     (out,) = outputs
     wait_until(lambda: len(out.state["rows"]) == 2)
     row = out.state["rows"][0]
@@ -358,7 +364,7 @@ def test_what_rows_at_work_have_used_is_counted_and_once_when_they_are_resumed(
 
 
 def test_a_page_holds_all_rows_and_lets_them_go_on(sweep: Sweep, outputs: list[Outputs]) -> None:
-    sweep_panel.show_sweep(sweep)
+    panel.show_sweep(sweep)
     (out,) = outputs
     out.ask({"type": "hold", "pause": True})
     wait_until(lambda: out.state["chip"] == "paused")
@@ -367,8 +373,8 @@ def test_a_page_holds_all_rows_and_lets_them_go_on(sweep: Sweep, outputs: list[O
 
 
 def test_a_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: list[Outputs]) -> None:
-    sweep_panel.show_sweep(sweep)
-    sweep_panel.show_sweep(sweep)  # in a second cell
+    panel.show_sweep(sweep)
+    panel.show_sweep(sweep)  # in a second cell
     (out,) = outputs
     out.ask({"type": "stop", "sweep": sweep.name, "now": False})
     wait_until(lambda: out.state["chip"].startswith("Stopping…"))
@@ -390,7 +396,7 @@ def test_a_page_stops_the_sweep_which_leaves_one_card(sweep: Sweep, outputs: lis
 def test_a_message_that_makes_no_sense_does_nothing(
     sweep: Sweep, outputs: list[Outputs], message: Any
 ) -> None:
-    sweep_panel.show_sweep(sweep)
+    panel.show_sweep(sweep)
     outputs[0].ask(message)
     assert sweep.status == "running"
     assert outputs[0].state["open"] is None
@@ -399,7 +405,7 @@ def test_a_message_that_makes_no_sense_does_nothing(
 def test_the_static_part_is_written_at_changes_of_state_alone(
     sweep: Sweep, outputs: list[Outputs]
 ) -> None:
-    sweep_panel.show_sweep(sweep)
+    panel.show_sweep(sweep)
     (out,) = outputs
     shown: list[SweepView] = []
     sweep.subscribe(shown.append)

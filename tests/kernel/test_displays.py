@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nb_agents.jupyter.cards import TURN_MIME
 from nb_agents.jupyter.kernel import DRAWN_REQUEST
+from nb_agents.presentation.cards import TURN_MIME
 from tests.kernel.notebook import Notebook
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nb_agents.jupyter.cards import TURN_MIME
+from nb_agents.presentation.cards import TURN_MIME
 from tests import canaries
 from tests.kernel.notebook import Notebook, Turn
 from tests.kernel.test_notebook import wait_frozen

@@ -19,8 +19,8 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.cancel import CancelPolicy, StopSource
 from nb_agents.config.team import TeamSpec
-from nb_agents.jupyter import text
-from nb_agents.jupyter.cards import card_text
+from nb_agents.presentation import text
+from nb_agents.presentation.cards import card_text
 from nb_agents.runs import recorder, registry
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session

@@ -19,8 +19,8 @@ from nb_agents.errors import (
     RunFailed,
     UnknownSessionError,
 )
-from nb_agents.jupyter.panel_state import panel_state
-from nb_agents.jupyter.recipe_card import recipe_text
+from nb_agents.presentation.panel_state import panel_state
+from nb_agents.presentation.recipe_card import recipe_text
 from nb_agents.process.command import MAX_KEPT_BYTES
 from nb_agents.runs.loop import post
 from nb_agents.runs.resume import preview

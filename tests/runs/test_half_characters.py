@@ -10,7 +10,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
-from nb_agents.jupyter.cards import card_bundle
+from nb_agents.presentation.cards import card_bundle
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.tools.base import ToolContext

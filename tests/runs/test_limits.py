@@ -12,8 +12,8 @@ from nb_agents import events as ev
 from nb_agents.agents import prompts
 from nb_agents.cancel import CancelPolicy, StopRequest
 from nb_agents.config.orchestrator import OrchestratorSpec
-from nb_agents.jupyter import text
-from nb_agents.jupyter.cards import card_bundle
+from nb_agents.presentation import text
+from nb_agents.presentation.cards import card_bundle
 from nb_agents.runs import limits
 from nb_agents.runs.limits import over_budget, unpriced
 from nb_agents.runs.run import Run

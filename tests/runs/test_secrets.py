@@ -15,8 +15,8 @@ from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.config.secret_names import is_distinctive
 from nb_agents.errors import ConfigError, NbAgentsError
-from nb_agents.jupyter.cards import card_bundle
 from nb_agents.options import CancelPolicy
+from nb_agents.presentation.cards import card_bundle
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn as Writer
 from nb_agents.session.manage import export_session

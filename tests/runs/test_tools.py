@@ -14,8 +14,8 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import UserError
-from nb_agents.jupyter.cards import card_bundle
 from nb_agents.options import ApprovalConfig
+from nb_agents.presentation.cards import card_bundle
 from nb_agents.process import bubblewrap
 from nb_agents.runs.run import Run
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote

@@ -14,7 +14,7 @@ from threading import Event
 import httpx2
 import pytest
 
-from nb_agents.jupyter.cards import TURN_MIME
+from nb_agents.presentation.cards import TURN_MIME
 from nb_agents.runs.run import Run
 from nb_agents.server import handlers
 from nb_agents.server.places import Places

@@ -13,9 +13,9 @@ import pytest
 
 import nb_agents
 from nb_agents.events.turn_events import Pause
-from nb_agents.jupyter.cards import TURN_MIME
-from nb_agents.jupyter.sweep_card import SWEEP_MIME, sweep_bundle
 from nb_agents.options import RunOptions
+from nb_agents.presentation.cards import TURN_MIME
+from nb_agents.presentation.sweep_card import SWEEP_MIME, sweep_bundle
 from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.server import places as places_module
 from nb_agents.server.places import Places, told_sweep

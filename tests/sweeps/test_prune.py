@@ -14,8 +14,8 @@ from filelock import FileLock
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import UnknownSessionError, UserError
-from nb_agents.jupyter import text
-from nb_agents.jupyter.cards import card_text
+from nb_agents.presentation import text
+from nb_agents.presentation.cards import card_text
 from nb_agents.runs import live_runs, registry
 from nb_agents.session import manage as removal
 from nb_agents.session.history import load_session

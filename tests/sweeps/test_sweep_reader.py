@@ -12,7 +12,7 @@ import pytest
 
 import nb_agents
 from nb_agents import RunOptions
-from nb_agents.jupyter.sweep_card import MAX_TABLE
+from nb_agents.presentation.sweep_card import MAX_TABLE
 from nb_agents.runs import registry
 from nb_agents.sweeps.manifest import FIRST_ROWS, ROWS, is_live_sweep
 from nb_agents.sweeps.sweep import Sweep

@@ -6,7 +6,7 @@ from nb_agents import events as ev
 from nb_agents.view.fold import fold
 from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
-from tests.jupyter.recipe_views import OUTLINE, began, finished, over, recipe
+from tests.presentation.recipe_views import OUTLINE, began, finished, over, recipe
 
 FAILING = ev.Noticed(
     text="Saving failed: No space left on device. All is kept in memory.", is_saved=False

@@ -16,11 +16,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 from nb_agents import events as ev
-from nb_agents.jupyter.cards import TURN_MIME, card_bundle
+from nb_agents.presentation.cards import TURN_MIME, card_bundle
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import AgentView, RunView, StopView
 from nb_agents.view.timeline import Timeline, fold_timeline
-from tests.jupyter.recipe_views import again, began, finished, over, recipe
+from tests.presentation.recipe_views import again, began, finished, over, recipe
 
 EVIL = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> [x](javascript:alert(1)) ![i](http://e)"

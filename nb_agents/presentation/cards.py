@@ -2,7 +2,7 @@
 
 Inline styles only, because a notebook's sanitiser drops style sheets and classes of notebooks that
 are not trusted. Everything that a model or a tool wrote is escaped by Jinja2, or rendered from
-Markdown by `nb_agents.jupyter.markdown`.
+Markdown by `nb_agents.presentation.markdown`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from nb_agents.events import ContextChanged, FileInfo
-from nb_agents.jupyter import recipe_card, text, timeline_svg
-from nb_agents.jupyter.asking import how_to_answer, question
-from nb_agents.jupyter.door import CELL, Door
-from nb_agents.jupyter.markdown import as_html, harmless, plots_of
+from nb_agents.presentation import recipe_card, text, timeline_svg
+from nb_agents.presentation.asking import CELL, Door, how_to_answer, question
+from nb_agents.presentation.markdown import as_html, harmless, plots_of
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
@@ -397,7 +396,7 @@ def card_template(name: str) -> Template:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("nb_agents.jupyter"),
+        loader=PackageLoader("nb_agents.presentation"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from threading import Thread
 
-from nb_agents.jupyter import text
+from nb_agents.presentation import text
 from nb_agents.runs import registry
 from nb_agents.runs.run import Run
 from nb_agents.session.views import read_json

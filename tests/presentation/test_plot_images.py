@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.jupyter.cards import card_bundle
-from nb_agents.jupyter.markdown import MAX_BYTES, MAX_PLOTS, plots_of
+from nb_agents.presentation.cards import card_bundle
+from nb_agents.presentation.markdown import MAX_BYTES, MAX_PLOTS, plots_of
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 

@@ -12,15 +12,15 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
-from nb_agents.jupyter.cards import TURN_MIME, card_bundle
-from nb_agents.jupyter.recipe_card import MAX_VALUES
-from nb_agents.jupyter.rows import units
+from nb_agents.presentation.cards import TURN_MIME, card_bundle
+from nb_agents.presentation.recipe_card import MAX_VALUES
+from nb_agents.presentation.rows import units
 from nb_agents.runs.resumption import Preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import Timeline, fold_timeline
-from tests.jupyter.recipe_views import (
+from tests.presentation.recipe_views import (
     OUTLINE,
     again,
     asked,
@@ -31,7 +31,7 @@ from tests.jupyter.recipe_views import (
     recipe,
     wrote,
 )
-from tests.jupyter.test_cards import EVIL, Page
+from tests.presentation.test_cards import EVIL, Page
 from tests.recipes.live import write
 from tests.team_kit import WAIT_S, finish
 

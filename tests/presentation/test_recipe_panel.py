@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.jupyter.panel_state import MAX_UNITS, panel_state
-from nb_agents.jupyter.rows import MAX_ITERATIONS, units
+from nb_agents.presentation.panel_state import MAX_UNITS, panel_state
+from nb_agents.presentation.rows import MAX_ITERATIONS, units
 from nb_agents.view.run_view import RunView
-from tests.jupyter.recipe_views import asked, began, called, finished, over, recipe, wrote
+from tests.presentation.recipe_views import asked, began, called, finished, over, recipe, wrote
 
 USED = ev.Usage(input_tokens=90, output_tokens=10, cost=0.01)
 

@@ -1,19 +1,45 @@
-"""The values that a recipe starts with, as a cell or a command line gives them."""
+"""What words of a command can become, and the values that it gives to a recipe."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nb_agents.errors import TaskError
+from nb_agents.session.layout import session_root, sessions_in
 
-__all__ = ["context_of"]
+__all__ = [
+    "context_of",
+    "files_at",
+    "session_names",
+]
 
+MAX_FILES = 200
 _NAME = re.compile(r"(\\?)(\{\{\s*([A-Za-z_]\w*)\s*\}\})")
+
+
+def session_names() -> list[str]:
+    """List the sessions on disk by name, the one used last first."""
+    return [path.name for path in sessions_in(session_root()).by_use]
+
+
+def files_at(word: str) -> list[str]:
+    """List the directories, team files and recipes that a path can become."""
+    head, slash, begun = word.rpartition("/")
+    folder = Path(f"{head}{slash}").expanduser()
+    try:
+        found = sorted(p for p in folder.iterdir() if p.name.startswith(begun))[:MAX_FILES]
+    except OSError:
+        return []
+    # A word ends at a space, and what is hidden is asked for by its dot.
+    shown = [p for p in found if " " not in p.name and (begun or p.name[0] != ".")]
+    of_ours = [p for p in shown if p.is_dir() or p.suffix in (".yaml", ".yml", ".json", ".zip")]
+    return [f"{head}{slash}{p.name}{'/' if p.is_dir() else ''}" for p in of_ours]
 
 
 def context_of(cell: str, settings: Sequence[str], names: Mapping[str, Any]) -> dict[str, Any]:

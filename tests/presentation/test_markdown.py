@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from nb_agents.jupyter.markdown import as_html, without_html
+from nb_agents.presentation.markdown import as_html, without_html
 
 READERS = {
     "commonmark": MarkdownIt("commonmark", {"html": True}),

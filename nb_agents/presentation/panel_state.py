@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nb_agents.jupyter import text
-from nb_agents.jupyter.rows import MAX_SAYS, UnitRow, agent_row, asked_for, name_of, units
+from nb_agents.presentation import text
+from nb_agents.presentation.rows import MAX_SAYS, UnitRow, agent_row, asked_for, name_of, units
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.jupyter.timeline_svg import (
+from nb_agents.presentation.timeline_svg import (
     MAX_BARS,
     MAX_MARKS,
     Scale,

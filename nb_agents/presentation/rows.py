@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nb_agents.events import PlannedUnit
-from nb_agents.jupyter import text
+from nb_agents.presentation import text
 from nb_agents.tools.policy import Decision
 from nb_agents.view.run_view import AgentView, RunView, call_so_far
 from nb_agents.view.steps import ApprovalView, GateView, StepView, parent_of

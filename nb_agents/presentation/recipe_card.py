@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from nb_agents.jupyter import text
-from nb_agents.jupyter.rows import UnitRow, called_by, decided, standing_of, to_do, units
+from nb_agents.presentation import text
+from nb_agents.presentation.rows import UnitRow, called_by, decided, standing_of, to_do, units
 from nb_agents.runs.resumption import Preview
 from nb_agents.view.run_view import AgentView, RunView
 from nb_agents.view.steps import StepView, parent_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from nb_agents.jupyter import text
+from nb_agents.presentation import text
 from nb_agents.view.run_view import AgentView, RunView
 from nb_agents.view.timeline import Entry, EntryKind, Stretch, Timeline
 
