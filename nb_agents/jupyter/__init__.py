@@ -5,8 +5,9 @@ Only this package knows IPython, ipykernel and anywidget.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -28,7 +29,8 @@ def load(ip: InteractiveShell) -> None:
     completion.register(ip)
     kernel.open_doors(ip)
     kernel.when_idle(ip, cards.load_templates)
-    kernel.when_idle(ip, partial(providers.load, ["openai"]))
+    kernel.when_idle(ip, partial(providers.load_in_background, ["openai"]))
+    ip.events.register("pre_run_cell", _wait_for_imports)
     magics.tell_of_dead_turns()
 
 
@@ -41,3 +43,13 @@ def unload(ip: InteractiveShell) -> None:
     formatters.unregister(ip)
     for kind in ("line", "cell"):
         ip.magics_manager.magics[kind].pop("agents", None)
+    with suppress(ValueError):  # not loaded
+        ip.events.unregister("pre_run_cell", _wait_for_imports)
+
+
+def _wait_for_imports(cell: Any) -> None:
+    """Let code that may import what we do wait until we have done so; a cell of ours need not."""
+    from nb_agents.models import providers
+
+    if not cell.raw_cell.startswith("%%agents"):
+        providers.wait_until_loaded()

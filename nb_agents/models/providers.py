@@ -2,8 +2,8 @@
 
 Providers are imported when they are first needed (0.9-2 s cold), by `load`, in the thread that
 starts a run: pydantic-ai's modules import each other in circles, and when two threads do that at
-once one of them is given a half-made module. A notebook's cells and their imports are on the main
-thread; so is the warming after ``%load_ext``, between cells.
+once one of them is given a half-made module. So while `load_in_background` is at it after
+``%load_ext``, no cell runs but those of our own magics, which import none of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import importlib
 import os
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anyio import to_thread
 
 from nb_agents.config.backends import BACKEND_TYPES, type_at, why_unsupported
 from nb_agents.config.document import unset_variable
@@ -41,8 +43,12 @@ __all__ = [
     "http_client",
     "is_usable",
     "load",
+    "load_in_background",
+    "load_or_leave",
     "model_for",
     "refusals",
+    "until_loaded",
+    "wait_until_loaded",
     "why_refused",
 ]
 
@@ -58,6 +64,7 @@ _OPENAI = (
     "openai.resources.chat.chat",  # which the client asks for at its first request
 )
 _loading = threading.Lock()
+_background: _Loading | None = None
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 300.0
@@ -260,12 +267,64 @@ def load(kinds: Iterable[str] = ()) -> None:
     """
     # Separates threads that start runs; see the top of this file.
     with _loading, _no_collection():
-        providers = [PROVIDERS[kind] for kind in kinds if kind in PROVIDERS]
-        for name in (*_BASE, *(name for each in providers for name in each.modules)):
+        for name in (*_BASE, *_modules(kinds)):
             importlib.import_module(name)
         # What their first use would make otherwise, on the loop.
         importlib.import_module("pydantic_ai.messages").ModelMessagesTypeAdapter.rebuild()
         _tls()
+
+
+class _Loading(threading.Thread):
+    """Imports what runs of these backend types need."""
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        super().__init__(name="nb_agents imports", daemon=True)
+        self._kinds = kinds
+        self.modules = frozenset(_modules(kinds))
+
+    def run(self) -> None:
+        with suppress(Exception):  # whoever needs it tries again, and is told
+            load(self._kinds)
+
+
+def load_in_background(kinds: Sequence[str]) -> None:
+    """Begin to `load` in a thread.
+
+    Args:
+        kinds: Backend types.
+    """
+    global _background
+    _background = _Loading(kinds)
+    _background.start()
+
+
+def load_or_leave(kinds: Collection[str]) -> None:
+    """Import what a run needs, or leave it to the thread that is at it: `until_loaded`.
+
+    Args:
+        kinds: The backend types of the run.
+    """
+    running = _background if _background is not None and _background.is_alive() else None
+    if running is None or not running.modules.issuperset(_modules(kinds)):
+        load(kinds)
+
+
+def wait_until_loaded() -> None:
+    """Wait for the end of what `load_in_background` began."""
+    if _background is not None:
+        _background.join()
+
+
+async def until_loaded() -> None:
+    """Wait for the end of what `load_in_background` began."""
+    if _background is not None and _background.is_alive():
+        await to_thread.run_sync(wait_until_loaded, abandon_on_cancel=True)
+
+
+def _modules(kinds: Iterable[str]) -> Iterator[str]:
+    for kind in kinds:
+        if kind in PROVIDERS:
+            yield from PROVIDERS[kind].modules
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from nb_agents.errors import (
 )
 from nb_agents.masking import safe_errors
 from nb_agents.models.fit import check_fit
-from nb_agents.models.providers import check_team, load
+from nb_agents.models.providers import check_team, load_or_leave
 from nb_agents.options import RunOptions
 from nb_agents.runs.detach import is_detached
 from nb_agents.runs.live_runs import (
@@ -182,7 +182,7 @@ def start(
     loaded = _load_recipe(recipe, context or {}, spec)
     read, given, readable = loaded.recipe, loaded.given, spec.readable_paths
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
-    load({agent.backend.type for agent in spec.everyone})
+    load_or_leave({agent.backend.type for agent in spec.everyone})
     notices += check_fit(spec)
     past, left_out = _open_session(options, session, continue_)
     mask = mask_for(spec)

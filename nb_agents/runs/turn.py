@@ -38,7 +38,7 @@ from nb_agents.cancel import (
 )
 from nb_agents.errors import UserError
 from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, Pause, Say
-from nb_agents.models.providers import http_client
+from nb_agents.models.providers import http_client, until_loaded
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
 from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
 from nb_agents.runs.hiding import mask_logs
@@ -428,14 +428,19 @@ class Turn:
     async def _start(self, job: Job, client: Any, kit: RunTools, children: SubAgents) -> Driver:
         """Create the driver; a stop does not wait for tools that are still starting."""
         everyone = [(agent.id, agent.backend) for agent in self._spec.team.everyone]
+
+        async def announce() -> None:
+            await until_loaded()
+            await kit.announce(everyone)
+
         if self._spec.recipe is not None:  # its agents' tools start with their steps
             with StopScope(self._token) as boundary, suppress(AgentStopped):
-                await boundary.wait_or_stop(partial(kit.announce, everyone))
+                await boundary.wait_or_stop(announce)
             return await driver_for(job, client, kit, children)
         made: list[Driver] = []
 
         async def make() -> None:
-            await kit.announce(everyone)
+            await announce()
             made.append(await driver_for(job, client, kit, children))
 
         with StopScope(self._token) as boundary:

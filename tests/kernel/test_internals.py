@@ -191,6 +191,35 @@ def test_an_interrupt_of_a_kernel_that_loaded_us_at_its_start_does_no_harm() -> 
         assert kernel.run("%agents").status == "ok"
 
 
+HELD_IMPORTS = """
+import os, sys, threading, time
+
+def hold(event, args):
+    if event == "import" and threading.current_thread().name == "nb_agents imports":
+        while not os.path.exists({may_go_on!r}):
+            time.sleep(0.01)
+
+sys.addaudithook(hold)
+"""
+
+
+def test_a_persons_code_waits_for_our_imports_and_a_cell_of_ours_does_not(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    may_go_on = tmp_path / "may_go_on"
+    with Kernel(cold=True) as kernel:
+        notebook = Notebook(kernel, server, tmp_path)
+        kernel.run(HELD_IMPORTS.format(may_go_on=str(may_go_on)))
+        kernel.run("%load_ext nb_agents")
+        turn = notebook.start()
+        theirs = kernel.send("print('openai' in sys.modules)")
+        kernel.wait_busy(theirs)
+        may_go_on.touch()
+        assert kernel.result(theirs).stdout == "True\n"
+        turn.wait_over()
+        assert turn.answer == "The team's final answer."
+
+
 def test_loading_twice_is_loading_once(server: ModelServer, tmp_path: Path) -> None:
     with Kernel() as kernel:
         notebook = Notebook(kernel, server, tmp_path)

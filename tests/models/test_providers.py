@@ -354,3 +354,41 @@ def test_what_a_librarys_first_use_would_build_on_the_loop_is_ready() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+BESIDE = """
+import sys, tempfile, threading
+import nb_agents
+from nb_agents.models.providers import load_in_background
+
+may_go_on = threading.Event()
+importers = set()
+
+def hold(event, args):
+    if event == "import" and args[0].partition(".")[0] in ("pydantic_ai", "openai"):
+        importers.add(threading.current_thread().name)
+        may_go_on.wait()
+
+sys.addaudithook(hold)
+backend = {"type": "openai", "model": "m", "base_url": sys.argv[1], "api_key": "k"}
+team = nb_agents.TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+load_in_background(["openai"])
+with tempfile.TemporaryDirectory() as root:
+    options = nb_agents.RunOptions(session_root=root)
+    stopped, run = (nb_agents.start("Answer.", team, options=options) for _ in "12")
+    stopped.stop(now=True)
+    stopped.wait(raise_on_stop=False)
+    print(stopped.status, importers)
+    may_go_on.set()
+    run.wait()
+    print(run.status, run.view.answer)
+"""
+
+
+def test_runs_start_and_stop_while_a_thread_imports_and_do_their_work_afterwards(
+    server: ModelServer,
+) -> None:
+    server.default = Reply(tool_calls=(ToolCall("new_answer", {"content": "an answer"}),))
+    command = [sys.executable, "-c", BESIDE, server.url]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "cancelled {'nb_agents imports'}\ncompleted an answer\n"
