@@ -40,10 +40,10 @@ demo: .venv/.lab $(PANEL)
 		--notebook-dir=$(dir $(QUICKSTART)) --LabApp.default_url=/lab/tree/$(notdir $(QUICKSTART))
 endif
 
-# What needs one core goes two at a time; tests of Python take all there are by themselves.
+# No core waits for another: what needs one goes beside what takes all there are.
 test:
-	$(MAKE) --jobs=2 lint types js-test readers
-	$(MAKE) unit-test
+	$(MAKE) --jobs=2 lint js-test readers
+	$(MAKE) --jobs=2 --output-sync=target types unit-test
 	$(MAKE) $(SIDE_BY_SIDE) nb-test
 
 lint: .venv/.test
