@@ -15,6 +15,7 @@ from threading import Thread
 
 from nb_agents.cli.printing import in_terminal
 from nb_agents.errors import UserError
+from nb_agents.runs.registry import interrupts_press_new
 from nb_agents.runs.run import Run
 from nb_agents.view.run_view import RunView
 
@@ -58,7 +59,9 @@ class Chat:
         Thread(target=self._listen, args=(lines,), name="nb_agents chat", daemon=True).start()
         with suppress(KeyboardInterrupt):  # while a turn is waited for, it is the turn's
             while (task := self._next_task()) not in (None, "/quit"):
-                if not self._turn(str(task)):
+                with interrupts_press_new():
+                    goes_on = self._turn(str(task))
+                if not goes_on:
                     break
         self._tell(GOODBYE)
 

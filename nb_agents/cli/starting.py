@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -37,13 +40,13 @@ from nb_agents.options import RunOptions
 from nb_agents.presentation.arguments import context_of
 from nb_agents.presentation.asking import TERMINAL, wait_for_gate
 from nb_agents.presentation.cards import card_text
-from nb_agents.runs.registry import start
+from nb_agents.runs.registry import interrupts_press_new, start
 from nb_agents.runs.resume import preview, resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of
 from nb_agents.view.receipt import total_cost
 
-__all__ = ["card_of", "facts_of", "leave", "wait_for_end"]
+__all__ = ["card_of", "facts_of", "wait_for_end", "work"]
 
 
 @app.command("run")
@@ -80,7 +83,8 @@ def run_(
         cluster=cluster,
         context_paths=named.paths,
     )
-    run = start(
+    begin = partial(
+        start,
         named.task,
         chosen_team(config, model, bundles or []),
         session,
@@ -89,7 +93,7 @@ def run_(
         context=context_of("", settings or [], {}) if recipe or settings else None,
         options=options,
     )
-    leave(run, as_json)
+    work(begin, as_json, detach=detach)
 
 
 @app.command("chat")
@@ -145,19 +149,32 @@ def resume_(
             say(str(told))
         return
     options = RunOptions(session_root=root, timeout=timeout, detach=detach or None, cluster=cluster)
-    run = resume(session, config, recipe=recipe, context=context, options=options)
-    leave(run, as_json)
+    begin = partial(resume, session, config, recipe=recipe, context=context, options=options)
+    work(begin, as_json, detach=detach)
 
 
 @app.command("demo")
 def demo(detach: Detach = False, root: Root = None, as_json: Json = False) -> None:
     """Let three demo agents answer: offline, free, no key needed."""
     options = RunOptions(session_root=root, detach=detach or None)
-    leave(start("Compare three ways to cache embeddings.", options=options), as_json)
+    begin = partial(start, "Compare three ways to cache embeddings.", options=options)
+    work(begin, as_json, detach=detach)
 
 
-def leave(run: Run, as_json: bool) -> NoReturn:
-    """Wait for a run, print its end and exit accordingly; one that is detached goes on."""
+def work(begin: Callable[[], Run], as_json: bool, *, detach: bool = False) -> NoReturn:
+    """Begin a run, wait for it, print its end and exit accordingly; one that is detached goes on.
+
+    Args:
+        begin: Begins the run.
+        as_json: Whether facts are printed, and not words.
+        detach: Whether an interrupt is none of its run.
+    """
+    with nullcontext() if detach else interrupts_press_new():
+        run = begin()
+        _leave(run, as_json)
+
+
+def _leave(run: Run, as_json: bool) -> NoReturn:
     if run.where and not (run.options.cluster and not run.options.detach):
         if as_json:
             say_json(facts_of(run))

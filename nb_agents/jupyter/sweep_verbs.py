@@ -16,6 +16,7 @@ from nb_agents.errors import SessionUnreadableError, TaskError, UserError
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, display
 from nb_agents.jupyter.panel import show_sweep
+from nb_agents.jupyter.waiting import pressing_new
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.sweep_card import sweep_bundle, sweep_title
@@ -87,20 +88,21 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
             raise TaskError(f"{flag} is for one run, and --over starts many. Drop one of them.")
     team = chosen_team(args.config, args.model, args.bundles)
     named = mentions(task)  # of what stands in the rows nobody has typed it
-    sweep = map(
-        names[args.over] if args.over in names else args.over,
-        named.task,
-        team,
-        recipe=args.recipe,
-        name=args.name or "",
-        limit=DEFAULT_LIMIT if args.limit is None else args.limit,
-        max_cost=args.max_cost,
-        score=_scorer(args.score, names, team) if args.score else None,
-        retry_failed=args.retry_failed,
-        tools=find_functions(args.tools, names) if args.tools else (),
-        options=replace(options, context_paths=named.paths),
-    )
-    follow_sweep(ip, sweep, wait=args.wait)
+    with pressing_new(ip, wait=args.wait):
+        sweep = map(
+            names[args.over] if args.over in names else args.over,
+            named.task,
+            team,
+            recipe=args.recipe,
+            name=args.name or "",
+            limit=DEFAULT_LIMIT if args.limit is None else args.limit,
+            max_cost=args.max_cost,
+            score=_scorer(args.score, names, team) if args.score else None,
+            retry_failed=args.retry_failed,
+            tools=find_functions(args.tools, names) if args.tools else (),
+            options=replace(options, context_paths=named.paths),
+        )
+        follow_sweep(ip, sweep, wait=args.wait)
     return sweep
 
 

@@ -9,17 +9,18 @@ answered while the cell waits; the cell says so too, for front ends that show no
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import display
 from nb_agents.jupyter.panel import show_run, show_text
 from nb_agents.presentation.asking import CELL, how_to_answer, question, wait_for_gate
-from nb_agents.runs.live_runs import begun_runs
+from nb_agents.runs import registry
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
 
-__all__ = ["follow", "follow_new", "stay"]
+__all__ = ["follow", "follow_new", "pressing_new", "stay"]
 
 
 def follow_new(ip: Any, begin: Callable[[], Run], *, wait: bool, out: str | None = None) -> None:
@@ -33,22 +34,21 @@ def follow_new(ip: Any, begin: Callable[[], Run], *, wait: bool, out: str | None
         wait: Whether the person asked to wait.
         out: The variable that gets the run.
     """
-    others = begun_runs()
-
-    def keep(run: Run) -> Run:
+    with pressing_new(ip, wait=wait):
+        run = begin()
         if out:
             ip.user_ns[out] = run
-        return run
+        follow(ip, run, wait=wait)
 
-    try:
-        follow(ip, keep(begin()), wait=wait)
-    except KeyboardInterrupt:
-        # Between the run's beginning and the handler of who waits for it.
-        run = next((run for run in begun_runs() if run not in others), None)
-        if run is None or run.is_over or not _waits(ip, wait):
-            raise
-        run.press()
-        follow(ip, keep(run), wait=True)
+
+def pressing_new(ip: Any, *, wait: bool) -> AbstractContextManager[None]:
+    """Make an interrupt of a cell that waits one of what it has begun, before it waits too.
+
+    Args:
+        ip: The shell.
+        wait: Whether the person asked to wait.
+    """
+    return registry.interrupts_press_new() if _waits(ip, wait) else nullcontext()
 
 
 def follow(ip: Any, run: Run, *, wait: bool) -> None:

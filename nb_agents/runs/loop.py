@@ -35,6 +35,7 @@ __all__ = [
     "call",
     "ensure_loop",
     "interrupt_calls",
+    "interrupt_tries",
     "interrupts_held",
     "is_loop_thread",
     "post",
@@ -119,6 +120,34 @@ def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
         if not _waits:
             while _handlers:
                 _handlers.pop().restore()
+
+
+@contextmanager
+def interrupt_tries(press: Callable[[], bool]) -> Iterator[None]:
+    """Make SIGINT call ``press`` within the block, and the previous handler if it returns False.
+
+    A wait within the block has its own way with interrupts. Has no effect outside the main thread.
+
+    Args:
+        press: Called on the main thread between two bytecodes; it must not block.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not press() and callable(previous):
+            previous(number, frame)
+
+    try:
+        signal.signal(signal.SIGINT, handle)
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is handle:
+            signal.signal(
+                signal.SIGINT, signal.default_int_handler if previous is None else previous
+            )
 
 
 def wait_interruptibly(future: Future[T], press: Callable[[], None], timeout: float | None) -> T:

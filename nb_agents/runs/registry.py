@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -37,7 +38,7 @@ from nb_agents.runs.live_runs import (
     wait_until_saved,
 )
 from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.loop import at_shutdown
+from nb_agents.runs.loop import at_shutdown, interrupt_tries
 from nb_agents.runs.resume import attach, begin_elsewhere, resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.team_report import skipped
@@ -66,6 +67,7 @@ __all__ = [
     "find_known",
     "find_run",
     "groups",
+    "interrupts_press_new",
     "join",
     "live_runs",
     "press",
@@ -253,17 +255,28 @@ def find_group(name: str = "") -> Group | None:
     return None if is_later else latest
 
 
-def press() -> bool:
-    """Pass an interrupt to all live runs and groups; return whether there are any.
+def press(but: Collection[Group | Run] = ()) -> bool:
+    """Pass an interrupt to live runs and groups; return whether there are any.
 
     Does not block, for signal handlers. A run in a group gets the interrupt from the group only, as
     a second one would stop it immediately.
+
+    Args:
+        but: Those that don't get it.
     """
-    alone = (run for run in live_runs() if not _is_in_group(run))
-    pressed: list[Group | Run] = [*groups(), *alone]
+    pressed = [each for each in _stopped_alone() if each not in but]
     for each in pressed:
         each.press()
     return bool(pressed)
+
+
+def interrupts_press_new() -> AbstractContextManager[None]:
+    """Make an interrupt within the block one of the runs and groups that it has begun, if any."""
+    return interrupt_tries(partial(press, but=_stopped_alone()))
+
+
+def _stopped_alone() -> list[Group | Run]:
+    return [*groups(), *(run for run in live_runs() if not _is_in_group(run))]
 
 
 def _is_in_group(run: Run) -> bool:

@@ -3,13 +3,17 @@
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import nb_agents
-from nb_agents.jupyter import kernel, waiting
+from nb_agents.jupyter import kernel, sweep_verbs, waiting
+from nb_agents.jupyter.magic import AgentsMagics
 from nb_agents.options import RunOptions
 from nb_agents.runs.run import Run
+from nb_agents.sweeps import mapping
+from nb_agents.sweeps.sweep import Sweep
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
 
 
@@ -71,3 +75,26 @@ def test_an_interrupt_of_a_cell_that_does_not_wait_is_none_of_its_run(
     cell.gate.open()
     assert "So." in cell.run.wait()
     assert cell.run.view.stop is None
+
+
+def test_an_interrupt_as_soon_as_there_is_a_sweep_stops_it_where_its_cell_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, made = Gate(), list[Sweep]()
+    team = scripted_team(a=ScriptedModel(Answer("So.", gate=gate)))
+    start_all = mapping.map
+
+    def begin(*args: Any, **more: Any) -> Sweep:
+        made.append(start_all(*args, **more))
+        gate.wait_reached()
+        signal.raise_signal(signal.SIGINT)
+        gate.open()
+        return made[0]
+
+    monkeypatch.setattr(mapping, "map", begin)
+    shell = SimpleNamespace(user_ns={"rows": [{"q": "one"}, {"q": "two"}]})
+    args = AgentsMagics.agents.parser.parse_args(["--over", "rows", "--limit", "1", "--wait"])
+    options = RunOptions(session_root=tmp_path)
+    monkeypatch.setattr(sweep_verbs, "chosen_team", lambda *_: team)
+    assert sweep_verbs.work_over(shell, args, "Why {{q}}?", options) is made[0]
+    assert (made[0].status, made[0].view.completed) == ("cancelled", 1)
