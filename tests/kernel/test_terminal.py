@@ -214,6 +214,14 @@ def test_what_a_model_wrote_does_not_drive_the_terminal(ipython: Prompt) -> None
 
 
 START = "import asyncio, nb_agents\nrun = nb_agents.start('Count.', config='team.yaml')\n"
+TELLS = """
+import threading, time
+from nb_agents.runs import loop
+def tell():
+    while not loop._handlers: time.sleep(0.01)
+    print("waits", flush=True)
+threading.Thread(target=tell, daemon=True).start()
+"""
 WAITS = {
     "wait": (
         "try: print('answer:', run.wait())\n"
@@ -241,7 +249,9 @@ def test_a_script_gets_the_answer(server: ModelServer, tmp_path: Path, how: str)
 def test_ctrl_c_in_a_script(server: ModelServer, tmp_path: Path, how: str, now: bool) -> None:
     write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
-    with script(tmp_path, START + WAITS[how]) as process:
+    with script(tmp_path, START + TELLS + WAITS[how]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
         turn = only_turn(tmp_path)
         turn.wait_streamed()
         process.send_signal(signal.SIGINT)

@@ -240,7 +240,7 @@ run = nb_agents.start("t", scripted_team(a=ScriptedModel(Turn(text="aaa ", HOW))
 gate.wait_reached()
 wait_until(lambda: run.view.agents["a"].partial)
 def tell():
-    wait_until(lambda: len(loop._waits) >= COUNT)
+    wait_until(lambda: len(loop._waits) >= COUNT and loop._handlers)
     print("ready", flush=True)
     wait_until(lambda: run.view.stop)
     level = run.view.stop.level
