@@ -19,9 +19,10 @@ import logging
 import re
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["WithoutControls", "half_at_end", "well_formed", "without_controls"]
+__all__ = ["WithoutControls", "field_names", "half_at_end", "well_formed", "without_controls"]
 
 _Value = TypeVar("_Value")
 
@@ -63,6 +64,12 @@ def half_at_end(text: str) -> str:
     return text[-1:] if "\ud800" <= text[-1:] < "\udc00" else ""
 
 
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields; each event is gone through by them."""
+    return tuple(each.name for each in fields(kind))
+
+
 def _whole(value: Any) -> Any:
     """Return a well-formed copy, or None when the value is well-formed already."""
     if isinstance(value, str):
@@ -78,7 +85,7 @@ def _whole(value: Any) -> Any:
         items = _whole_items(value)
         return items and (items if isinstance(value, list) else tuple(items))
     if is_dataclass(value) and not isinstance(value, type):
-        found = {each.name: _whole(getattr(value, each.name)) for each in fields(value)}
+        found = {name: _whole(getattr(value, name)) for name in field_names(value.__class__)}
         changed = {name: whole for name, whole in found.items() if whole is not None}
         return replace(value, **changed) if changed else None
     return None
