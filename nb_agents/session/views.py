@@ -14,22 +14,21 @@ blocks' wording).
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from nb_agents.disk.directory import read_file
 from nb_agents.disk.entry import RefusedError
 from nb_agents.session.copying import copy_tree
 from nb_agents.session.layout import TurnPaths
-from nb_agents.unicode import without_controls
+from nb_agents.unicode import well_formed, without_controls
 from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import Ending, RunView
 
@@ -308,8 +307,10 @@ def _read(path: Path) -> Any:
         return None
 
 
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    write_atomic(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+def _write_json(path: Path, data: Any) -> None:
+    # `json` would indent in Python, with some calls for each value; a stop waits for these files.
+    text = to_json(well_formed(data), indent=2, inf_nan_mode="constants").decode()
+    write_atomic(path, f"{text}\n")
 
 
 def _reason(view: RunView) -> str:
@@ -344,7 +345,7 @@ def _append_winner(paths: TurnPaths, view: RunView) -> None:
     if not isinstance(known, list):
         known = []
     if entry not in known:
-        write_atomic(paths.winners, json.dumps([*known, entry], indent=2) + "\n")
+        _write_json(paths.winners, [*known, entry])
 
 
 def _incomplete_lines(view: RunView, paths: TurnPaths) -> list[str]:

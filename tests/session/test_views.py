@@ -336,12 +336,12 @@ def test_a_stray_temporary_file_of_a_killed_process_does_not_matter(tmp_path: Pa
     assert os.listdir(tmp_path) == ["answer.txt"]
 
 
-def test_half_a_surrogate_pair_becomes_a_question_mark(paths: TurnPaths) -> None:
+def test_half_a_surrogate_pair_becomes_the_replacement_character(paths: TurnPaths) -> None:
     events = (started(1, "half \ud800"), answer("ada", "also \udc00"), STOP, CANCELLED)
     view = view_of(*events)
     write_views(view, paths)
-    assert read(paths.metadata)["task"] == "half ?"
-    assert read(paths.partial_answers)["ada"]["answer"] == "also ?"
+    assert read(paths.metadata)["task"] == "half \ufffd"
+    assert read(paths.partial_answers)["ada"]["answer"] == "also \ufffd"
 
 
 def test_metadata_is_written_last_so_that_complete_means_complete(
