@@ -2,8 +2,8 @@
 
 A `Turn` owns the turn's lock, its journal and its cancel tokens. Everything that changes its course
 is a command that goes through `Turn.take`, one at a time, and is journalled before it takes effect.
-However the work ends, the same steps follow: all tasks are awaited, the client is closed, the turn
-is written, its lock released, the hooks are called, and then those who wait are notified.
+However the work ends, the same steps follow: all tasks are awaited, the turn is written while the
+client is closed, its lock released, the hooks are called, and then those who wait are notified.
 
 `nb_agents.runs.run` is the handle that other threads hold.
 """
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -60,6 +60,9 @@ from nb_agents.tools.threads import still_runs
 from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import Timeline
+
+if TYPE_CHECKING:
+    import httpx2
 
 __all__ = ["Turn"]
 
@@ -125,6 +128,8 @@ class Turn:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_news = asyncio.Event()
         self._synced, self._unsynced = 0, asyncio.Event()
+        # What comes to its end while the files are written.
+        self._closing: list[asyncio.Task[None]] = []
         self.done: Future[None] = Future()
         # Marked as running, it can't be cancelled by those who wait for it.
         self.done.set_running_or_notify_cancel()
@@ -324,13 +329,16 @@ class Turn:
     async def _listen(self, news: asyncio.Event) -> None:
         """Carry out commands of other processes, until the work is over."""
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
+        folder = str(self._spec.paths.commands)
         async with anyio.create_task_group() as group:
-            with watched(partial(has_commands, str(self._spec.paths.commands)), tell):
+            with watched(partial(has_commands, folder), tell):
                 is_last = False
                 while not is_last:
                     await news.wait()
                     news.clear()
                     is_last = self._has_worked
+                    if is_last and not has_commands(folder):  # one look costs less than a thread
+                        return
                     for name, command in await to_thread.run_sync(take_commands, self._spec.paths):
                         group.start_soon(self._answer, name, command)
 
@@ -367,7 +375,7 @@ class Turn:
         result: Result | None = None
         self._loop = asyncio.get_running_loop()
         news = asyncio.Event()
-        listening = asyncio.create_task(self._listen(news))
+        self._closing.append(asyncio.create_task(self._listen(news)))
         with mask_logs(self._spec.mask):
             try:
                 result = await self._run_driver()
@@ -380,7 +388,7 @@ class Turn:
                 with anyio.CancelScope(shield=True):
                     self._has_worked = True
                     news.set()
-                    await self._finish(result, listening)
+                    await self._finish(result)
 
     def _crashed(self, exc: BaseException) -> None:
         while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
@@ -403,8 +411,7 @@ class Turn:
                         driver = await self._start(job, client, kit, children)
                         return await self._drive(driver, kit, children)
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_S):
-                await client.aclose()
+            self._closing.append(asyncio.create_task(_close(client)))
 
     def _job(self) -> Job:
         return Job(
@@ -562,12 +569,12 @@ class Turn:
         """The next step of a stopped recipe; else ""."""
         return next(iter(self.view.next), "")
 
-    async def _finish(self, result: Result | None, listening: asyncio.Task[None]) -> None:
+    async def _finish(self, result: Result | None) -> None:
         """Save the turn and resolve `done`, whatever fails on the way."""
         try:
             self._end(result)
             await self._files.finish()
-            await asyncio.wait((listening,))  # late commands are answered "finished"
+            await asyncio.wait(self._closing)  # late commands are answered "finished"
             self._publish()
             self._recorder.close()
         except Exception as exc:
@@ -640,6 +647,11 @@ class Turn:
 def _tokens(spec: TurnSpec, token: CancelToken) -> dict[str, CancelToken]:
     """Return a token for each agent; a recipe's agents work under the run's token."""
     return {} if spec.recipe else {a.id: token.child(a.id) for a in spec.team.agents}
+
+
+async def _close(client: httpx2.AsyncClient) -> None:
+    with anyio.move_on_after(CLOSE_S):
+        await client.aclose()
 
 
 def _recorder(journal: Journal, spec: TurnSpec) -> Recorder:

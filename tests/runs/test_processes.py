@@ -129,6 +129,24 @@ def test_a_killed_process_loses_no_more_than_the_last_tenth_of_a_second(tmp_path
     assert turn.warnings == ()
 
 
+STOPPED = """
+import threading, nb_agents
+from nb_agents.testing import *
+from tests.model_server import wait_until
+run = nb_agents.start("t", scripted_team(a=ScriptedModel(Turn(text="so far ", hang=True))))
+wait_until(lambda: run.view.agents["a"].partial)
+before = set(threading.enumerate())
+run.stop(now=True)
+run.wait(raise_on_stop=False)
+print([each.name for each in threading.enumerate() if each not in before], flush=True)
+"""
+
+
+def test_a_stop_starts_no_thread_for_which_it_would_have_to_wait(tmp_path: Path) -> None:
+    with script(STOPPED, tmp_path) as process:
+        assert read_line(process).strip() == "[]"
+
+
 FULL_DISK = """
 import json, resource, signal, nb_agents
 from nb_agents.testing import *
