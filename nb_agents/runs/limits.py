@@ -108,18 +108,13 @@ class Limits:
         stop = self._view().stop
         return self._fails and stop is not None and stop.source == "timeout"
 
-    async def watch(self) -> None:
-        """Stop the run when its timeout or its budget is reached, for as long as it runs."""
-        limit_s = self._spec.timeout_s
-        if limit_s:
+    def watch(self, group: anyio.abc.TaskGroup) -> None:
+        """Stop the run when its timeout or its budget is reached, for as long as a group lives."""
+        if limit_s := self._spec.timeout_s:
             logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
+            group.start_soon(self._watch_time, limit_s)
         logger.info("Starting coordination...")
-        if not limit_s:
-            await self._watch_budget()
-        else:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._watch_time, limit_s)
-                group.start_soon(self._watch_budget)
+        group.start_soon(self._watch_budget)
 
     def observe(self, event: ev.Event, before: RunView, after: RunView) -> None:
         """Update the round, the budget and the clock from an event."""

@@ -464,7 +464,7 @@ class Turn:
         async with anyio.create_task_group() as group:
             group.start_soon(self._tick, driver, kit, children)
             group.start_soon(self._sync)
-            group.start_soon(self._limits.watch)
+            self._limits.watch(group)
             group.start_soon(self.hooks.watch)
             try:
                 outcome = await driver.run()
