@@ -245,7 +245,7 @@ def submit(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> Futur
         A future of its result; cancelling it cancels the task, except where that is shielded.
     """
     loop, outcome = ensure_loop(), Future[T]()
-    asyncio.run_coroutine_threadsafe(_carry_out(outcome, loop, function, args), loop)
+    loop.call_soon_threadsafe(loop.create_task, _carry_out(outcome, loop, function, args))
     return outcome
 
 
