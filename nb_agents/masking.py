@@ -159,7 +159,7 @@ class SecretSearch:
 
     def is_beside(self, name: str, value: str) -> bool:
         """Return whether a value is hidden where it stands beside this name."""
-        return _folded(name) in self._under.get(value, ())
+        return value in self._under and _folded(name) in self._under[value]
 
     def is_clean(self, text: str) -> bool:
         """Return whether a whole text holds nothing to hide; results for short texts are cached.

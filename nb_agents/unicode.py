@@ -73,7 +73,7 @@ def field_names(kind: type) -> tuple[str, ...]:
 def _whole(value: Any) -> Any:
     """Return a well-formed copy, or None when the value is well-formed already."""
     if isinstance(value, str):
-        return _whole_text(value)
+        return None if value.isascii() else _whole_text(value)
     if value is None or isinstance(value, int | float):
         return None
     if isinstance(value, dict):
@@ -100,8 +100,6 @@ def _whole_items(values: Collection[Any]) -> list[Any] | None:
 
 
 def _whole_text(text: str) -> str | None:
-    if text.isascii():
-        return None
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -17,8 +17,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -125,7 +125,7 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
         owner: A description of the process that runs it.
 
     Returns:
-        MassGen's keys, then ours. A complete turn has no ``status``.
+        MassGen's keys, then ours, as `_write_json` takes them. A complete turn has no ``status``.
     """
     complete = view.status == "completed"
     data: dict[str, Any] = {
@@ -151,10 +151,10 @@ def metadata(view: RunView, paths: TurnPaths, owner: str = "") -> dict[str, Any]
         if view.started_at:
             took = (view.ended_at or view.last_at) - view.started_at
             data["duration_seconds"] = round(max(0.0, took), 3)
-        data["receipt"] = asdict(receipt(view, str(paths.path)))
+        data["receipt"] = receipt(view, str(paths.path))
     if view.file_count is not None:
         data["file_count"], data["file_bytes"] = view.file_count, view.file_bytes
-        data["files"] = [asdict(f) for f in view.files]
+        data["files"] = view.files
     return data
 
 
@@ -309,8 +309,12 @@ def _read(path: Path) -> Any:
 
 def _write_json(path: Path, data: Any) -> None:
     # `json` would indent in Python, with some calls for each value; a stop waits for these files.
-    text = to_json(well_formed(data), indent=2, inf_nan_mode="constants").decode()
-    write_atomic(path, f"{text}\n")
+    dump = partial(to_json, indent=2, inf_nan_mode="constants")
+    try:
+        text = dump(data)
+    except ValueError:  # half a character, such as in a directory's name
+        text = dump(well_formed(data))
+    write_atomic(path, f"{text.decode()}\n")
 
 
 def _reason(view: RunView) -> str:
