@@ -329,16 +329,13 @@ class Turn:
     async def _listen(self, news: asyncio.Event) -> None:
         """Carry out commands of other processes, until the work is over."""
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
-        folder = str(self._spec.paths.commands)
         async with anyio.create_task_group() as group:
-            with watched(partial(has_commands, folder), tell):
+            with watched(partial(has_commands, str(self._spec.paths.commands)), tell):
                 is_last = False
                 while not is_last:
                     await news.wait()
                     news.clear()
                     is_last = self._has_worked
-                    if is_last and not has_commands(folder):  # one look costs less than a thread
-                        return
                     for name, command in await to_thread.run_sync(take_commands, self._spec.paths):
                         group.start_soon(self._answer, name, command)
 
@@ -386,9 +383,7 @@ class Turn:
                 self._crashed(exc)
             finally:
                 with anyio.CancelScope(shield=True):
-                    self._has_worked = True
-                    news.set()
-                    await self._finish(result)
+                    await self._finish(result, news)
 
     def _crashed(self, exc: BaseException) -> None:
         while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
@@ -569,11 +564,15 @@ class Turn:
         """The next step of a stopped recipe; else ""."""
         return next(iter(self.view.next), "")
 
-    async def _finish(self, result: Result | None) -> None:
+    async def _finish(self, result: Result | None, news: asyncio.Event) -> None:
         """Save the turn and resolve `done`, whatever fails on the way."""
         try:
-            self._end(result)
-            await self._files.finish()
+            try:
+                self._end(result)
+                await self._files.finish()
+            finally:
+                self._has_worked = True
+                news.set()  # not before: a thread is free now, and starting one more takes long
             await asyncio.wait(self._closing)  # late commands are answered "finished"
             self._publish()
             self._recorder.close()
