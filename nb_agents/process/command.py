@@ -1,7 +1,7 @@
 """Running commands so that a stop ends every process of them.
 
-Each command runs under a supervisor process (`nb_agents.process.supervisor`), forked for it by the
-fork server (`nb_agents.process.fork_server`), in a session of its own: a kernel interrupt never
+Each command runs under a supervisor process (`nb_agents.process.supervisor`), forked by the fork
+server (`nb_agents.process.fork_server`), in a session of its own: a kernel interrupt never
 reaches it, and it has no terminal on which to ask for a password. All of its processes, background
 jobs and their children included, are ended when its main process exits, on a time-out, on an
 immediate stop (the waiting task is cancelled), and when this process is killed.
@@ -42,7 +42,7 @@ from anyio import CancelScope, create_task_group, move_on_after
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from nb_agents.config.permissions import CommandLimits
-from nb_agents.process.fork_server import fork_server
+from nb_agents.process.fork_server import Supervisor, supervisor
 from nb_agents.process.supervisor import KILL_WAIT_S, TERM_GRACE_S
 
 __all__ = ["Finished", "MAX_KEPT_BYTES", "OpenCommand", "open_command", "run_bash", "run_command"]
@@ -125,8 +125,8 @@ async def run_command(
         OSError: ``cwd`` is not a directory that can be entered, or the arguments are too long.
         ValueError: An argument can't be passed: it contains a NUL or a lone surrogate.
     """
-    held = _limit_lines(limits, folders) if limits else ""
-    return await _run(_Order(argv, cwd, env, stdin, limits=held), timeout_s, on_output)
+    order = _Order(argv, cwd, env, stdin, limits=limits, folders=folders)
+    return await _run(order, timeout_s, on_output)
 
 
 async def run_bash(
@@ -194,7 +194,8 @@ class _Order:
 
     Attributes:
         script: The script that a bash without arguments reads.
-        limits: The limits in the supervisor's format.
+        limits: Its limits, if any.
+        folders: Directories that count towards its workspace limit, besides ``cwd``.
     """
 
     argv: Sequence[str]
@@ -202,13 +203,8 @@ class _Order:
     env: Mapping[str, str]
     stdin: bytes | None
     script: bytes | None = None
-    limits: str = ""
-
-
-def _limit_lines(limits: CommandLimits, folders: Sequence[Path]) -> str:
-    """Format limits as lines, so that the supervisor starts without importing a parser."""
-    lines = [f"{name}={getattr(limits, name)}" for name in CommandLimits.model_fields]
-    return "\n".join([*lines, "folder=.", *(f"folder={folder}" for folder in folders)])
+    limits: CommandLimits | None = None
+    folders: Sequence[Path] = ()
 
 
 async def _run(order: _Order, timeout_s: float | None, on_output: OnOutput | None) -> Finished:
@@ -236,7 +232,7 @@ async def _run_once(
                 with CancelScope(shield=True):
                     await command.end()
                 pumping.deadline = anyio.current_time() + _DRAIN_S
-    if command.has_hung_up and not command.reports:
+    if command.has_hung_up and not command.reports and not clock.cancelled_caught:
         return None
     limit = command.reported.get("limit", "")
     outcome: Outcome = "over a limit" if limit else "finished"
@@ -257,7 +253,7 @@ class _Command:
     """A running command.
 
     Attributes:
-        link: The socket to the supervisor.
+        supervisor: Its supervisor.
         output: The command's stdout.
         errors: The command's stderr.
         feeds: Its inputs: each pipe to write to, with the data.
@@ -265,7 +261,7 @@ class _Command:
         has_hung_up: Whether the supervisor has closed its end of the socket.
     """
 
-    link: socket.socket
+    supervisor: Supervisor
     output: FileIO
     errors: FileIO
     feeds: list[tuple[FileIO, bytes]]
@@ -284,22 +280,27 @@ class _Command:
         return int(self.reported.get("exit", -signal.SIGKILL))
 
     async def wait(self) -> None:
-        """Wait until the supervisor hangs up, when none of the command's processes is left."""
-        while True:
-            await anyio.wait_readable(self.link)
-            data = self.link.recv(_CHUNK)
-            if not data:
-                self.has_hung_up = True
-                return
+        """Wait until none of the command's processes is left, or the supervisor hangs up."""
+        link = self.supervisor.link
+        while not self.supervisor.is_idle and not self.has_hung_up:
+            await anyio.wait_readable(link)
+            data = b""
+            with suppress(ConnectionError):  # the supervisor was killed before it read the order
+                data = link.recv(_CHUNK)
             self.reports += data
+            self.has_hung_up = not data
+            self.supervisor.is_idle = b"idle 1\n" in self.reports
 
     async def end(self) -> None:
-        """End all of the command's processes and its supervisor."""
+        """End all of the command's processes, and its supervisor unless none was left."""
+        if self.supervisor.is_idle:
+            return
         with suppress(OSError):  # it has hung up already
             # Not close(): a process forked from this one may hold a copy of the socket.
-            self.link.shutdown(socket.SHUT_WR)
+            self.supervisor.link.shutdown(socket.SHUT_WR)
         with move_on_after(TERM_GRACE_S + KILL_WAIT_S + _MARGIN_S):
             await self.wait()
+        self.supervisor.is_idle = False
         if "exit" not in self.reported:
             self._kill()
         # A supervisor that has hung up exits and is reaped within a millisecond.
@@ -332,12 +333,8 @@ class _HasFileno(Protocol):
 def _started(order: _Order) -> Iterator[_Command]:
     """Start a command; close our ends of its pipes when the block ends."""
     _check_startable(order)
-    with ExitStack() as ours:
-        server = ours.enter_context(fork_server())
+    with supervisor() as given, ExitStack() as ours:
         with ExitStack() as theirs:
-            link, far = socket.socketpair()
-            ours.enter_context(link)
-            theirs.enter_context(far)
             output, stdout = _pipe(ours, theirs)
             errors, stderr = _pipe(ours, theirs)
             feeds = []
@@ -346,16 +343,15 @@ def _started(order: _Order) -> Iterator[_Command]:
                 feeds.append((writing, order.stdin))
             else:
                 stdin = theirs.enter_context(open(os.devnull, "rb", buffering=0))
-            given: list[_HasFileno] = [_request_file(order, theirs), far, stdin, stdout, stderr]
+            files: list[_HasFileno] = [_request_file(order, theirs), stdin, stdout, stderr]
             if order.script is not None:
                 reading, writing = _pipe(theirs, ours)
                 feeds.append((writing, order.script))
-                given.append(reading)
-            server.fork([each.fileno() for each in given])
-        link.setblocking(False)
+                files.append(reading)
+            given.take([each.fileno() for each in files])
         for pipe in (output, errors, *(pipe for pipe, _ in feeds)):
             os.set_blocking(pipe.fileno(), False)
-        yield _Command(link, output, errors, feeds)
+        yield _Command(given, output, errors, feeds)
 
 
 def _check_startable(order: _Order) -> None:
@@ -385,8 +381,10 @@ def _request_file(order: _Order, theirs: ExitStack) -> IO[bytes]:
     env = {os.fsencode(name): os.fsencode(value) for name, value in order.env.items()}
     argv = [os.fsencode(text) for text in order.argv]
     file = theirs.enter_context(_unnamed_file())
-    folder = os.fsencode(order.cwd.absolute())  # the fork server works elsewhere
-    file.write(marshal.dumps((folder, env, order.limits, argv)))
+    folder = os.fsencode(order.cwd.absolute())  # the supervisor works elsewhere
+    limits = order.limits.model_dump() if order.limits else {}
+    measured = [folder, *map(os.fsencode, order.folders)] if limits else []
+    file.write(marshal.dumps((folder, env, argv, limits, measured)))
     file.seek(0)
     return file
 

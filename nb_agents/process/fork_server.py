@@ -1,9 +1,9 @@
 """Client of the fork server, the process that the supervisors of commands are forked from.
 
-The server starts with the first command and ends soon after the last. It shares none of this
-process's memory, files or variables: it is `nb_agents.process.supervisor`, run as a script.
-Commands inherit the umask, resource limits and niceness that this process had when the server
-started.
+The server starts with the first command and ends soon after the last, as do supervisors that wait
+for another command. It shares none of this process's memory, files or variables: it is
+`nb_agents.process.supervisor`, run as a script. Commands inherit the umask, resource limits and
+niceness that this process had when the server started.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ForkServer", "fork_server"]
+__all__ = ["ForkServer", "Supervisor", "supervisor"]
 
 LINGER_S = 10.0
 """How long an idle server is kept: a run's next command usually comes sooner."""
@@ -27,7 +28,29 @@ LINGER_S = 10.0
 _EXIT_S = 0.2
 """How long this process waits for the server at exit; the server outlives it to end commands."""
 
+_MAX_IDLE = 8
+"""Supervisors that are kept for the next commands."""
+
 _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
+
+
+@dataclass
+class Supervisor:
+    """The supervisor of a command.
+
+    Attributes:
+        link: The socket to it, which does not block.
+        is_idle: Whether it waits for an order.
+    """
+
+    link: socket.socket
+    is_idle: bool = True
+
+    def take(self, files: Sequence[int]) -> None:
+        """Give it an order, by its file descriptors; see `nb_agents.process.supervisor`."""
+        self.is_idle = False
+        with suppress(ConnectionError):  # it has just died, which its end of the socket shows
+            socket.send_fds(self.link, [b"\0"], files)
 
 
 class ForkServer:
@@ -36,6 +59,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._orders, far = socket.socketpair()
+        self._idle: list[socket.socket] = []
         self.users = 0
         with far:
             self._process = subprocess.Popen(
@@ -49,13 +73,42 @@ class ForkServer:
                 start_new_session=True,
             )
 
-    def fork(self, files: Sequence[int]) -> None:
-        """Fork a supervisor that reads its command from the given file descriptors.
+    @contextmanager
+    def supervisor(self) -> Iterator[Supervisor]:
+        """Yield a supervisor that waits for an order; it is kept if it does so at the end, too.
 
         Raises:
-            OSError: The server has just died.
+            OSError: The system has no file descriptors left.
         """
-        socket.send_fds(self._orders, [b"\0"], files)
+        given = Supervisor(self._waiting() or self._forked())
+        try:
+            yield given
+        finally:
+            if given.is_idle and len(self._idle) < _MAX_IDLE:
+                self._idle.append(given.link)
+            else:
+                _hang_up(given.link)
+
+    def _waiting(self) -> socket.socket | None:
+        """Take a supervisor that is kept and lives, if any."""
+        with suppress(IndexError):  # threads may take them at the same time
+            while True:
+                link = self._idle.pop()
+                try:
+                    link.recv(1, socket.MSG_PEEK)
+                except BlockingIOError:
+                    return link
+                except OSError:
+                    pass
+                link.close()
+        return None
+
+    def _forked(self) -> socket.socket:
+        link, far = socket.socketpair()
+        link.setblocking(False)
+        with far, suppress(ConnectionError):  # the server has just died, which `link` shows
+            socket.send_fds(self._orders, [b"\0"], [far.fileno()])
+        return link
 
     @property
     def is_ours(self) -> bool:
@@ -69,6 +122,8 @@ class ForkServer:
 
     def close(self) -> None:
         """Ask the server to exit once its supervisors have."""
+        while self._idle:
+            _hang_up(self._idle.pop())
         self._orders.close()
 
     def end(self) -> None:
@@ -79,6 +134,12 @@ class ForkServer:
                 self._process.wait(_EXIT_S)
 
 
+def _hang_up(link: socket.socket) -> None:
+    """Make a supervisor exit, once it has ended what it runs."""
+    with link, suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)  # a process forked from this one may hold a copy
+
+
 # Separates the threads whose event loops start commands.
 _lock = threading.Lock()
 _server: ForkServer | None = None
@@ -86,11 +147,12 @@ _closing: list[ForkServer] = []
 
 
 @contextmanager
-def fork_server() -> Iterator[ForkServer]:
-    """Yield the fork server, starting it if needed; it is kept at least until the block ends."""
+def supervisor() -> Iterator[Supervisor]:
+    """Yield a supervisor for a command; arguments and errors are those of `ForkServer`."""
     server = _acquire()
     try:
-        yield server
+        with server.supervisor() as given:
+            yield given
     finally:
         with _lock:
             server.users -= 1

@@ -1,11 +1,12 @@
-"""The supervisor process of one command, which ends all its processes, even when we are killed.
+"""The supervisor process of a command, which ends all its processes, even when we are killed.
 
 `nb_agents.process.fork_server` runs this file as a script, with the standard library only. That
-process only forks a supervisor for each command, because starting an interpreter takes ten times as
-long as most commands do; the supervisor itself reads what to run. The command runs as its child, in
-a session of its own. When the command exits, when its starter hangs up, and when its starter dies,
-the remaining processes get TERM and, after a grace time, KILL. When the command exceeds a limit, it
-gets KILL at once.
+process only forks supervisors, because starting an interpreter takes ten times as long as most
+commands do; a supervisor itself reads what to run. The command runs as its child, in a session of
+its own. When the command exits, when its starter hangs up, and when its starter dies, the remaining
+processes get TERM and, after a grace time, KILL. When the command exceeds a limit, it gets KILL at
+once. A supervisor has one command at a time; when one has ended by itself and no process of it is
+left, the supervisor waits for the next, as forking it takes longer than most commands do.
 
 Why a process for each command: only a closed connection reliably distinguishes a dead kernel from a
 busy one, and a live process has to notice it. PR_SET_PDEATHSIG is no alternative: it fires when the
@@ -22,6 +23,7 @@ is in no address space (a memfd, a pipe) is not counted; off Linux, processes an
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
 import resource
@@ -69,13 +71,13 @@ _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def serve(control: int, starter_id: int) -> None:
-    """Fork a supervisor for each order, until the starter hangs up or dies.
+    """Fork supervisors, until the starter hangs up or dies.
 
     Args:
-        control: A socket to the starter, on which each byte comes with the file descriptors that
-            `_Order` takes.
+        control: A socket to the starter, on which each byte comes with a supervisor's own socket.
         starter_id: The starter's process id.
     """
+    _ignore_no_signal()
     _library()  # loaded once here, so that the supervisors inherit it
     here, starter, signals = os.getpid(), _Starter(starter_id), _signals(signal.SIGCHLD)
     orders = socket.socket(fileno=control)
@@ -89,35 +91,52 @@ def serve(control: int, starter_id: int) -> None:
         if control in ready and not (files := _receive_files(orders)):
             waits_for.remove(control)  # the remaining supervisors still have to be reaped
         elif control in ready:
+            (link,) = files
             if os.fork() == 0:
                 try:
                     os.close(control)
                     os.close(signals)
-                    _supervise(_Order(*files), starter.seen_from_below(here))
+                    _supervise(link, starter.seen_from_below(here))
                 finally:
                     os._exit(1)
-            for file in files:
-                os.close(file)
+            os.close(link)
         _reap()
     os._exit(0)
 
 
 class _Order:
-    """The file descriptors of an order.
+    """What to run.
 
     Args:
-        request: A file with what to run: `marshal` of (directory, environment, limits, arguments).
-            Limits are lines of name=value, as `nb_agents.config.permissions` names them, and
-            folder=path for each directory that is measured; "" for none.
-        link: A socket to the starter; its end of file means stop. The supervisor reports on it, a
-            line each: its process id, the command's process group, the limit that was exceeded
-            and, when no process is left, the exit code.
-        streams: The command's stdin, stdout and stderr; then the script for a bash to read, if any.
+        request: A file with `marshal` of (directory, environment, arguments, limits, directories
+            that are measured); see `_LimitWatch`.
+        files: The command's stdin, stdout and stderr; then the script for a bash to read, if any.
     """
 
-    def __init__(self, request: int, link: int, *streams: int) -> None:
-        self.request, self.link = request, link
-        self.stdin, self.stdout, self.stderr, self.script = (*streams, -1)[:4]
+    def __init__(self, request: int, *files: int) -> None:
+        with open(request, "rb", buffering=0) as file:
+            given = marshal.loads(file.readall())
+        self._folder, self._env, self._command, self.limits, self.folders = given
+        self._files = files
+
+    def execute(self) -> None:
+        """Become the command."""
+        for number, file in enumerate(self._files[:3]):
+            os.dup2(file, number)
+        for script in self._files[3:]:
+            os.set_inheritable(script, True)
+            self._command += [b"-c", _READ_SCRIPT.format(fd=script).encode()]
+        try:
+            os.chdir(self._folder)
+        except OSError as exc:  # removed since the starter checked it
+            os.write(2, self._folder + os.fsencode(f": {exc.strerror}\n"))
+            os._exit(126)
+        _execute(self._command, self._env)
+
+    def close(self) -> None:
+        """Close the files, which only the command needs."""
+        for file in self._files:
+            os.close(file)
 
 
 class _Starter:
@@ -148,74 +167,77 @@ class _Starter:
         return self
 
 
-def _supervise(order: _Order, starter: _Starter) -> None:
-    """Run a command, then end all its processes."""
+def _supervise(link: int, starter: _Starter) -> None:
+    """Run one command after another, ending all processes of each.
+
+    Args:
+        link: A socket to the starter, on which each byte comes with the files of an `_Order`; its
+            end of file means stop. Reports go back on it, a line each: this process's id and the
+            command's process group, the limit that was exceeded and, when no process is left, the
+            exit code and whether this process waits for the next order.
+        starter: Who gives the orders.
+    """
     os.setsid()
-    _report(order.link, "pid", os.getpid())
-    with open(order.request, "rb") as file:
-        folder, env, limits, command = marshal.loads(file.read())
-    for number, file_number in enumerate((order.stdin, order.stdout, order.stderr)):
-        os.dup2(file_number, number)
-        os.close(file_number)
-    if order.script >= 0:
-        os.set_inheritable(order.script, True)
-        command += [b"-c", _READ_SCRIPT.format(fd=order.script).encode()]
-    try:
-        os.chdir(folder)
-    except OSError as exc:  # removed since the starter checked it
-        os.write(2, folder + os.fsencode(f": {exc.strerror}\n"))
-        os._exit(126)
-    _run(order, starter, _LimitWatch(limits), command, env)
-
-
-def _run(
-    order: _Order,
-    starter: _Starter,
-    watch: _LimitWatch,
-    command: list[bytes],
-    env: dict[bytes, bytes],
-) -> None:
-    link, signals = order.link, _signals(signal.SIGCHLD, *_ENDING)
     _adopt_orphans()
+    _raise_priority()
+    orders, signals = socket.socket(fileno=link), _signals(signal.SIGCHLD, *_ENDING)
+    while files := _next_order(orders, signals, starter):
+        if not _run(_Order(*files), link, signals, starter):
+            break
+    os._exit(0)
+
+
+def _next_order(orders: socket.socket, signals: int, starter: _Starter) -> list[int]:
+    """Wait for the files of the next order; none when there will be no more."""
+    link, ready = orders.fileno(), set[int]()
+    while link not in ready:
+        ready = _ready(_PARENT_POLL_S, link, signals, *starter.files)
+        if _is_ended(ready, signals, starter):
+            return []
+    return _receive_files(orders)
+
+
+def _run(order: _Order, link: int, signals: int, starter: _Starter) -> bool:
+    """Run a command; return whether it ended by itself and nothing is left of it."""
+    watch = _LimitWatch(order.limits, order.folders)
     if _must_end(link, signals, starter, wait_s=0):
-        os._exit(0)
-    leader = os.fork()
+        return False
+    here, leader = os.getpid(), os.fork()
     if leader == 0:
         os.setsid()
-        _report(link, "group", os.getpid())  # here, as the command may kill the supervisor
+        _report(link, pid=here, group=os.getpid())  # here, as the command may kill the supervisor
         watch.confine()
-        _execute(command, env)
-    if order.script >= 0:
-        os.close(order.script)
-    _raise_priority()
+        order.execute()
+    order.close()
     tree = _ProcessTree(leader)
     while tree.exit_code is None and not _must_end(link, signals, starter, watch.pause_s):
         tree.reap()
         if watch.look():
-            _report(link, "limit", watch.exceeded)
+            _report(link, limit=watch.exceeded)
             break
-    tree.end(signals, at_once=bool(watch.exceeded))
+    ended_by_itself = tree.exit_code is not None and not watch.exceeded
+    is_idle = tree.end(signals, at_once=bool(watch.exceeded)) and ended_by_itself
     if tree.exit_code is not None:
-        _report(link, "exit", tree.exit_code)
-    os._exit(0)
+        _report(link, exit=tree.exit_code, idle=int(is_idle))
+    return is_idle
 
 
 class _LimitWatch:
     """Checks a command against its limits.
 
     Args:
-        limits: In the format of `_Order`.
+        limits: By name, as in `nb_agents.config.permissions`; empty for none.
+        folders: Directories that count towards the workspace limit.
 
     Attributes:
         pause_s: Seconds until the next check.
         exceeded: The limit that was exceeded, or "".
     """
 
-    def __init__(self, limits: str) -> None:
-        lines = [line.partition("=")[::2] for line in limits.split("\n") if line]
-        self._limits = {name: int(value) for name, value in lines if name != "folder"}
-        self._folders = [value for name, value in lines if name == "folder"]
-        self._free = [_free_bytes(folder) for folder in self._folders]
+    def __init__(self, limits: dict[str, int], folders: list[bytes]) -> None:
+        self._limits = limits
+        self._folders = folders
+        self._free = [_free_bytes(folder) for folder in folders]
         self._measure: Iterator[int] | None = None
         self._measured_at = self._size = 0
         self._looked_at = 0.0
@@ -317,20 +339,25 @@ class _ProcessTree:
             if pid == 0:
                 return True
 
-    def end(self, signals: int, at_once: bool) -> None:
-        """Send TERM to all processes, unless ``at_once``, then KILL to those that are left."""
+    def end(self, signals: int, at_once: bool) -> bool:
+        """Send TERM to all processes, unless ``at_once``, then KILL to those that are left.
+
+        Returns:
+            Whether none is left.
+        """
         if not self.reap():
-            return
+            return True
         if not at_once:
             # A stopped process does not handle TERM until it is continued.
             self._send(signal.SIGTERM, signal.SIGCONT)
             if self._wait(signals, TERM_GRACE_S):
-                return
+                return True
         deadline = time.monotonic() + KILL_WAIT_S
         while time.monotonic() < deadline:
             self._send(signal.SIGKILL)
             if self._wait(signals, _POLL_S):  # repeated, as processes may fork in the meantime
-                return
+                return True
+        return False
 
     def _wait(self, signals: int, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -372,9 +399,14 @@ def _ready(wait_s: float, *files: int) -> set[int]:
 def _must_end(link: int, signals: int, starter: _Starter, wait_s: float) -> bool:
     """Wait for an event or the time-out; return whether the command must be ended."""
     ready = _ready(wait_s, link, signals, *starter.files)
+    return _is_ended(ready, signals, starter) or link in ready
+
+
+def _is_ended(ready: set[int], signals: int, starter: _Starter) -> bool:
+    """Return whether a signal or the starter's death ends this process."""
     if signals in ready and _ENDING & set(os.read(signals, 4096)):
         return True
-    return link in ready or starter.is_gone(ready)
+    return starter.is_gone(ready)
 
 
 def _signals(*numbers: int) -> int:
@@ -390,7 +422,7 @@ def _signals(*numbers: int) -> int:
 
 
 def _receive_files(orders: socket.socket) -> list[int]:
-    """Receive the descriptors of the next order; none when the starter has hung up."""
+    """Receive the descriptors that come with a byte; none when the starter has hung up."""
     _, files, _, _ = socket.recv_fds(orders, 1, _MAX_FILES)
     for file in files:
         os.set_inheritable(file, False)
@@ -410,11 +442,12 @@ def _reap() -> bool:
 def _raise_priority() -> None:
     """Raise this process's priority, so that it can end thousands of forking processes.
 
-    Only root may, and only root needs to, as RLIMIT_NPROC limits other users. A nice value has no
-    effect across sessions where autogrouping is enabled. Source: sched(7).
+    Its children have the usual one. Only root may, and only root needs to, as RLIMIT_NPROC limits
+    other users. A nice value has no effect across sessions where autogrouping is enabled. Source:
+    sched(7).
     """
     with suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def _adopt_orphans() -> None:
@@ -442,16 +475,28 @@ def _library() -> Any:
     return None
 
 
+def _ignore_no_signal() -> None:
+    """Make commands start with the default for all signals; an exec resets those with a handler.
+
+    An idle Jupyter kernel ignores SIGINT, and Python SIGPIPE.
+    """
+    for number in signal.valid_signals():
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 def _execute(command: list[bytes], env: dict[bytes, bytes]) -> None:
-    # An idle Jupyter kernel ignores SIGINT, and Python SIGPIPE; commands expect the defaults.
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with suppress(OSError):
-            signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvpe(command[0], command, env)
-    except OSError as exc:
-        os.write(2, command[0] + f": {exc.strerror}\n".encode())
-        os._exit(127 if isinstance(exc, FileNotFoundError) else 126)
+    """Become a program, found as by `os.execvpe`, which takes longer as it imports a module."""
+    name, fault = command[0], OSError()
+    folders = [b""] if b"/" in name else env.get(b"PATH", os.defpath.encode()).split(b":")
+    for folder in folders:
+        try:
+            os.execve(os.path.join(folder, name), command, env)
+        except OSError as exc:
+            if fault.errno in (None, errno.ENOENT, errno.ENOTDIR):
+                fault = exc
+    os.write(2, name + f": {fault.strerror}\n".encode())
+    os._exit(127 if isinstance(fault, FileNotFoundError) else 126)
 
 
 def _descendants() -> list[tuple[int, int]]:
@@ -514,14 +559,14 @@ def _sum_kb(place: str, *names: bytes) -> int:
     return 0
 
 
-def _free_bytes(folder: str) -> int:
+def _free_bytes(folder: bytes) -> int:
     with suppress(OSError):
         disk = os.statvfs(folder)
         return disk.f_bavail * disk.f_frsize
     return 0
 
 
-def _sizes(folders: list[str]) -> Iterator[int]:
+def _sizes(folders: list[bytes]) -> Iterator[int]:
     """Sum the disk space of all files in some directories, yielding each intermediate sum."""
     total = 0
     for folder in (waiting := list(folders)):
@@ -534,9 +579,9 @@ def _sizes(folders: list[str]) -> Iterator[int]:
                 yield total
 
 
-def _report(link: int, what: str, value: int | str) -> None:
+def _report(link: int, **values: int | str) -> None:
     with suppress(OSError):  # the starter has hung up
-        os.write(link, f"{what} {value}\n".encode())
+        os.write(link, "".join(f"{name} {value}\n" for name, value in values.items()).encode())
 
 
 if __name__ == "__main__":

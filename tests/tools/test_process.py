@@ -248,6 +248,12 @@ async def test_a_time_out_ends_all_of_a_command_and_keeps_its_output(family: Fam
     assert done.seconds >= 0.5
 
 
+async def test_a_time_out_before_the_command_begins_is_one_too(family: Family) -> None:
+    done = await family.run("sleep 1000", timeout_s=0)
+    assert family.is_gone()
+    assert (done.exit_code, done.outcome) == (None, "timed out")
+
+
 async def test_a_stop_before_the_start_starts_nothing(family: Family) -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -311,15 +317,42 @@ async def test_no_file_or_process_is_left_open(family: Family) -> None:
         await family.stopped("echo ready; sleep 1000")
         with pytest.raises(FileNotFoundError):
             await run_command(["true"], cwd=family.folder / "missing", env=PLAIN, stdin=b"")
-    assert len(os.listdir("/dev/fd")) == before
+        await family.run("true")
+    assert len(os.listdir("/dev/fd")) <= before
 
 
-async def test_the_supervisor_is_reaped(family: Family) -> None:
-    done = await family.run("echo $PPID")
+async def test_the_supervisor_of_a_command_that_is_stopped_is_reaped(family: Family) -> None:
     await family.stopped("echo $PPID; echo ready; sleep 1000")
-    for pid in (done.output, family.heard.split()[-2]):
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid), 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(family.heard.split()[-2]), 0)
+
+
+@pytest.mark.skipif(not ON_LINUX, reason="/proc")
+async def test_a_command_that_ends_leaves_its_supervisor_to_the_next(family: Family) -> None:
+    script = 'echo "$PPID $$ $(ps -o sid= $$) $(ps -o cls= $$)"; pwd; sleep 1000 &'
+    first, second = [await family.run(script) for _ in range(2)]
+    (parent, pid, *rest), (same, other, *_) = first.output.split(), second.output.split()
+    assert parent == same and pid != other
+    assert rest == [pid, "TS", str(family.folder.resolve())]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_supervisor_that_is_killed_between_two_commands_costs_none(
+    family: Family, number: int
+) -> None:
+    done = await family.run("echo $PPID")
+    os.kill(int(done.output), number)
+    assert (await family.run("exit 4")).exit_code == 4
+
+
+@pytest.mark.skipif(not ON_LINUX, reason="/proc")
+async def test_supervisors_that_wait_hold_neither_files_nor_a_directory(family: Family) -> None:
+    done = await family.run("cat; echo $PPID", stdin=b"")
+    place = Path("/proc", done.output.strip())
+    assert os.readlink(place / "cwd") == "/" and not (place / "environ").read_bytes()
+    files = [os.readlink(file) for file in (place / "fd").iterdir()]
+    kinds = sorted(name.partition(":")[0] for name in files)
+    assert kinds == ["/dev/null"] * 3 + ["anon_inode"] + ["pipe"] * 2 + ["socket"]
 
 
 # The fork server
@@ -380,6 +413,7 @@ async def test_a_fork_server_that_is_killed_is_replaced_and_costs_no_command(
         await family.wait_heard()
         (server,) = fork_servers(os.getpid())
         os.kill(server, signal.SIGKILL)
+        await to_thread.run_sync(wait_until, lambda: not fork_servers(os.getpid()))
         again = await run_bash("exit 4", cwd=family.folder, env=PLAIN)
         (family.folder / "go").touch()
     assert again.exit_code == 4

@@ -16,7 +16,7 @@ from nb_agents.masking import Mask
 from nb_agents.tools.base import ToolCall, calling
 from nb_agents.tools.shell import MAX_SHOWN_CHARS, Shell
 from tests.model_server import wait_until
-from tests.processes import line, python, supervisors
+from tests.processes import children, line, python, supervisors
 from tests.tools.sandboxes import Place, both, place
 from tests.tools.test_process import Family
 
@@ -162,11 +162,10 @@ async def test_what_a_command_leaves_behind_ends_with_it(place: Place, family: F
 
 @both
 async def test_nothing_of_a_command_outlives_its_supervisor(place: Place, family: Family) -> None:
-    before = set(supervisors())
     async with create_task_group() as tasks:
         tasks.start_soon(run, place, family.script("sleep 1000 & echo ready; sleep 1000"))
         await wait_heard(place)
-        (supervisor,) = {*supervisors()} - before
+        (supervisor,) = filter(children, supervisors())
         os.kill(supervisor, signal.SIGKILL)
     family.wait_gone()
 
