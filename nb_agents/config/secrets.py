@@ -184,6 +184,8 @@ def _of_basic(credentials: str) -> Iterator[Secret]:
 
 def _of_address(text: str) -> list[Secret]:
     """Return the password of a URL, also as HTTP clients send it, and its secret parameters."""
+    if ":" not in text:  # most variables of an environment are none, and are gone through often
+        return []
     try:
         url = urlsplit(text)
         user, password = unquote(url.username or ""), unquote(url.password or "")

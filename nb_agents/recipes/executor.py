@@ -81,7 +81,8 @@ class Models:
         tools: Gives an agent its tools besides those of the workspace.
         kept: Directory of what tools wrote that was too long for a model.
         secrets: The team's keys: no command inherits them.
-        own_tools: Gives a step, by its address, tools over files of its own; may block.
+        own_tools: Gives a step, by its address, tools over files of its own; may block. None when
+            there are no such tools.
         skills: What agents are told of the skills, or "".
     """
 
@@ -91,7 +92,7 @@ class Models:
     tools: Callable[[str, Path, ToolKeys], Awaitable[AgentTools]]
     kept: Path
     secrets: Sequence[str] = ()
-    own_tools: Callable[[str], Sequence[Tool]] = lambda _: ()
+    own_tools: Callable[[str], Sequence[Tool]] | None = None
     skills: str = ""
 
 
@@ -434,7 +435,8 @@ class Executor:
     async def _toolbox(self, address: str, agent: AgentSpec) -> Toolbox:
         kept = kept_folder(self._models.kept, agent.id)
         tools = await self._models.tools(agent.id, self._workspace, agent.backend)
-        own = await to_thread.run_sync(self._models.own_tools, address)
+        make = self._models.own_tools
+        own = await to_thread.run_sync(make, address) if make else ()
         return agents.toolbox(self._workspace, [*self._context, kept], tools, self._project, own)
 
     # Commands --------------------------------------------------------------------------------

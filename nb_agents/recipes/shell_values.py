@@ -69,16 +69,19 @@ def render_command(command: str, context: Mapping[str, Any]) -> str:
     ]
     if not any(isinstance(piece, Insertion) for piece in pieces):
         return "".join(map(str, pieces))
-    return _Command(_without_empty(pieces)).rendered()
+    return _without_empty(pieces).rendered()
 
 
-def _without_empty(pieces: list[str | Insertion]) -> list[str | Insertion]:
-    """Remove the empty values that are whole words of a command: they are no arguments.
+def _without_empty(pieces: list[str | Insertion]) -> _Command:
+    """Return a command without the empty values that are whole words: they are no arguments.
 
     What is behind one then takes its place, so the command is read anew.
     """
-    absent = _Command(pieces).absent()
-    return [piece for piece in pieces if not any(piece is each for each in absent)]
+    whole = _Command(pieces)
+    absent = whole.absent()
+    if not absent:
+        return whole
+    return _Command([piece for piece in pieces if not any(piece is each for each in absent)])
 
 
 class Misplaced(NamedTuple):

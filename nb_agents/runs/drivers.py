@@ -202,14 +202,15 @@ async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: S
     )
 
 
-def _step_tools(team: TeamSpec, workspaces: Path) -> Callable[[str], list[Tool]]:
+def _step_tools(team: TeamSpec, workspaces: Path) -> Callable[[str], list[Tool]] | None:
     """Return a function that creates the tools for a step's own files, outside the workspace."""
     wanted = team.orchestrator.coordination
+    if not wanted.enable_agent_task_planning:
+        return None
 
     def make(address: str) -> list[Tool]:
         folder = workspaces / re.sub(r"[^\w.+-]", "_", f"plan+{address}")[-120:]
-        if wanted.enable_agent_task_planning:
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         return _own_tools(wanted, folder)
 
     return make
@@ -235,7 +236,7 @@ async def _executor(
     assert spec.recipe is not None
     resumed, make = spec.resumed, _maker(job, client)
     loaded = ev.RecipeLoaded(step="", path=str(spec.recipe.path or ""), text=spec.recipe.text)
-    started = replace(spec.started(), at=job.started_at)
+    started = replace(spec.started, at=job.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
     skills = spec.team.orchestrator.coordination.skills_path
     found = await to_thread.run_sync(find_skills, skills) if skills else ()

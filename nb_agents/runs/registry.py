@@ -487,7 +487,7 @@ def _open_session(
     elif session:
         path = layout.named_session(where, session)
     else:
-        path = layout.new_session(where, now)
+        return Session(layout.new_session(where, now)), ()
     wait_until_saved(path)
     found = load_session(path)
     if any(turn.is_live for turn in found.turns[-1:]):

@@ -146,7 +146,7 @@ class Turn:
         self._recorder.observe(lambda *_: self._has_news.set())
         self.approvals = Approvals(self._token, self._recorder.emit, self.take, spec.approval)
         # The turn's first event and its incomplete metadata are written before anything else.
-        self._recorder.emit(spec.started())
+        self._recorder.emit(spec.started)
         if spec.recipe is not None:
             from nb_agents.recipes.units import planned  # not needed by teams
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -143,8 +144,9 @@ class TurnSpec:
         written = Retry(spec.attempts, spec.delay, spec.backoff, spec.max_delay) if spec else None
         return self.options.retry or written
 
+    @cached_property
     def started(self) -> ev.TurnStarted:
-        """Return the turn's first event."""
+        """The turn's first event."""
         return ev.TurnStarted(
             session=self.paths.session,
             turn=self.paths.number,
