@@ -332,7 +332,7 @@ class _HasFileno(Protocol):
 @contextmanager
 def _started(order: _Order) -> Iterator[_Command]:
     """Start a command; close our ends of its pipes when the block ends."""
-    _check_startable(order)
+    request = _request(order)
     with supervisor() as given, ExitStack() as ours:
         with ExitStack() as theirs:
             output, stdout = _pipe(ours, theirs)
@@ -343,7 +343,7 @@ def _started(order: _Order) -> Iterator[_Command]:
                 feeds.append((writing, order.stdin))
             else:
                 stdin = theirs.enter_context(open(os.devnull, "rb", buffering=0))
-            files: list[_HasFileno] = [_request_file(order, theirs), stdin, stdout, stderr]
+            files: list[_HasFileno] = [_request_file(request, theirs), stdin, stdout, stderr]
             if order.script is not None:
                 reading, writing = _pipe(theirs, ours)
                 feeds.append((writing, order.script))
@@ -354,37 +354,49 @@ def _started(order: _Order) -> Iterator[_Command]:
         yield _Command(given, output, errors, feeds)
 
 
-def _check_startable(order: _Order) -> None:
-    """Raise the error with which the system would refuse to start a command."""
-    size = 0
-    for text in (*order.argv, *order.env, *order.env.values()):
-        data = os.fsencode(text)
-        if b"\0" in data:
-            raise ValueError("embedded null byte")
-        if len(data) > _MAX_ARGUMENT_BYTES:
-            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-        size += len(data) + _POINTER_BYTES
-    if size > os.sysconf("SC_ARG_MAX"):
+def _request(order: _Order) -> bytes:
+    """Return what the supervisor reads of an order.
+
+    Raises:
+        OSError: The system would refuse to start the command, or to enter its directory.
+        ValueError: So it would, as a text can't be passed.
+    """
+    env = {os.fsencode(name): os.fsencode(value) for name, value in order.env.items()}
+    argv = [os.fsencode(text) for text in order.argv]
+    _check_arguments([*argv, *env, *env.values()])
+    _check_directory(order.cwd)
+    folder = os.fsencode(order.cwd.absolute())  # the supervisor works elsewhere
+    limits = order.limits.model_dump() if order.limits else {}
+    measured = [folder, *map(os.fsencode, order.folders)] if limits else []
+    return marshal.dumps((folder, env, argv, limits, measured))
+
+
+def _check_arguments(texts: list[bytes]) -> None:
+    """Raise the error with which the system would refuse a program's arguments and variables."""
+    whole = b"".join(texts)
+    if b"\0" in whole:
+        raise ValueError("embedded null byte")
+    size = len(whole) + _POINTER_BYTES * len(texts)
+    if max(map(len, texts)) > _MAX_ARGUMENT_BYTES or size > os.sysconf("SC_ARG_MAX"):
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-    number = 0 if os.access(order.cwd, os.X_OK) else errno.EACCES
-    if not order.cwd.is_dir():
-        number = errno.ENOTDIR if order.cwd.exists() else errno.ENOENT
+
+
+def _check_directory(cwd: Path) -> None:
+    """Raise the error with which the system would refuse to enter a directory."""
+    number = 0 if os.access(cwd, os.X_OK) else errno.EACCES
+    if not cwd.is_dir():
+        number = errno.ENOTDIR if cwd.exists() else errno.ENOENT
     if number:
-        raise OSError(number, os.strerror(number), str(order.cwd))
+        raise OSError(number, os.strerror(number), str(cwd))
 
 
-def _request_file(order: _Order, theirs: ExitStack) -> IO[bytes]:
+def _request_file(request: bytes, theirs: ExitStack) -> IO[bytes]:
     """Write the supervisor's request to an unnamed file.
 
     The file is in memory where the system supports it, as environment variables may be secret.
     """
-    env = {os.fsencode(name): os.fsencode(value) for name, value in order.env.items()}
-    argv = [os.fsencode(text) for text in order.argv]
     file = theirs.enter_context(_unnamed_file())
-    folder = os.fsencode(order.cwd.absolute())  # the supervisor works elsewhere
-    limits = order.limits.model_dump() if order.limits else {}
-    measured = [folder, *map(os.fsencode, order.folders)] if limits else []
-    file.write(marshal.dumps((folder, env, argv, limits, measured)))
+    file.write(request)
     file.seek(0)
     return file
 
