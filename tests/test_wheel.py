@@ -31,8 +31,8 @@ def test_the_wheel_has_panel_plugin_and_server_and_needs_no_node_once_they_are_b
     assert f"{EXTENSION}/package.json" in placed
     # Each thing is there once: not as a part of the package, too.
     assert not [name for name in package if "labextension" in name or "config.d" in name]
-    source = {file.relative_to(ROOT).as_posix() for file in ROOT.glob("nb_agents/**/*.py")}
-    assert source <= package
+    files = [file for end in ("py", "j2") for file in ROOT.glob(f"nb_agents/**/*.{end}")]
+    assert {file.relative_to(ROOT).as_posix() for file in files} <= package
 
 
 def built(folder: Path) -> set[str]:
