@@ -82,11 +82,16 @@ class _Handler:
 
     def restore(self) -> None:
         """Restore the previous handler, unless another one has replaced this one."""
-        is_uppermost: bool = signal.getsignal(signal.SIGINT) is self
-        if is_uppermost:
-            # None means a handler that was not set from Python and can't be restored.
-            known = self._previous is not None
-            signal.signal(signal.SIGINT, self._previous if known else signal.default_int_handler)
+        _restore(self._previous, over=self)
+
+
+def _restore(previous: Any, over: object) -> None:
+    """Restore a handler of SIGINT, unless another one is in the place of the one over it."""
+    is_uppermost: bool = signal.getsignal(signal.SIGINT) is over
+    if is_uppermost:
+        # None means a handler that was not set from Python and can't be restored.
+        known = previous is not None
+        signal.signal(signal.SIGINT, previous if known else signal.default_int_handler)
 
 
 # Used by the main thread only, as signals reach no other.
@@ -144,10 +149,7 @@ def interrupt_tries(press: Callable[[], bool]) -> Iterator[None]:
         signal.signal(signal.SIGINT, handle)
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is handle:
-            signal.signal(
-                signal.SIGINT, signal.default_int_handler if previous is None else previous
-            )
+        _restore(previous, over=handle)
 
 
 def wait_interruptibly(future: Future[T], press: Callable[[], None], timeout: float | None) -> T:
