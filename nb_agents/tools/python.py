@@ -254,12 +254,12 @@ class _Cell:
         self.is_lost = False
         self._number = number
 
-    def hear(self, message: Message) -> None:
-        """Record one message of the interpreter."""
+    def hear(self, message: Message) -> bool:
+        """Record one message of the interpreter; return False where it wrote too much."""
         if message.kind == "execute_input":
             self.has_begun.set()
         if self.is_too_long:
-            return
+            return message.kind != "stream"
         content = message.content
         if message.kind == "stream":
             self.said.add(_text(content.get("text")))
@@ -271,6 +271,7 @@ class _Cell:
         if self.said.chars > MAX_OUTPUT_CHARS or message.kind == LOST:
             self.is_too_long = True
             self.is_enough.set()
+        return not self.is_too_long
 
     def end(self) -> None:
         """Record that the interpreter has exited."""

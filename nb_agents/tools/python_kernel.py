@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after, to_thread
+from anyio.lowlevel import checkpoint
 
 from nb_agents.process.command import Finished
 from nb_agents.process.environment import ScratchFolder
@@ -80,6 +81,10 @@ class Message:
     kind: str
     parent: str
     content: dict[str, Any]
+
+
+Hear = Callable[[Message], bool]
+"""Is given a message; returns whether those that wait to be read are to be."""
 
 
 class Interpreter:
@@ -143,13 +148,13 @@ class Interpreter:
         """Hand it a cell; give the request's id, for `follow`."""
         return self._execute(code, is_silent=False)
 
-    async def follow(self, request: str, hear: Callable[[Message], None]) -> None:
+    async def follow(self, request: str, hear: Hear) -> None:
         """Wait for the end of a cell.
 
         Args:
             request: Which.
             hear: Is given all that it says meanwhile, and a message of the kind `LOST` in the place
-                of too much at once.
+                of too much at once. What waits to be read is dropped when it returns False.
 
         Raises:
             InterpreterEnded: It ended first.
@@ -201,7 +206,7 @@ class Interpreter:
         self._iopub.connect(self._address("iopub"))
 
     async def _listen_anew(self) -> None:
-        """Reconnect after a message that was too large; ZeroMQ does not do so itself."""
+        """Reconnect, without what waits to be read; ZeroMQ does not after one too large."""
         import zmq
 
         self._iopub.disable_monitor()
@@ -231,6 +236,9 @@ class Interpreter:
         return str(sent["header"]["msg_id"])
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> Message | None:
+        # A message that is there already is given without a turn of the loop, so that a flood of
+        # them would let nothing else run.
+        await checkpoint()
         frames: Any = await socket.recv_multipart()
         try:
             _, frames = self._session.feed_identities(frames)
@@ -280,7 +288,7 @@ class Interpreter:
     async def _hear_all(
         self,
         request: str,
-        hear: Callable[[Message], None],
+        hear: Hear,
         is_enough: Callable[[], bool] = lambda: True,
     ) -> None:
         is_over = False
@@ -293,14 +301,15 @@ class Interpreter:
         if not is_over:
             await self._hear_first_word()
 
-    async def _hear_late(self, hear: Callable[[Message], None]) -> None:
+    async def _hear_late(self, hear: Hear) -> None:
         mark = _MARK_NAME + secrets.token_hex(8)
         late = {"stdout": "", "stderr": ""}
 
-        def hold(message: Message) -> None:
+        def hold(message: Message) -> bool:
             name, text = message.content.get("name"), message.content.get("text")
             if message.kind == "stream" and name in late and isinstance(text, str):
                 late[name] += text
+            return True
 
         request = self._execute(_MARK.format(mark=mark), is_silent=True)
         await self._hear_all(request, hold, lambda: all(mark in text for text in late.values()))
@@ -309,9 +318,9 @@ class Interpreter:
             hear(Message("stream", request, content))
 
     async def _hear_until_cut(
-        self, request: str, hear: Callable[[Message], None], is_enough: Callable[[], bool]
+        self, request: str, hear: Hear, is_enough: Callable[[], bool]
     ) -> bool:
-        """Read a cell's messages until its end; return False when the connection was cut before."""
+        """Read a cell's messages; return whether to its end, and not until they were cut."""
         is_idle = is_over = False
         async with create_task_group() as tasks:
             tasks.start_soon(self._watch_line, tasks.cancel_scope)
@@ -320,8 +329,9 @@ class Interpreter:
                 if message is None:
                     continue
                 # Threads and commands of an earlier cell may still write.
-                if message.parent == request or message.kind == "stream":
-                    hear(message)
+                is_ours = message.parent == request or message.kind == "stream"
+                if is_ours and not hear(message):
+                    break
                 is_idle |= message.parent == request and _is_idle(message)
                 is_over = is_idle and is_enough()
             tasks.cancel_scope.cancel()

@@ -87,7 +87,7 @@ def test_a_run_is_followed_and_stopped_from_the_kernel_that_comes_next(
     sent = [" ".join(WORDS.split()[: each.chunks_sent]) for each in later.server.requests]
     kept = turn.partial_answers
     assert [kept[agent]["partial_text"].strip() for agent in AGENTS] == sent
-    assert [each.closed_by for each in later.server.requests] == ["client"] * 3
+    assert later.server.endings() == ["client"] * 3
     assert wait_frozen(later, shown).data[TURN_MIME]["state"] == "stopped"
 
 

@@ -1,15 +1,18 @@
 """Python cells: their state lasts, a stop ends them, and what they send is untrusted."""
 
 import base64
+import itertools
 import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from anyio import create_task_group, to_thread
+from anyio.lowlevel import checkpoint
 
 from nb_agents.process import environment
 from nb_agents.tools import python as cells_module
@@ -436,6 +439,36 @@ async def test_endless_output_ends_the_cell_and_not_its_variables(
     assert len(said) < MAX_SHOWN_CHARS + 500
     assert said.endswith("[The cell wrote too much and was interrupted. Its variables are kept.]")
     assert await cells.run_python("x") == "1"
+
+
+async def test_many_messages_at_once_let_other_tasks_run(place: Place) -> None:
+    interpreter = python_kernel.Interpreter(place.sandbox())
+    turns, heard_in = itertools.count(), list[int]()
+    turn = 0
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn = next(turns)
+            await checkpoint()
+
+    def hear(message: python_kernel.Message) -> bool:
+        if message.parent == request:
+            if not heard_in:
+                time.sleep(0.5)  # the others have come meanwhile
+            heard_in.append(turn)
+        return True
+
+    try:
+        await interpreter.start()
+        async with create_task_group() as tasks:
+            tasks.start_soon(count)
+            request = interpreter.begin("for n in range(100): print(n, flush=True)")
+            await interpreter.follow(request, hear)
+            tasks.cancel_scope.cancel()
+    finally:
+        await interpreter.close()
+    assert len(set(heard_in)) == len(heard_in) > 10
 
 
 async def test_a_message_too_large_is_lost_and_the_next_cell_is_heard(cells: PythonCells) -> None:
