@@ -90,8 +90,10 @@ unit-test: .venv/.test $(PANEL) readers
 kernel-test: .venv/.test $(PANEL)
 	$(call pytest,tests/kernel,--numprocesses=3 --dist=worksteal --durations=10)
 
-# File by file: some have a JupyterLab of their own, which takes long to start and to load.
-browser-test: .venv/.test $(PANEL) chromium
+# File by file: some have a JupyterLab of their own, which takes long to start and to load. Chromium
+# is no prerequisite, or else what comes after would begin before.
+browser-test: .venv/.test $(PANEL)
+	@$(MAKE) --no-print-directory chromium
 	$(call pytest,tests/browser,--numprocesses=2 --dist=loadfile --durations=10)
 
 # tests.conftest takes the developer's keys out of the kernels' environment; tests.notebooks keeps
