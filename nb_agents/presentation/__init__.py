@@ -1,1 +1,4 @@
-"""How turns and sweeps look and read, in notebooks and terminals alike; it knows no front end."""
+"""What the doors share: how turns and sweeps look, and what is typed about them.
+
+It knows no front end.
+"""

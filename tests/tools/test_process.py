@@ -307,8 +307,13 @@ async def test_many_at_once_do_not_mix_and_one_is_stopped_alone(family: Family) 
     assert done == {number: f"ready{number}.\n{number}\n" for number in range(8)}
 
 
-async def test_no_file_or_process_is_left_open(family: Family) -> None:
-    await family.run("true")
+async def test_no_file_or_process_is_left_open(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Those that wait after other tests end, so that one waits before and after.
+    monkeypatch.setattr(fork_server, "_MAX_IDLE", 1)
+    for _ in range(10):
+        await family.run("true")
     before = len(os.listdir("/dev/fd"))
     for _ in range(3):
         await family.run("cat; sleep 1000 &", stdin=b"x" * 200_000)
@@ -318,7 +323,7 @@ async def test_no_file_or_process_is_left_open(family: Family) -> None:
         with pytest.raises(FileNotFoundError):
             await run_command(["true"], cwd=family.folder / "missing", env=PLAIN, stdin=b"")
         await family.run("true")
-    assert len(os.listdir("/dev/fd")) <= before
+    assert len(os.listdir("/dev/fd")) == before
 
 
 async def test_the_supervisor_of_a_command_that_is_stopped_is_reaped(family: Family) -> None:
@@ -340,8 +345,19 @@ async def test_a_command_that_ends_leaves_its_supervisor_to_the_next(family: Fam
 async def test_a_supervisor_that_is_killed_between_two_commands_costs_none(
     family: Family, number: int
 ) -> None:
-    done = await family.run("echo $PPID")
-    os.kill(int(done.output), number)
+    waiting = []
+
+    async def run() -> None:
+        script = "echo $PPID; until [ -e go ]; do sleep 0.01; done"
+        waiting.append(int((await family.run(script)).output))
+
+    async with create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(run)
+        await to_thread.run_sync(wait_until, lambda: family.heard.count("\n") == 3)
+        (family.folder / "go").touch()
+    for supervisor in waiting:
+        os.kill(supervisor, number)
     assert (await family.run("exit 4")).exit_code == 4
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import stat
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -455,7 +454,7 @@ async def test_many_messages_at_once_let_other_tasks_run(place: Place) -> None:
     def hear(message: python_kernel.Message) -> bool:
         if message.parent == request:
             if not heard_in:
-                time.sleep(0.5)  # the others have come meanwhile
+                wait_until((place.workspace / "written").exists)
             heard_in.append(turn)
         return True
 
@@ -463,7 +462,8 @@ async def test_many_messages_at_once_let_other_tasks_run(place: Place) -> None:
         await interpreter.start()
         async with create_task_group() as tasks:
             tasks.start_soon(count)
-            request = interpreter.begin("for n in range(100): print(n, flush=True)")
+            code = "for n in range(100): print(n, flush=True)\nopen('written', 'w').close()"
+            request = interpreter.begin(code)
             await interpreter.follow(request, hear)
             tasks.cancel_scope.cancel()
     finally:
