@@ -64,10 +64,21 @@ def output(code: str, *args: object, before: Sequence[str] = ()) -> str:
         return out
 
 
+def read_line(process: subprocess.Popen[str]) -> str:
+    """Wait for the next line that the process prints, and read nothing of what follows.
+
+    A buffer that took more would keep it from `communicate`, which reads the pipe itself.
+    """
+    assert process.stdout is not None
+    read = b""
+    while not read.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+        read += byte
+    return read.decode()
+
+
 def line(process: subprocess.Popen[str]) -> str:
     """Wait for the next line that the process prints."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    return read_line(process).strip()
 
 
 def tell(process: subprocess.Popen[str], text: str = "") -> None:

@@ -28,6 +28,7 @@ from nb_agents.testing import ScriptedModel, scripted_team
 from nb_agents.tools.base import Tool
 from nb_agents.tools.workspace import Workspace
 from nb_agents.view.fold import fold
+from tests import processes
 from tests.warm import WarmProcess
 
 WAIT_S = 200.0
@@ -166,8 +167,8 @@ def script(source: str, root: Path, *options: str) -> Iterator[subprocess.Popen[
 
 def read_line(process: subprocess.Popen[str]) -> str:
     """The next line that a script prints, or what it says in its despair."""
-    assert process.stdout is not None and process.stderr is not None
-    return process.stdout.readline() or process.stderr.read()
+    assert process.stderr is not None
+    return processes.read_line(process) or process.stderr.read()
 
 
 def sessions(root: Path) -> list[Path]:

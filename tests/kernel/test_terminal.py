@@ -21,7 +21,7 @@ from tests.kernel.notebook import (
     write_team,
 )
 from tests.model_server import ModelServer, wait_until
-from tests.processes import Terminal
+from tests.processes import Terminal, read_line
 
 ROOT = Path(__file__).parents[2]
 PROMPT = re.compile(r"In \[\d+\]: $")
@@ -250,8 +250,7 @@ def test_ctrl_c_in_a_script(server: ModelServer, tmp_path: Path, how: str, now: 
     write_team(tmp_path / "team.yaml", server)
     server.hold(after=3)
     with script(tmp_path, START + TELLS + WAITS[how]) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waits\n"
+        assert read_line(process) == "waits\n"
         turn = only_turn(tmp_path)
         turn.wait_streamed()
         process.send_signal(signal.SIGINT)
