@@ -62,21 +62,18 @@ class Directory:
     Args:
         path: The real path: absolute; no component is followed as a link.
         is_protected: Which paths may not be changed; by default all may.
+        follow_parents: Whether the directory's parents may be links; it may then be relative.
 
     Raises:
         OSError: The path is not a directory, or can't be opened.
     """
 
-    def __init__(self, path: Path, is_protected: Guard | None = None) -> None:
+    def __init__(
+        self, path: Path, is_protected: Guard | None = None, *, follow_parents: bool = False
+    ) -> None:
         self.path = path
         self._is_protected = is_protected
-        self._fd = os.open(path.anchor, _ENTER)
-        for name in path.parts[1:]:
-            above = self._fd
-            try:
-                self._fd = os.open(name, _ENTER, dir_fd=above)
-            finally:
-                os.close(above)
+        self._fd = os.open(path, _ENTER) if follow_parents else _open_real(path)
 
     @classmethod
     def at(cls, path: Path) -> Directory:
@@ -85,7 +82,7 @@ class Directory:
         Raises:
             OSError: The path is not a directory, or can't be opened.
         """
-        return cls(resolve_parent(path))
+        return cls(path, follow_parents=True)
 
     def __enter__(self) -> Directory:
         return self
@@ -126,14 +123,7 @@ class Directory:
             follow: As for `open`.
         """
         with self.open(path, follow=follow) as file:
-            if limit is None:
-                return file.read()
-            if (
-                os.fstat(file.fileno()).st_size <= limit
-                and len(data := file.read(limit + 1)) <= limit
-            ):
-                return data
-        raise RefusedError(f"is larger than {limit} bytes")
+            return _read(file, limit)
 
     def replace(self, path: str, data: bytes) -> None:
         """Replace a file atomically (temp → rename), creating missing directories.
@@ -282,7 +272,7 @@ class Directory:
     def _inside(self, text: str) -> str:
         """Return the text of an absolute link relative to this directory."""
         try:
-            return PurePosixPath(text).relative_to(self.path).as_posix()
+            return PurePosixPath(text).relative_to(resolve_parent(self.path)).as_posix()
         except ValueError:
             raise RefusedError("leads out of the directory") from None
 
@@ -355,9 +345,8 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
         RefusedError: The file is larger, or not a regular file.
         OSError: The file is missing or can't be read.
     """
-    os.lstat(path)  # fails for a missing file in one call, before any parent is opened
-    with Directory(resolve_parent(path).parent) as directory:
-        return directory.read(path.name, limit, follow=False)
+    with open_file(path) as file:
+        return _read(file, limit)
 
 
 def consume_file(path: Path, limit: int) -> bytes:
@@ -382,6 +371,26 @@ def consume_file(path: Path, limit: int) -> bytes:
         raise
     path.unlink()
     return data
+
+
+def _read(file: BinaryIO, limit: int | None) -> bytes:
+    if limit is None:
+        return file.read()
+    if os.fstat(file.fileno()).st_size <= limit and len(data := file.read(limit + 1)) <= limit:
+        return data
+    raise RefusedError(f"is larger than {limit} bytes")
+
+
+def _open_real(path: Path) -> int:
+    """Open a directory by the real path, of which no component may be a link."""
+    fd = os.open(path.anchor, _ENTER)
+    for name in path.parts[1:]:
+        above = fd
+        try:
+            fd = os.open(name, _ENTER, dir_fd=above)
+        finally:
+            os.close(above)
+    return fd
 
 
 def resolve_parent(path: Path) -> Path:

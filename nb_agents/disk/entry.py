@@ -186,8 +186,12 @@ def _entries(prefix: str, name: str, folder: int) -> Iterator[Entry]:
         yield Entry(prefix + name, kind_of(found.st_mode), found, folder)
 
 
-def open_file(name: str, folder: int) -> BinaryIO:
-    """Open a regular file in an open directory for reading.
+def open_file(name: str | os.PathLike[str], folder: int | None = None) -> BinaryIO:
+    """Open a regular file for reading, without blocking and not as a link.
+
+    Args:
+        name: Its name in an open directory, or a path whose parents may be links.
+        folder: The open directory's descriptor.
 
     Raises:
         RefusedError: It is a link, a pipe, a socket or a device.
@@ -218,8 +222,8 @@ def require_file(found: os.stat_result) -> None:
         raise RefusedError(f"is {_WORDS[kind]}, not a file")
 
 
-def stat_at(name: str, folder: int) -> os.stat_result:
-    """Return the status of a name in an open directory, without following links.
+def stat_at(name: str | os.PathLike[str], folder: int | None = None) -> os.stat_result:
+    """Return the status of a name in an open directory, or of a path, not as a link.
 
     Raises:
         OSError: There is no such name.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from nb_agents.disk.directory import Directory, resolve_parent
+from nb_agents.disk.directory import Directory
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.session.layout import TurnPaths, last_use, sessions_in, turns_of
 from nb_agents.session.manage import delete_session, strip_session, strippable_paths
@@ -159,5 +159,5 @@ def _sizes(path: Path) -> list[int]:
         return []
     if path.is_file():
         return [path.stat().st_size]
-    with Directory(resolve_parent(path)) as directory:
+    with Directory.at(path) as directory:
         return [entry.stat.st_size for entry in directory.walk() if entry.kind == "file"]
