@@ -40,10 +40,10 @@ demo: .venv/.lab $(PANEL)
 		--notebook-dir=$(dir $(QUICKSTART)) --LabApp.default_url=/lab/tree/$(notdir $(QUICKSTART))
 endif
 
-# No core waits for another: what needs one goes beside what takes all there are.
+# No core waits for another: what needs one, or waits, goes beside what takes all there are.
 test:
 	$(MAKE) --jobs=2 lint js-test readers
-	$(MAKE) --jobs=2 --output-sync=target types unit-test
+	$(MAKE) --jobs=2 --output-sync=target unit-test types demo HEADLESS=1
 	$(MAKE) $(SIDE_BY_SIDE) nb-test
 
 lint: .venv/.test

@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage meanwhile, nor later in what imports make: a million objects, all used."""
+    """Look for no garbage meanwhile, and never in what imports have made: it is all in use."""
     gc.disable()
     try:
         return (yield)
