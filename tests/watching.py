@@ -2,13 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
-import anyio.lowlevel
 import pytest
 
 from nb_agents import events as ev
-from nb_agents.runs import turn
 from nb_agents.runs.turn import Turn
 
 __all__ = ["turns_watched"]
@@ -31,8 +28,4 @@ def turns_watched(hear: Callable[[Turn, ev.Event | None], None]) -> Iterator[Non
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Turn, "run", run)
-        # Nobody needs a client here.
-        patch.setattr(
-            turn, "http_client", lambda: SimpleNamespace(aclose=anyio.lowlevel.checkpoint)
-        )
         yield

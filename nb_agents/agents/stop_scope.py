@@ -219,13 +219,14 @@ class StopScope:
         """Sleep, unless a stop is or gets asked for.
 
         Args:
-            delay_s: Seconds.
+            delay_s: Seconds; for 0 nothing is waited for, and the loop gets no turn.
 
         Raises:
             AgentStopped: A stop was asked for.
         """
-        with anyio.move_on_after(delay_s):
-            await self._asked.wait()
+        if delay_s > 0:
+            with anyio.move_on_after(delay_s):
+                await self._asked.wait()
         self._token.checkpoint()
 
     async def wait_or_stop(self, ready: Callable[[], Awaitable[object]]) -> None:

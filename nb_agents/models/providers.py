@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FoundKey",
     "PROVIDERS",
+    "SharedClient",
     "backend_for",
     "check_team",
     "find_key",
@@ -97,7 +98,7 @@ class FoundKey(NamedTuple):
 
 
 def http_client() -> httpx2.AsyncClient:
-    """Return a run's HTTP client, with explicit limits and timeouts; the run closes it.
+    """Return an HTTP client with explicit limits and timeouts, which the caller closes.
 
     Quick where `load` was called before.
     """
@@ -112,6 +113,27 @@ def http_client() -> httpx2.AsyncClient:
         follow_redirects=True,
         event_hooks={"response": [limit]},
     )
+
+
+class SharedClient:
+    """A run's HTTP client, which is created when the first of its models needs it."""
+
+    def __init__(self) -> None:
+        self._client: httpx2.AsyncClient | None = None
+        # Separates the threads in which backends are made.
+        self._lock = threading.Lock()
+
+    def get(self) -> httpx2.AsyncClient:
+        """Return the client."""
+        with self._lock:
+            if self._client is None:
+                self._client = http_client()
+            return self._client
+
+    async def aclose(self) -> None:
+        """Close the client, if there is one."""
+        if self._client is not None:
+            await self._client.aclose()
 
 
 @cache
@@ -219,12 +241,12 @@ def is_usable(agent: AgentSpec) -> bool:
     return next(why_refused(TeamSpec(agents=(agent,)), agent), None) is None
 
 
-def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
+def backend_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> Backend:
     """Return the backend of an agent.
 
     Args:
         agent: The agent.
-        client: The run's HTTP client.
+        client: Returns the HTTP client; called for a model that needs one.
 
     Returns:
         A backend ready to stream.
@@ -237,7 +259,7 @@ def backend_for(agent: AgentSpec, client: httpx2.AsyncClient) -> Backend:
     if spec.type == "python":
         instance: Backend = spec.instance
         return instance
-    model = model_for(agent, find_key(agent).value, client)
+    model = model_for(agent, find_key(agent).value, client())
     given = settings_of(spec)
     settings = without(given, untaken(model, given))
     return PydanticBackend(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,7 +117,7 @@ class RateLimiter:
         Raises:
             AgentStopped: A stop was asked for meanwhile.
         """
-        await boundary.wait_or_stop(self._slots.acquire)
+        await self._take_slot(boundary)
         try:
             await self._wait(boundary)
             yield
@@ -125,12 +125,29 @@ class RateLimiter:
             self._wait_from(anyio.current_time())
             self._slots.release()
 
+    async def _take_slot(self, boundary: StopScope) -> None:
+        """Wait for a slot; one that comes together with a stop is released again."""
+        with suppress(anyio.WouldBlock):
+            return self._slots.acquire_nowait()
+        is_taken = False
+
+        async def take() -> None:
+            nonlocal is_taken
+            await self._slots.acquire()
+            is_taken = True
+
+        try:
+            await boundary.wait_or_stop(take)
+        except BaseException:
+            if is_taken:
+                self._slots.release()
+            raise
+
     async def _wait(self, boundary: StopScope) -> None:
         now = anyio.current_time()
         at = max(now, self.next_at)
         self._wait_from(at)
-        if at > now:
-            await boundary.sleep(at - now)
+        await boundary.sleep(at - now)
 
     def _wait_from(self, at: float) -> None:
         """Delay the next call until long enough after one that began or ended at this time."""

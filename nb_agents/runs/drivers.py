@@ -23,7 +23,7 @@ from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import AgentSpec, CoordinationSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.models.backend import Backend
-from nb_agents.models.providers import backend_for, is_usable
+from nb_agents.models.providers import SharedClient, backend_for, is_usable
 from nb_agents.runs.approvals import denial
 from nb_agents.runs.spawning import Spawner
 from nb_agents.runs.subagents import SubAgentDeps, SubAgents
@@ -34,8 +34,6 @@ from nb_agents.tools.run_tools import RunTools, ToolPlaces
 from nb_agents.tools.task_plan import TaskPlan
 
 if TYPE_CHECKING:
-    import httpx2
-
     from nb_agents.recipes.executor import Executor
 
 __all__ = ["Driver", "Job", "driver_for", "subagents_for", "tools_for", "withheld_keys"]
@@ -96,9 +94,7 @@ class Driver(Protocol):
         ...
 
 
-async def driver_for(
-    job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents
-) -> Driver:
+async def driver_for(job: Job, client: SharedClient, kit: RunTools, children: SubAgents) -> Driver:
     """Return the driver of a run.
 
     Args:
@@ -111,7 +107,7 @@ async def driver_for(
     return await make(job, client, kit, children)
 
 
-def subagents_for(job: Job, client: httpx2.AsyncClient, kit: RunTools) -> SubAgents:
+def subagents_for(job: Job, client: SharedClient, kit: RunTools) -> SubAgents:
     """Return the sub-agents of a run, which are closed with the run's tools."""
     spec = job.spec
     children = SubAgents(
@@ -147,7 +143,7 @@ def tools_for(job: Job) -> RunTools:
     return RunTools(places, spec.functions, job.note, job.ask, job.wake)
 
 
-async def _team(job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents) -> Team:
+async def _team(job: Job, client: SharedClient, kit: RunTools, children: SubAgents) -> Team:
     spec, team = job.spec, job.spec.team
     tools: dict[str, AgentTools] = {}
     results: dict[str, Callable[[], Results]] = {}
@@ -223,9 +219,7 @@ def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
     return TaskPlan(workspace, wanted.max_tasks_per_plan).tools()
 
 
-async def _executor(
-    job: Job, client: httpx2.AsyncClient, kit: RunTools, children: SubAgents
-) -> Executor:
+async def _executor(job: Job, client: SharedClient, kit: RunTools, children: SubAgents) -> Executor:
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))
 
@@ -266,11 +260,11 @@ async def _executor(
     )
 
 
-def _maker(job: Job, client: httpx2.AsyncClient) -> Callable[[AgentSpec], Backend]:
+def _maker(job: Job, client: SharedClient) -> Callable[[AgentSpec], Backend]:
     def make(agent: AgentSpec) -> Backend:
         # The key that is set now may differ from the one set when the run started.
         job.spec.mask.add(secrets_of_environment())
-        return backend_for(agent, client)
+        return backend_for(agent, client.get)
 
     return make
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -38,7 +38,7 @@ from nb_agents.cancel import (
 )
 from nb_agents.errors import UserError
 from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, Pause, Say
-from nb_agents.models.providers import http_client, until_loaded
+from nb_agents.models.providers import SharedClient, until_loaded
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
 from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
 from nb_agents.runs.hiding import mask_logs
@@ -60,9 +60,6 @@ from nb_agents.tools.threads import still_runs
 from nb_agents.view.receipt import receipt
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import Timeline
-
-if TYPE_CHECKING:
-    import httpx2
 
 __all__ = ["Turn"]
 
@@ -395,7 +392,7 @@ class Turn:
             self.crash = self.crash or self._spec.mask.error(exc)
 
     async def _run_driver(self) -> Result:
-        client = http_client()
+        client = SharedClient()
         try:
             terms = RunPolicy(self._hold, self.hooks.retry_delay_s, self._wake)
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
@@ -427,7 +424,9 @@ class Turn:
         # Replaced, not modified, as a thread that stops an agent may be reading it.
         self.agents = {**self.agents, agent: token}
 
-    async def _start(self, job: Job, client: Any, kit: RunTools, children: SubAgents) -> Driver:
+    async def _start(
+        self, job: Job, client: SharedClient, kit: RunTools, children: SubAgents
+    ) -> Driver:
         """Create the driver; a stop does not wait for tools that are still starting."""
         everyone = [(agent.id, agent.backend) for agent in self._spec.team.everyone]
 
@@ -648,7 +647,7 @@ def _tokens(spec: TurnSpec, token: CancelToken) -> dict[str, CancelToken]:
     return {} if spec.recipe else {a.id: token.child(a.id) for a in spec.team.agents}
 
 
-async def _close(client: httpx2.AsyncClient) -> None:
+async def _close(client: SharedClient) -> None:
     with anyio.move_on_after(CLOSE_S):
         await client.aclose()
 

@@ -53,7 +53,7 @@ async def _reply(server: ModelServer, kind: str, reply: Reply) -> ModelResponse:
     backend = server.backend(kind, model="m")
     team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
     async with http_client() as client:
-        model, asked = backend_for(team.agents[0], client), [UserPromptPart("hi")]
+        model, asked = backend_for(team.agents[0], lambda: client), [UserPromptPart("hi")]
         async with model.stream([ModelRequest(parts=asked)], []) as stream:
             async for _ in stream:
                 pass

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,17 @@ import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents import events as ev
 from nb_agents.errors import ConfigError, MissingKeyError
+from nb_agents.models import providers
 from nb_agents.models.providers import (
     PROVIDERS,
+    SharedClient,
     backend_for,
     check_team,
     find_key,
     http_client,
     load,
 )
+from nb_agents.testing import Answer, ScriptedModel, scripted_team
 from tests.model_server import ModelServer, Reply, ToolCall
 from tests.team_kit import events, finish, outcome
 
@@ -276,12 +280,33 @@ async def _request_of(team: TeamSpec) -> httpx2.Request:
 
     async with http_client() as client:
         client.event_hooks["request"].append(look)
-        backend = backend_for(team.agents[0], client)
+        backend = backend_for(team.agents[0], lambda: client)
         asked = [ModelRequest(parts=[UserPromptPart("hi")])]
         with suppress(Exception):  # each SDK has its own for a request that failed
             async with backend.stream(asked, []):
                 pass
     return sent[0]
+
+
+@pytest.mark.anyio
+async def test_a_runs_client_is_created_once_when_it_is_needed() -> None:
+    shared = SharedClient()
+    await shared.aclose()
+    with ThreadPoolExecutor() as threads:
+        first, *others = threads.map(lambda _: shared.get(), range(8))
+    assert all(each is first for each in others)
+    await shared.aclose()
+    assert first.is_closed
+
+
+def test_a_run_without_a_providers_model_creates_no_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[None] = []
+    monkeypatch.setattr(providers, "http_client", lambda: created.append(None))
+    team = scripted_team(None, ann=ScriptedModel(Answer("done"), "done"))
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+    assert (run.status, created) == ("completed", [])
 
 
 def _numbers(value: Any, place: str = "") -> Iterator[tuple[str, float]]:

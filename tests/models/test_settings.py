@@ -276,7 +276,7 @@ async def ask(team: TeamSpec) -> None:
     """Make one request by a team's first agent; what the server refuses is raised."""
     asked = [ModelRequest(parts=[SystemPromptPart("You help."), UserPromptPart("Help.")])]
     async with http_client() as client:
-        backend = backend_for(team.agents[0], client)
+        backend = backend_for(team.agents[0], lambda: client)
         tools = [ToolDefinition(name="new_answer", kind="output")]
         async with backend.stream(asked, tools) as stream:
             async for _ in stream:
@@ -442,7 +442,7 @@ async def body_of(**backend: Any) -> dict[str, Any]:
         # The SDKs have errors of their own for a request that failed.
         with suppress(Exception):
             tools = [ToolDefinition(name="new_answer", kind="output")]
-            async with backend_for(team.agents[0], client).stream(asked, tools):
+            async with backend_for(team.agents[0], lambda: client).stream(asked, tools):
                 pass
     return sent[0]
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from nb_agents.agents.stop_scope import StopScope
@@ -14,6 +15,7 @@ from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken
 from nb_agents.config.recipe_values import Backoff, RateLimiting
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.rate_limiter import RateLimiter, Throttle, after_success, after_throttling
+from tests.team_kit import WAIT_S
 
 BACKOFF = Backoff(initial_delay_ms=1000, max_delay_ms=5000, multiplier=2, reset_after_success=3)
 
@@ -95,6 +97,35 @@ async def test_a_slot_is_free_again_after_a_failure() -> None:
                 raise ZeroDivisionError
 
     assert await _most_at_the_same_time(pace, 3) == 1
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_slot_that_comes_with_a_stop_is_free_for_the_next(turns: int) -> None:
+    pace = RateLimiter(RateLimiting(max_concurrent_llm=1), 0, {})
+    token = CancelToken("sub-recipe")
+    leave = anyio.Event()
+
+    async def hold() -> None:
+        with StopScope(CancelToken("r")) as boundary:
+            async with pace.turn(boundary):
+                await leave.wait()
+
+    async def stopped() -> None:
+        with StopScope(token) as boundary, suppress(AgentStopped):
+            async with pace.turn(boundary):
+                pass
+
+    async with anyio.create_task_group() as group:
+        for each in (hold, stopped):
+            group.start_soon(each)
+            await anyio.wait_all_tasks_blocked()
+        leave.set()
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        token.request(CancellationStatus.REQUESTED, "timeout")
+
+    with anyio.fail_after(WAIT_S):
+        await _turn(pace)
 
 
 @pytest.mark.parametrize("limits, between", [({"min_delay_ms": 60_000}, 0), ({}, 60_000)])

@@ -52,7 +52,8 @@ async def rehearse(url):
     said = [ModelRequest.user_text_prompt("t"), ModelResponse([parts[0]]), ModelRequest([parts[1]])]
     said = load_messages(dump_messages(said))
     async with http_client() as client:
-        async with backend_for(agent, client).stream(said, [ToolDefinition(name="look")]) as reply:
+        backend = backend_for(agent, lambda: client)
+        async with backend.stream(said, [ToolDefinition(name="look")]) as reply:
             async for _ in reply:
                 pass
 
