@@ -13,7 +13,11 @@ from io import StringIO
 from itertools import accumulate
 from typing import NamedTuple
 
-__all__ = ["escaped", "find_texts"]
+__all__ = ["NOT_RAW", "escaped", "find_texts"]
+
+# A prefix of texts that have escapes. Without one, a text may join the one before it: `""r"b"` is
+# two texts, `"""b"` the beginning of a longer one.
+NOT_RAW = "u"
 
 _KINDS = (tokenize.STRING, tokenize.COMMENT)
 _PLAIN = re.compile(r"[^A-Za-z0-9_./:,@+ -]")
@@ -37,8 +41,9 @@ def find_texts(
         slots: Where these stand in it, in order.
 
     Returns:
-        For each slot the bytes of an ``r`` that must go, as a raw text has no escapes; None for a
-        slot without one. None when a value stands elsewhere, or the code can't be read.
+        For each slot the bytes of an ``r`` that must become `NOT_RAW`, as a raw text has no
+        escapes; None for a slot without one. None when a value stands elsewhere, or the code can't
+        be read.
     """
     source = code.decode("latin-1")  # a character for each byte
     empty = list(_pieces(source, range(len(source)), slots))

@@ -156,7 +156,7 @@ class Sink(NamedTuple):
         is_open: Whether values may get into it by way of something else.
         line: Where the command is that runs it, from 1.
         texts: The values in it that stand in texts of its language, by their bytes, with those of
-            the mark that must go so that a text can have escapes.
+            the mark that is replaced so that a text can have escapes.
     """
 
     spans: tuple[range, ...]

@@ -37,7 +37,7 @@ from tree_sitter import Node
 
 from nb_agents.errors import RecipeError
 from nb_agents.recipes.expression import as_text, lookup
-from nb_agents.recipes.python_texts import escaped
+from nb_agents.recipes.python_texts import NOT_RAW, escaped
 from nb_agents.recipes.shell_flow import Tree, is_quoted, source
 from nb_agents.recipes.shell_places import Script
 from nb_agents.recipes.shell_programs import Rule, nowhere
@@ -166,7 +166,7 @@ class _Command:
             if not rule.allows(value.text):
                 raise RecipeError(f"Line {value.line}: {rule.refusal(value.path)}")
         texts = self._script.texts
-        edits = {(mark.start, mark.stop): "" for mark in texts.values() if mark}
+        edits = {(mark.start, mark.stop): NOT_RAW for mark in texts.values() if mark}
         values: dict[str, Insertion] = {}
         for slot in self._slots:
             name, value = slot.name, slot.value

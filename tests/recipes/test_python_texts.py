@@ -11,7 +11,7 @@ from hypothesis import assume, event, example, given, settings
 from hypothesis import strategies as st
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.python_texts import escaped, find_texts
+from nb_agents.recipes.python_texts import NOT_RAW, escaped, find_texts
 from nb_agents.recipes.shell_values import render_command
 from tests.recipes.test_shell_properties import VALUES
 
@@ -41,11 +41,11 @@ _SLOT = re.compile("q")
 
 def fill(code: str, marks: dict[range, range | None], value: str) -> str:
     """Write a value in all texts, as `render_command` does."""
-    cut = {mark.start for mark in marks.values() if mark}
+    raw = {mark.start for mark in marks.values() if mark}
     slots = {slot.start for slot in marks}
     text = escaped(value)
     return "".join(
-        text if at in slots else "" if at in cut else char for at, char in enumerate(code)
+        text if at in slots else NOT_RAW if at in raw else char for at, char in enumerate(code)
     )
 
 
@@ -56,9 +56,9 @@ def meaning(code: str, value: str | None = None) -> str | None:
     except SyntaxError:
         return None
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if is_text and value is not None:
-            node.value = node.value.replace("q", value)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.kind = None  # whether it has the prefix "u"
+            node.value = node.value if value is None else node.value.replace("q", value)
     return ast.dump(tree)
 
 
@@ -67,6 +67,7 @@ def meaning(code: str, value: str | None = None) -> str | None:
 @example(['x = "', "q", '""', "a", '"'], "")
 @example(["x = '''", '"', "q", "'''"], "")
 @example(['"', "q", '""', "a", '" + "', "b", '""', "q", '"'], "")
+@example(['"', "'", '"', '"', '"', "r", '"', "q", '"'], "canary")
 def test_code_means_the_same_with_any_value_in_its_texts(pieces: list[str], value: str) -> None:
     code = "".join(pieces)
     slots = [range(found.start(), found.end()) for found in _SLOT.finditer(code)]
@@ -88,6 +89,8 @@ READ = [
     "print('''\n{{x}}'''[1:])",
     "print('\\n{{x}}'[1:])",
     "print('{{x}}' '')",
+    "print(''r'{{x}}')",
+    "def f(): pass\nR'{{x}}'; print('{{x}}')",
     "print(f'{1}'[1:] + '{{x}}')",
     "print(f'{1}{{x}}{2}'[1:-1])",
     "import subprocess; subprocess.run(['printf', '%s\\n', '{{x}}'])",
