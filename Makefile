@@ -85,7 +85,7 @@ $(BIN)/python -m pytest -o cache_dir=.pytest_cache/$@ $(2) $(1) \
 endef
 
 unit-test: .venv/.test $(PANEL) readers
-	$(call pytest,--ignore=tests/kernel --ignore=tests/browser,--numprocesses=5 --dist=worksteal --durations=15)
+	$(call pytest,--ignore=tests/kernel --ignore=tests/browser,--numprocesses=4 --dist=worksteal --durations=15)
 
 kernel-test: .venv/.test $(PANEL)
 	$(call pytest,tests/kernel,--numprocesses=3 --dist=worksteal --durations=10)

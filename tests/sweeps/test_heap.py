@@ -14,6 +14,7 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.sweeps.heap import YOUNG, less_garbage_collection
 from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from tests.model_server import wait_until
 from tests.team_kit import WAIT_S
 
 
@@ -87,7 +88,8 @@ def test_a_sweep_leaves_the_collector_as_it_was(tmp_path: Path, is_stopped: bool
     options = RunOptions(session_root=tmp_path)
     sweep = nb_agents.map(range(3), "{{value}}?", team, limit=2, options=options)
     gate.wait_reached(2)
-    assert gc.get_freeze_count() and gc.get_threshold() != own
+    # A run may have come so far before the sweep hears that it has begun.
+    wait_until(lambda: gc.get_freeze_count() and gc.get_threshold() != own, WAIT_S)
     if is_stopped:
         sweep.stop(now=True)
     gate.open()
