@@ -55,25 +55,15 @@ Guard = Callable[[tuple[str, ...], os.stat_result | None], bool]
 
 
 class Directory:
-    """An open directory whose methods reach nothing outside it.
+    """An open directory whose methods reach nothing outside it; made by `at` or `real`.
 
     Paths are relative, with forward slashes; ``..`` returns to the directory walked before.
-
-    Args:
-        path: The real path: absolute; no component is followed as a link.
-        is_protected: Which paths may not be changed; by default all may.
-        follow_parents: Whether the directory's parents may be links; it may then be relative.
-
-    Raises:
-        OSError: The path is not a directory, or can't be opened.
     """
 
-    def __init__(
-        self, path: Path, is_protected: Guard | None = None, *, follow_parents: bool = False
-    ) -> None:
+    def __init__(self, fd: int, path: Path, is_protected: Guard | None = None) -> None:
+        self._fd = fd
         self.path = path
         self._is_protected = is_protected
-        self._fd = os.open(path, _ENTER) if follow_parents else _open_real(path)
 
     @classmethod
     def at(cls, path: Path) -> Directory:
@@ -82,7 +72,20 @@ class Directory:
         Raises:
             OSError: The path is not a directory, or can't be opened.
         """
-        return cls(path, follow_parents=True)
+        return cls(os.open(path, _ENTER), path)
+
+    @classmethod
+    def real(cls, path: Path, is_protected: Guard | None = None) -> Directory:
+        """Open a directory by its real path.
+
+        Args:
+            path: Absolute; no component is followed as a link.
+            is_protected: Which paths may not be changed; by default all may.
+
+        Raises:
+            OSError: The path is not a directory, or can't be opened.
+        """
+        return cls(_open_real(path), path, is_protected)
 
     def __enter__(self) -> Directory:
         return self

@@ -177,7 +177,7 @@ def _fill(archive: zipfile.ZipFile, session: Path) -> tuple[str, ...]:
     left_out: list[str] = []
     for turn in turns_of(session)[-1:]:
         store_workspaces_if_dead(turn)
-    with Directory(Path(os.path.realpath(session))) as directory:
+    with Directory.real(Path(os.path.realpath(session))) as directory:
         for entry in directory.walk():
             try:
                 _add(archive, session.name, entry)

@@ -357,11 +357,11 @@ class _Root:
     def opened(self, inner: str) -> Iterator[tuple[Directory, str]]:
         """Open the directory that a path below the root is in, and name it from there."""
         try:
-            directory = Directory(self.path, self.guard)
+            directory = Directory.real(self.path, self.guard)
         except (FileNotFoundError, NotADirectoryError):
             if inner != "." or not self.may_be_file:
                 raise
-            directory, inner = Directory(self.path.parent, self.guard), self.path.name
+            directory, inner = Directory.real(self.path.parent, self.guard), self.path.name
         with directory:
             yield directory, inner
 

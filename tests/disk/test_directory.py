@@ -93,7 +93,7 @@ HAS_OPENAT2 = has_openat2()
 
 def found(root: Path, path: str) -> tuple[str, bytes] | None:
     """The kind and content at a path, as `Directory` finds them."""
-    with Directory(root) as directory:
+    with Directory.real(root) as directory:
         try:
             kind = directory.kind(path)
             return kind, directory.read(path) if kind == "file" else b""
@@ -144,7 +144,7 @@ def test_no_path_changes_anything_outside(
         "link": lambda directory: directory.link(path, "../a/a"),
     }
     before = descriptors()
-    with suppress(OSError), Directory(root) as directory:
+    with suppress(OSError), Directory.real(root) as directory:
         changes[verb](directory)
     assert descriptors() == before
     assert sorted(os.listdir(root.parent)) == ["a", "b", "c", "root"]
@@ -161,7 +161,7 @@ def test_a_walk_names_everything_once_and_opens_files_alone(
     root = tmp_path_factory.mktemp("any").resolve()
     make(root, tree)
     before = descriptors()
-    with Directory(root) as directory:
+    with Directory.real(root) as directory:
         seen = {}
         for entry in directory.walk():
             assert entry.path not in seen
@@ -182,7 +182,7 @@ def test_a_walk_names_everything_once_and_opens_files_alone(
 def test_magic_links_are_followed_by_their_text_alone(tmp_path: Path) -> None:
     (tmp_path / "environ").symlink_to("/proc/self/environ")
     (tmp_path / "root").symlink_to("/proc/self/root")
-    with Directory(tmp_path.resolve()) as directory:
+    with Directory.real(tmp_path.resolve()) as directory:
         for path in ("environ", "root/etc/passwd", "root/proc/self/environ"):
             with pytest.raises(RefusedError, match="leads out"):
                 directory.read(path)
@@ -197,11 +197,13 @@ def test_an_absolute_link_within_is_followed_and_one_out_is_not(tmp_path: Path) 
     (root / "nearly").symlink_to(f"{root}s")
     (root / "back").symlink_to(f"{root}/../x")
     (tmp_path / "x").write_text("outside")
-    with Directory(root) as directory:
-        assert directory.read("in/a") == directory.read("itself/deep/a") == b"inside"
-        for path in ("nearly", "back"):
-            with pytest.raises(RefusedError, match="leads out"):
-                directory.read(path)
+    (tmp_path / "by a link").symlink_to(root.parent)
+    for opened in (Directory.real(root), Directory.at(tmp_path / "by a link" / "root")):
+        with opened as directory:
+            assert directory.read("in/a") == directory.read("itself/deep/a") == b"inside"
+            for path in ("nearly", "back"):
+                with pytest.raises(RefusedError, match="leads out"):
+                    directory.read(path)
 
 
 def test_a_directory_that_is_a_link_by_its_own_name_is_not_opened(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def test_a_directory_that_is_a_link_by_its_own_name_is_not_opened(tmp_path: Path
     (tmp_path / "real" / "inner").mkdir()
     for path in (tmp_path / "link", tmp_path / "link" / "inner"):
         with pytest.raises(OSError):
-            Directory(path.absolute())
+            Directory.real(path.absolute())
     with pytest.raises(OSError):
         Directory.at(tmp_path / "link")
     with Directory.at(tmp_path / "link" / "inner"):
@@ -255,7 +257,7 @@ def test_each_kind_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         server.bind("socket")
     with Directory.at(tmp_path) as directory:
         assert [e.about for e in directory.walk()] == ["pipe (a pipe)", "socket (a socket)"]
-    with Directory(Path("/dev")) as directory:
+    with Directory.real(Path("/dev")) as directory:
         assert directory.kind("null") == "device"
         with pytest.raises(RefusedError, match="is a device"):
             directory.read("null")
@@ -347,7 +349,7 @@ if os.geteuid() == 0:  # who may read all, unless a container took that away
         os.setgroups([])
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
-with Directory(Path(sys.argv[1])) as directory:
+with Directory.real(Path(sys.argv[1])) as directory:
     for entry in directory.walk():
         if entry.kind != "file":
             print(entry.about)
