@@ -10,6 +10,7 @@ stops waiting withdraws the run by removing it first. Needs ``nb_agents[cluster]
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import pickle
@@ -17,14 +18,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import cloudpickle
@@ -41,7 +42,7 @@ from nb_agents.session.layout import TICKETS, TurnPaths
 
 logger = logging.getLogger("nb_agents")
 
-__all__ = ["PLACES", "RESOURCE", "Started", "connect", "start_on_worker", "withdraw"]
+__all__ = ["PLACES", "RESOURCE", "Started", "ask", "connect", "start_on_worker", "withdraw"]
 
 RESOURCE = "nb_agents"
 """The Dask resource that limits a worker's turns; without it, its number of threads does."""
@@ -59,6 +60,9 @@ ANSWER_S = 60.0
 """Timeout of a request to a connected scheduler, seconds: a busy one is slow, a dead one closes the
 connection."""
 
+LOST_S = 0.5
+"""Interval for checking that the connection of a waiting request still exists."""
+
 MOVE_S = 1.0
 """Time after which a run that waits for a place at one worker may move to another."""
 
@@ -73,6 +77,8 @@ _UNSEEN_PROJECT = (
     "{}, in which `workspace: project` lets the run work. Start it in a directory that all "
     "machines see, or without a cluster."
 )
+
+Answer = TypeVar("Answer")
 
 _Workers = Mapping[str, Mapping[str, Any]]
 _KEY = "nb_agents-"
@@ -98,9 +104,12 @@ class Started:
         with _restarting:
             if not TurnPaths(self.path).is_live():  # a restart for another turn has ended it
                 return
+            restart = partial(
+                self.client.restart_workers, [self.worker], RESTART_S, raise_for_error=False
+            )
             try:
-                self.client.restart_workers([self.worker], RESTART_S, raise_for_error=False)
-            except (OSError, ValueError) as exc:  # the scheduler is gone, or there is no nanny
+                ask(self.client, restart)
+            except (ClusterLostError, ValueError) as exc:  # or there is no nanny
                 logger.warning("worker %s can't be restarted: %s", self.worker, exc)
 
 
@@ -267,7 +276,12 @@ class _Submitter:
         with self._asking:
             if self._load is None or self._load.at < oldest:
                 now = time.monotonic()
-                self._load = _Load(now, self._workers(), self.client.processing())
+                # Not `Client.scheduler_info`, which at times has no workers; here, an adaptive
+                # cluster may have none yet.
+                scheduler: Any = self.client.scheduler
+                known = ask(self.client, partial(scheduler.identity, n_workers=-1))
+                held = ask(self.client, self.client.processing)
+                self._load = _Load(now, known["workers"], held)
             return self._load
 
     def _with_most_places(self, load: _Load) -> str | None:
@@ -304,7 +318,8 @@ class _Submitter:
         if new := [each for each in workers if (place, each) not in self._seen]:
             probe = _new_file(place / f".{_KEY}{uuid4().hex}")
             try:
-                seen = self.client.run(_sees, probe, workers=new, on_error="return")
+                look = partial(self.client.run, _sees, probe, workers=new, on_error="return")
+                seen = ask(self.client, look)
             finally:
                 probe.unlink()
             for worker, answer in seen.items():
@@ -321,15 +336,39 @@ class _Submitter:
                     )
                 self._seen.add((place, worker))
 
-    def _workers(self) -> _Workers:
-        """Return the workers; an adaptive cluster may have none yet."""
-        if self.client.status != "running":
-            raise ConnectionError(f"its client is {self.client.status}")
-        # Not `Client.scheduler_info`, which at times has no workers.
-        scheduler: Any = self.client.scheduler
-        identity = self.client.sync(scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
-        found: _Workers = identity["workers"]
-        return found
+
+def ask(client: Client, request: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Send a request to the scheduler, and wait for the answer while the client is connected.
+
+    Dask itself would first try to connect again, for as long as the client's own timeout.
+
+    Args:
+        client: The client.
+        request: Sends it; called on the client's loop, where its methods return awaitables.
+
+    Raises:
+        ClusterLostError: The client is not connected, or the scheduler does not answer in time.
+    """
+
+    async def answer() -> Answer:
+        return await request()
+
+    def lost(why: str) -> ClusterLostError:
+        return ClusterLostError(_address(client), why)
+
+    loop: Any = client.loop
+    if client.status != "running":  # its loop may be closed
+        raise lost(f"its client is {client.status}")
+    asked = asyncio.run_coroutine_threadsafe(answer(), loop.asyncio_loop)
+    end = time.monotonic() + ANSWER_S
+    while not wait((asked,), LOST_S).done:
+        if client.status != "running" or time.monotonic() > end:
+            asked.cancel()
+            raise lost(f"its client is {client.status}, and waited for an answer")
+    try:
+        return asked.result()
+    except OSError as exc:
+        raise lost(str(exc) or type(exc).__name__) from None
 
 
 _submitters: dict[Client, _Submitter] = {}
@@ -400,7 +439,7 @@ def connect(cluster: Cluster) -> Client:
                 "The cluster's client is asynchronous; give Client(asynchronous=False)."
             )
         if cluster.forward_env:
-            client.register_plugin(_Variables(cluster.forward_env))
+            ask(client, partial(client.register_plugin, _Variables(cluster.forward_env)))
     return client
 
 

@@ -1,5 +1,6 @@
 """Runs on a cluster's workers, with a scheduler and workers as real processes."""
 
+import asyncio
 import os
 import re
 import signal
@@ -18,10 +19,10 @@ from platformdirs import user_state_path
 import nb_agents
 from nb_agents.cancel import CancelPolicy
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import UserError
+from nb_agents.errors import ClusterLostError, UserError
 from nb_agents.options import Cluster, Retry, RunOptions
 from nb_agents.runs import cluster as cluster_module
-from nb_agents.runs.cluster import connect
+from nb_agents.runs.cluster import ask, connect
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.registry import attach, find_run
 from nb_agents.runs.run import Run
@@ -646,6 +647,22 @@ def test_a_row_that_ends_each_worker_that_has_it_fails_and_holds_up_no_other(
         view = sweep.wait(WAIT_S)
     assert (view.completed, view.failed) == (2, 1)
     assert view.failures[0].error == "3 workers died while they had it"
+
+
+def test_no_request_outlives_the_connection_to_the_scheduler(tmp_path: Path) -> None:
+    with dask(tmp_path / "dask", 1) as made, ThreadPoolExecutor() as threads:
+        sent = threading.Event()
+
+        async def never() -> None:
+            sent.set()
+            await asyncio.Event().wait()
+
+        asked = threads.submit(ask, made.client, never)
+        assert sent.wait(WAIT_S)
+        made.scheduler.kill()
+        for late in (asked, threads.submit(ask, made.client, never)):
+            with pytest.raises(ClusterLostError, match="its client is connecting"):
+                late.result(WAIT_S)
 
 
 def test_a_sweep_whose_scheduler_died_leaves_its_rows_for_later(

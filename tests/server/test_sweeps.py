@@ -41,6 +41,7 @@ def held(jupyter: JupyterServer, gate: Gate) -> Iterator[Sweep]:
     """A sweep of six rows whose first two are held while they write."""
     sweep = begin(jupyter, ScriptedModel(Answer("Use mmap.", text="I think ", gate=gate)))
     gate.wait_reached(2)
+    wait_until(lambda: len(sweep.runs) == 2)  # known a moment after they work
     yield sweep
     sweep.stop(now=True)
     gate.open()

@@ -97,6 +97,7 @@ def test_no_more_rows_are_at_work_than_the_limit_says(options: RunOptions) -> No
     gate.wait_reached(3)
     seen = list[int]()
     sweep.subscribe(lambda view: seen.append(len(view.live)))
+    wait_until(lambda: len(sweep.runs) == 3, WAIT_S)  # known a moment after they work
     assert statuses(sweep) == {"running": 3, "waiting": 6}
     gate.open()
     sweep.wait(WAIT_S)
