@@ -33,7 +33,9 @@ def slowed(function):
     return call
 
 def coarse(found):
-    told = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+    # Those that have no place in the tuple.
+    names = {name for name in dir(found) if name.startswith("st_")} - {*found.__match_args__}
+    told = {name: getattr(found, name) for name in names}
     for name in ("st_atime", "st_mtime", "st_ctime"):
         at = int(told[name]) // COARSE * COARSE - 3600  # the server's clock is an hour behind
         told |= {name: float(at), name + "_ns": at * 10**9}
