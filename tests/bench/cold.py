@@ -16,7 +16,7 @@ REPEATS = 5
 WALL_S = 1.5
 RSS_MB = 90
 
-_SCRIPT = """
+_USED = """
 import resource, sys, tempfile
 
 def used():
@@ -25,40 +25,71 @@ def used():
     with open("/proc/self/status") as status:
         most_kb = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     return spent.ru_utime + spent.ru_stime, most_kb / 1024
-
+"""
+_SCRIPT = f"""{_USED}
 import nb_agents
 imported = used()
-backend = {"type": "openai", "model": "bench", "base_url": sys.argv[1], "api_key": "k"}
-team = nb_agents.TeamSpec.model_validate({
-    "agents": [{"id": name, "backend": backend} for name in "abc"],
-    "orchestrator": {"skip_voting": True, "skip_final_presentation": True},
-})
+backend = {{"type": "openai", "model": "bench", "base_url": sys.argv[1], "api_key": "k"}}
+team = nb_agents.TeamSpec.model_validate({{
+    "agents": [{{"id": name, "backend": backend}} for name in "abc"],
+    "orchestrator": {{"skip_voting": True, "skip_final_presentation": True}},
+}})
 with tempfile.TemporaryDirectory() as root:
     nb_agents.start("Answer.", team, options=nb_agents.RunOptions(session_root=root)).wait()
 print(*imported, *used())
 """
+_BARE = f"""{_USED}
+import asyncio
+from pydantic_ai import Agent, ToolOutput
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+imported = used()
+
+def new_answer(content: str) -> str:
+    return content
+
+async def ask():
+    model = OpenAIChatModel("bench", provider=OpenAIProvider(base_url=sys.argv[1], api_key="k"))
+    agent = Agent(model, output_type=ToolOutput(new_answer, name="new_answer"))
+    async with agent.run_stream("Answer.") as reply:
+        return await reply.get_output()
+
+async def all():
+    return await asyncio.gather(ask(), ask(), ask())
+
+assert asyncio.run(all()) == ["an answer"] * 3
+print(*imported, *used())
+"""
+"""The same calls by the SDK below, which keeps nothing."""
 
 
 def main(server: BenchServer) -> None:
     answer = ToolCall("new_answer", {"content": "an answer"})
     with ModelServer(default=Reply(tool_calls=(answer,))) as instant:
-        _run(instant.url)  # what is compiled once is no part of it
-        runs = [_run(instant.url) for _ in range(REPEATS)]
+        for script in (_SCRIPT, _BARE):  # what is compiled once is no part of it
+            _run(script, instant.url)
+        runs, bare = zip(
+            *[(_run(_SCRIPT, instant.url), _run(_BARE, instant.url)) for _ in range(REPEATS)],
+            strict=True,
+        )
     wall, import_cpu, import_mb, cpu, mb = zip(*runs, strict=True)
+    bare_wall, _, _, _, bare_mb = zip(*bare, strict=True)
     rows = [
         ["seconds", spread(wall), f"<= {WALL_S}", verdict(median(wall) <= WALL_S)],
+        ["seconds of pydantic-ai alone", spread(bare_wall), "", ""],
         ["of them on a core", spread(cpu), "", ""],
         ["of those for `import nb_agents`", spread(import_cpu), "", ""],
         ["MB at most", spread(mb, 0), f"<= {RSS_MB}", verdict(median(mb) <= RSS_MB)],
         ["of them after `import nb_agents`", spread(import_mb, 0), "", ""],
+        ["MB at most of pydantic-ai alone", spread(bare_mb, 0), "", ""],
     ]
     title = f"cold: a script with 3 agents, instant server, median of {REPEATS} (least-greatest)"
     print_table(title, ("process", "used", "aim", ""), rows)
 
 
-def _run(url: str) -> list[float]:
+def _run(script: str, url: str) -> list[float]:
     """Give its seconds, then seconds on a core and megabytes: after the import, and at the end."""
     began = time.perf_counter()
-    command = [sys.executable, "-c", _SCRIPT, url]
+    command = [sys.executable, "-c", script, url]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [time.perf_counter() - began, *map(float, done.stdout.split())]
