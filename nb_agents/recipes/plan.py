@@ -574,7 +574,7 @@ class Planner:
 
         def has_begun(index: int) -> bool:
             where = f"{address}[{index}]"
-            return where in self._units or where in self._busy
+            return where in self._units or where in self._busy or where in self._progress.retried
 
         loop = _Parallel([None] * len(items), len(items))
         left = []  # those that have not begun, the next one last

@@ -73,6 +73,7 @@ class Progress:
         session: The session's id.
         started: When the first turn started, in Unix seconds.
         agent_steps: How many of the units are agents' steps.
+        retried: Iterations that had begun before the failure that a resume tries again.
     """
 
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Progress:
     session: str = ""
     started: float = 0.0
     agent_steps: int = 0
+    retried: frozenset[str] = frozenset()
 
 
 def fold(events: Iterable[ev.Event], progress: Progress | None = None) -> Progress:
@@ -162,9 +164,16 @@ def forget(progress: Progress, failed: Iterable[str]) -> Progress:
         for address, unit in progress.units.items()
         if unit.outcome != "failed" or (address not in again and unit.cut_by not in failed)
     }
+    retried = {each for each in progress.units.keys() - units.keys() if each.endswith("]")}
     gates = {address: gate for address, gate in progress.gates.items() if gate.approved}
     agent_steps = sum(unit.kind == "agent" for unit in units.values())
-    return replace(progress, units=units, gates=gates, agent_steps=agent_steps)
+    return replace(
+        progress,
+        units=units,
+        gates=gates,
+        agent_steps=agent_steps,
+        retried=progress.retried | retried,
+    )
 
 
 def _holders(address: str) -> Iterator[str]:

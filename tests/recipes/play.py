@@ -29,7 +29,19 @@ from nb_agents.recipes.tasks import (
 from nb_agents.recipes.units import is_within
 from nb_agents.runs.recipes import fold_turns
 
-__all__ = ["LATE", "Approve", "Deny", "Fail", "Give", "Play", "first", "last", "late", "recipe"]
+__all__ = [
+    "LATE",
+    "Approve",
+    "Deny",
+    "Fail",
+    "Give",
+    "Order",
+    "Play",
+    "first",
+    "last",
+    "late",
+    "recipe",
+]
 
 HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
 FOLDER = Path("/recipes")

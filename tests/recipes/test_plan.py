@@ -26,7 +26,18 @@ from nb_agents.recipes.tasks import (
     LoadWork,
 )
 from nb_agents.tools.policy import ApprovalConfig
-from tests.recipes.play import Approve, Deny, Fail, Give, Outcomes, Play, last, recipe
+from tests.recipes.play import (
+    Approve,
+    Deny,
+    Fail,
+    Give,
+    Order,
+    Outcomes,
+    Play,
+    first,
+    last,
+    recipe,
+)
 
 
 @dataclass(frozen=True)
@@ -1256,6 +1267,26 @@ def test_an_iteration_that_failed_beside_others_is_tried_again_with_those_that_w
     assert sorted(again.addresses) == ["a[0]", "a[1]", "a[2]"]
     assert again.outputs["r"] == ["<a[0]>", "<a[1]>", "<a[2]>"]
     assert _began(again, "a") == 1
+
+
+@pytest.mark.parametrize("ends", [first, last], ids=["first", "last"])
+def test_an_iteration_that_failed_beside_one_that_skips_the_rest_is_tried_again(
+    ends: Order,
+) -> None:
+    body = group(
+        "l",
+        "foreach: '{{xs}}', parallel: 2, collect: r",
+        agent("a", "on_error: skip_remaining"),
+        agent("b"),
+    )
+    outcomes = {"l[0]/a": Fail(), "l[1]/b": Fail()}
+    play = Play(recipe(THREE + steps(body)), outcomes, order=ends).run()
+    assert isinstance(play.ended, Failed) and play.ended.addresses == ("l[1]/b",)
+
+    again = play.resume({}).run()
+
+    assert again.addresses == ["l[1]/b"]
+    assert again.outputs["r"] == [None, "<l[1]/b>", None]
 
 
 def test_all_that_holds_a_failed_step_fails_with_it_and_begins_again_with_a_resume() -> None:
