@@ -57,7 +57,7 @@ CONNECT_S = 10.0
 """Time limit for a scheduler to answer."""
 
 ANSWER_S = 60.0
-"""Timeout of a request to a connected scheduler, seconds: a busy one is slow, a dead one closes the
+"""Timeout of a request to a connected scheduler: a busy one is slow, a dead one closes the
 connection."""
 
 LOST_S = 0.5
@@ -276,13 +276,15 @@ class _Submitter:
         with self._asking:
             if self._load is None or self._load.at < oldest:
                 now = time.monotonic()
-                # Not `Client.scheduler_info`, which at times has no workers; here, an adaptive
-                # cluster may have none yet.
-                scheduler: Any = self.client.scheduler
-                known = ask(self.client, partial(scheduler.identity, n_workers=-1))
-                held = ask(self.client, self.client.processing)
-                self._load = _Load(now, known["workers"], held)
+                workers = ask(self.client, self._identity)["workers"]
+                self._load = _Load(now, workers, ask(self.client, self.client.processing))
             return self._load
+
+    def _identity(self) -> Awaitable[Mapping[str, Any]]:
+        """Ask for the workers: `Client.scheduler_info` at times has none, or not all."""
+        scheduler: Any = self.client.scheduler
+        asked: Awaitable[Mapping[str, Any]] = scheduler.identity(n_workers=-1)
+        return asked
 
     def _with_most_places(self, load: _Load) -> str | None:
         """Name the worker with the most free places; None when all are taken.
@@ -319,7 +321,7 @@ class _Submitter:
             probe = _new_file(place / f".{_KEY}{uuid4().hex}")
             try:
                 look = partial(self.client.run, _sees, probe, workers=new, on_error="return")
-                seen = ask(self.client, look)
+                seen = ask(self.client, look, TELL_S)  # the first time, workers import nb_agents
             finally:
                 probe.unlink()
             for worker, answer in seen.items():
@@ -337,7 +339,9 @@ class _Submitter:
                 self._seen.add((place, worker))
 
 
-def ask(client: Client, request: Callable[[], Awaitable[Answer]]) -> Answer:
+def ask(
+    client: Client, request: Callable[[], Awaitable[Answer]], limit_s: float = ANSWER_S
+) -> Answer:
     """Send a request to the scheduler, and wait for the answer while the client is connected.
 
     Dask itself would first try to connect again, for as long as the client's own timeout.
@@ -345,6 +349,7 @@ def ask(client: Client, request: Callable[[], Awaitable[Answer]]) -> Answer:
     Args:
         client: The client.
         request: Sends it; called on the client's loop, where its methods return awaitables.
+        limit_s: Seconds to wait at most.
 
     Raises:
         ClusterLostError: The client is not connected, or the scheduler does not answer in time.
@@ -360,7 +365,7 @@ def ask(client: Client, request: Callable[[], Awaitable[Answer]]) -> Answer:
     if client.status != "running":  # its loop may be closed
         raise lost(f"its client is {client.status}")
     asked = asyncio.run_coroutine_threadsafe(answer(), loop.asyncio_loop)
-    end = time.monotonic() + ANSWER_S
+    end = time.monotonic() + limit_s
     while not wait((asked,), LOST_S).done:
         if client.status != "running" or time.monotonic() > end:
             asked.cancel()
@@ -439,7 +444,8 @@ def connect(cluster: Cluster) -> Client:
                 "The cluster's client is asynchronous; give Client(asynchronous=False)."
             )
         if cluster.forward_env:
-            ask(client, partial(client.register_plugin, _Variables(cluster.forward_env)))
+            variables = _Variables(cluster.forward_env)
+            ask(client, partial(client.register_plugin, variables), TELL_S)
     return client
 
 
