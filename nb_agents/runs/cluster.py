@@ -57,11 +57,11 @@ CONNECT_S = 10.0
 """Time limit for a scheduler to answer."""
 
 ANSWER_S = 60.0
-"""Timeout of a request to a connected scheduler: a busy one is slow, a dead one closes the
+"""Timeout of a request to a connected scheduler, seconds: a busy one is slow, a dead one closes the
 connection."""
 
 LOST_S = 0.5
-"""Interval for checking that the connection of a waiting request still exists."""
+"""Interval for checking that the connection of a waiting request still exists, seconds."""
 
 MOVE_S = 1.0
 """Time after which a run that waits for a place at one worker may move to another."""
@@ -361,15 +361,17 @@ def ask(
     def lost(why: str) -> ClusterLostError:
         return ClusterLostError(_address(client), why)
 
-    loop: Any = client.loop
     if client.status != "running":  # its loop may be closed
         raise lost(f"its client is {client.status}")
+    loop: Any = client.loop
     asked = asyncio.run_coroutine_threadsafe(answer(), loop.asyncio_loop)
     end = time.monotonic() + limit_s
     while not wait((asked,), LOST_S).done:
-        if client.status != "running" or time.monotonic() > end:
+        is_late = time.monotonic() > end
+        if is_late or client.status != "running":
             asked.cancel()
-            raise lost(f"its client is {client.status}, and waited for an answer")
+            why = f"no answer in {limit_s:g} s" if is_late else f"its client is {client.status}"
+            raise lost(why)
     try:
         return asked.result()
     except OSError as exc:

@@ -17,7 +17,7 @@ WALL_S = 1.5
 RSS_MB = 90
 
 _USED = """
-import resource, sys, tempfile
+import resource, sys
 
 def used():
     spent = resource.getrusage(resource.RUSAGE_SELF)
@@ -27,6 +27,7 @@ def used():
     return spent.ru_utime + spent.ru_stime, most_kb / 1024
 """
 _SCRIPT = f"""{_USED}
+import tempfile
 import nb_agents
 imported = used()
 backend = {{"type": "openai", "model": "bench", "base_url": sys.argv[1], "api_key": "k"}}
@@ -54,10 +55,10 @@ async def ask():
     async with agent.run_stream("Answer.") as reply:
         return await reply.get_output()
 
-async def all():
+async def main():
     return await asyncio.gather(ask(), ask(), ask())
 
-assert asyncio.run(all()) == ["an answer"] * 3
+assert asyncio.run(main()) == ["an answer"] * 3
 print(*imported, *used())
 """
 """The same calls by the SDK below, which keeps nothing."""

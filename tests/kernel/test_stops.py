@@ -322,8 +322,9 @@ def test_run_stop(notebook: Notebook, now: bool) -> None:
 def test_run_cancel_waits_until_all_is_saved(both: Notebook) -> None:
     turn = both.start_held("--out run")
     cell = both.kernel.send("result = await run.cancel('why')\nresult.changed, str(run.status)")
-    turn.wait_stop("requested")
     both.kernel.wait_busy(cell)
+    turn.wait_stop("requested")
+    assert both.kernel.outputs_of(cell).is_busy
     assert_stopped_gracefully(turn, both.server, "api")
     assert both.kernel.result(cell).value == "(True, 'cancelled')"
     assert turn.events("stop_requested")[0]["reason"] == "why"

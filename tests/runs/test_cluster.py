@@ -657,10 +657,10 @@ def test_no_request_outlives_the_connection_to_the_scheduler(tmp_path: Path) -> 
             sent.set()
             await asyncio.Event().wait()
 
-        asked = threads.submit(ask, made.client, never)
+        asked = threads.submit(ask, made.client, never, WAIT_S)
         assert sent.wait(WAIT_S)
         made.scheduler.kill()
-        for late in (asked, threads.submit(ask, made.client, never)):
+        for late in (asked, threads.submit(ask, made.client, never, WAIT_S)):
             with pytest.raises(ClusterLostError, match="its client is connecting"):
                 late.result(WAIT_S)
 
