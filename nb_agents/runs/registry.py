@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -114,6 +115,8 @@ _groups: dict[str, Group] = {}
 
 # The handles of live runs in other processes, so that each run has only one.
 _elsewhere: dict[Path, Run] = {}
+# Separates the threads that list runs: panels, REST, the command line's own.
+_listing = threading.Lock()
 
 DEMO_NOTICE = (
     "Demo model: offline, free, nobody's key is used. For real models give --config team.yaml "
@@ -225,12 +228,13 @@ def runs() -> tuple[Run, ...]:
     """
     begun = {run.path: run for run in begun_runs()}
     others = {turn.paths.path: turn for turn in live_turns() if turn.paths.path not in begun}
-    for gone in _elsewhere.keys() - others.keys():
-        del _elsewhere[gone]
-    for path, turn in others.items():
-        if path not in _elsewhere:
-            _elsewhere[path] = attach(path, turn.where)
-    return (*begun.values(), *_elsewhere.values())
+    with _listing:
+        for gone in _elsewhere.keys() - others.keys():
+            del _elsewhere[gone]
+        for path, turn in others.items():
+            if path not in _elsewhere:
+                _elsewhere[path] = attach(path, turn.where)
+        return (*begun.values(), *_elsewhere.values())
 
 
 def groups() -> tuple[Group, ...]:

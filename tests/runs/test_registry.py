@@ -1,8 +1,11 @@
 """Starting, finding and stopping runs; one session, one run."""
 
 import json
+import random
+import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from nb_agents.errors import (
     UserError,
 )
 from nb_agents.runs import registry
+from nb_agents.runs.live_turns import LiveTurn
 from nb_agents.runs.loop import call
 from nb_agents.runs.registry import find_run, live_runs, start, stop
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
@@ -52,6 +56,28 @@ def test_runs_are_listed_oldest_first_and_found_by_any_of_their_names(
     finish(first), finish(second)
     assert first not in live_runs()
     assert find_run() is nb_agents.runs()[-1]
+
+
+def test_threads_that_list_runs_while_others_come_and_go_share_one_handle_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [LiveTurn(str(tmp_path / f"s{n}" / "turn_1"), "r1", 1, "host", "a") for n in range(30)]
+    for turn in turns:
+        turn.paths.path.mkdir(parents=True)
+        turn.paths.journal.touch()
+    monkeypatch.setattr(registry, "_elsewhere", {})
+    monkeypatch.setattr(registry, "live_turns", lambda: random.sample(turns, 20))
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for listed in [pool.submit(registry.runs) for _ in range(400)]:
+                assert len(listed.result()) >= 20
+            monkeypatch.setattr(registry, "live_turns", lambda: turns)
+            lists = [pool.submit(registry.runs).result() for _ in range(4)]
+    finally:
+        sys.setswitchinterval(switch_s)
+    assert all(lists[0] == each for each in lists)
 
 
 def test_an_unknown_run_is_told_with_those_that_are_known(tmp_path: Path, gate: Gate) -> None:
