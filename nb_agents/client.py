@@ -31,7 +31,7 @@ START_S = 150.0
 MAX_REPLY_BYTES = 32 * 2**20
 """One reply, or one event."""
 
-MAX_SAID_CHARS = 500
+MAX_SAID_CHARS = 20_000
 """Of a server's own words in an error."""
 
 _NO_ADDRESS = "{!r} is not the address of a server{}. Write, for example, http://localhost:8888."
@@ -158,6 +158,7 @@ class Client:
         context: Mapping[str, Any] | None = None,
         session: str | None = None,
         folder: str = "",
+        trust: bool = False,
     ) -> dict[str, Any]:
         """Start a run beside the server, in a process of its own.
 
@@ -168,6 +169,7 @@ class Client:
             context: The values that the recipe starts with.
             session: The session to go on in, or to begin.
             folder: Where it works: files and sessions are named from there.
+            trust: Whether to go on with a session that the server's user has not made there.
 
         Returns:
             Its id, session, turn and status.
@@ -177,8 +179,8 @@ class Client:
             ServerError: As by `runs`.
         """
         given = {"config": config, "recipe": recipe, "context": context, "session": session}
-        body = {name: value for name, value in given.items() if value is not None}
-        body |= {"task": task, "folder": folder}
+        body: dict[str, Any] = {name: each for name, each in given.items() if each is not None}
+        body |= {"task": task, "folder": folder, "trust": trust}
         return self._post("runs", body, timeout=START_S)
 
     def stop(
@@ -238,11 +240,16 @@ class Client:
         """Pause a run at its next boundary; raises as `approve`."""
         self._ask(run, "pause")
 
-    def resume(self, run: str) -> None:
-        """Continue a paused run; raises as `approve`."""
-        self._ask(run, "resume")
+    def resume(self, run: str, *, trust: bool = False) -> None:
+        """Continue a paused run, or an incomplete one in the next turn; raises as `approve`.
 
-    def _ask(self, run: str, action: str, **body: str) -> None:
+        Args:
+            run: The run's id.
+            trust: Whether to go on with a session that the server's user has not made there.
+        """
+        self._ask(run, "resume", trust=trust)
+
+    def _ask(self, run: str, action: str, **body: str | bool) -> None:
         self._post(f"{_path(run)}/{action}", body, run)
 
     # The wire --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@
     │   ├── SessionBusyError     another process (or run) is working in that session
     │   │   ├── SessionChangedError  another run has had a turn of it meanwhile
     │   │   └── SweepBusyError   a sweep is at work already
+    │   ├── NotYoursError        a session that another user, or another machine, made
     │   ├── SessionUnreadableError   a session's directory can't be read
     │   ├── StorageError         the session root can't be written
     │   ├── ClusterLostError     a cluster's scheduler does not answer
@@ -47,6 +48,7 @@ __all__ = [
     "MissingKeyError",
     "ModelCallError",
     "NbAgentsError",
+    "NotYoursError",
     "RecipeError",
     "ReplyTooLongError",
     "RunCancelled",
@@ -229,6 +231,28 @@ class SweepBusyError(SessionBusyError):
         return (
             f"Sweep {self.session} is at work already. Wait for it or stop it "
             f"(`%agents stop {self.session}`), or give this one a name of its own."
+        )
+
+
+class NotYoursError(UserError):
+    """A session is gone on with that this user has neither made here nor trusted.
+
+    Attributes:
+        session_id: The session's id.
+        would_run: What it would run, and whom it would ask, in lines.
+    """
+
+    def __init__(self, session_id: str, would_run: tuple[str, ...] = ()) -> None:
+        super().__init__(session_id, would_run)
+        self.session_id = session_id
+        self.would_run = would_run
+
+    def __str__(self) -> str:
+        would = "".join(f"\n  {line}" for line in self.would_run) or " nothing."
+        return without_controls(
+            f"{self.session_id!r} was not made by you, or not on this machine. Nothing was begun. "
+            f"It would run:{would}\nIf you trust it, say so once: --trust in a cell and in a "
+            'terminal, RunOptions(trust=True) in Python, {"trust": true} over HTTP.'
         )
 
 

@@ -102,6 +102,8 @@ class RunOptions:
             begins as soon as a worker has a place for it; the session root, which all machines
             must see, has all of it.
         context_paths: Files and directories that the agents may read, besides the team's.
+        trust: Whether to go on with a session that this user has not made on this machine; it
+            counts as this user's from then on.
 
     Raises:
         UserError: The timeout is no number and no Timeout, or the grace time is below 0.
@@ -125,6 +127,7 @@ class RunOptions:
     detach: bool | None = None
     cluster: Cluster | Any = None
     context_paths: Sequence[str | PathLike[str]] = ()
+    trust: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.timeout, Timeout | float | int | None):

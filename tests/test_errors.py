@@ -24,6 +24,7 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.SessionBusyError("session_1", "pid 7"),
     errors.SessionChangedError("session_1", 2),
     errors.SweepBusyError("a-sweep", "another sweep"),
+    errors.NotYoursError("session_1", ("command of make: make",)),
     errors.SessionUnreadableError("/s", "Permission denied"),
     errors.ClusterLostError("tcp://127.0.0.1:8786", "Connection refused"),
     errors.StorageError("/s", "No space left on device"),

@@ -38,6 +38,7 @@ __all__ = [
     "SomeSession",
     "StoredSession",
     "Timeout",
+    "Trust",
     "USAGE",
     "app",
     "main",
@@ -120,5 +121,8 @@ Timeout = Annotated[float | None, typer.Option("--orchestrator-timeout", help="S
 Detach = Annotated[bool, typer.Option("--detach", help="In a process of its own; returns at once.")]
 ClusterAddress = Annotated[
     str | None, typer.Option("--cluster", help="Scheduler of a Dask cluster, or local:N.")
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Go on with a session that you have not made here.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]

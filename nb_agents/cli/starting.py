@@ -28,6 +28,7 @@ from nb_agents.cli.application import (
     Settings,
     SomeSession,
     Timeout,
+    Trust,
     app,
 )
 from nb_agents.cli.chat import Chat
@@ -65,6 +66,7 @@ def run_(
     timeout: Timeout = None,
     root: Root = None,
     skip_unsupported: Annotated[bool, typer.Option("--skip-unsupported")] = False,
+    trust: Trust = False,
     debug: Annotated[bool, typer.Option("--debug")] = False,
     detach: Detach = False,
     cluster: ClusterAddress = None,
@@ -82,6 +84,7 @@ def run_(
         detach=detach or None,
         cluster=cluster,
         context_paths=named.paths,
+        trust=trust,
     )
     begin = partial(
         start,
@@ -104,6 +107,7 @@ def chat(
     continue_: Continue = False,
     timeout: Timeout = None,
     root: Root = None,
+    trust: Trust = False,
 ) -> None:
     """Talk with a team, turn by turn. What is typed while it works is said to it; /quit ends."""
     team = chosen_team(config, model)
@@ -113,7 +117,9 @@ def chat(
 
     def begin(task: str) -> Run:
         named = mentions(task)
-        options = RunOptions(session_root=root, timeout=timeout, context_paths=named.paths)
+        options = RunOptions(
+            session_root=root, timeout=timeout, context_paths=named.paths, trust=trust
+        )
         name = begun[-1] if begun else session
         run = start(named.task, team, name, continue_ and not begun, options=options)
         begun.append(run.session)
@@ -137,6 +143,7 @@ def resume_(
     is_preview: Annotated[bool, typer.Option("--preview", help="Only say what would run.")] = False,
     detach: Detach = False,
     cluster: ClusterAddress = None,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Go on with an incomplete turn: nothing that finished runs again."""
@@ -148,7 +155,9 @@ def resume_(
         else:
             say(str(told))
         return
-    options = RunOptions(session_root=root, timeout=timeout, detach=detach or None, cluster=cluster)
+    options = RunOptions(
+        session_root=root, timeout=timeout, detach=detach or None, cluster=cluster, trust=trust
+    )
     begin = partial(resume, session, config, recipe=recipe, context=context, options=options)
     work(begin, as_json, detach=detach)
 

@@ -41,6 +41,7 @@ from nb_agents.jupyter.verbs import (
     set_option,
     tell_of_dead_turns,
     tools_option,
+    trust_option,
 )
 from nb_agents.jupyter.waiting import follow_new
 from nb_agents.masking import Mask
@@ -140,6 +141,7 @@ class AgentsMagics(Magics):
         "--detach", action="store_true", help="in a process of its own, which outlives the kernel"
     )
     @cluster_option
+    @trust_option
     @argument("--wait", action="store_true", help="stay in the cell until the run is over")
     @argument("--out", metavar="NAME", help="keep the run in this variable")
     @argument("--debug", action="store_true", help="write debug.log into the turn's directory")
@@ -175,7 +177,7 @@ class AgentsMagics(Magics):
                [--bundle N=DIR] [--connect]      tries its custom tools and MCP servers, too
         %agents resume [SESSION] [--preview]     go on with the incomplete turn; also [--wait]
                [--config F] [--recipe F] [--set N=V] [--tools F,G] [--options NAME]
-               [--orchestrator-timeout S] [--detach] [--cluster ADDRESS | local:N]
+               [--orchestrator-timeout S] [--detach] [--cluster ADDRESS | local:N] [--trust]
         %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
         %agents plan RECIPE                      what a recipe would do, as a diagram
         %agents approve RUN [MESSAGE]            approve a tool's call, or a recipe's gate

@@ -67,6 +67,7 @@ __all__ = [
     "set_option",
     "tell_of_dead_turns",
     "tools_option",
+    "trust_option",
 ]
 
 logger = logging.getLogger("nb_agents")
@@ -97,6 +98,9 @@ cluster_option = argument(
     "--cluster", metavar="ADDRESS", help="on the workers of a Dask cluster; local:N begins one here"
 )
 root_option = argument("--session-root", metavar="DIR", help="where sessions are")
+trust_option = argument(
+    "--trust", action="store_true", help="go on with a session that you have not made here"
+)
 _FLAGS = {
     "session_root": "--session-root",
     "timeout": "--orchestrator-timeout",
@@ -105,6 +109,7 @@ _FLAGS = {
     "debug": "--debug",
     "detach": "--detach",
     "cluster": "--cluster",
+    "trust": "--trust",
 }
 """The flags that stand for an option, by its name."""
 
@@ -492,6 +497,7 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
     "--detach", action="store_true", help="in a process of its own, which outlives the kernel"
 )
 @cluster_option
+@trust_option
 @argument("--wait", action="store_true", help="stay in the cell until the run is over")
 @root_option
 def resume(ip: Any, args: Any) -> None:

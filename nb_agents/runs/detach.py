@@ -80,7 +80,8 @@ def begin_detached(
         tools: Functions that stay in this process and are called from the other one, unless they
             are shipped to a cluster.
         project: The user's directory that a recipe works in, if any.
-        arguments: The other arguments of `nb_agents.start` or `nb_agents.resume`.
+        arguments: The other arguments of `nb_agents.start` or `nb_agents.resume`, and the
+            session's ``mark``.
 
     Raises:
         UserError: An argument can't leave this process, or the run can't start.
@@ -92,7 +93,7 @@ def begin_detached(
             "detach the run."
         )
     root = session_root(options.session_root)
-    given = replace(options, detach=False, cluster=None, session_root=root)
+    given = replace(options, detach=False, cluster=None, session_root=root, trust=False)
     files = {name: _absolute(arguments.get(name)) for name in ("config", "recipe")}
     job = {**arguments, **files, "options": given}
     cluster = _cluster_of(options)

@@ -21,6 +21,7 @@ from nb_agents.errors import UserError
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
+from nb_agents.session.ownership import handed
 
 _ACTIONS: dict[str, Callable[..., Run]] = {"start": start, "resume": resume}
 
@@ -47,14 +48,14 @@ def carry_out(job: bytes) -> Run:
     """Start the run that another process requests.
 
     Args:
-        job: The pickled request: "start" or "resume", the arguments of that function, and the
-            working directory of the requesting process.
+        job: The pickled request: "start" or "resume", the arguments of that function and the
+            session's mark, and the working directory of the requesting process.
 
     Raises:
         UserError: The run can't start.
     """
     what, arguments, place = pickle.loads(job)
-    with started_in(place):
+    with started_in(place), handed(arguments.pop("mark")):
         return _ACTIONS[what](**arguments)
 
 

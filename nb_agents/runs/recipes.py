@@ -218,6 +218,11 @@ class RecipeResume(NamedTuple):
     past: Past
     notices: tuple[str, ...]
 
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipe and those that its steps have called."""
+        return tuple(self.progress.recipes.values())
+
 
 def plan_resume(
     events: Sequence[ev.Event], changed: Recipe | None, given: Mapping[str, Any]

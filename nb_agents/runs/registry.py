@@ -43,6 +43,7 @@ from nb_agents.runs.loop import at_shutdown, interrupt_tries
 from nb_agents.runs.resume import attach, begin_elsewhere, resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.team_report import skipped
+from nb_agents.runs.trust import trusted_mark, would_run
 from nb_agents.runs.turn_spec import (
     TurnSpec,
     checked_functions,
@@ -159,6 +160,8 @@ def start(
         ConfigError: The team is not valid.
         MissingKeyError: A provider's key is not set.
         UnknownSessionError: There is no such session to continue.
+        NotYoursError: The session was made by another user or on another machine, and the options
+            don't `trust` it.
         SessionBusyError: The session is already running, or got another turn in the meantime.
         StorageError: The session root can't be written.
 
@@ -169,6 +172,8 @@ def start(
     task, options = _task(task, recipe), options or RunOptions()
     _check_arguments(config, context, recipe, options)
     spec, notices = team_for(config, options)
+    found = _find_session(options, session, continue_)
+    mark = trusted_mark(found, options, lambda: would_run(spec, _recipes(recipe)))
     if is_detached(options, spec):
         return begin_elsewhere(
             "start",
@@ -178,10 +183,11 @@ def start(
             project=_project_of(recipe) if options.cluster is not None else None,
             task=task,
             config=config,
-            session=session,
+            session=found.name if found else session,
             continue_=continue_,
             recipe=recipe,
             context=context,
+            mark=mark,
         )
     functions = checked_functions(tools)
     loaded = _load_recipe(recipe, context or {}, spec)
@@ -189,7 +195,7 @@ def start(
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=read is not None)
     load_or_leave({agent.backend.type for agent in spec.everyone})
     notices += check_fit(spec)
-    past, left_out = _open_session(options, session, continue_)
+    past, left_out = _open_session(options, found)
     mask = mask_for(spec)
 
     def make(paths: TurnPaths) -> TurnSpec:
@@ -203,6 +209,7 @@ def start(
             task=loaded.title or task,
             team=spec,
             paths=paths,
+            mark=mark,
             history=past.messages,
             context=(*readable, *past.context_paths),
             writable=() if read else writable_places(spec, paths.root),
@@ -388,6 +395,15 @@ class _LoadedRecipe(NamedTuple):
     notices: tuple[str, ...] = ()
 
 
+def _recipes(recipe: str | os.PathLike[str] | Recipe | None) -> tuple[Recipe, ...]:
+    """Read the recipe of a run, if any."""
+    if isinstance(recipe, str | os.PathLike):
+        from nb_agents.config.recipe import Recipe
+
+        recipe = Recipe.from_file(recipe)
+    return () if recipe is None else (recipe,)
+
+
 def _load_recipe(
     recipe: str | os.PathLike[str] | Recipe | None, context: Mapping[str, Any], team: TeamSpec
 ) -> _LoadedRecipe:
@@ -435,11 +451,8 @@ def _skipping(spec: TeamSpec) -> tuple[TeamSpec, tuple[str, ...]]:
 
 def _project_of(recipe: str | os.PathLike[str] | Recipe | None) -> Path | None:
     """Return the user's directory that a recipe works in, if any."""
-    if isinstance(recipe, str | os.PathLike):
-        from nb_agents.config.recipe import Recipe
-
-        recipe = Recipe.from_file(recipe)
-    return Path.cwd() if recipe is not None and recipe.workspace == "project" else None
+    is_there = any(each.workspace == "project" for each in _recipes(recipe))
+    return Path.cwd() if is_there else None
 
 
 def team_for(
@@ -476,22 +489,24 @@ def _own_team(config: str | os.PathLike[str] | TeamSpec) -> tuple[TeamSpec, tupl
     return spec, spec.notices
 
 
-def _open_session(
-    options: RunOptions, session: str | None, continue_: bool
-) -> tuple[Session, tuple[str, ...]]:
-    """Find or create the session of a run; return it with notices on what could not be copied."""
-    where, turn, now = layout.session_root(options.session_root), options.from_turn, datetime.now()
-    if turn is not None and not continue_:
+def _find_session(options: RunOptions, session: str | None, continue_: bool) -> Path | None:
+    """Return the session that a run goes on with, made if it is named; None for a new one."""
+    where = layout.session_root(options.session_root)
+    if options.from_turn is not None and not continue_:
         raise UserError("--from names a turn to go on from: it goes with --continue.")
     if continue_:
-        path = layout.find_session(where, session or "")
-        if turn is not None:
-            fork = fork_session(path, turn, now)
-            return load_session(fork.path), not_copied(fork.left_out)
-    elif session:
-        path = layout.named_session(where, session)
-    else:
-        return Session(layout.new_session(where, now)), ()
+        return layout.find_session(where, session or "")
+    return layout.named_session(where, session) if session else None
+
+
+def _open_session(options: RunOptions, path: Path | None) -> tuple[Session, tuple[str, ...]]:
+    """Load or create the session of a run; return it with notices on what could not be copied."""
+    if path is None:
+        where = layout.session_root(options.session_root)
+        return Session(layout.new_session(where, datetime.now())), ()
+    if options.from_turn is not None:
+        fork = fork_session(path, options.from_turn, datetime.now())
+        return load_session(fork.path), not_copied(fork.left_out)
     wait_until_saved(path)
     found = load_session(path)
     if any(turn.is_live for turn in found.turns[-1:]):

@@ -33,6 +33,7 @@ from nb_agents.runs.live_runs import (
 from nb_agents.runs.reader import TurnReader
 from nb_agents.runs.resumption import Preview, started_of, stored_team, what_resumes
 from nb_agents.runs.run import Run
+from nb_agents.runs.trust import calls_again, trusted_mark, would_run
 from nb_agents.runs.turn_spec import (
     Resumed,
     TurnSpec,
@@ -45,12 +46,14 @@ from nb_agents.runs.turn_spec import (
 from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
-from nb_agents.session.layout import TurnPaths, find_task, restore_workspaces
+from nb_agents.session.layout import TurnPaths, find_task, restore_workspaces, turns_of
 
 if TYPE_CHECKING:
+    from nb_agents.agents.replay import Past
     from nb_agents.config.recipe import Recipe
+    from nb_agents.runs.recipes import RecipeResume
 
-__all__ = ["Preview", "attach", "begin_elsewhere", "preview", "resume"]
+__all__ = ["Preview", "attach", "begin_elsewhere", "preview", "resume", "would_resume"]
 
 
 def preview(
@@ -122,6 +125,8 @@ def resume(
         UserError: There is nothing to resume, or the team is not the turn's.
         RecipeError: A value is not plain data.
         SessionBusyError: The session is running, or another run has resumed it in the meantime.
+        NotYoursError: The session was made by another user or on another machine, and the options
+            don't `trust` it.
         StorageError: The session can't be written.
     """
     options = options or RunOptions()
@@ -132,6 +137,10 @@ def resume(
     again = _named(agent, events)
     team = _team(config, events)
     spec = team.spec
+    given = _given(context, events)
+    changed = _changed_recipe(recipe, events, spec, given)
+    past, going, told = what_resumes(events, again, spec, changed, given)
+    mark = trusted_mark(past_session.path, options, lambda: _would_run(spec, past, going))
     if options.cluster is None:  # on a cluster, the worker's keys count
         check_team(spec)
     if is_detached(options, spec):
@@ -146,13 +155,11 @@ def resume(
             agent=agent,
             recipe=recipe,
             context=context,
+            mark=mark,
         )
     load({agent.backend.type for agent in spec.everyone})
     fit = check_fit(spec)
     functions = checked_functions(tools)
-    given = _given(context, events)
-    changed = _changed_recipe(recipe, events, spec, given)
-    past, going, told = what_resumes(events, again, spec, changed, given)
     before = past_session.before(turn.paths.number)
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=going is not None)
     notices = (str(told), *team.notices, *fit, *(going.notices if going else ()))
@@ -174,6 +181,7 @@ def resume(
             task=turn.view.task,
             team=spec,
             paths=paths,
+            mark=mark,
             history=before.messages,
             context=(*spec.readable_paths, *before.context_paths),
             writable=() if going else writable_places(spec, paths.root),
@@ -193,6 +201,19 @@ def resume(
         )
 
     return launch(past_session, make, resume, task)
+
+
+def _would_run(team: TeamSpec, past: Past, going: RecipeResume | None) -> tuple[str, ...]:
+    return would_run(team, going.recipes if going else (), calls_again(past))
+
+
+def would_resume(session: Path, team: TeamSpec) -> tuple[str, ...]:
+    """Return what a resume of a session with a team would run; nothing where there is none."""
+    try:
+        past, going, _ = what_resumes(past_events(turns_of(session)[-1]), (), team)
+    except UserError:
+        return ()
+    return _would_run(team, past, going)
 
 
 def begin_elsewhere(

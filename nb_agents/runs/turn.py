@@ -132,7 +132,7 @@ class Turn:
         self.done.set_running_or_notify_cancel()
         self.crash: Exception | None = None
 
-        journal = Journal(spec.paths.journal)
+        journal = Journal(spec.paths.journal, spec.mark)
         self._recorder = _recorder(journal, spec)
         self._files = TurnFiles(run_id, spec.paths, spec.owner, self._recorder)
         self.subscribers = Subscribers()

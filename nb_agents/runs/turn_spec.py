@@ -21,6 +21,7 @@ from nb_agents.options import RunOptions
 from nb_agents.process.writable import WritablePath
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.ownership import OwnerMark
 from nb_agents.tools.functions import function_tool
 from nb_agents.tools.offer import Offer, OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
@@ -85,6 +86,7 @@ class TurnSpec:
         task: The task.
         team: The team.
         paths: The turn's paths.
+        mark: The session's mark.
         history: The earlier conversation.
         context: Files and directories that agents may read.
         writable: Those of them that the presenting agent may write.
@@ -104,6 +106,7 @@ class TurnSpec:
     task: str
     team: TeamSpec
     paths: TurnPaths
+    mark: OwnerMark
     history: Sequence[Message] = ()
     context: Sequence[Path] = ()
     writable: Sequence[WritablePath] = ()

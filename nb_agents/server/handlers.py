@@ -25,7 +25,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 
 from nb_agents.cancel import StopResult
-from nb_agents.errors import SessionBusyError, SessionChangedError, UserError
+from nb_agents.errors import NotYoursError, SessionBusyError, SessionChangedError, UserError
 from nb_agents.events import EVENT
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
@@ -118,6 +118,7 @@ _CODES: dict[type[UserError], int] = {
     UnknownNameError: 404,
     SessionBusyError: 409,
     SessionChangedError: 409,
+    NotYoursError: 428,
 }
 """Status of a person's mistake, where it is not 400."""
 
@@ -219,7 +220,7 @@ class Runs(_Handler):
             session=body.session,
             recipe=self.places.file(folder, body.recipe),
             context=body.context,
-            options=RunOptions(detach=True, session_root=folder / DEFAULT_ROOT),
+            options=RunOptions(detach=True, session_root=folder / DEFAULT_ROOT, trust=body.trust),
         )
 
     def _of_turn(self, turn: LiveTurn, feed: TurnFeed) -> dict[str, Any]:
@@ -286,8 +287,10 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
         return over if result.status == "finished" else (202, asdict(result))
     try:
         if run.is_over:
-            return 202, resume_turn(paths)
+            return 202, resume_turn(paths, body.trust)
         _COMMANDS[action](run, body)
+    except NotYoursError:
+        raise
     except UserError as exc:
         return 409, {"status": run.status, "message": str(exc)}
     return 202, {"status": run.status}
@@ -370,7 +373,7 @@ class ContinueSession(_Handler):
     async def post(self, name: str) -> None:
         body = self.body(Continue)
         path = await to_thread(self.places.session, name)
-        self.reply_begun(await to_thread(continue_session, path, body.task))
+        self.reply_begun(await to_thread(continue_session, path, body.task, body.trust))
 
 
 class RenameSession(_Handler):

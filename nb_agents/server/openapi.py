@@ -13,6 +13,7 @@ __all__ = [
     "Decision",
     "Nothing",
     "Rename",
+    "Resume",
     "Say",
     "Start",
     "Stop",
@@ -60,7 +61,15 @@ class Say(_Body):
     text: str = Field(min_length=1, max_length=MAX_TEXT)
 
 
-class Continue(_Body):
+class _Trusting(_Body):
+    trust: bool = Field(False, description="Go on with a session that this user has not made here.")
+
+
+class Resume(_Trusting):
+    """Whose session it may be."""
+
+
+class Continue(_Trusting):
     """What the team of a session is asked next, in a process of its own."""
 
     task: str = Field(min_length=1, description="The task of the next turn.")
@@ -72,7 +81,7 @@ class Rename(_Body):
     name: str = Field(min_length=1, max_length=200, description="The new id.")
 
 
-class Start(_Body):
+class Start(_Trusting):
     """What to start, in a process of its own."""
 
     task: str = Field("", description="What is asked; a recipe asks for itself.")
@@ -90,7 +99,7 @@ BODIES: dict[str, type[_Body]] = {
     "answer": Answer,
     "say": Say,
     "pause": Nothing,
-    "resume": Nothing,
+    "resume": Resume,
 }
 """By the last word of the route."""
 

@@ -231,11 +231,12 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def resume_turn(paths: TurnPaths) -> Run:
+def resume_turn(paths: TurnPaths, trust: bool) -> Run:
     """Resume an incomplete turn.
 
     Args:
         paths: The turn.
+        trust: Whether to go on with a session that this user has not made.
 
     Returns:
         The run, as the next turn of the session.
@@ -243,20 +244,22 @@ def resume_turn(paths: TurnPaths) -> Run:
     Raises:
         UserError: It is complete, or a later turn went on with it.
         SessionBusyError: The session is being run.
+        NotYoursError: It is not this user's, and not trusted.
     """
     last = turns_of(paths.path.parent)[-1]
     if last.number != paths.number:
         raise UserError(f"{paths.session}/{paths.number} is followed by turn {last.number}.")
-    root = paths.root
-    return resume(paths.session, options=RunOptions(detach=True, session_root=root))
+    options = RunOptions(detach=True, session_root=paths.root, trust=trust)
+    return resume(paths.session, options=options)
 
 
-def continue_session(session: Path, task: str) -> Run:
+def continue_session(session: Path, task: str, trust: bool) -> Run:
     """Ask the team of a session's last turn a new task.
 
     Args:
         session: The session's directory.
         task: What is asked.
+        trust: As for `resume_turn`.
 
     Returns:
         The run, as the next turn of the session.
@@ -264,8 +267,9 @@ def continue_session(session: Path, task: str) -> Run:
     Raises:
         UserError: The team isn't known, or can't be used.
         SessionBusyError: The session is being run.
+        NotYoursError: It is not this user's, and not trusted.
     """
-    options = RunOptions(detach=True, session_root=session.parent)
+    options = RunOptions(detach=True, session_root=session.parent, trust=trust)
     return start(task, _team(turns_of(session)[-1]), session.name, True, options=options)
 
 

@@ -27,6 +27,7 @@ from nb_agents.disk.entry import RefusedError
 from nb_agents.errors import UserError
 from nb_agents.events import EVENT, SCHEMA_VERSION, Event
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.ownership import LineMarker, OwnerMark
 
 __all__ = [
     "Journal",
@@ -56,13 +57,14 @@ class Journal:
 
     Args:
         path: The file; created if missing, and a torn tail is cut off.
+        mark: The session's mark, for a file that is new.
 
     Attributes:
         error: The error of the last write; None when all events are on disk.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, mark: OwnerMark | None = None) -> None:
+        self._marker = LineMarker(mark) if mark else None
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._pending = b""
         self.error: OSError | None = None
@@ -71,7 +73,8 @@ class Journal:
 
     def append(self, event: Event) -> None:
         """Write an event; on failure keep it for the next attempt and set `error`."""
-        self._pending += _line(event)
+        line = _line(event)
+        self._pending += self._marker.marked(line) if self._marker else line
         self.flush()
 
     def flush(self) -> None:

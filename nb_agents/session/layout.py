@@ -7,7 +7,7 @@
       turn_1/
         metadata.json  events.jsonl  answer.txt  partial_answers.json
         workspaces/<agent>/   workspace -> workspaces/<winner>   owner.lock   stop.json
-        commands/
+        commands/   mark.json
 
 Workspace paths must stay valid after a stop: a step keeps what ``pwd`` printed, a message names a
 file, a Python environment or a build in the workspace contains its own path. Agents therefore work
@@ -149,6 +149,11 @@ class TurnPaths:
     def partial_answers(self) -> Path:
         """Each agent's partial result, as JSON."""
         return self.path / "partial_answers.json"
+
+    @property
+    def mark(self) -> Path:
+        """Under which marks the turn is trusted as it is, as JSON."""
+        return self.path / "mark.json"
 
     @property
     def workspaces(self) -> Path:

@@ -34,6 +34,7 @@ from nb_agents.session.layout import (
     store_workspaces_if_dead,
     turns_of,
 )
+from nb_agents.session.ownership import confirm_turns, evidence_of, judge, known_mark
 
 __all__ = [
     "SessionCopy",
@@ -259,8 +260,11 @@ def strip_session(session: Path) -> None:
             raise StorageError(str(turn.paths.metadata), "it is not up to date")
     with _as_storage_error(session):
         with _removable(session):
+            is_own = judge(evidence_of(session), known_mark) is not None
             for path in strippable_paths(session):
                 _put_aside(path, session.parent)
+            if is_own:  # what has borne its owner's mark is gone
+                confirm_turns(evidence_of(session))
         _delete(session.parent)
 
 
@@ -273,7 +277,8 @@ def strippable_paths(session: Path) -> list[Path]:
     turns = turns_of(session)
     kept = {session / ALLOT_LOCK, *(turn.path for turn in turns)}
     for turn in turns:
-        kept |= {turn.metadata, turn.answer, turn.partial_answers, turn.summary, turn.winners}
+        kept |= {turn.metadata, turn.answer, turn.partial_answers, turn.mark}
+        kept |= {turn.summary, turn.winners}
     # The target of a link belongs to someone else.
     places = [session, *(turn.path for turn in turns if is_real_directory(turn.path))]
     found = [place / name for place in places for name in sorted(os.listdir(place))]

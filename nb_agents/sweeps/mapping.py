@@ -15,17 +15,19 @@ from typing import Any
 from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import TeamSpec, safe_name
-from nb_agents.errors import TaskError, UserError
+from nb_agents.errors import NotYoursError, TaskError, UserError
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
 from nb_agents.recipes.template import render, variables
 from nb_agents.runs.registry import start, team_for
-from nb_agents.runs.resume import resume
+from nb_agents.runs.resume import resume, would_resume
 from nb_agents.runs.run import Run
+from nb_agents.runs.trust import is_yours
 from nb_agents.runs.turn_spec import checked_functions
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import session_root, turns_of
 from nb_agents.sweeps.judge import Judge
+from nb_agents.sweeps.manifest import read_noted
 from nb_agents.sweeps.source import Row, read_rows, source_name
 from nb_agents.sweeps.sweep import Score, Sweep, SweepSpec
 
@@ -79,6 +81,8 @@ def map(
         UserError: The source can't be read, the task names a column that it lacks, or the team,
             the recipe or a tool can't be used.
         SessionBusyError: The sweep is being worked on already.
+        NotYoursError: Rows that go on were begun by another user or on another machine, and the
+            options don't `trust` them.
 
     Example:
         sweep = nb_agents.map("questions.csv", "Answer in one sentence: {{question}}")
@@ -107,6 +111,8 @@ def map(
     }
     path = session_root(options.session_root) / (_checked_name(name) or _derived_name(about, rows))
     functions, options = checked_functions(tools), replace(options, session_root=path)
+    if not options.trust:
+        _check_owner(path, [row.name for row in rows], team, retry_failed)
 
     def begin(row: Row) -> Run:
         if _has_begun(path / row.name):
@@ -140,6 +146,17 @@ def _withdraw(path: Path) -> None:
     from nb_agents.runs.cluster import withdraw
 
     withdraw(path)
+
+
+def _check_owner(path: Path, rows: Sequence[str], team: TeamSpec, retry_failed: bool) -> None:
+    """Raise `NotYoursError`, once for all rows, if one that goes on is another user's."""
+    results, at_work = read_noted(path)
+    over = ("completed",) if retry_failed else ("completed", "failed")
+    ended = {row for row, result in results.items() if result.status in over} - at_work
+    left = [path / row for row in rows if row not in ended]
+    if strangers := [session for session in left if not is_yours(session)]:
+        lines = (line for session in strangers for line in would_resume(session, team))
+        raise NotYoursError(path.name, tuple(dict.fromkeys(lines)))
 
 
 def _has_begun(session: Path) -> bool:

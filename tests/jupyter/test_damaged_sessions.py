@@ -50,7 +50,8 @@ def door(action):
 
 def go_on(session):
     run = nb_agents.start("And?", scripted_team(ada=ScriptedModel(Answer("Done."))),
-                          continue_=True, session=session)
+                          continue_=True, session=session,
+                          options=nb_agents.RunOptions(trust=True))
     print(run.wait(200))
 
 

@@ -103,7 +103,7 @@ def test_a_key_reaches_its_process_by_the_environment_alone(
     assert streams == [os.devnull] * 3
     held = [file for file in (process / "fd").iterdir() if file.is_file()]
     entries = [file for file in user_state_path("nb_agents").rglob("*") if file.is_file()]
-    assert any(str(run.path) in entry.read_text() for entry in entries)
+    assert any(str(run.path).encode() in entry.read_bytes() for entry in entries)
     for file in (process / "cmdline", *held, *entries):
         assert canaries.found_in(file.read_bytes()) == [], file
     run.stop(True)

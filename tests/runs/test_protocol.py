@@ -26,6 +26,7 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.turn_spec import TurnSpec
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.ownership import new_mark
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.view.run_view import RunStatus
 from nb_agents.view.steps import GateView
@@ -559,12 +560,12 @@ def test_a_team_file_says_how_its_runs_stop_and_who_approves(tmp_path: Path) -> 
     lines += "approval: {approvers: [ann, ben], required_approvals: 2, timeout: 60}\n"
     path.write_text(lines)
     spec, paths = TeamSpec.from_file(path), TurnPaths(tmp_path / "s" / "turn_1")
-    turn_spec = TurnSpec("t", spec, paths)
+    turn_spec = TurnSpec("t", spec, paths, new_mark())
     policy, approval = turn_spec.cancel, turn_spec.approval
     assert (policy.grace_timeout_s, policy.graceful, policy.reason) == (None, False, "too dear")
     assert approval == ApprovalConfig(60, approvers=("ann", "ben"), required_approvals=2)
     own = CancelPolicy(grace_timeout_s=1)
-    assert TurnSpec("t", spec, paths, options=RunOptions(cancel=own)).cancel is own
+    assert TurnSpec("t", spec, paths, new_mark(), options=RunOptions(cancel=own)).cancel is own
     run = nb_agents.start("t", path, options=RunOptions(session_root=tmp_path / "sessions"))
     assert run.policy == policy
     run.stop(now=True)

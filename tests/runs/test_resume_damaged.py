@@ -42,7 +42,7 @@ def test_a_recipe_whose_journal_was_cut_before_it_was_read_is_asked_for(tmp_path
     run = stopped_recipe(tmp_path)
     change(run, lambda line: line if line["kind"] == "turn_started" else None)
     team = scripted_team(worker=answering("Said."))
-    options = RunOptions(session_root=tmp_path / "sessions")
+    options = RunOptions(session_root=tmp_path / "sessions", trust=True)
     for what in (
         partial(preview, session_root=tmp_path / "sessions"),
         partial(resume, config=team, options=options),
@@ -89,7 +89,7 @@ def test_a_round_whose_messages_can_not_be_read_begins_anew(
     again = resume(
         "s",
         scripted_team(ada=ScriptedModel(Answer("Done."))),
-        options=RunOptions(session_root=tmp_path),
+        options=RunOptions(session_root=tmp_path, trust=True),
     )
     again.wait(WAIT_S, raise_on_stop=False)
     assert (again.status, again.result) == ("completed", "Done.")

@@ -149,7 +149,7 @@ def test_turns_of_every_kind_load_in_one_session(
     model = ScriptedModel(Answer("Second."), Vote("agent1"), Answer("Second."))
     team = nb_agents.testing.scripted_team(ada=model)
     run = nb_agents.start(
-        "more", team, session=session.name, options=RunOptions(session_root=tmp_path)
+        "more", team, session=session.name, options=RunOptions(session_root=tmp_path, trust=True)
     )
     assert finish(run).turn == 2
     state = restored(massgen, session)
@@ -377,7 +377,7 @@ def test_a_run_goes_on_where_massgen_stopped(tmp_path: Path, massgen: ModuleType
     model = ScriptedModel(Answer("On."), Vote("agent1"), Answer("On."))
     team = nb_agents.testing.scripted_team(ada=model)
     run = nb_agents.start(
-        "more", team, session="session_1", options=RunOptions(session_root=tmp_path)
+        "more", team, session="session_1", options=RunOptions(session_root=tmp_path, trust=True)
     )
     assert finish(run).turn == 2
     read = "\n".join(str(part) for message in model.requests[0] for part in message.parts)

@@ -125,6 +125,7 @@ def test_answers_that_are_kept_are_listed_and_shown_and_can_be_continued(tmp_pat
         ALLOT_LOCK,
         "SESSION_SUMMARY.txt",
         "answer.txt",
+        "mark.json",
         "metadata.json",
         "winning_agents_history.json",
     }

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -560,6 +561,7 @@ def test_a_row_whose_process_died_before_its_first_line_is_begun_anew(options: R
     turn = sweep.path / sweep.rows[0].name / "turn_1"
     (turn / "events.jsonl").write_text("")
     (turn / "metadata.json").unlink()
+    (turn / "answer.txt").unlink()
     again = sweep.resume()
     assert again.wait(WAIT_S).completed == 1
 
@@ -762,8 +764,8 @@ def test_what_a_killed_row_spent_counts_before_another_begins(
     noted = first.path / "rows.jsonl"
     noted.write_text(json.dumps({"kind": "row_began", "row": row.name, "turn": 1}) + "\n")
     journal = first.path / row.name / "turn_1" / "events.jsonl"
-    kept = [line for line in journal.read_text().splitlines() if '"turn_ended"' not in line]
-    journal.write_text("\n".join(kept) + "\n")
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(takewhile(lambda line: '"turn_ended"' not in line, lines)))
     again = sweep(3, max_cost=1e-9)
     assert again.view.reason == "max_cost of 1e-09 US dollars is reached"
     assert again.view.cost == first.view.cost
