@@ -7,7 +7,7 @@ that these do not know is refused, at any depth, as is a value of another type.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,8 @@ def fault_of(protocol: str, body: Mapping[str, Any], besides: frozenset[str]) ->
         place = ".".join(str(part) for part in error["loc"][1:])
         unknown = error["type"] == "extra_forbidden"
         return f"Unrecognized request argument supplied: {place}" if unknown else f"{place}: {exc}"
+    if protocol in ("openai", "anthropic") and (id := _repeated_id(body["messages"])):
+        return f"Duplicate value for 'tool_call_id' of {id!r}"
     if protocol == "openai" and {"max_tokens", "max_completion_tokens"} <= body.keys():
         return "max_tokens and max_completion_tokens are both set"
     return ""
@@ -122,6 +124,20 @@ def _anthropic_fault(body: Mapping[str, Any]) -> str:
         1024 <= thinking.get("budget_tokens", 0) < body["max_tokens"]
     ):
         return "thinking.enabled.budget_tokens: Input should be from 1024 and below max_tokens"
+    return ""
+
+
+def _repeated_id(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first id that two tool calls of a conversation have, or ""."""
+    seen = set()
+    for message in messages:
+        content = message.get("content")
+        blocks = [b for b in content if isinstance(b, dict)] if isinstance(content, list) else []
+        uses = [block for block in blocks if block.get("type") == "tool_use"]
+        for call in (*(message.get("tool_calls") or ()), *uses):
+            if call["id"] in seen:
+                return str(call["id"])
+            seen.add(call["id"])
     return ""
 
 

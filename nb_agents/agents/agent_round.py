@@ -35,6 +35,7 @@ from nb_agents.errors import ModelCallError
 from nb_agents.models.backend import Backend, BrokenReplyError, ending_of, usage_of
 from nb_agents.models.failures import describe, is_throttled
 from nb_agents.models.retry import pace_of
+from nb_agents.models.streamed_calls import with_own_ids
 from nb_agents.tools.base import Toolbox, ToolCall, ToolResult, calling, summarize
 from nb_agents.unicode import well_formed
 
@@ -232,7 +233,7 @@ class AgentRound:
                 async for event in stream:
                     add(event)
                     wake()
-                response = well_formed(stream.get())
+                response = with_own_ids(well_formed(stream.get()), messages)
         except anyio.get_cancelled_exc_class():
             # First all agents' streams close, then the cuts are recorded.
             await anyio.lowlevel.cancel_shielded_checkpoint()

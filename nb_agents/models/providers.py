@@ -28,6 +28,7 @@ from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.backend import Backend, PydanticBackend, read_uploads
 from nb_agents.models.openai_client import lighten
 from nb_agents.models.settings import settings_of, untaken, without
+from nb_agents.models.streamed_calls import sorting_calls
 
 if TYPE_CHECKING:
     import httpx2
@@ -404,7 +405,8 @@ def _openai(spec: BackendSpec, url: str | None, key: str | None, client: Any) ->
     if spec.wire_format == "openai responses":
         return OpenAIResponsesModel(spec.model, provider=provider)
     is_openai = url is not None and BACKEND_TYPES["openai"].lives_at(url)
-    return OpenAIChatModel(spec.model, provider=provider, profile=partial(_profile, is_openai))
+    profile = partial(_profile, is_openai)
+    return sorting_calls(OpenAIChatModel)(spec.model, provider=provider, profile=profile)
 
 
 def _profile(is_openai: bool, default: ModelProfile) -> ModelProfile:
@@ -437,7 +439,7 @@ def _azure(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> 
         http_client=client,
     )
     lighten(provider.client)
-    return OpenAIChatModel(spec.model, provider=provider)
+    return sorting_calls(OpenAIChatModel)(spec.model, provider=provider)
 
 
 def _openrouter(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> Model:
@@ -448,7 +450,7 @@ def _openrouter(spec: BackendSpec, url: str | None, key: str | None, client: Any
         return _openai(spec, url, key, client)
     provider = OpenRouterProvider(api_key=key or "", http_client=client)
     lighten(provider.client)
-    return OpenRouterModel(spec.model, provider=provider)
+    return sorting_calls(OpenRouterModel)(spec.model, provider=provider)
 
 
 def _claude(spec: BackendSpec, url: str | None, key: str | None, client: Any) -> Model:
