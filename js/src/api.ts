@@ -38,8 +38,24 @@ export interface Session {
   readonly sweep?: Run & { readonly is_live: boolean; readonly updated_at: number | null };
 }
 
-/** Why something was refused, in a sentence for the person. */
+/** Why something was refused, in a sentence for the person; its cause is the status. */
 export class Refused extends Error {}
+
+/** The status of a session that this user has neither made nor trusted. */
+const NOT_YOURS = 428;
+
+/** Do it; for a session that is not this user's, ask whether it is trusted, and if so do it once more. */
+export async function trusting<T>(
+  act: (trust: boolean) => Promise<T>,
+  ask: (question: string) => Promise<boolean>,
+): Promise<T | undefined> {
+  try {
+    return await act(false);
+  } catch (error) {
+    if (!(error instanceof Refused) || error.cause !== NOT_YOURS) throw error;
+    return (await ask(error.message)) ? act(true) : undefined;
+  }
+}
 
 export class Api {
   constructor(private readonly settings: ServerConnection.ISettings) {}
@@ -69,13 +85,13 @@ export class Api {
   }
 
   /** Go on with an incomplete turn; resolves to the turn that does. */
-  resume(id: string): Promise<{ readonly id: string }> {
-    return this.json(`runs/${address(id)}/resume`, "POST", {});
+  resume(id: string, trust: boolean): Promise<{ readonly id: string }> {
+    return this.json(`runs/${address(id)}/resume`, "POST", { trust });
   }
 
   /** Ask the team of a session something new; resolves to the turn that answers it. */
-  continueSession(id: string, task: string): Promise<{ readonly id: string }> {
-    return this.json(`sessions/${address(id)}/continue`, "POST", { task });
+  continueSession(id: string, task: string, trust: boolean): Promise<{ readonly id: string }> {
+    return this.json(`sessions/${address(id)}/continue`, "POST", { task, trust });
   }
 
   async renameSession(id: string, name: string): Promise<void> {

@@ -13,7 +13,8 @@ import {
 import type { INotebookTracker } from "@jupyterlab/notebook";
 import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
 import type { IStatusBar } from "@jupyterlab/statusbar";
-import { type Api, Refused, type Run, type Session } from "./api";
+import { Widget } from "@lumino/widgets";
+import { type Api, Refused, type Run, type Session, trusting } from "./api";
 import { makeClaims } from "./claims";
 import { TEAM_ICON } from "./icon";
 import type { LiveRuns } from "./live-runs";
@@ -89,16 +90,20 @@ function makeActions(
       await change();
       await Promise.all([runs.refresh(), changed()]);
     });
+  const goOn = async (act: (trust: boolean) => Promise<{ readonly id: string }>): Promise<void> => {
+    const turn = await trusting(act, confirmTrust);
+    if (turn) open(turn.id);
+  };
   return {
     list: () => api.sessions(foldersOf(notebooks, (path) => app.serviceManager.contents.localPath(path))),
     rows: (sweep) => api.rowsOf(sweep),
     open,
     stop: (turn, now) =>
       changing(async () => refuse(await api.post(turn, "stop", { immediate: now, source: "widget" }))),
-    resume: (turn) => changing(async () => open((await api.resume(turn)).id)),
+    resume: (turn) => changing(() => goOn((trust) => api.resume(turn, trust))),
     async continue_(session) {
       const task = await askText(`Continue ${session.session}`, "What its agents are asked next:", "Continue");
-      if (task) await changing(async () => open((await api.continueSession(session.id, task)).id));
+      if (task) await changing(() => goOn((trust) => api.continueSession(session.id, task, trust)));
     },
     async rename(session) {
       const name = await askText(`Rename ${session.session}`, "Its new name:", "Rename", session.session);
@@ -156,6 +161,17 @@ async function confirmDelete(session: Session): Promise<boolean> {
   const body = `${session.session}, with ${count} and all files of its agents, can't be had back.`;
   const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: "Delete" })];
   const { button } = await showDialog({ title: "Delete the session?", body, buttons, defaultButton: 0 });
+  return button.accept;
+}
+
+/** Show what a session of somebody else's would run, and ask whether it may. */
+async function confirmTrust(question: string): Promise<boolean> {
+  const body = document.createElement("pre");
+  body.className = "nba-question";
+  body.textContent = question;
+  const buttons = [Dialog.cancelButton(), Dialog.warnButton({ label: "Trust and go on" })];
+  const title = "A session that you have not made";
+  const { button } = await showDialog({ title, body: new Widget({ node: body }), buttons, defaultButton: 0 });
   return button.accept;
 }
 

@@ -50,6 +50,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
       widgetsOf: (output: Node) => widgetsOf(notebookOf(output)),
       resume: (turn: string) => void actions.resume(turn),
       continue_: (turn: string) => void actions.continue_(sessionOf(turn)),
+      addCell: (text: string) => {
+        const commands = ["notebook:insert-cell-below", "notebook:replace-selection", "notebook:enter-edit-mode"];
+        void app.commands.execute("apputils:run-all-enabled", { commands, args: { text } });
+      },
     };
     rendermime.addFactory(
       {

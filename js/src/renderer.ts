@@ -36,6 +36,7 @@ interface Drawn {
 
 /** Marks a card's button, which has JupyterLab add a cell to its notebook. */
 const LINKED = "data-commandlinker-command";
+const LINKED_ARGS = "data-commandlinker-args";
 
 /** What a renderer needs of the application. */
 export interface Surroundings {
@@ -53,6 +54,8 @@ export interface Surroundings {
   /** Have the server go on with a turn, with the same task or with one that the person is asked for. */
   resume(turn: string): void;
   continue_(turn: string): void;
+  /** Add a cell below the active one, without running it. */
+  addCell(source: string): void;
 }
 
 export class RunRenderer extends Panel implements IRenderMime.IRenderer {
@@ -266,12 +269,21 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     });
   }
 
-  /** Have the server do what a card's button would have a cell do, where there is no kernel for it. */
+  /**
+   * Have the server do what a card's button would have a cell do, where there is no kernel for it. In a notebook
+   * that is not trusted nothing runs at one press: its cell is added for a person to read and to run.
+   */
   private press(event: MouseEvent): void {
     const button = (event.target as Element).closest<HTMLButtonElement>(`[${LINKED}]`);
     // A widget is drawn of what the server does not know, so that it could not go on.
-    if (!button || button.closest(".nba-widget") || this.app.kernelOf(this.node)) return;
+    if (!button || button.closest(".nba-widget")) return;
+    const hasKernel = this.app.kernelOf(this.node) !== undefined;
+    if (hasKernel && this.model?.trusted) return;
     event.stopPropagation(); // before JupyterLab adds a cell to a notebook that may be another one
+    if (hasKernel) {
+      this.app.addCell(sourceOf(button));
+      return;
+    }
     const turn = button.closest(".opened") ? (this.panel?.opened?.() ?? "") : this.shownId;
     if (button.value === "continue") this.app.continue_(turn);
     else this.app.resume(turn);
@@ -280,6 +292,16 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
   private tell(problem: string): void {
     this.problem = problem;
     if (this.panel && this.state) this.drawPanel(this.state);
+  }
+}
+
+/** Read what a card's button writes into the cell that it adds. */
+function sourceOf(button: HTMLElement): string {
+  try {
+    const linked = JSON.parse(button.getAttribute(LINKED_ARGS) ?? "") as { args: { text: unknown } };
+    return String(linked.args.text);
+  } catch {
+    return ""; // a stranger's HTML
   }
 }
 

@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { Api, serverId } from "../src/api";
+import { Api, serverId, trusting } from "../src/api";
 
 const makeRequest = vi.hoisted(() => vi.fn());
 vi.mock("@jupyterlab/services", () => ({ ServerConnection: { makeRequest } }));
@@ -58,4 +58,27 @@ test("a session's own requests go to its address, and a refusal is an error with
 test("a server without the extension lists no runs", async () => {
   makeRequest.mockResolvedValueOnce(new Response("", { status: 404 }));
   expect(await api.runs()).toBeUndefined();
+});
+
+const notYours = (): Response => Response.json({ message: "It was not made by you." }, { status: 428 });
+const sent = (): unknown => JSON.parse(String((makeRequest.mock.lastCall as [string, RequestInit])[1].body));
+
+test.each([true, false])("a session that is not one's own is gone on with when its reader says %s", async (answer) => {
+  makeRequest.mockReset().mockImplementationOnce(notYours);
+  if (answer) makeRequest.mockImplementationOnce(() => Response.json({ id: "s/turn_2" }, { status: 202 }));
+  const ask = vi.fn().mockResolvedValue(answer);
+  const begun = await trusting((trust) => api.resume("s/turn_1", trust), ask);
+  expect(ask).toHaveBeenCalledExactlyOnceWith("It was not made by you.");
+  expect(begun).toEqual(answer ? { id: "s/turn_2" } : undefined);
+  expect(makeRequest).toHaveBeenCalledTimes(answer ? 2 : 1);
+  expect(sent()).toEqual({ trust: answer });
+});
+
+test("of one's own session, and of any other refusal, nothing is asked", async () => {
+  const ask = vi.fn();
+  makeRequest.mockReset().mockImplementationOnce(() => Response.json({ id: "s/turn_2" }, { status: 202 }));
+  expect(await trusting((trust) => api.continueSession("s", "Why?", trust), ask)).toEqual({ id: "s/turn_2" });
+  makeRequest.mockImplementationOnce(() => Response.json({ message: "It is over." }, { status: 409 }));
+  await expect(trusting((trust) => api.resume("s/turn_1", trust), ask)).rejects.toThrow("It is over.");
+  expect(ask).not.toHaveBeenCalled();
 });

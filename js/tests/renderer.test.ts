@@ -59,6 +59,7 @@ function make(hasKernel = true) {
     widgetsOf,
     resume: vi.fn(),
     continue_: vi.fn(),
+    addCell: vi.fn(),
   };
   const renderer = new RunRenderer(app as unknown as Surroundings, {} as never);
   Widget.attach(renderer, document.body);
@@ -186,4 +187,44 @@ test("a widget's buttons stay JupyterLab's when its kernel has gone: the server 
   app.kernelOf = () => undefined;
   (find(".nba-widget .nba button") as HTMLElement).click();
   expect(app.resume).not.toHaveBeenCalled();
+});
+
+const button = (args: string): string => {
+  const linked = `data-commandlinker-command="apputils:run-all-enabled" data-commandlinker-args='${args}'`;
+  return `<button ${linked} value="resume">Resume</button>`;
+};
+const RESUME = button('{"commands": ["notebook:run-cell"], "args": {"text": "%agents resume s"}}');
+
+/** Press the button of a card; returns whether JupyterLab, which listens on the page, hears of it. */
+async function pressResume(page: ReturnType<typeof make>, card: string, trusted: boolean): Promise<boolean> {
+  await page.refresh(over(card), trusted);
+  if (!trusted) await page.settle(500);
+  const heard = vi.fn();
+  document.body.addEventListener("click", heard, { once: true });
+  page.find("button")?.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+  document.body.removeEventListener("click", heard);
+  return heard.mock.calls.length > 0;
+}
+
+test("where a notebook is not trusted, a card's button adds its cell and runs nothing", async () => {
+  const page = make();
+  expect(await pressResume(page, RESUME, false)).toBe(false);
+  expect(page.app.addCell).toHaveBeenCalledExactlyOnceWith("%agents resume s");
+  expect(page.app.resume).not.toHaveBeenCalled();
+});
+
+test.each(["", "null", "{", '{"args": 1}'])("a button with arguments like %s of a stranger's runs nothing", async (args) => {
+  expect(await pressResume(make(), button(args), false)).toBe(false);
+});
+
+test("where a notebook is trusted, JupyterLab adds and runs the cell of a card's button", async () => {
+  const page = make();
+  expect(await pressResume(page, RESUME, true)).toBe(true);
+  expect(page.app.addCell).not.toHaveBeenCalled();
+});
+
+test("without a kernel the server goes on with a card's turn", async () => {
+  const page = make(false);
+  expect(await pressResume(page, RESUME, false)).toBe(false);
+  expect(page.app.resume).toHaveBeenCalledExactlyOnceWith("s/turn_1");
 });

@@ -234,7 +234,8 @@ def _continue(view: RunView, path: str, door: Door = CELL) -> str:
 
 def _resume(view: RunView, path: str, again: Preview | None, door: Door = CELL) -> list[str]:
     """The lines that resume the turn: two, or none when it has no journal."""
-    if not view.seq:
+    # A stranger's directory may be called "--trust".
+    if not view.seq or view.session.startswith("-") or '"' in view.session:
         return []
     told = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
     return [f"# same task, from here{told}", door.line("resume", _words(view, path))]
@@ -267,9 +268,10 @@ class _Button:
 def _resume_button(view: RunView, path: str) -> _Button | None:
     """The button that does what the cell on the card does; None when there is no such cell."""
     # While the journal lacks its end, a resume would go on from before.
-    if not view.seq or not _can_go_on(view, path):
+    line = _resume(view, path, None)[-1:]
+    if not line or not _can_go_on(view, path):
         return None
-    return _cell_button(f"{_LOAD}\n{_resume(view, path, None)[-1]}", "notebook:run-cell")
+    return _cell_button(f"{_LOAD}\n{line[0]}", "notebook:run-cell")
 
 
 def _continue_button(view: RunView, path: str) -> _Button | None:

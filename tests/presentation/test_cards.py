@@ -367,6 +367,13 @@ def test_a_failed_turn_can_be_resumed_from_its_card_when_it_was_stopped() -> Non
     assert line_of(FAILED, "p") == "%agents resume s"
 
 
+@pytest.mark.parametrize("name", ["--trust", '"x" --trust "y'])
+def test_a_session_whose_name_is_an_option_has_no_line_to_resume_it(name: str) -> None:
+    made = card_bundle(named(name), f".nb_agents/sessions/{name}/turn_2")
+    assert "%agents resume" not in str(made)
+    assert button(named(name), f".nb_agents/sessions/{name}/turn_2") is None
+
+
 def test_a_session_elsewhere_is_named_with_its_root(tmp_path: Path) -> None:
     root = tmp_path / "my sessions"
     line = line_of(named("a b"), str(root / "a b" / "turn_2"))
