@@ -16,6 +16,7 @@ NODE_MODULES := js/node_modules/.installed
 MASSGEN := $(addprefix .venv/massgen-,$(addsuffix /.installed,0.1.22 0.1.97))
 MCP_FILESYSTEM := .venv/mcp-filesystem-2026.8.31/.installed
 QUICKSTART := notebooks/quickstart.ipynb
+BESIDE := .venv/beside/.installed
 
 # The environment's own node comes first, so that results don't depend on the machine's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -26,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test lint format types js js-test readers py-test unit-test kernel-test \
-	browser-test nb-test bench chromium clean
+	browser-test nb-test beside bench chromium clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
@@ -44,7 +45,7 @@ endif
 test:
 	$(MAKE) --jobs=2 lint js-test readers
 	$(MAKE) --jobs=2 --output-sync=target unit-test types demo HEADLESS=1
-	$(MAKE) $(SIDE_BY_SIDE) nb-test
+	$(MAKE) $(SIDE_BY_SIDE) nb-test beside
 
 lint: .venv/.test
 	$(BIN)/ruff check .
@@ -103,6 +104,12 @@ nb-test: .venv/.test $(PANEL)
 	$(BIN)/python -m pytest -p nbval.plugin -p tests.conftest -p tests.notebooks --nbval-lax --timeout=300 \
 		--numprocesses=4 --dist=loadfile $(LONGEST) $(filter-out $(LONGEST),$(wildcard notebooks/*.ipynb))
 
+# One environment with the agents of others, which want mcp 1: the quick start and MCP servers there.
+beside: $(BESIDE) $(PANEL)
+	.venv/beside/bin/python tests/run_demo.py $(QUICKSTART) build/beside.html
+	.venv/beside/bin/python -m pytest -o cache_dir=.pytest_cache/$@ tests/tools/test_mcp.py \
+		-k 'crash or stop or http or result'
+
 # Beside other libraries where they are: `pip install '.[bench]'` in an environment of its own, and
 # BENCH_PYTHON is its interpreter. In .venv they would bring pytest a plugin.
 bench: .venv/.test $(PANEL)
@@ -143,6 +150,12 @@ readers: $(MASSGEN) $(MCP_FILESYSTEM)
 .venv/mcp-filesystem-%/.installed: | $(BIN)/node
 	npm install --silent --ignore-scripts --no-save --no-package-lock --prefix $(@D) \
 		@modelcontextprotocol/server-filesystem@$*
+	touch $@
+
+$(BESIDE): pyproject.toml | .venv/.test
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D)/bin/python --editable '.[beside]' \
+		|| $(@D)/bin/python -m pip install --quiet --editable '.[beside]'
 	touch $@
 
 $(PANEL): $(JS_SOURCES) $(NODE_MODULES)

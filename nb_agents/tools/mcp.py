@@ -32,7 +32,6 @@ from nb_agents.tools.mcp_server import MAX_TOOLS, Endpoint, Server
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-    from mcp_types import Tool as ServerTool
 
 __all__ = [
     "MAX_DESCRIPTION_CHARS",
@@ -138,10 +137,10 @@ class McpServers:
         if len(server.tools) > MAX_TOOLS:
             self._note(f"MCP server {spec.name!r}: its first {MAX_TOOLS} tools are taken, no more.")
         for listed in server.tools[:MAX_TOOLS]:
-            name = tool_name(spec.name, listed.name)
-            if not takes(listed.name, name, server=spec):
+            name = tool_name(spec.name, listed["name"])
+            if not takes(listed["name"], name, server=spec):
                 continue
-            if len(json.dumps(listed.input_schema)) > MAX_SCHEMA_CHARS:
+            if len(json.dumps(listed["inputSchema"])) > MAX_SCHEMA_CHARS:
                 self._note(f"Tool {name!r} is left out: its schema is too long.")
             else:
                 yield _as_tool(name, listed, server, spec.call_timeout_s)
@@ -192,19 +191,19 @@ def tool_name(server: str, tool: str) -> str:
     return f"{name[: _MAX_NAME_CHARS - 9]}_{hashlib.sha256(full.encode()).hexdigest()[:8]}"
 
 
-def _as_tool(name: str, listed: ServerTool, server: Server, timeout_s: float | None) -> Tool:
+def _as_tool(name: str, listed: dict[str, Any], server: Server, timeout_s: float | None) -> Tool:
     from pydantic_ai.tools import ToolDefinition
 
     async def call(arguments: dict[str, Any]) -> str:
-        return await server.call(listed.name, arguments, timeout_s)
+        return await server.call(listed["name"], arguments, timeout_s)
 
-    description = (listed.description or listed.title or listed.name).strip()
+    description = (listed.get("description") or listed.get("title") or listed["name"]).strip()
     if len(description) > MAX_DESCRIPTION_CHARS:
         description = f"{description[: MAX_DESCRIPTION_CHARS - 1]}…"
     definition = ToolDefinition(
         name=name,
         description=description,
-        parameters_json_schema={"properties": {}, **listed.input_schema, "type": "object"},
+        parameters_json_schema={"properties": {}, **listed["inputSchema"], "type": "object"},
     )
     return Tool.from_definition(definition, call)
 
@@ -244,7 +243,8 @@ def _revealed(value: SecretStr) -> str:
 def _load_library() -> None:
     """Import `mcp`: half a second, hence in a thread and not with the package."""
     import jsonschema  # type: ignore[import-untyped]  # noqa: F401 - mcp does, at its first call
-    import mcp  # noqa: F401
+
+    import nb_agents.tools.mcp_sdk  # noqa: F401
 
     # Without any handler Python prints warnings into whatever cell happens to run.
     logging.getLogger("mcp").addHandler(logging.NullHandler())

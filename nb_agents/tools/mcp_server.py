@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -27,10 +27,8 @@ from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
-    from mcp import Client
-    from mcp.shared.exceptions import MCPError
-    from mcp_types import CallToolResult, ContentBlock
-    from mcp_types import Tool as ServerTool
+
+    from nb_agents.tools.mcp_sdk import McpConnection
 
 __all__ = [
     "CALL_TIMEOUT_S",
@@ -108,8 +106,8 @@ class Server:
         return self._endpoint.mask.text(self._life.fault) if self._life else ""
 
     @property
-    def tools(self) -> Sequence[ServerTool]:
-        """Its tools."""
+    def tools(self) -> Sequence[dict[str, Any]]:
+        """Its tools, in the protocol's JSON."""
         return self._life.tools if self._life else ()
 
     def close(self) -> None:
@@ -177,7 +175,7 @@ class _Life:
         is_over: Whether it ends or has ended.
         is_doubted: Whether a call was given up, so that it may hang.
         fault: Why it could not be started, or "".
-        tools: What it offers.
+        tools: What it offers, in the protocol's JSON.
     """
 
     def __init__(self, endpoint: Endpoint, secrets: Sequence[str]) -> None:
@@ -187,13 +185,13 @@ class _Life:
         self._closing = Event()
         self.ended = Event()
         self._words = LastWords()
-        self._client: Client | None = None
+        self._client: McpConnection | None = None
         self._calls = 0
         self.settled = Event()
         self.is_over = False
         self.is_doubted = False
         self.fault = ""
-        self.tools: Sequence[ServerTool] = ()
+        self.tools: Sequence[dict[str, Any]] = ()
 
     def close(self) -> None:
         """Shut the server down: gracefully when it runs, at once while it starts."""
@@ -232,7 +230,9 @@ class _Life:
             self.ended.set()
 
     async def _live(self) -> None:
-        async with _client(self._transport()) as client:
+        from nb_agents.tools.mcp_sdk import connect
+
+        async with connect(self._transport()) as client:
             self.tools = await _listed(client)
             self._client = client
             self._scope.deadline = inf
@@ -241,9 +241,11 @@ class _Life:
             self._scope.deadline = anyio.current_time() + CLOSE_TIMEOUT_S
 
     def _transport(self) -> AbstractAsyncContextManager[Any]:
+        from nb_agents.tools.mcp_sdk import http_transport
+
         point = self._endpoint
         if point.url:
-            return _http_streams(point.url, dict(point.headers))
+            return http_transport(point.url, dict(point.headers), _HTTP_TIMEOUT_S)
         return stdio_streams(
             point.argv,
             cwd=point.cwd,
@@ -260,12 +262,12 @@ class _Life:
         """Return whether the server answers; one that another call keeps busy is not asked."""
         if self._calls or self._client is None:
             return True
-        from mcp.shared.exceptions import MCPError
+        from nb_agents.tools.mcp_sdk import McpError
 
         with move_on_after(PROBE_TIMEOUT_S):
             try:
                 await self._client.list_tools()
-            except MCPError as exc:  # an answer too
+            except McpError as exc:  # an answer too
                 return not _is_lost(exc)
             else:
                 self.is_doubted = False
@@ -290,7 +292,7 @@ class _Life:
         )
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> str:
-        from mcp.shared.exceptions import MCPError
+        from nb_agents.tools.mcp_sdk import McpError
 
         assert self._client is not None
         try:
@@ -298,87 +300,68 @@ class _Life:
         except anyio.get_cancelled_exc_class():
             self.is_doubted = True
             raise
-        except MCPError as exc:
+        except McpError as exc:
             raise ToolError(self._why(exc)) from None
         except (RuntimeError, ValueError) as exc:  # it is not of the protocol, or of its own schema
             raise ToolError(f"the server's answer can't be used: {exc}"[:_MAX_WHY_CHARS]) from None
 
-    def _why(self, exc: MCPError) -> str:
+    def _why(self, exc: Any) -> str:
         if self.is_over or _is_lost(exc):
             self.close()
             return (
                 "its server ended during the call, which may have taken effect or not. The next "
                 "call starts it again"
             )
-        return exc.error.message
+        return str(exc.error.message)
 
 
-def _client(transport: AbstractAsyncContextManager[Any]) -> Client:
-    from mcp import Client
-
-    # Without the cache each listing asks the server.
-    return Client(transport, cache=None)
-
-
-@asynccontextmanager
-async def _http_streams(url: str, headers: dict[str, str]) -> AsyncIterator[Any]:
-    import httpx2
-    from mcp.client.streamable_http import streamable_http_client
-
-    # A call may be silent for as long as it lasts; `CALL_TIMEOUT_S` ends it.
-    timeout = httpx2.Timeout(_HTTP_TIMEOUT_S, read=None)
-    async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
-        streamable_http_client(url, http_client=client) as streams,
-    ):
-        yield streams
-
-
-async def _listed(client: Client) -> Sequence[ServerTool]:
-    found: list[ServerTool] = []
+async def _listed(client: McpConnection) -> Sequence[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        found += page.tools
-        cursor = page.next_cursor
+        page = await client.list_tools(cursor)
+        found += page["tools"]
+        cursor = page.get("nextCursor")
         if not cursor or len(found) > MAX_TOOLS:
             break
     return found
 
 
-def _text(result: CallToolResult) -> str:
+def _text(result: dict[str, Any]) -> str:
     """Return a result as text.
 
     Raises:
         ToolError: It is an error.
     """
-    text = "\n".join(map(_part, result.content))
-    if not text and result.structured_content is not None:
-        text = json.dumps(result.structured_content, ensure_ascii=False)
-    if result.is_error:
+    text = "\n".join(map(_part, result.get("content", ())))
+    if not text and result.get("structuredContent") is not None:
+        text = json.dumps(result["structuredContent"], ensure_ascii=False)
+    if result.get("isError"):
         raise ToolError(text or "the tool failed and did not say why")
     return text or "(nothing)"
 
 
-def _part(block: ContentBlock) -> str:
-    match block.type:
-        case "text":
-            return block.text
-        case "image" | "audio":
-            return f"[{block.type}, {block.mime_type}, {len(block.data) * 3 // 4} bytes: not shown]"
-        case "resource_link":
-            return f"[resource {block.name}: {block.uri}]"
-        case "resource":
-            held = block.resource
-            text = getattr(held, "text", None)
-            return f"[resource {held.uri}]" + (": not shown" if text is None else f"\n{text}")
+def _part(block: dict[str, Any]) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "image" | "audio" as kind, "mimeType": mime, "data": data}:
+            return f"[{kind}, {mime}, {len(data) * 3 // 4} bytes: not shown]"
+        case {"type": "resource_link", "name": name, "uri": uri}:
+            return f"[resource {name}: {uri}]"
+        case {"type": "resource", "resource": {"uri": uri, "text": text}}:
+            return f"[resource {uri}]\n{text}"
+        case {"type": "resource", "resource": {"uri": uri}}:
+            return f"[resource {uri}]: not shown"
+    return f"[{block.get('type')}: not shown]"
 
 
-def _is_lost(exc: MCPError) -> bool:
+def _is_lost(exc: Any) -> bool:
     """Return whether the server is gone: the wire is cut, or it has forgotten the session."""
-    from mcp_types import CONNECTION_CLOSED
+    from nb_agents.tools.mcp_sdk import CONNECTION_CLOSED
 
-    return exc.error.code == CONNECTION_CLOSED or exc.error.message == "Session terminated"
+    error = exc.error
+    return bool(error.code == CONNECTION_CLOSED or error.message == "Session terminated")
 
 
 def _reason(exc: BaseException) -> str:

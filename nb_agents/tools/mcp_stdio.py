@@ -138,11 +138,10 @@ async def _lines(stdout: FileIO) -> AsyncIterator[bytes]:
 
 def _parsed(line: bytes) -> SessionMessage | None:
     """Return a line's message; None for other lines: many servers print a greeting."""
-    from mcp.shared.message import SessionMessage
-    from mcp_types import jsonrpc_message_adapter
+    from nb_agents.tools.mcp_sdk import read_message
 
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        return read_message(line)
     except ValueError:
         return None
 
@@ -153,11 +152,12 @@ async def _speak(
     scope: CancelScope,
     on_end: Callable[[], None],
 ) -> None:
+    from nb_agents.tools.mcp_sdk import message_json
+
     with stdin, from_us, scope:
         try:
             async for sent in from_us:
-                text = sent.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await _write(stdin, text.encode() + b"\n")
+                await _write(stdin, message_json(sent) + b"\n")
         except BrokenPipeError:
             on_end()
 

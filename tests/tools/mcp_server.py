@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-from mcp.server import MCPServer
-from mcp_types import ImageContent, TextContent
+import anyio.to_thread
+import mcp.server
+from mcp.types import ImageContent, TextContent
 
 ALIVE = sys.argv[1]
 HOW = sys.argv[2] if len(sys.argv) > 2 else ""
 
-server = MCPServer("test", log_level="ERROR")
+Server: Any = getattr(mcp.server, "MCPServer", None) or mcp.server.FastMCP  # of mcp 2 or 1
+server = Server("test", log_level="ERROR")
 
 
 def note(mark: str, text: str) -> None:
@@ -76,12 +78,16 @@ async def freeze(mark: str) -> str:
 
 
 @server.tool()
-def meet(folder: str, name: str, other: str) -> str:
+async def meet(folder: str, name: str, other: str) -> str:
     """Come back when another call has come too."""
-    Path(folder, name).touch()
-    while not Path(folder, other).exists():
-        time.sleep(0.005)
+    await anyio.to_thread.run_sync(wait_for, Path(folder, name), Path(folder, other))
     return f"{name} met {other}"
+
+
+def wait_for(own: Path, other: Path) -> None:
+    own.touch()
+    while not other.exists():
+        time.sleep(0.005)
 
 
 @server.tool()
@@ -105,7 +111,9 @@ def grandchild(alive: str) -> str:
 
 @server.tool()
 async def show() -> list[TextContent | ImageContent]:
-    picture = ImageContent(type="image", data="QUJD", mime_type="image/png")
+    picture = ImageContent.model_validate(
+        {"type": "image", "data": "QUJD", "mimeType": "image/png"}
+    )
     return [TextContent(type="text", text="look:"), picture]
 
 

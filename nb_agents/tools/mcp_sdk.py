@@ -1,0 +1,182 @@
+"""The `mcp` package, in either of its major versions.
+
+Jupyter AI and others want ``mcp<2``, and one environment has one `mcp`. What it returns is read as
+the protocol's own JSON, which is the same in both. `IS_V1` decides the rest: 1.x has no `Client`,
+its HTTP transport takes an httpx client, and it leaves it to us to tell a server that a call was
+cancelled. Imported late: the package takes half a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from importlib.metadata import version
+from typing import Any, Protocol, cast
+
+import anyio
+import mcp
+import mcp.types
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared import exceptions
+from mcp.shared.message import SessionMessage
+
+__all__ = [
+    "IS_V1",
+    "McpConnection",
+    "McpError",
+    "connect",
+    "http_transport",
+    "message_json",
+    "read_message",
+]
+
+_types: Any = mcp.types  # other classes in each version
+
+IS_V1 = version("mcp").startswith("1.")
+
+McpError: type[Exception] = exceptions.McpError if IS_V1 else exceptions.MCPError  # type: ignore[attr-defined]
+"""An error that the server answered; its ``error`` has a code and a message."""
+
+CONNECTION_CLOSED = -32000
+"""The code of an error that the client makes itself when the wire is cut."""
+
+_GOODBYE_S = 1.0
+_GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+
+
+class McpConnection(Protocol):
+    """A connected client; what it returns is the protocol's JSON."""
+
+    async def list_tools(self, cursor: str | None = None) -> dict[str, Any]:
+        """Return a page of tools, each with ``name`` and ``inputSchema``, and ``nextCursor``."""
+        ...
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a tool; when the call is cancelled, the server is told."""
+        ...
+
+
+@asynccontextmanager
+async def connect(transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[McpConnection]:
+    """Connect to a server.
+
+    Args:
+        transport: Yields the streams to read from and to write to.
+    """
+    if not IS_V1:
+        # Without the cache each listing asks the server.
+        async with mcp.Client(transport, cache=None) as client:
+            yield _Json(client)
+        return
+    async with transport as (read, write, *_), mcp.ClientSession(read, write) as session:
+        await session.initialize()
+        v1 = _ClientV1(session)
+        try:
+            yield v1
+        finally:
+            v1.end()
+
+
+class _Json:
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    async def list_tools(self, cursor: str | None = None) -> dict[str, Any]:
+        return _dumped(await self._session.list_tools(cursor=cursor))
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return _dumped(await self._session.call_tool(name, arguments))
+
+
+class _ClientV1(_Json):
+    """A session of 1.x, which tells neither a server of a cancelled call nor a call of the end."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(session)
+        self._open: set[anyio.CancelScope] = set()
+        self._is_over = False
+
+    def end(self) -> None:
+        """End the calls that are open, and refuse others."""
+        self._is_over = True
+        for scope in tuple(self._open):
+            scope.cancel()
+
+    async def list_tools(self, cursor: str | None = None) -> dict[str, Any]:
+        params = _types.PaginatedRequestParams(cursor=cursor)
+        return _dumped(await self._send(self._session.list_tools, params=params))
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        # The id that the call is about to get: `send_request` counts before it first awaits.
+        number = self._session._request_id
+        try:
+            return _dumped(await self._send(self._session.call_tool, name, arguments))
+        except anyio.get_cancelled_exc_class():
+            # A server that is gone need not be told.
+            with anyio.move_on_after(_GOODBYE_S, shield=True), suppress(*_GONE):
+                await self._session.send_notification(_cancelled(number))
+            raise
+
+    async def _send(self, send: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
+        with anyio.CancelScope() as scope:
+            self._open.add(scope)
+            try:
+                if not self._is_over:
+                    return await send(*args, **named)
+            except _GONE:
+                pass
+            finally:
+                self._open.discard(scope)
+        raise McpError(_types.ErrorData(code=CONNECTION_CLOSED, message="Connection closed"))
+
+
+def _cancelled(number: int) -> Any:
+    params = _types.CancelledNotificationParams(requestId=number, reason="cancelled")
+    return _types.ClientNotification(
+        _types.CancelledNotification(method="notifications/cancelled", params=params)
+    )
+
+
+def _dumped(result: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", result.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+@asynccontextmanager
+async def http_transport(
+    url: str, headers: dict[str, str], timeout_s: float
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Connect to a server by streamable HTTP.
+
+    Args:
+        url: The server's address.
+        headers: Headers of each request.
+        timeout_s: Limit of each step but reading, as a call may be silent for as long as it lasts.
+    """
+    if IS_V1:
+        import httpx as http
+    else:
+        import httpx2 as http  # type: ignore[no-redef]
+    timeout = http.Timeout(timeout_s, read=None)
+    async with (
+        http.AsyncClient(headers=headers, timeout=timeout) as client,
+        streamable_http_client(url, http_client=client) as (read, write, *_),  # type: ignore[arg-type]
+    ):
+        yield read, write
+
+
+def read_message(line: bytes) -> SessionMessage:
+    """Return the message in a line of JSON.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if IS_V1:
+        return SessionMessage(_types.JSONRPCMessage.model_validate_json(line))
+    from mcp_types import jsonrpc_message_adapter
+
+    return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+
+
+def message_json(sent: SessionMessage) -> bytes:
+    """Return a message as a line of JSON, without its line break."""
+    return sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
