@@ -15,6 +15,7 @@
     │   ├── SessionUnreadableError   a session's directory can't be read
     │   ├── StorageError         the session root can't be written
     │   ├── ClusterLostError     a cluster's scheduler does not answer
+    │   │   └── NoWorkersError   a cluster has had no worker for too long
     │   └── ServerError          a Jupyter server can't be asked
     ├── ModelCallError           a model server failed, after retries
     ├── ReplyTooLongError        a model server sent more than a limit allows
@@ -48,6 +49,7 @@ __all__ = [
     "MissingKeyError",
     "ModelCallError",
     "NbAgentsError",
+    "NoWorkersError",
     "NotYoursError",
     "RecipeError",
     "ReplyTooLongError",
@@ -290,6 +292,16 @@ class ClusterLostError(UserError):
         return (
             f"No Dask scheduler answers at {self.address!r}: {self.why.rstrip('.')}. Give "
             "tcp://HOST:PORT, or local:N for N workers on this machine."
+        )
+
+
+class NoWorkersError(ClusterLostError):
+    """A cluster has had no worker for too long."""
+
+    def __str__(self) -> str:
+        return (
+            f"The cluster at {self.address!r} has had no worker {self.why}. Start workers, and "
+            "give the same command again."
         )
 
 

@@ -27,6 +27,7 @@ ERRORS: list[errors.NbAgentsError] = [
     errors.NotYoursError("session_1", ("command of make: make",)),
     errors.SessionUnreadableError("/s", "Permission denied"),
     errors.ClusterLostError("tcp://127.0.0.1:8786", "Connection refused"),
+    errors.NoWorkersError("tcp://127.0.0.1:8786", "for 120 s"),
     errors.StorageError("/s", "No space left on device"),
     errors.ServerError("http://127.0.0.1:8888", "it does not answer in time"),
     errors.ModelCallError("gpt", "503"),

@@ -3,9 +3,9 @@
 Only the start of a run goes through the scheduler: events and commands are files of the turn, in a
 session root that all machines share.
 
-A run starts at most once: it has a *ticket*, a file in the session root, and starts when a worker
-removes it. A task that Dask repeats because its worker died finds no ticket, and a caller that
-stops waiting withdraws the run by removing it first. Needs ``nb_agents[cluster]``.
+A run starts at most once: it has a *ticket*, a file in the session root, which a worker takes
+(`nb_agents.runs.tickets`). When that worker dies before the run has begun, the ticket is put back
+and the run submitted again; a caller that stops waiting withdraws it. Needs ``nb_agents[cluster]``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,24 @@ from uuid import uuid4
 
 import cloudpickle
 import dask
-from distributed import Client, LocalCluster, WorkerPlugin, fire_and_forget, get_worker, secede
+from distributed import (
+    Client,
+    KilledWorker,
+    LocalCluster,
+    WorkerPlugin,
+    fire_and_forget,
+    get_worker,
+    secede,
+)
 from distributed.client import ClosedClientError
 
 from nb_agents.cancel import CancellationStatus, StopRequest
-from nb_agents.errors import ClusterLostError, StorageError, UserError
+from nb_agents.errors import ClusterLostError, NoWorkersError, StorageError, UserError
 from nb_agents.options import Cluster
 from nb_agents.runs.live_turns import LiveTurn, announce
+from nb_agents.runs.tickets import Ticket, new_file
 from nb_agents.session.commands import send
-from nb_agents.session.layout import TICKETS, TurnPaths
+from nb_agents.session.layout import TurnPaths
 
 logger = logging.getLogger("nb_agents")
 
@@ -68,6 +77,9 @@ MOVE_S = 1.0
 
 TELL_S = 120.0
 """Time limit for a worker to start a run once it has its ticket: a cold import takes seconds."""
+
+MAX_LOST = 3
+"""Workers that may be lost while they start a run before it fails, as it may be the cause."""
 
 RESTART_S = 20.0
 """Time limit for a nanny to end the process of a worker that does not respond."""
@@ -120,7 +132,7 @@ _restarting = threading.Lock()
 class _Job:
     """A worker's job; its `repr`, which Dask may log, does not include the call."""
 
-    ticket: Path
+    ticket: Ticket
     topic: str
     has_place: bool
     call: bytes = field(repr=False)
@@ -136,46 +148,70 @@ class _Waiting:
         answer: The worker's answer.
         worker: The worker chosen for it, if any.
         future: The Dask future, once submitted.
-        sent_back: A future whose worker returned it, to be submitted again with a place.
+        sent_back: A future that ended without starting it, so that it is submitted again.
+        taken_by: The worker that was last seen to have its ticket.
+        taken_s: Seconds since then.
+        lost: Workers that were lost while they had its ticket.
     """
 
-    ticket: Path
+    ticket: Ticket
     projects: Sequence[Path] = ()
     answer: Future[Mapping[str, str]] = field(default_factory=Future)
     worker: str | None = None
     future: Any = None
     sent_back: Any = None
+    taken_by: str = ""
+    taken_s: float = 0.0
+    lost: int = 0
 
     @property
     def key(self) -> str:
         """The key of its Dask task."""
         return self.ticket.name
 
-    @property
-    def root(self) -> Path:
-        """The session root."""
-        return self.ticket.parents[1]
-
     def resolve(self, answer: Mapping[str, str]) -> None:
         """Set the answer, unless there is one."""
         with suppress(InvalidStateError):
             self.answer.set_result(answer)
 
-    @property
-    def has_ticket(self) -> bool:
-        """Whether no worker has started it."""
-        return self.ticket.exists()
-
     def withdraw(self) -> bool:
         """Withdraw the run; return whether it had not started yet."""
-        try:
-            self.ticket.unlink()
-        except OSError:
+        if not self.ticket.withdraw():
             return False
-        self.resolve({"error": "The run was stopped before a worker took it."})
+        self.resolve({"error": "The run was stopped before a worker started it."})
         if self.future is not None:
             self.future.cancel()
         return True
+
+    def check_worker(self, workers: _Workers) -> None:
+        """Look whether the worker that has its ticket is gone or does not respond.
+
+        Args:
+            workers: The workers, as the scheduler knew them after the last call.
+        """
+        before, self.taken_by = self.taken_by, self.ticket.worker
+        self.taken_s = self.taken_s + MOVE_S if before == self.taken_by else 0.0
+        is_gone = before == self.taken_by and before not in workers
+        if not self.taken_by:
+            self.find()
+        elif is_gone or self.taken_s >= TELL_S:
+            self.recover()
+
+    def find(self) -> None:
+        """Set the answer of a run that has begun, though its worker could not tell it."""
+        if (answer := self.ticket.answer) is not None:
+            self.resolve(answer)
+
+    def recover(self) -> None:
+        """Have it submitted again, unless it has begun: its worker or its task was lost."""
+        if self.ticket.put_back():
+            self.lost += 1
+        if self.lost >= MAX_LOST:
+            self.resolve({"error": f"{self.lost} workers were lost while they started the run."})
+        elif self.ticket.is_waiting:
+            self.sent_back = self.future
+        else:
+            self.find()
 
 
 @dataclass(frozen=True)
@@ -209,7 +245,7 @@ class _Submitter:
 
     def begin(self, call: bytes, root: Path, projects: Sequence[Path]) -> Started:
         """Submit a run, and block until a worker has started it."""
-        waiting = _Waiting(_new_ticket(root), projects)
+        waiting = _Waiting(Ticket.new(root, f"{_KEY}{uuid4().hex}"), projects)
         self._waiting[waiting.key] = waiting
         waiting.answer.add_done_callback(lambda _: self._waiting.pop(waiting.key))
         try:
@@ -217,9 +253,12 @@ class _Submitter:
             if "error" in answer:
                 raise UserError(answer["error"])
         except BaseException:
-            if not waiting.withdraw():  # a worker is just starting it
-                waiting.answer.add_done_callback(_stop_unwanted)
+            if not waiting.withdraw():
+                waiting.find()
+                _stop_unwanted(waiting.answer)
             raise
+        finally:
+            waiting.ticket.close()
         # The task goes on when this process and its client are gone.
         fire_and_forget(waiting.future)
         if answer["host"] != socket.gethostname():  # that host has its own list of live turns
@@ -230,25 +269,23 @@ class _Submitter:
 
     def _wait(self, waiting: _Waiting, call: bytes) -> Mapping[str, str]:
         """Submit a run, and resubmit it while no worker has started it and another one could."""
-        alone_s = taken_s = may_be_old_s = 0.0
-        while taken_s < TELL_S:
+        alone_s = may_be_old_s = 0.0
+        while alone_s < WORKERS_S:
             load = self._current_load(may_be_old_s)
             may_be_old_s, workers = MOVE_S, load.workers
-            self._check_seen(workers, waiting.root, _UNSEEN_ROOT)
+            self._check_seen(workers, waiting.ticket.root, _UNSEEN_ROOT)
             for project in waiting.projects:
                 self._check_seen(workers, project, _UNSEEN_PROJECT)
+            waiting.check_worker(workers)
             with self._choosing:
                 most = self._with_most_places(load)
-                could_move = waiting.has_ticket and most not in (None, waiting.worker)
+                could_move = most not in (None, waiting.worker) and waiting.ticket.is_waiting
                 if could_move or waiting.future is waiting.sent_back:  # both None at first
                     self._submit(waiting, call, workers, most)
             with suppress(TimeoutError):
                 return waiting.answer.result(MOVE_S)
             alone_s = 0.0 if workers else alone_s + MOVE_S
-            taken_s += 0.0 if waiting.has_ticket else MOVE_S
-            if alone_s >= WORKERS_S:
-                return {"error": f"The cluster has no worker, after {WORKERS_S:g} s."}
-        return {"error": "The run was lost before it began: its worker tells nothing of it."}
+        raise NoWorkersError(_address(self.client), f"for {WORKERS_S:g} s")
 
     def _submit(
         self, waiting: _Waiting, call: bytes, workers: _Workers, worker: str | None
@@ -307,7 +344,7 @@ class _Submitter:
     def withdraw(self, root: Path) -> None:
         """Withdraw the runs that wait for a worker, of one session root."""
         for waiting in tuple(self._waiting.values()):
-            if waiting.root.is_relative_to(root):  # a judge's session is within its row's
+            if waiting.ticket.root.is_relative_to(root):  # a judge's session is within its row's
                 waiting.withdraw()
 
     def _on_answer(self, event: tuple[float, Mapping[str, str]]) -> None:
@@ -318,7 +355,7 @@ class _Submitter:
     def _check_seen(self, workers: _Workers, place: Path, unseen: str) -> None:
         """Raise `UserError` if one of the workers does not see a directory."""
         if new := [each for each in workers if (place, each) not in self._seen]:
-            probe = _new_file(place / f".{_KEY}{uuid4().hex}")
+            probe = new_file(place / f".{_KEY}{uuid4().hex}")
             try:
                 look = partial(self.client.run, _sees, probe, workers=new, on_error="return")
                 seen = ask(self.client, look, TELL_S)  # the first time, workers import nb_agents
@@ -486,21 +523,8 @@ def _address(client: Client) -> str:
     return str(client.scheduler.address) if client.scheduler is not None else "?"
 
 
-def _new_ticket(root: Path) -> Path:
-    return _new_file(root / TICKETS / f"{_KEY}{uuid4().hex}")
-
-
-def _new_file(path: Path) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(exist_ok=False)
-    except OSError as exc:
-        raise StorageError(str(path.parent), exc.strerror or str(exc)) from None
-    return path
-
-
 def _on_task_end(waiting: _Waiting, future: Any) -> None:
-    """Set the answer of a run whose task ended before the run started."""
+    """Set the answer of a run whose task ended before it started, or have it submitted again."""
     if waiting.answer.done() or future is not waiting.future:
         return
     if future.status == "finished":
@@ -508,10 +532,14 @@ def _on_task_end(waiting: _Waiting, future: Any) -> None:
         if not answer:
             waiting.sent_back = future  # submitted again, now that its worker's places are known
         # After a task was moved, both copies may try to start the run: the other one has.
-        elif not answer.get("unseen") or waiting.has_ticket:
+        elif not answer.get("unseen") or waiting.ticket.is_waiting:
             waiting.resolve(answer)
     elif future.status == "error":
-        waiting.resolve({"error": "The run was lost before it began: its worker died."})
+        exc = future.exception()
+        if isinstance(exc, KilledWorker):
+            waiting.recover()
+        else:
+            waiting.resolve({"error": f"A worker can't start it: {type(exc).__name__}: {exc}"})
     else:
         with suppress(InvalidStateError):
             waiting.answer.set_exception(ConnectionError("the cluster has closed"))
@@ -519,7 +547,7 @@ def _on_task_end(waiting: _Waiting, future: Any) -> None:
 
 def _stop_unwanted(answer: Future[Mapping[str, str]]) -> None:
     """Stop a run that started while its caller stopped waiting."""
-    if answer.exception() is None and (path := answer.result().get("path")):
+    if answer.done() and answer.exception() is None and (path := answer.result().get("path")):
         request = StopRequest(CancellationStatus.IMMEDIATE, "parent", "nobody waits for it")
         with suppress(StorageError):
             send(TurnPaths(Path(path)), request)
@@ -562,19 +590,22 @@ def _work(job: _Job) -> Mapping[str, str]:
     answer = {"key": job.ticket.name, "worker": worker.address, "host": socket.gethostname()}
     if has_places:
         secede()  # the places limit the number of turns, not the threads
-    try:
-        job.ticket.unlink()
-    except OSError:
-        root = job.ticket.parents[1]
-        return {**answer, "unseen": "yes", "error": f"{refused} it does not see {str(root)!r}."}
+    if not job.ticket.take(worker.address):
+        root = str(job.ticket.root)
+        return {**answer, "unseen": "yes", "error": f"{refused} it does not see {root!r}."}
+
+    def begin(path: Path, run: str) -> None:
+        answer.update(path=str(path), run=run, pid=str(os.getpid()))
+        if not job.ticket.begin(worker.address, answer):
+            raise UserError("The run was withdrawn before it began.")
+
     try:
         # Imported by name, as this module is below those that start runs.
-        run = import_module("nb_agents.runs.host").carry_out(job.call)
+        run = import_module("nb_agents.runs.host").carry_out(job.call, begin)
     except UserError as exc:
         return {**answer, "error": f"{refused} {exc}"}
     except Exception as exc:
         return {**answer, "error": f"{refused} {type(exc).__name__}: {exc}"}
-    answer |= {"path": str(run.path), "run": run.id, "pid": str(os.getpid())}
     worker.log_event(job.topic, answer)
     run.wait(raise_on_stop=False)
     return answer

@@ -14,10 +14,12 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nb_agents.config.spec import started_in
 from nb_agents.errors import UserError
+from nb_agents.runs.live_runs import asking_before_start
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
@@ -44,18 +46,19 @@ def main() -> None:
     run.wait(raise_on_stop=False)
 
 
-def carry_out(job: bytes) -> Run:
+def carry_out(job: bytes, ask: Callable[[Path, str], object] = lambda path, run_id: None) -> Run:
     """Start the run that another process requests.
 
     Args:
         job: The pickled request: "start" or "resume", the arguments of that function and the
             session's mark, and the working directory of the requesting process.
+        ask: Called before the run starts, as in `asking_before_start`.
 
     Raises:
         UserError: The run can't start.
     """
     what, arguments, place = pickle.loads(job)
-    with started_in(place), handed(arguments.pop("mark")):
+    with started_in(place), handed(arguments.pop("mark")), asking_before_start(ask):
         return _ACTIONS[what](**arguments)
 
 

@@ -7,8 +7,9 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from filelock import FileLock
@@ -27,6 +28,7 @@ from nb_agents.session.layout import TurnPaths
 from nb_agents.session.views import read_json
 
 __all__ = [
+    "asking_before_start",
     "begun_runs",
     "config_path",
     "launch",
@@ -48,6 +50,23 @@ MAX_OVER = 50
 _lock = threading.Lock()
 _runs: dict[str, Run] = {}
 _numbers = itertools.count(1)
+_before_start: ContextVar[Callable[[Path, str], object]] = ContextVar(
+    "nb_agents_before_start", default=lambda path, run_id: None
+)
+
+
+@contextmanager
+def asking_before_start(ask: Callable[[Path, str], object]) -> Iterator[None]:
+    """Call a function with the turn's path and the run's id before a run starts in the block.
+
+    Args:
+        ask: May raise an error, and the run does not start; its turn is discarded.
+    """
+    token = _before_start.set(ask)
+    try:
+        yield
+    finally:
+        _before_start.reset(token)
 
 
 def launch(
@@ -133,6 +152,7 @@ def _begin(
         if spec.options.debug:
             close_log = open_debug_log(paths.path / "debug.log")
             run.subscribe(lambda view: close_log() if view.is_over else None)
+        _before_start.get()(paths.path, run_id)
         submit(run.execute)
     except BaseException as exc:
         lock.release()

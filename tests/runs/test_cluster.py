@@ -216,23 +216,89 @@ def test_a_tool_that_cannot_be_sent_is_refused_in_a_sentence(
     assert not server.requests and not root.exists()
 
 
+def tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no worker's answer arrive."""
+    monkeypatch.setattr(cluster_module, "_submitters", {})
+    monkeypatch.setattr(cluster_module._Submitter, "_on_answer", lambda submitter, event: None)
+
+
 def test_a_run_that_begins_while_who_asked_gives_up_is_stopped(
     two: Dask, begin: Begin, server: ModelServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.script("m", Reply("words that come", hang_after=2))
+
+    def give_up(waiting: Any, workers: object) -> None:
+        if waiting.ticket.answer is not None:
+            raise KeyboardInterrupt
+
+    waits = cluster_module._Waiting
     monkeypatch.setattr(cluster_module, "MOVE_S", 0.001)
-    monkeypatch.setattr(cluster_module, "TELL_S", 0.001)
-    late: list[tuple[Any, Any]] = []
-    waits, resolve = cluster_module._Waiting, cluster_module._Waiting.resolve
-    monkeypatch.setattr(waits, "resolve", lambda waiting, answer: late.append((waiting, answer)))
-    with pytest.raises(UserError, match="tells nothing of it"):
+    tell_nothing(monkeypatch)
+    monkeypatch.setattr(waits, "check_worker", give_up)
+    with pytest.raises(KeyboardInterrupt):
         begin(two.client)
-    wait_until(lambda: late, WAIT_S)
-    resolve(*late[0])
     [path] = root.glob("session_*/turn_1")
     run = attach(path)
     run.wait(WAIT_S, raise_on_stop=False)
     assert run.view.stop and run.view.stop.reason == "nobody waits for it"
+    assert not os.listdir(root / ".tickets")
+
+
+def test_a_run_whose_worker_could_not_tell_of_it_is_found(
+    two: Dask, begin: Begin, server: ModelServer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script("m", Reply("So."))
+    server.hold(after=1)
+    tell_nothing(monkeypatch)
+    run = begin(two.client)
+    assert place_of(run) in two.pids and not os.listdir(root / ".tickets")
+    server.release()
+    assert run.wait(WAIT_S) == "So."
+
+
+class Deadly:
+    """Ends the worker that loads it, so many times."""
+
+    def __init__(self, place: Path, times: int) -> None:
+        self.place, self.times = place, times
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = state
+        self.place.mkdir(exist_ok=True)
+        if (count := len(os.listdir(self.place))) < self.times:
+            (self.place / str(count)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("allowed", [0, 3], ids=["once", "and tried again by Dask itself"])
+def test_a_row_whose_worker_dies_before_it_began_is_submitted_again(
+    tmp_path: Path,
+    server: ModelServer,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: int,
+) -> None:
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", str(allowed))
+    server.script("m", lambda request: Reply(f"So: {_task(request)}."))
+    too_many = ["3 workers were lost while they started the run."]
+    with dask(tmp_path / "dask", 2, places=1) as made:
+        for times, (completed, errors) in {1: (2, []), 3: (1, too_many)}.items():
+            deadly = Deadly(tmp_path / f"deaths-{times}", times)
+
+            def look() -> str:
+                """Look."""
+                return str(deadly)  # noqa: B023
+
+            where = Cluster(made.client, ship=True)
+            options = RunOptions(session_root=root / str(times), cluster=where)
+            sweep = nb_agents.map(
+                rows(2), "{{q}}", team_of(server), limit=1, tools=[look], options=options
+            )
+            view = sweep.wait(WAIT_S)
+            assert (view.completed, [each.error for each in view.failures]) == (completed, errors)
+            assert len(os.listdir(deadly.place)) == times
+            assert not os.listdir(sweep.path / ".tickets")
+    assert Counter(map(_task, server.requests)) == {"0": 1, "1": 2}
 
 
 def test_a_session_root_that_a_worker_does_not_see_is_told_before_anything_begins(
@@ -361,7 +427,7 @@ def test_who_gives_up_waiting_for_a_place_has_begun_nothing(
         wait_until(lambda: len(os.listdir(root / ".tickets")) == 1, WAIT_S)
         # Its ticket is there a moment before it can be withdrawn: a sweep asks again, too.
         wait_until(lambda: cluster_module.withdraw(root) or not thread.is_alive(), WAIT_S)
-        assert "stopped before a worker took it" in refused[0]
+        assert "stopped before a worker started it" in refused[0]
         first.stop(True)
         first.wait(WAIT_S, raise_on_stop=False)
         server.script("m", Reply("So."))
