@@ -26,6 +26,7 @@ FLOORS = {
     "masking": 2,
     "models": 2,
     "process": 2,
+    "service_loops": 2,
     "view": 3,
     "tools": 3,
     "options": 4,

@@ -17,6 +17,7 @@ from nb_agents.cli.printing import in_terminal
 from nb_agents.errors import UserError
 from nb_agents.runs.registry import interrupts_press_new
 from nb_agents.runs.run import Run
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.view.run_view import RunView
 
 __all__ = ["CANCELLED", "Chat", "GOODBYE", "NEXT", "SAVED", "STOPPING"]
@@ -66,10 +67,13 @@ class Chat:
         self._tell(GOODBYE)
 
     def _listen(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            if text := line.strip():
-                self._hear(text)
-        self._tasks.put(None)
+        try:
+            for line in lines:
+                with ServiceLoop.CHAT.item(self._tell):
+                    if text := line.strip():
+                        self._hear(text)
+        finally:
+            self._tasks.put(None)
 
     def _hear(self, text: str) -> None:
         """Pass a text to the turn that works, or else to the next one."""

@@ -25,6 +25,7 @@ from nb_agents.errors import RecipeError
 from nb_agents.recipes.tasks import Limit
 from nb_agents.recipes.template import render
 from nb_agents.recipes.units import is_within
+from nb_agents.service_loops import ServiceLoop
 
 __all__ = ["RateLimiter", "SubRecipeTimeouts", "Throttle", "after_success", "after_throttling"]
 
@@ -239,7 +240,10 @@ class SubRecipeTimeouts:
             while left_s > 0:
                 began = anyio.current_time()
                 await anyio.sleep(min(left_s, STILL_S))
-                if not (current_policy().hold.is_on or self._only_waits(limit.address)):
+                stands = False
+                with ServiceLoop.CLOCKS.item():
+                    stands = current_policy().hold.is_on or self._only_waits(limit.address)
+                if not stands:
                     left_s -= anyio.current_time() - began
             if self._clocks.get(limit.address) is not clock:
                 return  # the recipe has ended in this very moment

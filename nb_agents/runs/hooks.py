@@ -21,6 +21,7 @@ from nb_agents.events import Event
 from nb_agents.models.retry import DEFAULT_RETRY, retry_delay_s
 from nb_agents.options import Timeout
 from nb_agents.runs.turn_spec import TurnSpec
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.view.run_view import RunView
 
 __all__ = ["Hooks", "Subscribers"]
@@ -95,13 +96,10 @@ class _Subscription:
         """Call the callback with the latest view until there is no newer one; log its errors."""
         while self._latest is not None and not self.is_over:
             view, self._latest = self._latest, None
-            try:
+            with ServiceLoop.VIEWS.item():
                 await to_thread.run_sync(
                     self._callback, view, abandon_on_cancel=True, limiter=CapacityLimiter(1)
                 )
-            except Exception:
-                name = getattr(self._callback, "__qualname__", repr(self._callback))
-                logger.exception("subscriber %s failed", name)
 
 
 class Hooks:
@@ -218,7 +216,7 @@ class Hooks:
             await self._news.wait()
             self._news.clear()
             # Shielded, as a call that is interrupted would be repeated by `finish`.
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True), ServiceLoop.STATUSES.item(self._note):
                 await self._tell_statuses()
 
     async def finish(self, status: str, result: Any, error: Exception | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -18,6 +18,7 @@ from nb_agents.config.orchestrator import OnTimeout, OrchestratorSpec
 from nb_agents.options import Timeout
 from nb_agents.runs.hooks import Hooks
 from nb_agents.runs.turn_spec import TurnSpec
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.view.run_view import RunView
 
 __all__ = ["Limits", "over_budget", "stands_still", "unpriced"]
@@ -112,9 +113,13 @@ class Limits:
         """Stop the run when its timeout or its budget is reached, for as long as a group lives."""
         if limit_s := self._spec.timeout_s:
             logger.info("Orchestrator timeout configured: %.10g seconds", limit_s)
-            group.start_soon(self._watch_time, limit_s)
+            group.start_soon(self._guarded, self._watch_time, limit_s)
         logger.info("Starting coordination...")
-        group.start_soon(self._watch_budget)
+        group.start_soon(self._guarded, self._watch_budget)
+
+    async def _guarded(self, watch: Callable[..., Awaitable[None]], *limit: float) -> None:
+        with ServiceLoop.LIMITS.item(self._note):
+            await watch(*limit)
 
     def observe(self, event: ev.Event, before: RunView, after: RunView) -> None:
         """Update the round, the budget and the clock from an event."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from platformdirs import user_state_path
 
 from nb_agents.disk.directory import read_file
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.layout import TurnPaths
 
 __all__ = [
@@ -174,12 +175,12 @@ def watched(has_news: Callable[[], bool], tell: Callable[[], object]) -> Iterato
     """
     global _thread
     name = object()
-    with _lock:
-        _watches[name] = has_news, tell
-        if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_look, name="nb_agents disk", daemon=True)
-            _thread.start()
     try:
+        with _lock:
+            _watches[name] = has_news, tell
+            if _thread is None or not _thread.is_alive():
+                _thread = threading.Thread(target=_look, name="nb_agents disk", daemon=True)
+                _thread.start()
         yield
     finally:
         with _lock:
@@ -195,9 +196,10 @@ def _look() -> None:
                 return
             watching = tuple(_watches.values())
         for has_news, tell in watching:
-            if has_news():
-                with suppress(RuntimeError):
-                    tell()
+            with ServiceLoop.WATCHES.item():
+                if has_news():
+                    with suppress(RuntimeError):
+                        tell()
         time.sleep(LOOK_S)
 
 

@@ -28,6 +28,7 @@ from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import submit
 from nb_agents.runs.turn_spec import checked_functions
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.base import ToolCall, ToolContext, ToolResult, calling
@@ -111,7 +112,8 @@ class Offering:
                                 token = self._tokens[name] = CancelToken(asked.tool)
                                 group.start_soon(self._answer, name, asked, token)
                             for name, request in news.stops:
-                                self._stop(name, request)
+                                with ServiceLoop.OFFERS.item():
+                                    self._stop(name, request)
                     for name in self._tokens:  # left when the run's process has died
                         self._stop(name, StopRequest(CancellationStatus.IMMEDIATE, "parent"))
         finally:
@@ -123,8 +125,10 @@ class Offering:
             async with asyncio.timeout(ALIVE_S):
                 await has_news.wait()
         has_news.clear()
-        # A limiter of its own, as the functions may occupy all other threads.
-        return await to_thread.run_sync(self._take, turn, limiter=CapacityLimiter(1))
+        with ServiceLoop.OFFERS.item():
+            # A limiter of its own, as the functions may occupy all other threads.
+            return await to_thread.run_sync(self._take, turn, limiter=CapacityLimiter(1))
+        return _News([], [])
 
     def _take(self, turn: TurnPaths) -> _News | None:
         is_over = not turn.is_live(0)  # checked first, so that the last calls are still taken
@@ -138,19 +142,25 @@ class Offering:
             token.request(request.level, request.source, request.reason)
 
     async def _answer(self, name: str, asked: CallAsked, token: CancelToken) -> None:
+        answered = CallAnswered("Error: a defect of nb_agents kept it from being called.", True)
+        with ServiceLoop.OFFERS.item():
+            answered = await self._called(asked, token)
         try:
-            answered = CallAnswered(was_stopped=True)
-            with suppress(AgentStopped), StopScope(token):
-                result = await self._call(asked)
-                self._mask.add(secrets_of_environment())
-                answered = CallAnswered(self._mask.text(result), result.is_error)
-            # On a full disk, the caller of a function that has returned would wait for ever.
-            while not await to_thread.run_sync(self._offer.answer, name, answered):
-                if token.is_stopping:
-                    break
-                await anyio.sleep(RETRY_S)
+            with ServiceLoop.OFFERS.item():
+                # On a full disk, the caller of a function that has returned would wait for ever.
+                while not await to_thread.run_sync(self._offer.answer, name, answered):
+                    if token.is_stopping:
+                        break
+                    await anyio.sleep(RETRY_S)
         finally:
             del self._tokens[name]
+
+    async def _called(self, asked: CallAsked, token: CancelToken) -> CallAnswered:
+        with suppress(AgentStopped), StopScope(token):
+            result = await self._call(asked)
+            self._mask.add(secrets_of_environment())
+            return CallAnswered(self._mask.text(result), result.is_error)
+        return CallAnswered(was_stopped=True)
 
     async def _call(self, asked: CallAsked) -> ToolResult:
         function = self._functions.get(asked.tool)

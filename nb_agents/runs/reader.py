@@ -19,6 +19,7 @@ from nb_agents.events import Command
 from nb_agents.runs.hooks import Subscribers
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import is_loop_thread, submit
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import ask, has_commands, send
 from nb_agents.session.history import load_turn, with_past
 from nb_agents.session.journal import POLL_S, JournalReader
@@ -160,7 +161,7 @@ class TurnReader:
 
     def _read_on(self) -> None:
         is_over = not self._paths.is_live(0)  # checked first, so that the last events are read
-        with suppress(OSError):
+        with ServiceLoop.FOLLOWED.item(), suppress(OSError):
             while events := self._reader.read():
                 if not self._view.seq:
                     events = with_past(self._paths, events)
@@ -170,7 +171,8 @@ class TurnReader:
                 # In a renamed or forked session, the directory's name counts.
                 self._view = replace(view, session=self._paths.session, turn=self._paths.number)
         if is_over:
-            self._view = load_turn(self._paths).view
+            with ServiceLoop.FOLLOWED.item():
+                self._view = load_turn(self._paths).view
             self._is_over = True
 
     def _watch(self) -> Future[None]:
@@ -194,7 +196,8 @@ class TurnReader:
                 while not await to_thread.run_sync(lambda: self.is_over):
                     if self._view.seq != self._shown:
                         self._shown = self._view.seq
-                        self._subscribers.publish(self._view)
+                        with ServiceLoop.FOLLOWED.item():
+                            self._subscribers.publish(self._view)
                     with suppress(TimeoutError):
                         # The last event is written shortly before the lock is released.
                         async with asyncio.timeout(POLL_S if self._view.is_over else ALIVE_S):

@@ -19,6 +19,7 @@ from anyio import to_thread
 from nb_agents.events import Event, FilesListed, Noticed
 from nb_agents.masking import Mask
 from nb_agents.runs.hiding import EventMask
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths, store_workspaces
@@ -228,7 +229,8 @@ class Recorder:
             while self._untold:
                 told = self._untold.popleft()
                 for observer in self._observers:
-                    observer(*told)
+                    with ServiceLoop.OBSERVERS.item(self.note_once):
+                        observer(*told)
         finally:
             self._is_telling = False
 
@@ -250,6 +252,11 @@ class Recorder:
             self.view = apply(self.view, self._mask.value(event))
         else:
             self.emit(event)
+
+    def note_once(self, text: str) -> None:
+        """Add a notice for the user, unless there is the same one."""
+        if text not in self.view.notices:
+            self.note(text)
 
     def _tell_of_saving(self) -> None:
         """Add a notice when saving starts to fail, and when it works again."""

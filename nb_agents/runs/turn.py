@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -50,6 +51,7 @@ from nb_agents.runs.recorder import Recorder, TurnFiles
 from nb_agents.runs.status import failure_of, result_of
 from nb_agents.runs.subagents import SubAgents
 from nb_agents.runs.turn_spec import TurnSpec, offered_of
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, read_stop, take_commands
 from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
@@ -81,6 +83,10 @@ MAX_BY_CHARS = 200
 
 CLOSE_S = 2.0
 """Time for the HTTP client to close its connections."""
+
+NO_COMMAND = "A file in `commands` is no command that this nb_agents knows, and was left out."
+
+NOT_CARRIED_OUT = "It is no command, or failed by a defect of nb_agents; the run's log has more."
 
 MAX_NEXT = 20
 """Recorded addresses of a stopped recipe's next steps, as a loop may have thousands."""
@@ -333,26 +339,35 @@ class Turn:
                     await news.wait()
                     news.clear()
                     is_last = self._has_worked
-                    for name, command in await to_thread.run_sync(take_commands, self._spec.paths):
-                        group.start_soon(self._answer, name, command)
+                    with ServiceLoop.COMMANDS.item(self._recorder.note_once):
+                        taken = await to_thread.run_sync(take_commands, self._spec.paths)
+                        for name, command in taken:
+                            group.start_soon(self._answer, name, command)
 
-    async def _answer(self, name: str, command: Command) -> None:
+    async def _answer(self, name: str, command: Command | None) -> None:
         """Carry out a command of another process, and journal the result."""
-        result, error = None, ""
+        answer = ev.CommandAnswered(command=name, error=NOT_CARRIED_OUT)
+        with ServiceLoop.COMMANDS.item(self._recorder.note_once):
+            if command is None:
+                self._recorder.note_once(NO_COMMAND)
+            else:
+                answer = replace(await self._carry_out(command), command=name)
+        with ServiceLoop.COMMANDS.item(self._recorder.note_once):
+            self._recorder.emit(answer)
+            self._publish()
+
+    async def _carry_out(self, command: Command) -> ev.CommandAnswered:
         try:
             if isinstance(command, StopRequest) and self._may_be_vetoed(command):
                 result = await self.take_unless_vetoed(command)
             else:
                 result = self.take(command)
         except UserError as exc:
-            error = str(exc)
-        changed, status = bool(result), result if isinstance(result, str) else ""
+            return ev.CommandAnswered(command="", error=str(exc))
         if isinstance(result, StopResult):
-            changed, status = result.changed, result.status
-        self._recorder.emit(
-            ev.CommandAnswered(command=name, changed=changed, status=status, error=error)
-        )
-        self._publish()
+            return ev.CommandAnswered(command="", changed=result.changed, status=result.status)
+        status = result if isinstance(result, str) else ""
+        return ev.CommandAnswered(command="", changed=bool(result), status=status)
 
     def _look_for_stop(self) -> None:
         """Carry out a stop that a `SessionStore` in another process has requested."""
@@ -360,7 +375,8 @@ class Turn:
             self._stop(request)
 
     def _publish(self) -> None:
-        self.subscribers.publish(self.view)
+        with ServiceLoop.VIEWS.item():
+            self.subscribers.publish(self.view)
 
     # The work --------------------------------------------------------------------------------
 
@@ -489,11 +505,10 @@ class Turn:
                     self._publish()
                     continue
             self._has_news.clear()
-            driver.flush()
-            children.flush()
-            for agent, text in kit.take_told().items():
-                self._recorder.emit(ev.ToolTold(agent=agent, text=text))
-            self._recorder.flush()
+            emit_told = partial(self._emit_told, kit)
+            for part in (driver.flush, children.flush, emit_told, self._recorder.flush):
+                with ServiceLoop.TICKS.item(self._recorder.note_once):
+                    part()
             if self.view.seq != self._synced:
                 self._unsynced.set()
             if self._recorder.error is not None:  # writing is retried at the next tick
@@ -503,13 +518,18 @@ class Turn:
                 shown = news
                 self._publish()
 
+    def _emit_told(self, kit: RunTools) -> None:
+        for agent, text in kit.take_told().items():
+            self._recorder.emit(ev.ToolTold(agent=agent, text=text))
+
     async def _sync(self) -> None:
         """Sync the journal to disk; separate from `_tick`, as a slow disk may block it."""
         while True:
             await self._unsynced.wait()
             self._unsynced.clear()
             self._synced = self.view.seq
-            await to_thread.run_sync(self._recorder.sync)
+            with ServiceLoop.SYNCS.item(self._recorder.note_once):
+                await to_thread.run_sync(self._recorder.sync)
 
     # Asking ----------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from nb_agents.presentation.markdown import harmless
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.sweep_card import sweep_bundle, sweep_state, sweep_title
 from nb_agents.server.places import shown_path
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn, past_events
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
@@ -72,11 +73,12 @@ class Feed(ABC):
     def read(self) -> bool:
         """Read what has come, blocking; returns whether it stands differently."""
         now = self._read_at = time.monotonic()
-        is_live = True
-        # Asked first: whatever its writer wrote last is read after it has let go.
-        if self._has_told_its_end or now - self._probed_at >= PROBE_S:
-            self._probed_at, is_live = now, self._is_owned()
-        has_news = self._read_on(is_live)
+        is_live = has_news = True
+        with ServiceLoop.FEEDS.item():
+            # Asked first: whatever its writer wrote last is read after it has let go.
+            if self._has_told_its_end or now - self._probed_at >= PROBE_S:
+                self._probed_at, is_live = now, self._is_owned()
+            has_news = self._read_on(is_live)
         self.is_live = is_live  # not before: others look at both
         return has_news or not is_live
 
@@ -307,7 +309,8 @@ class Feeds:
         try:
             while (self._changes, int(time.time())) == before:
                 await anyio.sleep(POLL_S)
-                await self.read(self._followed)
+                with ServiceLoop.FEEDS.item():
+                    await self.read(self._followed)
         finally:
             self._looking = None
             looking.set()

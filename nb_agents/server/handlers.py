@@ -26,7 +26,7 @@ from tornado.iostream import StreamClosedError
 
 from nb_agents.cancel import StopResult
 from nb_agents.errors import NotYoursError, SessionBusyError, SessionChangedError, UserError
-from nb_agents.events import EVENT
+from nb_agents.events import EVENT, Event
 from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.sweep_card import standing
@@ -45,12 +45,20 @@ from nb_agents.server.places import (
     sweep_on_disk,
     told_sweep,
 )
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import Result, is_sweep, pause_sweep, stop_sweep, sweep_paths
+from nb_agents.sweeps.manifest import (
+    Note,
+    Result,
+    is_sweep,
+    pause_sweep,
+    stop_sweep,
+    sweep_paths,
+)
 from nb_agents.sweeps.sweep_view import NoteReader
 from nb_agents.view.receipt import receipt, total_cost
 from nb_agents.view.run_view import RunView
@@ -103,6 +111,7 @@ def routes(base_url: str, places: Places) -> list[tuple[str, type[web.RequestHan
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _Body = TypeVar("_Body", bound=BaseModel)
+_Item = TypeVar("_Item")
 
 
 def _allowed(action: Literal["read", "execute"]) -> Callable[[_Method], _Method]:
@@ -532,8 +541,11 @@ class Events(_Stream):
                 with suppress(FileNotFoundError):  # somebody has deleted it meanwhile
                     while standing != known and (happened := await to_thread(read)):
                         for kind, data, number in happened:
+                            message = ""
+                            with ServiceLoop.PAGES.item():
+                                message = _message(kind, data, number)
                             if number > after:
-                                yield _message(kind, data, number)
+                                yield message
                 known = standing
                 if not is_live:
                     return
@@ -551,22 +563,30 @@ class _Happened(NamedTuple):
 
 def _events_of(turn: Path) -> Callable[[], list[_Happened]]:
     reader = JournalReader(TurnPaths(turn).journal)
-    return lambda: [
-        _Happened(event.kind, EVENT.dump_python(event, mode="json"), event.seq)
-        for event in reader.read()
-    ]
+
+    def happened(event: Event) -> _Happened:
+        return _Happened(event.kind, EVENT.dump_python(event, mode="json"), event.seq)
+
+    return lambda: _all_of(reader.read(), happened)
 
 
 def _notes_of(sweep: Path) -> Callable[[], list[_Happened]]:
     reader = NoteReader(sweep)
-    return lambda: [
-        _Happened(
-            "row_ended" if isinstance(note, Result) else note.kind,
-            to_jsonable_python(note, inf_nan_mode="null"),
-            number,
-        )
-        for number, note in reader.read()
-    ]
+
+    def happened(numbered: tuple[int, Note]) -> _Happened:
+        number, note = numbered
+        kind = "row_ended" if isinstance(note, Result) else note.kind
+        return _Happened(kind, to_jsonable_python(note, inf_nan_mode="null"), number)
+
+    return lambda: _all_of(reader.read(), happened)
+
+
+def _all_of(items: Iterable[_Item], make: Callable[[_Item], _Happened]) -> list[_Happened]:
+    made = []
+    for item in items:
+        with ServiceLoop.PAGES.item():
+            made.append(make(item))
+    return made
 
 
 class Views(_Stream):
@@ -618,18 +638,21 @@ class Views(_Stream):
                     if not feed.is_live:
                         del feeds[name]
                         yield await self._card(name, feed)
-                    elif shown.get(name) is not (state := feed.state()):
-                        shown[name] = state
-                        yield _message("state", {"id": name, "state": state})
+                        continue
+                    message = ""
+                    with ServiceLoop.PAGES.item():
+                        if shown.get(name) is not (state := feed.state()):
+                            shown[name] = state
+                            message = _message("state", {"id": name, "state": state})
+                    yield message
                 yield ""
                 if feeds:
                     seen = await self.feeds.news(seen)
 
     async def _card(self, name: str, feed: Feed) -> str:
-        try:
+        with ServiceLoop.PAGES.item(), suppress(FileNotFoundError):
             return _message("card", {"id": name, "bundle": await to_thread(feed.card)})
-        except FileNotFoundError:  # somebody has deleted it meanwhile
-            return _message("unknown", {"id": name})
+        return _message("unknown", {"id": name})  # somebody has deleted it meanwhile
 
 
 def _message(kind: str, data: Any, number: int | None = None) -> str:

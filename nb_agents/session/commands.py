@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.directory import consume_file
 from nb_agents.errors import StorageError, UnknownSessionError, UserError
 from nb_agents.events import Command, CommandAnswered, Continue, Decide, OfferTools, Pause, Say
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, find_session, session_root, turns_of
@@ -128,20 +129,28 @@ def has_commands(folder: str) -> bool:
     return os.access(folder, os.F_OK) and bool(_waiting(folder))
 
 
-def take_commands(turn: TurnPaths) -> list[tuple[str, Command]]:
+def take_commands(turn: TurnPaths) -> list[tuple[str, Command | None]]:
     """Take the commands sent to a turn, oldest first; only for the process that runs it.
 
     Returns:
-        The id and the command of each. Invalid files are removed; files that can't be read at the
-        moment stay.
+        The id and the command of each; None for a file that is no command. Files that can't be read
+        at the moment stay.
     """
-    taken = []
-    for path in _waiting(turn.commands)[:MAX_AT_ONCE]:
-        with suppress(OSError, ValueError, KeyError, TypeError, ValidationError):
-            document = json.loads(consume_file(path, MAX_BYTES))
-            command: Command = _KINDS[document["kind"]].validate_python(document["data"])
-            taken.append((path.stem, command))
+    taken: list[tuple[str, Command | None]] = []
+    for path in _waiting(turn.commands):
+        if len(taken) == MAX_AT_ONCE:
+            break
+        with suppress(OSError):
+            taken.append((path.stem, _parsed(consume_file(path, MAX_BYTES))))
     return taken
+
+
+def _parsed(data: bytes) -> Command | None:
+    with ServiceLoop.COMMANDS.item(), suppress(ValueError, KeyError, TypeError):
+        document = json.loads(data)
+        command: Command = _KINDS[document["kind"]].validate_python(document["data"])
+        return command
+    return None
 
 
 def remove_commands_before(turn: TurnPaths, before_ns: int) -> None:

@@ -36,6 +36,7 @@ from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import interrupt_calls, wait_interruptibly
 from nb_agents.runs.registry import join
 from nb_agents.runs.run import Run
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.heap import less_garbage_collection
@@ -370,43 +371,81 @@ class Sweep:
 
     def _work(self) -> None:
         try:
-            shown_at = -math.inf
-            asked = partial(has_commands, str(TurnPaths(self.path).commands))
             for name in tuple(self._left):
-                _in_thread(self._look_for, self._by_name[name])
-            with watched(asked, lambda: self._inbox.put(self._take_commands)):
-                while not self._is_finished():
+                self._look_in_thread(self._by_name[name])
+            self._collect()
+        except BaseException as exc:  # no row may go on that nobody collects
+            logger.exception("sweep %s crashed", self.name)
+            why = f"a defect of nb_agents ended the sweep: {type(exc).__name__}: {exc}"
+            self._on_stop(StopRequest(CancellationStatus.IMMEDIATE, "parent", why))
+            self._collect()
+        finally:
+            self._elapsed_s = time.monotonic() - self._began
+            for end in (
+                self._at_end.close,
+                self._end_scorers,
+                self._note_status,
+                self._unregister,
+                self._manifest.close,
+                self._publish,
+            ):
+                with ServiceLoop.SWEEPS.item():
+                    end()
+            self.done.set_result(None)
+
+    def _collect(self) -> None:
+        """Start rows, and handle what becomes of them, until the sweep is over."""
+        shown_at = -math.inf
+        asked = partial(has_commands, str(TurnPaths(self.path).commands))
+        with watched(asked, lambda: self._inbox.put(self._take_commands)):
+            while not self._is_finished():
+                with ServiceLoop.SWEEPS.item():
                     self._begin_due()
                     if self._stop is not None and self._beginning:
                         self._spec.withdraw()  # again, as a row's thread may only now wait there
                     if time.monotonic() - shown_at >= SHOW_S:
+                        shown_at = time.monotonic()
                         self._publish()
                         self._check_budget(self.view.cost)
-                        shown_at = time.monotonic()
-                    with suppress(Empty):
-                        self._inbox.get(timeout=SHOW_S)()
-        finally:
-            self._at_end.close()
-            if self._scorers is not None:
-                # A score function that hangs must not delay a stop.
-                self._scorers.shutdown(wait=False, cancel_futures=True)
-            self._elapsed_s = time.monotonic() - self._began
-            self._note_status()
-            self._unregister()
-            self._manifest.close()
-            self._publish()
-            self.done.set_result(None)
+                with ServiceLoop.SWEEPS.item(), suppress(Empty):
+                    self._inbox.get(timeout=SHOW_S)()
+
+    def _end_scorers(self) -> None:
+        if self._scorers is not None:
+            # A score function that hangs must not delay a stop.
+            self._scorers.shutdown(wait=False, cancel_futures=True)
 
     def _take_commands(self) -> None:
         """Carry out the commands that other processes have sent."""
         for _, command in take_commands(TurnPaths(self.path)):
-            match command:
-                case StopRequest():
-                    self._on_stop(command)
-                case Pause():
-                    self._hold(True)
-                case Continue():
-                    self._hold(False)
+            with ServiceLoop.SWEEPS.item():
+                match command:
+                    case StopRequest():
+                        self._on_stop(command)
+                    case Pause():
+                        self._hold(True)
+                    case Continue():
+                        self._hold(False)
+
+    def _put_for(self, row: Row, handle: Callable[[], object], begun: object = None) -> None:
+        """Have news of a row handled; where that fails, the row does, and its run is stopped."""
+
+        def handled() -> None:
+            with ServiceLoop.SWEEPS.item(lambda why: self._give_up(row, begun, why)):
+                handle()
+
+        self._inbox.put(handled)
+
+    def _give_up(self, row: Row, begun: object, why: str) -> None:
+        self._beginning.discard(row.name)
+        self._left.discard(row.name)
+        run = self._running.pop(row.name, begun)
+        if not isinstance(run, Run) or run.is_over:
+            self._end(Result(row.name, "failed", error=why))
+            return
+        self._stop_run(run, StopRequest(CancellationStatus.IMMEDIATE, "parent", why))
+        run.add_done_callback(lambda: self._put_for(row, lambda: self._on_end(row)))
+        self._running[row.name] = run
 
     def _is_finished(self) -> bool:
         # A judge's run is stopped and waited for like a row's; a score function may hang.
@@ -426,8 +465,15 @@ class Sweep:
                 return
             row = self._waiting.popleft()
             self._beginning.add(row.name)
-            # A row that waits for a place on a cluster must not delay the others.
-            _in_thread(self._begin, row)
+            # The system may have no thread left.
+            with ServiceLoop.SWEEPS.item(partial(self._put_back, row)):
+                # A row that waits for a place on a cluster must not delay the others.
+                _in_thread(self._begin, row)
+            if row.name not in self._beginning:
+                return
+
+    def _put_back(self, row: Row, why: str) -> None:
+        self._on_begun(row, None)
 
     def _is_throttled(self) -> bool:
         """Return whether a provider has too many requests of a row that runs elsewhere.
@@ -456,7 +502,7 @@ class Sweep:
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't begin", self.name, row.name)
             begun = Result(row.name, "failed", error=str(exc) or type(exc).__name__)
-        self._inbox.put(lambda: self._on_begun(row, begun))
+        self._put_for(row, lambda: self._on_begun(row, begun), begun)
 
     def _find_or_begin(self, row: Row) -> Run | Result | None:
         """Start a row unless it is running or completed; None when the sweep is stopping."""
@@ -475,6 +521,10 @@ class Sweep:
         found = find_row(self.path / row.name, self._spec.tools)
         return None if isinstance(found, Result) and found.status != "completed" else found
 
+    def _look_in_thread(self, row: Row) -> None:
+        with ServiceLoop.SWEEPS.item(lambda _: self._on_found(row, None)):
+            _in_thread(self._look_for, row)
+
     def _look_for(self, row: Row) -> None:
         """Look up a row that an earlier process left running, in a thread of its own."""
         found: Run | Result | None = None
@@ -484,7 +534,7 @@ class Sweep:
             logger.info("sweep %s: row %s: %s", self.name, row.name, exc)
         except Exception:
             logger.exception("sweep %s: row %s can't be read", self.name, row.name)
-        self._inbox.put(lambda: self._on_found(row, found))
+        self._put_for(row, lambda: self._on_found(row, found), found)
 
     def _on_found(self, row: Row, found: Run | Result | None) -> None:
         self._left.remove(row.name)
@@ -514,14 +564,16 @@ class Sweep:
             self._at_end.enter_context(less_garbage_collection())
         self._running[row.name] = run
         self._note(RowBegan(row.name, run.turn))
-        run.add_done_callback(lambda: self._inbox.put(lambda: self._on_end(row)))
+        run.add_done_callback(lambda: self._put_for(row, lambda: self._on_end(row)))
         if self._stop is not None:
             self._stop_run(run, self._stop)
         elif self._is_paused:
             _hold(run, True)
 
     def _on_end(self, row: Row) -> None:
-        run = self._running.pop(row.name)
+        run = self._running.pop(row.name, None)
+        if run is None:
+            return
         result = result_of_turn(row.name, run.view, run.path)
         if run.view.ending != "killed" or self._stop is not None:
             self._end(result)
@@ -536,8 +588,11 @@ class Sweep:
     def _end(self, result: Result) -> None:
         self._put(result)
         self._ended += result.status != "cancelled"
-        self._score(result)
-        self._check_budget(self._totals.spent)
+        # The result stands, whatever follows from it.
+        with ServiceLoop.SWEEPS.item():
+            self._score(result)
+        with ServiceLoop.SWEEPS.item():
+            self._check_budget(self._totals.spent)
 
     def _check_budget(self, cost: float | None) -> None:
         if reason := over_budget(cost, self._spec.max_cost):
@@ -562,8 +617,8 @@ class Sweep:
 
     def _score(self, result: Result) -> None:
         if self._scorers is not None and result.status == "completed":
-            self._scoring += 1
             self._scorers.submit(self._judge if self._spec.judge else self._call_score, result)
+            self._scoring += 1
 
     def _judge(self, result: Result) -> None:
         """Get the judge's score, in a thread of its own."""
@@ -621,10 +676,12 @@ class Sweep:
         if self._stop is not None and request.level <= self._stop.level:
             return
         self._stop, self._asked = request, max(request.level, self._asked)
-        self._note_status()
-        self._spec.withdraw()
         for run in (*self._running.values(), *self._judging.values()):
-            self._stop_run(run, request)
+            with ServiceLoop.SWEEPS.item():
+                self._stop_run(run, request)
+        with ServiceLoop.SWEEPS.item():
+            self._spec.withdraw()
+        self._note_status()
 
     def _stop_run(self, run: Run, request: StopRequest) -> None:
         now = request.level >= CancellationStatus.IMMEDIATE
@@ -641,7 +698,8 @@ class Sweep:
         self._pauses.set(is_paused, time.monotonic())
         self._note_status()
         for run in self._running.values():
-            _hold(run, is_paused)
+            with ServiceLoop.SWEEPS.item():
+                _hold(run, is_paused)
 
     def _note_status(self) -> None:
         reason = self._stop.reason if self._stop else ""
@@ -650,10 +708,8 @@ class Sweep:
     def _publish(self) -> None:
         self.view = self._current_view()
         for callback in self._subscribers:
-            try:
+            with ServiceLoop.VIEWS.item():
                 callback(self.view)
-            except Exception:
-                logger.exception("a subscriber of sweep %s failed", self.name)
 
     def _current_view(self) -> SweepView:
         elapsed_s = self._elapsed_s or time.monotonic() - self._began

@@ -34,6 +34,7 @@ from pydantic_core import from_json, to_json
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import UserError
 from nb_agents.models.providers import load
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.tools.base import Tool, ToolContext, ToolError
 from nb_agents.tools.threads import ThreadCall
 
@@ -329,11 +330,9 @@ class _AsyncThread:
         threading.Thread(target=self._serve, name="nb_agents functions", daemon=True).start()
 
     def _serve(self) -> None:
-        while True:
-            try:
+        while not self._loop.is_closed():
+            with ServiceLoop.ASYNC_FUNCTIONS.item():  # a task may raise SystemExit
                 self._loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):  # out of a task that a function left behind
-                logger.warning("a task of a notebook function failed", exc_info=True)
 
     async def run(self, make: Callable[[], Coroutine[Any, Any, str]]) -> str:
         """Run a coroutine in this thread, in the context of here; a cancellation reaches it."""

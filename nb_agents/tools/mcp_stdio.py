@@ -19,6 +19,7 @@ import anyio
 from anyio import CancelScope, create_task_group, move_on_after
 
 from nb_agents.process.command import OpenCommand, open_command
+from nb_agents.service_loops import ServiceLoop
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -118,8 +119,8 @@ async def _listen(
     with to_us:
         async for line in _lines(stdout):
             # Goes on to the end: who is not read from can't write its last words, nor end.
-            if (message := _parsed(line)) is not None:
-                with suppress(*_CLOSED):
+            with ServiceLoop.MCP.item(), suppress(*_CLOSED):
+                if (message := _parsed(line)) is not None:
                     await to_us.send(message)
         on_end()
 
@@ -171,7 +172,8 @@ async def _write(stdin: FileIO, data: bytes) -> None:
 
 async def _overhear(stderr: FileIO, words: LastWords) -> None:
     while data := await _read(stderr):
-        words.add(data)
+        with ServiceLoop.MCP.item():
+            words.add(data)
 
 
 async def _read(pipe: FileIO) -> bytes:

@@ -34,6 +34,7 @@ from nb_agents.cancel import CancellationStatus, StopRequest, checkpoint, curren
 from nb_agents.disk.directory import consume_file, read_file
 from nb_agents.disk.lock import is_held
 from nb_agents.errors import StorageError
+from nb_agents.service_loops import ServiceLoop
 from nb_agents.tools.base import Tool, ToolContext, ToolError, current_call
 from nb_agents.tools.functions import CLEANUP_S, function_tool
 
@@ -248,7 +249,7 @@ class Offer:
     def _take(self, kind: str, form: TypeAdapter[T]) -> list[tuple[str, T]]:
         taken = []
         for path in self._waiting(kind)[:MAX_AT_ONCE]:
-            with suppress(OSError, ValueError):
+            with ServiceLoop.OFFERS.item(), suppress(OSError, ValueError):
                 taken.append((path.stem, form.validate_json(consume_file(path, MAX_BYTES))))
         return taken
 

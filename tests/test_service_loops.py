@@ -1,0 +1,520 @@
+"""Loops that listen, tick, watch or collect: an item of each fails, and the next one is handled."""
+
+import ast
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from inspect import iscoroutinefunction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents import events as ev
+from nb_agents.agents.team_driver import Team
+from nb_agents.cancel import AgentStopped, CancellationStatus, StopRequest
+from nb_agents.cli.chat import Chat
+from nb_agents.errors import RunFailed
+from nb_agents.events.turn_events import Say
+from nb_agents.recipes.executor import Executor
+from nb_agents.runs import registry, turn
+from nb_agents.runs.hooks import Hooks
+from nb_agents.runs.limits import Limits
+from nb_agents.runs.live_turns import watched
+from nb_agents.runs.offering import Offering
+from nb_agents.runs.reader import TurnReader
+from nb_agents.runs.recorder import Recorder
+from nb_agents.runs.run import Run
+from nb_agents.runs.turn import Turn
+from nb_agents.server.feeds import Feeds, TurnFeed
+from nb_agents.server.handlers import Views
+from nb_agents.service_loops import ServiceLoop
+from nb_agents.session.commands import ask, send
+from nb_agents.session.journal import JournalReader
+from nb_agents.session.layout import TurnPaths
+from nb_agents.sweeps import sweep as sweep_module
+from nb_agents.sweeps.sweep import Sweep
+from nb_agents.testing import Answer, Gate, ScriptedModel, scripted_team
+from nb_agents.testing import Turn as Said
+from nb_agents.tools import mcp_stdio
+from nb_agents.tools.functions import _AsyncThread
+from nb_agents.tools.mcp_stdio import LastWords, stdio_streams
+from nb_agents.tools.offer import CallAsked, Offer
+from tests.model_server import wait_until
+from tests.recipes.live import begin as begin_recipe
+from tests.recipes.live import write
+from tests.team_kit import WAIT_S, events, finish
+
+STOP = StopRequest(CancellationStatus.IMMEDIATE, "cli", "enough")
+DEEP = '{"kind": "Say", "data": ' + "[" * 200_000 + "]" * 200_000 + "}"
+
+
+class Faults:
+    """Makes the first call of a function fail, and later ones work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+        self.path = path
+        self.options = RunOptions(session_root=path / "sessions")
+        self.count = 0
+        self._monkeypatch = monkeypatch
+
+    def put(self, owner: Any, name: str, error: BaseException | None = None) -> None:
+        """Let the next call of a function raise."""
+        real, left = getattr(owner, name), [error or RecursionError("too deep")]
+
+        def failing(*args: Any, **named: Any) -> Any:
+            if left:
+                self.count += 1
+                raise left.pop()
+            return real(*args, **named)
+
+        self._monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Faults]:
+    yield Faults(monkeypatch, tmp_path)
+    for group in registry.groups():
+        group.stop(True, reason="the test is over", source="parent")
+    for run in registry.live_runs():
+        run.stop(True)
+
+
+def held(faults: Faults, **options: Any) -> tuple[Run, Gate]:
+    """Start a run whose agent says some words and waits."""
+    gate = Gate()
+    team = scripted_team(a=ScriptedModel(Said(text="words ", gate=gate), Answer("A's")))
+    root = faults.options.session_root
+    run = nb_agents.start("it", team, options=RunOptions(session_root=root, **options))
+    gate.wait_reached()
+    return run, gate
+
+
+def ends(run: Run, gate: Gate, *, told: ServiceLoop | None = None) -> None:
+    """Check that a run comes to its answer, and tells of the item that failed."""
+    gate.open()
+    assert finish(run).status == "completed"
+    if told is not None:
+        assert sum(notice.startswith(told.value) for notice in run.view.notices) == 1
+
+
+def stopped_from_outside(run: Run) -> None:
+    """Check that a command of another process is carried out and answered."""
+    answer = ask(TurnPaths(run.path), STOP, WAIT_S, lambda: not run.is_over)
+    assert answer is not None and (answer.changed, answer.status) == (True, "stopping-now")
+    finish(run)
+
+
+def a_command(faults: Faults) -> None:
+    run, _ = held(faults)
+    faults.put(turn, "take_commands")
+    send(TurnPaths(run.path), Say("hello"))
+    wait_until(lambda: events(run, ev.Said))
+    faults.put(Turn, "take")
+    answer = ask(TurnPaths(run.path), Say("more"), WAIT_S, lambda: True)
+    assert answer is not None and "failed by a defect" in answer.error
+    stopped_from_outside(run)
+    assert faults.count == 2
+    assert (
+        run.view.notices.count("A command from outside failed and was left out (RecursionError).")
+        == 1
+    )
+
+
+def a_tick(faults: Faults) -> None:
+    faults.put(Team, "flush")
+    run, gate = held(faults)
+    wait_until(lambda: faults.count)
+    ends(run, gate, told=ServiceLoop.TICKS)
+
+
+def a_sync(faults: Faults) -> None:
+    faults.put(Recorder, "sync")
+    run, gate = held(faults)
+    wait_until(lambda: faults.count)
+    ends(run, gate, told=ServiceLoop.SYNCS)
+
+
+def an_observer(faults: Faults) -> None:
+    faults.put(Limits, "observe")
+    ends(*held(faults), told=ServiceLoop.OBSERVERS)
+
+
+def a_limit(faults: Faults) -> None:
+    faults.put(Limits, "_watch_time")
+    ends(*held(faults, timeout=100), told=ServiceLoop.LIMITS)
+
+
+def a_clock(faults: Faults) -> None:
+    faults.put(Executor, "_only_waits")
+    write(faults.path, "steps: [{id: a, type: bash, command: sleep 100}]", "sub")
+    main = "steps: [{id: s, type: recipe, recipe: sub.yaml, timeout: 0.3}]"
+    run = begin_recipe(write(faults.path, main))
+    with pytest.raises(RunFailed, match="longer than"):
+        run.wait(WAIT_S)
+
+
+def a_status(faults: Faults) -> None:
+    told: list[str] = []
+    faults.put(Hooks, "_tell_statuses")
+    ends(*held(faults, on_status_change=told.append), told=ServiceLoop.STATUSES)
+    assert told[-1] == "completed"
+
+
+def a_subscriber(faults: Faults) -> None:
+    run, gate = held(faults)
+    left = [SystemExit(1), KeyboardInterrupt(), AgentStopped(STOP), RecursionError()]
+    shown: list[bool] = []
+
+    def callback(view: object) -> None:
+        if left:
+            faults.count += 1
+            raise left.pop()
+        shown.append(True)
+
+    run.subscribe(callback)
+    wait_until(lambda: shown)
+    ends(run, gate)
+
+
+def a_watch(faults: Faults) -> None:
+    news: list[str] = []
+
+    def fail() -> bool:
+        faults.count += 1
+        raise RecursionError
+
+    with watched(fail, list), watched(lambda: True, lambda: news.append("news")):
+        wait_until(lambda: faults.count > 2 and len(news) > 2)
+
+
+def a_followed_run(faults: Faults) -> None:
+    run, gate = held(faults)
+    reader, shown = TurnReader(TurnPaths(run.path)), list[str]()
+    faults.put(JournalReader, "read")
+    reader.subscribers.add(lambda view: shown.append(view.status))
+    wait_until(lambda: faults.count and shown)
+    ends(run, gate)
+    reader.done.result(WAIT_S)
+    wait_until(lambda: shown[-1] == "completed")
+
+
+def an_offered_call(faults: Faults) -> None:
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    run, gate = held(faults)
+    root = run.path.parent.parent
+    offering = Offering([look], root)
+    faults.put(Offering, "_take")
+    offering.serve(run.path)
+    offer = Offer(offering.id, root)
+    call = CallAsked("look", {}, "a", False, root, (), root, root)
+    answers = []
+    for _ in range(2):
+        name = offer.ask(call)
+        wait_until(partial(offer.answer_to, name))
+        answers.append(offer.answer_to(name))
+        if faults.count == 1:
+            faults.put(Offering, "_call")
+    assert [each is not None and (each.text, each.is_error) for each in answers] == [
+        ("seen", False),
+        ("Error: a defect of nb_agents kept it from being called.", True),
+    ]
+    ends(run, gate)
+
+
+async def an_async_function(faults: Faults) -> None:
+    async def leave() -> str:
+        async def fail() -> None:
+            faults.count += 1
+            raise SystemExit(1)
+
+        asyncio.get_running_loop().create_task(fail())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return "left"
+
+    thread = _AsyncThread()
+    assert [await thread.run(leave) for _ in range(2)] == ["left"] * 2
+
+
+async def a_message_of_a_server(faults: Faults) -> None:
+    faults.put(mcp_stdio, "_parsed")
+    faults.put(LastWords, "add")
+    message = '{"jsonrpc": "2.0", "method": "hello"}'
+    source = (
+        "import sys, time\n"
+        "for word in 'one', 'two':\n"
+        "    print(word, file=sys.stderr, flush=True)\n"
+        f"    print('{message}', flush=True)\n"
+        "    time.sleep(0.3)\n"
+        "sys.stdin.read()"
+    )
+    words = LastWords()
+    argv = [sys.executable, "-c", source]
+    async with stdio_streams(argv, cwd=faults.path, env={}, words=words, on_end=lambda: None) as (
+        read,
+        _,
+    ):
+        received = await read.receive()
+        assert not isinstance(received, Exception)
+        await anyio.to_thread.run_sync(wait_until, lambda: "two" in str(words))
+
+
+def sweep_of(faults: Faults, count: int) -> tuple[Sweep, Gate]:
+    gate = Gate()
+    team = scripted_team(a=ScriptedModel(Answer("So.", gate=gate)))
+    rows = [{"q": number} for number in range(count)]
+    return nb_agents.map(rows, "Answer {{q}}", team, limit=2, options=faults.options), gate
+
+
+def news_of_a_sweep(faults: Faults) -> None:
+    sweep, gate = sweep_of(faults, 3)
+    for name in ("_check_budget", "_publish", "_begin_due", "_take_commands"):
+        faults.put(Sweep, name)
+        sweep._inbox.put(partial(getattr(sweep, name)) if name == "_take_commands" else int)
+    gate.open()
+    assert sweep.wait(WAIT_S).completed == 3
+
+
+async def a_feed(faults: Faults) -> None:
+    run, gate = held(faults)
+    feeds = Feeds()
+    bad, good = TurnFeed(run.path), TurnFeed(run.path)
+    faults.put(bad, "_read_on")
+    await feeds.read([bad, good])
+    assert good.view.seq and bad.is_live and not bad.view.seq
+    bad._read_at = 0.0
+    await feeds.read([bad])
+    assert bad.view.seq
+    await anyio.to_thread.run_sync(ends, run, gate)
+
+
+async def a_page(faults: Faults) -> None:
+    run, gate = held(faults)
+    other, other_gate = held(faults)
+    feeds = Feeds()
+    page: Any = SimpleNamespace(feeds=feeds)
+    page._card = partial(Views._card, page)
+    faults.put(feeds.of(run.path), "state")
+    faults.put(feeds.of(run.path), "card")
+    sent = []
+    messages = Views._messages(page, {"bad": run.path, "good": other.path})
+    async for message in messages:
+        sent.append(message.partition(', "state"')[0].partition(', "bundle"')[0])
+        if sent[-1].startswith("event: state") and '"bad"' in sent[-1]:
+            gate.open()
+        if sent[-1].startswith("event: unknown"):
+            other_gate.open()
+    kinds = [message for message in sent if message]
+    assert kinds[0] == 'event: state\ndata: {"id": "good"'
+    assert kinds[-1] == 'event: card\ndata: {"id": "good"'
+    assert 'event: unknown\ndata: {"id": "bad"}\n\n' in kinds
+
+
+def a_line_of_a_chat(faults: Faults) -> None:
+    told: list[str] = []
+    chat = Chat(lambda task: pytest.fail(task), str, told.append)
+    faults.put(Chat, "_hear")
+    chat.talk(["lost", "/quit"])
+    assert any(text.startswith(ServiceLoop.CHAT.value) for text in told)
+
+
+SCENARIOS: dict[ServiceLoop, Callable[[Faults], Awaitable[None] | None]] = {
+    ServiceLoop.COMMANDS: a_command,
+    ServiceLoop.TICKS: a_tick,
+    ServiceLoop.SYNCS: a_sync,
+    ServiceLoop.OBSERVERS: an_observer,
+    ServiceLoop.LIMITS: a_limit,
+    ServiceLoop.CLOCKS: a_clock,
+    ServiceLoop.STATUSES: a_status,
+    ServiceLoop.VIEWS: a_subscriber,
+    ServiceLoop.WATCHES: a_watch,
+    ServiceLoop.FOLLOWED: a_followed_run,
+    ServiceLoop.OFFERS: an_offered_call,
+    ServiceLoop.ASYNC_FUNCTIONS: an_async_function,
+    ServiceLoop.MCP: a_message_of_a_server,
+    ServiceLoop.SWEEPS: news_of_a_sweep,
+    ServiceLoop.FEEDS: a_feed,
+    ServiceLoop.PAGES: a_page,
+    ServiceLoop.CHAT: a_line_of_a_chat,
+}
+
+
+@pytest.mark.parametrize("loop", ServiceLoop)
+def test_an_item_that_fails_does_not_end_its_loop(loop: ServiceLoop, faults: Faults) -> None:
+    scenario = SCENARIOS[loop]
+    if iscoroutinefunction(scenario):
+        anyio.run(scenario, faults)
+    else:
+        scenario(faults)
+    assert faults.count
+
+
+def test_a_command_of_deep_json_is_answered_and_deafens_nobody(faults: Faults) -> None:
+    run, _ = held(faults)
+    commands = TurnPaths(run.path).commands
+    commands.mkdir()
+    (commands / "0.json").write_text(DEEP)
+    wait_until(lambda: events(run, ev.CommandAnswered))
+    assert "It is no command" in events(run, ev.CommandAnswered)[0].error
+    assert turn.NO_COMMAND in run.view.notices
+    stopped_from_outside(run)
+
+
+def test_a_command_of_deep_json_does_not_deafen_a_sweep(faults: Faults) -> None:
+    sweep, _ = sweep_of(faults, 2)
+    wait_until(lambda: len(sweep.runs) == 2)
+    rows = list(sweep.runs.values())
+    paths = TurnPaths(sweep.path)
+    paths.commands.mkdir()
+    (paths.commands / "0.json").write_text(DEEP)
+    wait_until(lambda: not list(paths.commands.iterdir()))
+    send(paths, STOP)
+    assert sweep.wait(WAIT_S).status == "cancelled"
+    assert all(row.is_over for row in rows)
+
+
+@pytest.mark.parametrize("name", ["_on_begun", "_follow", "_on_end", "_put", "_score", "_end"])
+def test_a_row_whose_news_can_not_be_handled_ends_and_the_others_go_on(
+    faults: Faults, name: str
+) -> None:
+    faults.put(Sweep, name)
+    sweep, gate = sweep_of(faults, 3)
+    gate.open()
+    view = sweep.wait(WAIT_S)
+    assert faults.count == 1
+    assert view.completed >= 2
+    assert not [run for run in registry.live_runs() if sweep.path in run.path.parents]
+
+
+@pytest.mark.parametrize("error", [RecursionError(), SystemExit(1)])
+def test_when_the_collector_of_a_sweep_crashes_its_rows_are_stopped_first(
+    faults: Faults, error: BaseException
+) -> None:
+    sweep, _ = sweep_of(faults, 3)
+    wait_until(lambda: len(sweep.runs) == 2)
+    rows = list(sweep.runs.values())
+    faults.put(Sweep, "_is_finished", error)
+    view = sweep.wait(WAIT_S)
+    assert faults.count == 1
+    assert [row.status for row in rows] == ["cancelled"] * 2
+    assert view.status == "cancelled" and "a defect of nb_agents" in view.reason
+
+
+def test_a_sweep_of_a_system_without_threads_begins_its_rows_once_there_are_some(
+    faults: Faults,
+) -> None:
+    faults.put(sweep_module, "_in_thread", RuntimeError("can't start new thread"))
+    sweep, gate = sweep_of(faults, 2)
+    gate.open()
+    assert sweep.wait(WAIT_S).completed == 2
+    assert faults.count == 1
+
+
+EXEMPT = {
+    # Work that a run, a call or a caller waits for, which its error belongs to.
+    "agent_round:AgentRound._stream": "one model call",
+    "agent_round:AgentRound._run_tools": "the calls of one reply",
+    "stop_scope:PauseGate.wait_over": "waits",
+    "team_driver:Team.run": "the run's own work",
+    "team_driver:Team._work_through": "the run's own work",
+    "team_driver:Team._coordinate": "the run's own work",
+    "executor:Executor.run": "the run's own work",
+    "subagents:SubAgents.close": "waits",
+    "demo:demo_backend.write": "one model call",
+    "response_limits:_LimitedStream._error": "one model call",
+    "response_limits:_LimitedStream._events": "one model call",
+    "response_limits:_unhurried": "one model call",
+    "testing:ScriptedModel._play": "one model call",
+    "custom:_joined_async": "one call of a tool",
+    "data_store:_begin": "one call of a tool",
+    "threads:ThreadCall._wait_for_copies": "waits",
+    "offer:OfferedFunction._answer_to": "one call of a tool",
+    "offering:Offering._answer": "one call of a tool; see Offering._serve",
+    "python_kernel:Interpreter.interrupt": "one cell",
+    "python_kernel:Interpreter._event": "one cell",
+    "python_kernel:Interpreter._hear_first_word": "one cell",
+    "python_kernel:Interpreter._hear_all": "one cell",
+    "python_kernel:Interpreter._hear_until_cut": "one cell",
+    "python_kernel:Interpreter._limit_wait": "one cell",
+    "command:_Command.wait": "one command",
+    "command:_Command.end": "one command",
+    "command:_read": "one command",
+    "command:_feed": "one command",
+    "mcp_stdio:_lines": "one pipe; see _listen",
+    "mcp_stdio:_speak": "what can't be sent ends the connection, and the calls that wait for it",
+    "mcp_stdio:_write": "one message",
+    "limits:Limits._pass": "waits; see Limits._guarded",
+    "hooks:Hooks._tell_statuses": "see Hooks.watch",
+    # A person waits in the foreground, and is told the error.
+    "controlling:follow_.tell": "a command of the terminal",
+    "controlling:_wait_for_sweep": "a command of the terminal",
+    "sweep_verbs:wait_for_sweep_on_disk": "a cell",
+    "commands:ask": "one command's sender",
+    "journal:follow": "a user's own loop",
+    "handlers:ExportSession.get": "one response",
+    "handlers:_Stream.stream": "one response; see Events._messages and Views._messages",
+}
+"""Loops that wait and are no service loops, with the reason."""
+
+
+def _waits(loop: ast.AST) -> bool:
+    names = {
+        node.func.attr
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr != "get" or any(each.arg == "timeout" for each in node.keywords)
+    }
+    awaits = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+    is_async = any(isinstance(node, awaits) for node in ast.walk(loop))
+    return is_async or bool(names & {"wait", "sleep", "run_forever", "get"})
+
+
+def waiting_loops(module: str, source: str) -> Iterator[tuple[str, bool]]:
+    """Give the loops that wait: "module:Class.function", and whether they guard their items."""
+
+    def loops(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            inner = names
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = (*names, child.name)
+            if isinstance(child, ast.While | ast.AsyncFor) and _waits(child):
+                yield f"{module}:{'.'.join(names)}", "ServiceLoop." in ast.unparse(child)
+            yield from loops(child, inner)
+
+    return loops(ast.parse(source), ())
+
+
+def test_every_loop_that_waits_guards_its_items_or_is_listed_with_a_reason() -> None:
+    package = Path(nb_agents.__file__).parent
+    found = [
+        each
+        for path in sorted(package.rglob("*.py"))
+        for each in waiting_loops(path.stem, path.read_text("utf-8"))
+    ]
+    unguarded = {name for name, is_guarded in found if not is_guarded}
+    assert unguarded - EXEMPT.keys() == set(), "guard their items with ServiceLoop.item"
+    assert EXEMPT.keys() - unguarded == set(), "no such loop"
+    assert len(found) - len(unguarded) >= 10
+
+
+@pytest.mark.parametrize(
+    "source, is_found",
+    [
+        ("async def f():\n  while True:\n    await x()", True),
+        ("async def f():\n  async for x in y:\n    pass", True),
+        ("def f():\n  while a:\n    time.sleep(1)", True),
+        ("def f():\n  while a:\n    q.get(timeout=1)()", True),
+        ("def f():\n  while a:\n    a.get('x')", False),
+    ],
+)
+def test_a_loop_that_waits_is_found(source: str, is_found: bool) -> None:
+    assert list(waiting_loops("m", source)) == [("m:f", False)] * is_found
