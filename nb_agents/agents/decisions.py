@@ -17,7 +17,7 @@ from nb_agents.agents.stream_buffer import Cut, join, read_arguments
 from nb_agents.agents.voting import STALE, Rules
 
 if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.messages import ModelResponse
     from pydantic_ai.tools import ToolDefinition
 
 __all__ = [
@@ -205,16 +205,13 @@ def read_response(
     Returns:
         The decision, or why there is none.
     """
-    if offer.judges:
-        return _read_judgement(response, offer)
-    answers = [c for c in response.tool_calls if c.tool_name == "new_answer"]
-    votes = [c for c in response.tool_calls if c.tool_name == "vote"]
-    if answers and votes:
+    deciding = [c for c in response.tool_calls if c.tool_name in offer.decisions]
+    if len({call.tool_name for call in deciding}) > 1 and not offer.judges:
         return Reading(None, prompts.BOTH, "it answered and voted at once")
-    if answers:
-        return _read_answer(answers[-1], seat, kept)
-    if votes:
-        return _read_vote(votes[-1], seat)
+    if deciding:
+        return read_call(deciding[-1].tool_name, deciding[-1].args, seat, kept)
+    if offer.judges:
+        return Reading(None) if response.tool_calls else _read_plain(response.text or "", offer)
     if response.tool_calls:
         return Reading(None)
     text = response.text or ""
@@ -223,15 +220,32 @@ def read_response(
     return _read_plain(text, offer)
 
 
-def _read_judgement(response: ModelResponse, offer: Offer) -> Reading:
-    calls = [c for c in response.tool_calls if c.tool_name in _OF_JUDGES]
-    if not calls:
-        return Reading(None) if response.tool_calls else _read_plain(response.text or "", offer)
-    if calls[-1].tool_name == "submit":
+def read_call(
+    name: str, args: str | dict[str, Any] | None, seat: RoundContext, kept: str = ""
+) -> Reading:
+    """Read the decision in a call of a tool that ends a round.
+
+    Args:
+        name: One of `DECISIONS`.
+        args: The call's arguments: JSON text or a mapping.
+        seat: Judges it.
+        kept: The answer so far, of replies that were cut off.
+    """
+    if name == "submit":
         return Reading(Submitted())
-    args = read_arguments(calls[-1].args)
-    if args is None:
+    known = read_arguments(args)
+    if known is None:
         return Reading(None, prompts.UNREADABLE, _UNREADABLE)
+    match name:
+        case "new_answer":
+            return _judged(join(kept, str(known.get("content") or "")).strip(), seat)
+        case "vote":
+            return _read_vote(known, seat)
+        case _:
+            return _read_restart(known)
+
+
+def _read_restart(args: dict[str, Any]) -> Reading:
     reason, instructions = (str(args.get(key) or "") for key in ("reason", "instructions"))
     if not (reason.strip() and instructions.strip()):
         return Reading(None, prompts.NO_REASON, "it gave no reason or no instructions")
@@ -246,13 +260,6 @@ def _read_plain(text: str, offer: Offer) -> Reading:
     return Reading(None, complaint, "it wrote plain text and called no tool")
 
 
-def _read_answer(call: ToolCallPart, seat: RoundContext, kept: str) -> Reading:
-    args = read_arguments(call.args)
-    if args is None:
-        return Reading(None, prompts.UNREADABLE, _UNREADABLE)
-    return _judged(join(kept, str(args.get("content") or "")).strip(), seat)
-
-
 def _judged(answer: str, seat: RoundContext) -> Reading:
     if not answer:
         return Reading(None, prompts.EMPTY, "its answer was empty")
@@ -261,10 +268,7 @@ def _judged(answer: str, seat: RoundContext) -> Reading:
     return Reading(Answered(answer))
 
 
-def _read_vote(call: ToolCallPart, seat: RoundContext) -> Reading:
-    args = read_arguments(call.args)
-    if args is None:
-        return Reading(None, prompts.UNREADABLE, _UNREADABLE)
+def _read_vote(args: dict[str, Any], seat: RoundContext) -> Reading:
     target, refusal = seat.judge_vote(str(args.get("agent_id") or ""))
     if refusal == STALE:
         return Reading(Stale(target))

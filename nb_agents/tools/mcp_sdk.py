@@ -28,6 +28,7 @@ __all__ = [
     "http_transport",
     "message_json",
     "read_message",
+    "session_manager",
 ]
 
 _types: Any = mcp.types  # other classes in each version
@@ -162,6 +163,51 @@ async def http_transport(
         streamable_http_client(url, http_client=client) as (read, write, *_),  # type: ignore[arg-type]
     ):
         yield read, write
+
+
+def session_manager(
+    name: str,
+    list_tools: Callable[[], list[dict[str, Any]]],
+    call_tool: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]],
+) -> Any:
+    """Return a server of tools over streamable HTTP, which takes requests within its ``run``.
+
+    Args:
+        name: The server's name.
+        list_tools: Returns the tools of the moment, in the protocol's JSON.
+        call_tool: Returns the result of a call, in the protocol's JSON.
+    """
+    from mcp.server.lowlevel import Server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    def listed() -> Any:
+        return _types.ListToolsResult.model_validate({"tools": list_tools()})
+
+    async def result(params: Any) -> Any:
+        made = await call_tool(params.name, dict(params.arguments or {}))
+        return _types.CallToolResult.model_validate(made)
+
+    if IS_V1:
+        server: Any = Server(name)
+
+        async def on_list(_: Any) -> Any:
+            return _types.ServerResult(listed())
+
+        async def on_call(request: Any) -> Any:
+            return _types.ServerResult(await result(request.params))
+
+        server.request_handlers[_types.ListToolsRequest] = on_list
+        server.request_handlers[_types.CallToolRequest] = on_call
+    else:
+
+        async def on_list_tools(context: Any, params: Any) -> Any:
+            return listed()
+
+        async def on_call_tool(context: Any, params: Any) -> Any:
+            return await result(params)
+
+        server = Server(name, on_list_tools=on_list_tools, on_call_tool=on_call_tool)
+    return StreamableHTTPSessionManager(server, json_response=True, stateless=True)
 
 
 def read_message(line: bytes) -> SessionMessage:

@@ -1,0 +1,63 @@
+"""Deciding by calls, for agents that are not asked by a model request of ours.
+
+They list and call the tools that end a round as any other tool, often by way of an MCP server; the
+rules are those of `nb_agents.agents.decisions`. The first decision counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from nb_agents.agents.decisions import Decision, RoundContext, decision_tools, read_call
+from nb_agents.tools.base import Tool, ToolError
+
+__all__ = ["Ballot"]
+
+TAKEN = "Recorded. Your work in this round is done: stop here."
+DECIDED = "you have decided already, and your first decision stands. Stop here."
+
+
+class Ballot:
+    """An agent's decision in one round.
+
+    Args:
+        context: What the agent may decide; it judges each decision.
+
+    Attributes:
+        decision: The decision, once there is one.
+        decided: Set with the decision.
+    """
+
+    def __init__(self, context: RoundContext) -> None:
+        self._context = context
+        self.decision: Decision | None = None
+        self.decided = anyio.Event()
+
+    def tools(self) -> list[Tool]:
+        """Return the tools by which the agent may decide now."""
+        offered = decision_tools(self._context.offer())
+        return [Tool.from_definition(each, self._taker(each.name)) for each in offered]
+
+    def _taker(self, name: str) -> Callable[[dict[str, Any]], Awaitable[str]]:
+        async def take(args: dict[str, Any]) -> str:
+            return self.take(name, args)
+
+        return take
+
+    def take(self, name: str, args: dict[str, Any]) -> str:
+        """Take a call of one of the tools; return what the agent is told.
+
+        Raises:
+            ToolError: The decision does not count, or comes after another.
+        """
+        if self.decision is not None:
+            raise ToolError(DECIDED)
+        reading = read_call(name, args, self._context)
+        if reading.decision is None:
+            raise ToolError(reading.complaint)
+        self.decision = reading.decision
+        self.decided.set()
+        return TAKEN

@@ -1,0 +1,210 @@
+"""Our tools as an MCP server, for agents that are no models of ours.
+
+One HTTP server of this process, on 127.0.0.1. Each agent has a token of its own, which says whose
+call it is and which tools it has at the moment; a request without a known token gets nothing. A
+token is a secret: it opens the agent's tools for as long as the agent works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+from anyio import to_thread
+
+from nb_agents.tools.base import Tool, ToolResult
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+__all__ = ["ToolAddress", "ToolServer"]
+
+logger = logging.getLogger("nb_agents")
+
+CLOSE_S = 2.0
+"""Time for the server to close its connections, of which calls in flight get a half."""
+
+_HEADER = b"authorization"
+
+
+@dataclass(frozen=True)
+class ToolAddress:
+    """Where an agent finds its tools.
+
+    Attributes:
+        url: The address of the MCP server, of streamable HTTP.
+        token: The agent's token, sent as ``Authorization: Bearer TOKEN``.
+    """
+
+    url: str
+    token: str = field(repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of each request."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+@dataclass(frozen=True)
+class _Guest:
+    """An agent that has been offered tools."""
+
+    manager: Any
+    scope: anyio.CancelScope
+
+
+class ToolServer:
+    """An MCP server for the agents of one run; it starts with the first of them.
+
+    Args:
+        name: The server's name, which agents put before the names of its tools.
+    """
+
+    def __init__(self, name: str = "team") -> None:
+        self._name = name
+        self._tasks: TaskGroup = anyio.create_task_group()
+        self._starting = anyio.Lock()
+        self._guests: dict[bytes, _Guest] = {}
+        self._server: Any = None
+        self._ended = anyio.Event()
+        self._url = ""
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for guest in self._guests.values():
+            guest.scope.cancel()
+        self._guests.clear()
+        if self._server is not None:
+            # Not by force, which would leave connections open that nobody answers.
+            self._server.should_exit = True
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                await self._ended.wait()
+        self._tasks.cancel_scope.cancel()
+        # The group is not told what the block raised: it would wrap it.
+        await self._tasks.__aexit__(None, None, None)
+
+    async def offer(self, tools: Callable[[], Sequence[Tool]]) -> ToolAddress:
+        """Offer tools to an agent; they are called in the context of the caller.
+
+        Args:
+            tools: Returns the agent's tools of the moment.
+
+        Returns:
+            Where the agent finds them, until `withdraw`.
+        """
+        async with self._starting:
+            if not self._url:
+                await self._start()
+        address = ToolAddress(self._url, secrets.token_urlsafe(32))
+        await self._tasks.start(self._host, _key(address), tools)
+        return address
+
+    def withdraw(self, address: ToolAddress) -> None:
+        """End an agent's access; its calls in flight are cancelled."""
+        if (guest := self._guests.pop(_key(address), None)) is not None:
+            guest.scope.cancel()
+
+    async def _start(self) -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        self._server = await to_thread.run_sync(_http_server, self._answer)
+        self._url = f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+        self._tasks.start_soon(self._serve, listening)
+
+    async def _serve(self, listening: socket.socket) -> None:
+        with listening:
+            try:
+                await self._server.serve(sockets=[listening])
+            finally:
+                self._ended.set()
+
+    async def _host(
+        self,
+        key: bytes,
+        tools: Callable[[], Sequence[Tool]],
+        *,
+        task_status: Any = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        from nb_agents.tools.mcp_sdk import session_manager
+
+        context = copy_context()
+
+        async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            # A request comes in the context of the server, which is of no agent.
+            called = _called(tools(), name, arguments)
+            return await asyncio.create_task(called, context=context.copy())
+
+        manager = session_manager(self._name, lambda: [*map(_described, tools())], call)
+        with anyio.CancelScope() as scope:
+            async with manager.run():
+                self._guests[key] = _Guest(manager, scope)
+                task_status.started()
+                await anyio.sleep_forever()
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        guest = self._guests.get(dict(scope.get("headers", ())).get(_HEADER, b""))
+        if guest is not None:
+            await guest.manager.handle_request(scope, receive, send)
+        else:
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+
+def _key(address: ToolAddress) -> bytes:
+    return f"Bearer {address.token}".encode()
+
+
+def _described(tool: Tool) -> dict[str, Any]:
+    definition = tool.definition
+    return {
+        "name": tool.name,
+        "description": definition.description or "",
+        "inputSchema": {"type": "object", **definition.parameters_json_schema},
+    }
+
+
+async def _called(tools: Sequence[Tool], name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    tool = next((tool for tool in tools if tool.name == name), None)
+    if tool is None:
+        known = ", ".join(tool.name for tool in tools) or "none"
+        result = ToolResult(f"Error: no tool {name!r}. You have: {known}.", is_error=True)
+    else:
+        result = await tool.call(arguments)
+    return {"content": [{"type": "text", "text": str(result)}], "isError": result.is_error}
+
+
+def _http_server(app: Any) -> Any:
+    """Return a server of HTTP that leaves the signals of the process alone."""
+    import uvicorn
+
+    class Quiet(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    return Quiet(config)

@@ -1,0 +1,129 @@
+"""Our tools, called by a real client of the protocol over HTTP."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from nb_agents.tools.base import Tool, ToolError
+from nb_agents.tools.mcp_sdk import McpConnection, connect, http_transport
+from nb_agents.tools.tool_server import ToolAddress, ToolServer
+
+pytestmark = pytest.mark.anyio
+
+who: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+@asynccontextmanager
+async def client_of(address: ToolAddress) -> AsyncIterator[McpConnection]:
+    async with connect(http_transport(address.url, address.headers, 5)) as client:
+        yield client
+
+
+async def name() -> str:
+    """Return whose call it is."""
+    return who.get()
+
+
+async def fail() -> str:
+    """Fail."""
+    raise ToolError("there is nothing to do")
+
+
+def offers(*functions: Callable[..., Any]) -> Callable[[], list[Tool]]:
+    return lambda: [Tool(function) for function in functions]
+
+
+def text(result: dict[str, Any]) -> str:
+    return str(result["content"][0]["text"])
+
+
+async def test_an_agent_lists_and_calls_its_tools() -> None:
+    async with ToolServer() as server, client_of(await server.offer(offers(name))) as client:
+        (listed,) = (await client.list_tools())["tools"]
+        assert (listed["name"], listed["description"]) == ("name", "Return whose call it is.")
+        assert listed["inputSchema"]["type"] == "object"
+        assert text(await client.call_tool("name", {})) == "nobody"
+
+
+async def test_each_agent_has_its_own_tools_in_its_own_context() -> None:
+    async with ToolServer() as server:
+        addresses = {}
+        for agent in ("ada", "ben"):
+            who.set(agent)
+            addresses[agent] = await server.offer(offers(name))
+        who.set("somebody else")
+        for agent in ("ben", "ada"):
+            async with client_of(addresses[agent]) as client:
+                assert text(await client.call_tool("name", {})) == agent
+
+
+async def test_a_failure_and_an_unknown_tool_are_told_to_the_agent() -> None:
+    async with ToolServer() as server, client_of(await server.offer(offers(fail))) as client:
+        failed = await client.call_tool("fail", {})
+        assert failed["isError"] and text(failed) == "Error: there is nothing to do"
+        unknown = await client.call_tool("vote", {})
+        assert unknown["isError"] and text(unknown) == "Error: no tool 'vote'. You have: fail."
+
+
+async def test_tools_may_change_while_the_agent_works() -> None:
+    tools: list[Tool] = []
+    async with ToolServer() as server, client_of(await server.offer(lambda: tools)) as client:
+        assert (await client.list_tools())["tools"] == []
+        tools.append(Tool(name))
+        assert text(await client.call_tool("name", {})) == "nobody"
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}])
+async def test_nobody_without_a_known_token_gets_an_answer(headers: dict[str, str]) -> None:
+    async with ToolServer() as server, httpx2.AsyncClient(headers=headers) as client:
+        address = await server.offer(offers(name))
+        assert (await client.post(address.url, json={"jsonrpc": "2.0"})).status_code == 401
+        assert address.token not in repr(address)
+
+
+async def test_a_withdrawn_offer_is_over_and_others_stay() -> None:
+    async with ToolServer() as server:
+        gone, stays = [await server.offer(offers(name)) for _ in range(2)]
+        server.withdraw(gone)
+        server.withdraw(gone)
+        async with httpx2.AsyncClient(headers=gone.headers) as client:
+            assert (await client.post(gone.url, json={})).status_code == 401
+        async with client_of(stays) as other:
+            assert text(await other.call_tool("name", {})) == "nobody"
+
+
+async def test_the_end_of_the_run_cancels_calls_in_flight() -> None:
+    began, ended = anyio.Event(), anyio.Event()
+
+    async def hang() -> str:
+        """Hang."""
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        return ""
+
+    async with anyio.create_task_group() as group:
+        async with ToolServer() as server:
+            address = await server.offer(offers(hang))
+            group.start_soon(_call, address, "hang")
+            await began.wait()
+        await ended.wait()
+        group.cancel_scope.cancel()
+
+
+async def _call(address: ToolAddress, tool: str) -> None:
+    with suppress(Exception):  # the server is gone
+        async with client_of(address) as client:
+            await client.call_tool(tool, {})
+
+
+async def test_a_server_that_offered_nothing_has_no_port() -> None:
+    async with ToolServer() as server:
+        assert not server._url
