@@ -124,6 +124,7 @@ class Reply:
             0 = before the headers.
         hang_after: Go silent after so many chunks and hold the connection; 0 = headers never come.
         malformed: Send frames that are not JSON.
+        lingers: Hold the connection after the last frame, with the body unfinished.
         endless: Repeat the text until the client goes away.
         body: Sent instead of all frames, piece by piece and as it is; may be without end.
         input_tokens: Reported usage; default: the words of the prompt.
@@ -147,6 +148,7 @@ class Reply:
     drop_after: int | None = None
     hang_after: int | None = None
     malformed: bool = False
+    lingers: bool = False
     endless: bool = False
     body: Callable[[], Iterable[bytes]] | None = None
     input_tokens: int | None = None
@@ -1074,7 +1076,11 @@ class ModelServer:
             await self._fault_at(reply, request.chunks_sent)
         await self._until_free(request)
         last = wire.error_frame(reply.error) if reply.error else wire.end()
-        writer.write(_http_chunk(last) + b"0\r\n\r\n")
+        writer.write(_http_chunk(last))
+        if reply.lingers:
+            await writer.drain()
+            await asyncio.Event().wait()
+        writer.write(b"0\r\n\r\n")
 
     def _count_chunk(self, request: Request) -> None:
         with self._changed:

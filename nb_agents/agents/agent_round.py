@@ -228,27 +228,40 @@ class AgentRound:
         self._offer = offer = self._seat.offer()
         others = [] if offer.must_decide else self._toolbox.definitions
         tools = [*(t for t in others if t.name not in offer.decisions), *decision_tools(offer)]
+        response = None
         try:
             async with self._backend.stream(messages, tools) as stream:
                 async for event in stream:
                     add(event)
                     wake()
-                response = with_own_ids(well_formed(stream.get()), messages)
+                # Before the connection is closed: the reply is paid for.
+                response = await self._finish(with_own_ids(well_formed(stream.get()), messages))
         except anyio.get_cancelled_exc_class():
             # First all agents' streams close, then the cuts are recorded.
             await anyio.lowlevel.cancel_shielded_checkpoint()
             self.flush()
-            self._emit(ev.ModelCut(agent=self._agent, call=self._calls))
+            if response is None:
+                self._emit(ev.ModelCut(agent=self._agent, call=self._calls))
             raise
+        except Exception:
+            if response is None:
+                raise
+            logger.debug("%s: closing a model's stream failed", self._agent, exc_info=True)
         finally:
             self.flush()
             self._streamed, self._draft = draft.words, None
+        assert response is not None
+        return response
+
+    async def _finish(self, response: ModelResponse) -> ModelResponse:
+        """Record a reply that came to its end, if it is one."""
         end = ending_of(response)
         if end.kind == "broken":
             raise BrokenReplyError(f"The reply broke off ({end.reason}).")
         if not response.parts and end.kind == "whole":
             raise BrokenReplyError("The reply was empty.")
         response = await with_images_kept(response, self._calls, self._toolbox.keep)
+        self.flush()
         self._emit(
             ev.ModelFinished(
                 agent=self._agent,

@@ -5,9 +5,12 @@ Only this package knows IPython, ipykernel and anywidget.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from nb_agents.models.reading import set_cell_running
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -30,7 +33,8 @@ def load(ip: InteractiveShell) -> None:
     kernel.open_doors(ip)
     kernel.when_idle(ip, cards.load_templates)
     kernel.when_idle(ip, partial(providers.load_in_background, ["openai"]))
-    ip.events.register("pre_run_cell", _wait_for_imports)
+    for event, callback in _CALLBACKS:
+        ip.events.register(event, callback)
     magics.tell_of_dead_turns()
 
 
@@ -43,8 +47,10 @@ def unload(ip: InteractiveShell) -> None:
     formatters.unregister(ip)
     for kind in ("line", "cell"):
         ip.magics_manager.magics[kind].pop("agents", None)
-    with suppress(ValueError):  # not loaded
-        ip.events.unregister("pre_run_cell", _wait_for_imports)
+    for event, callback in _CALLBACKS:
+        with suppress(ValueError):  # not loaded
+            ip.events.unregister(event, callback)
+    set_cell_running(False)
 
 
 def _wait_for_imports(cell: Any) -> None:
@@ -53,3 +59,18 @@ def _wait_for_imports(cell: Any) -> None:
 
     if not cell.raw_cell.startswith("%%agents"):
         providers.wait_until_loaded()
+
+
+def _begin_cell(_: Any) -> None:
+    set_cell_running(True)
+
+
+def _end_cell(_: Any) -> None:
+    set_cell_running(False)
+
+
+_CALLBACKS: tuple[tuple[str, Callable[[Any], None]], ...] = (
+    ("pre_run_cell", _wait_for_imports),
+    ("pre_run_cell", _begin_cell),
+    ("post_run_cell", _end_cell),
+)

@@ -181,7 +181,7 @@ class PydanticBackend:
         from pydantic_ai.models import ModelRequestParameters
         from pydantic_ai.native_tools import NATIVE_TOOL_TYPES
 
-        from nb_agents.models.response_limits import closing_on_error, expecting_images
+        from nb_agents.models.response_limits import expecting_images, finishing
 
         tools = tools if self.calls_tools else ()
         # One that this model lacks is left out, instead of the request being refused.
@@ -191,7 +191,7 @@ class PydanticBackend:
         )
         with expecting_images(self._makes_images):
             async with (
-                closing_on_error(),
+                finishing(),
                 model_request_stream(
                     self._model,
                     with_uploads(messages, self._files),

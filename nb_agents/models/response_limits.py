@@ -1,11 +1,11 @@
-"""How much a server may send, and how often it is read: between a response and whoever reads it.
+"""How much a server may send, and where its reply ends: between a response and whoever reads it.
 
 `limit` is a hook of the HTTP client, so that no SDK ever sees more, whichever it is and however it
 buffers. Decoded bytes count, as a small compressed body may stand for a large one. The events of a
 stream are handed on whole, because an SDK may join their pieces at the cost of their square.
 
-Each word that is read alone wakes the loop's thread, and the kernel's cells wait for it meanwhile.
-So many streams are read seldom, several words at a time; one alone is read as it comes.
+A reply ends with its last event. Its connection, which may stay open after that, is finished by
+`finishing` and not by the SDK that reads the reply, so that nobody waits for it to have the reply.
 
 Not to be imported before a run needs it: it takes httpx2 along.
 """
@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from types import AsyncGeneratorType
 from typing import cast
 
 import httpx2
-from anyio import current_time, sleep
+from anyio import CancelScope, current_time, move_on_after, sleep
 from anyio.lowlevel import checkpoint
 
 from nb_agents.errors import ReplyTooLongError
+from nb_agents.models.reading import rest_s
 
-__all__ = ["EventBuffer", "closing_on_error", "expecting_images", "limit", "rest_s"]
+__all__ = ["EventBuffer", "expecting_images", "finishing", "limit"]
 
 MAX_REPLY_BYTES = 32 * 2**20
 """One reply with all its frames: 100,000 tokens of 330 bytes each."""
@@ -48,42 +49,43 @@ _AT_ONCE_PIECES = 32
 _LARGE_EVENT_BYTES = 16 * 2**10
 """Smaller ones hold fewer values than are allowed anyway, or nearly so."""
 
-READS_PER_S = 200
-"""Of all streams together. Twenty with 50 words a second each, read as they come, made a cell's
-answer take 1.9 times as long as in an idle kernel, and so 1.4 times."""
-MAX_REST_S = 0.1
-"""What people are shown is hardly newer."""
-_REST_AFTER_S = 0.5
-"""A reply's first words, and a short reply, are read as they come."""
-_WAITED_S = 0.002
-"""What came sooner was there already: a server that is ahead is not slowed down."""
+DRAIN_S = 0.5
+"""How long the end of a body is waited for after the last event of a reply."""
+
+_END = re.compile(
+    rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))\r?$",
+    re.MULTILINE,
+)
+"""The last event of a reply by OpenAI or Anthropic. One by Google ends with its body."""
+
+_streams = 0
+"""Bodies that are read now. All of them are on the one loop."""
 
 _JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r")
 
 
 _event_bytes: ContextVar[int] = ContextVar("largest event of a call", default=MAX_EVENT_BYTES)
-_opened: ContextVar[list[httpx2.Response] | None] = ContextVar("responses of a call", default=None)
+_opened: ContextVar[list[_LimitedStream] | None] = ContextVar("streams of a call", default=None)
 
 
 @asynccontextmanager
-async def closing_on_error() -> AsyncIterator[None]:
-    """Close the responses that came within the block when it ends in an error.
+async def finishing() -> AsyncIterator[None]:
+    """Close the responses that came within the block.
 
-    Google's SDK leaves its readers of a response open when there is an error in the stream: they
-    would be closed when they are collected, all at once and in each other's way, which asyncio logs
-    with a traceback; and until then the connection would stay taken.
+    SDKs leave that of a whole reply open (see `_LimitedStream.aclose`), and Google's leaves its
+    readers of a response open when there is an error in the stream: they would be closed when they
+    are collected, all at once and in each other's way, which asyncio logs with a traceback; and
+    until then the connection would stay taken.
     """
-    opened: list[httpx2.Response] = []
+    opened: list[_LimitedStream] = []
     token = _opened.set(opened)
     try:
         yield
-    except Exception:
-        for response in opened:
-            await response.aclose()
-        raise
     finally:
         _opened.reset(token)
+        for stream in opened:
+            await stream.finish()
 
 
 @contextmanager
@@ -101,9 +103,9 @@ async def limit(response: httpx2.Response) -> None:
 
     Whoever reads it gets `ReplyTooLongError` where it goes over one.
     """
-    response.stream = _LimitedStream(response)
+    response.stream = stream = _LimitedStream(response)
     if (opened := _opened.get()) is not None:
-        opened.append(response)
+        opened.append(stream)
     # What that stream gives is decoded.
     response.headers.pop("Content-Encoding", None)
 
@@ -116,6 +118,8 @@ class _LimitedStream(httpx2.AsyncByteStream):
             response.status_code, headers=response.headers, stream=response.stream
         )
         self._max_event_bytes = _event_bytes.get()
+        self._is_finished_elsewhere = _opened.get() is not None
+        self._has_ended = False
         body = self._error() if response.status_code >= 400 else self._events()
         self._body = cast(AsyncGeneratorType[bytes, None], body)
 
@@ -125,9 +129,27 @@ class _LimitedStream(httpx2.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
+        if self._has_ended and self._is_finished_elsewhere:
+            raise StopAsyncIteration
         return await anext(self._body)
 
     async def aclose(self) -> None:
+        """Close the connection, unless the reply is whole and `finishing` will do so."""
+        if not (self._has_ended and self._is_finished_elsewhere):
+            await self._close()
+
+    async def finish(self) -> None:
+        """Read what follows the reply, so that its connection can be used again, and close."""
+        try:
+            if self._has_ended and not self._source.is_closed:
+                with suppress(httpx2.HTTPError, ReplyTooLongError), move_on_after(DRAIN_S):
+                    async for _ in self._body:
+                        pass
+        finally:
+            with CancelScope(shield=True):
+                await self._close()
+
+    async def _close(self) -> None:
         await self._source.aclose()
         if not self._body.ag_running:
             await self._body.aclose()
@@ -145,7 +167,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
     async def _events(self) -> AsyncGenerator[bytes]:
         size = count = 0
         events = EventBuffer(self._max_event_bytes)
-        async with aclosing(_unhurried(self._source)) as pieces:
+        async with aclosing(self._unhurried()) as pieces:
             async for piece in pieces:
                 size, count = size + len(piece), count + 1
                 if size > MAX_REPLY_BYTES:
@@ -155,46 +177,27 @@ class _LimitedStream(httpx2.AsyncByteStream):
                 for number, portion in enumerate(events.add(piece)):
                     if number:
                         await checkpoint()
+                    self._has_ended = self._has_ended or _END.search(portion) is not None
                     yield portion
         if rest := events.rest:
             yield rest
 
-
-_streams = 0
-"""Bodies that are read now. All of them are on the one loop."""
-
-
-async def _unhurried(source: httpx2.Response) -> AsyncGenerator[bytes]:
-    """Read a body, with a rest after what had to be waited for."""
-    global _streams
-    _streams += 1
-    try:
-        opened = asked = current_time()
-        async with aclosing(source.aiter_bytes()) as pieces:
-            async for piece in pieces:
-                came = current_time()
-                yield piece
-                if pause_s := rest_s(_streams, came - opened, came - asked):
-                    await sleep(pause_s)
-                asked = current_time()
-    finally:
-        _streams -= 1
-
-
-def rest_s(streams: int, open_s: float, waited_s: float) -> float:
-    """Return for how long a stream is not read after a chunk, in seconds.
-
-    Args:
-        streams: How many are read now.
-        open_s: Seconds since this one began.
-        waited_s: Seconds that the piece was waited for.
-
-    Returns:
-        Seconds, 0 for none.
-    """
-    if streams == 1 or open_s < _REST_AFTER_S or waited_s < _WAITED_S:
-        return 0.0
-    return min(streams / READS_PER_S, MAX_REST_S)
+    async def _unhurried(self) -> AsyncGenerator[bytes]:
+        """Read the body, with a rest after what had to be waited for."""
+        global _streams
+        _streams += 1
+        try:
+            opened = asked = current_time()
+            async with aclosing(self._source.aiter_bytes()) as pieces:
+                async for piece in pieces:
+                    came = current_time()
+                    yield piece
+                    pause_s = rest_s(_streams, came - opened, came - asked)
+                    if pause_s and not self._has_ended:
+                        await sleep(pause_s)
+                    asked = current_time()
+        finally:
+            _streams -= 1
 
 
 class EventBuffer:

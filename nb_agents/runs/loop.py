@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import anyio
 
 from nb_agents.errors import UserError
+from nb_agents.models.reading import cell_waits
 
 __all__ = [
     "at_shutdown",
@@ -118,7 +119,8 @@ def interrupt_calls(press: Callable[[], None]) -> Iterator[None]:
         _waits.append(press)
         if signal.getsignal(signal.SIGINT) not in _handlers:
             _handlers.append(_Handler())
-        yield
+        with cell_waits():
+            yield
     finally:
         if press in _waits:
             _waits.remove(press)

@@ -273,6 +273,17 @@ def test_while_loaded_the_agents_thread_gives_way_to_cells_sooner(bare: Kernel) 
     assert bare.eval("__import__('sys').getswitchinterval()") == before
 
 
+def test_streams_are_read_seldom_while_a_cell_runs_and_as_they_come_otherwise(bare: Kernel) -> None:
+    rests = "__import__('nb_agents.models.reading').models.reading.rest_s(20, 1, 1) > 0"
+    bare.run("%load_ext nb_agents")
+    assert bare.run(f"print({rests})").stdout.strip() == "True"
+    assert bare.eval(rests) is False
+    assert bare.run(f"print({rests})\n1 / 0").stdout.strip() == "True"
+    assert bare.eval(rests) is False
+    bare.run("%unload_ext nb_agents")
+    assert bare.run(f"print({rests})").stdout.strip() == "False"
+
+
 def test_unload_shows_a_stopped_run_as_ipython_does(bare: Kernel) -> None:
     bare.run("%load_ext nb_agents\n%unload_ext nb_agents")
     shown = bare.run("raise ValueError('mine')")

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
 from nb_agents.errors import ReplyTooLongError
+from nb_agents.models import reading
 from nb_agents.models import response_limits as limits
-from nb_agents.models.providers import http_client
+from nb_agents.models.providers import backend_for, http_client
 from nb_agents.models.response_limits import EventBuffer
 from tests.canaries import KEY
 from tests.model_server import ModelServer, Reply, ToolCall
@@ -224,26 +225,26 @@ async def test_a_reply_within_the_limits_comes_through_byte_by_byte(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("kind", KINDS.values())
 async def test_a_connection_is_used_again_after_a_reply_that_was_read_to_its_end(
-    server: ModelServer,
+    server: ModelServer, kind: str
 ) -> None:
-    from pydantic_ai.direct import model_request_stream
     from pydantic_ai.messages import ModelRequest, UserPromptPart
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai import OpenAIProvider
 
     ports = set()
 
     async def note(response: httpx2.Response) -> None:
         ports.add(response.extensions["network_stream"].get_extra_info("client_addr"))
 
+    server.default = Reply("one two three", words_per_second=20)
+    spec = {"id": "a", "backend": {**server.backend(kind), "model": "m"}}
+    [agent] = TeamSpec.model_validate({"agents": [spec]}).agents
     async with http_client() as client:
         client.event_hooks["response"].append(note)
-        provider = OpenAIProvider(base_url=server.url, api_key="k", http_client=client)
-        model = OpenAIChatModel("m", provider=provider)
+        backend = backend_for(agent, lambda: client)
         for _ in range(3):
             asked = [ModelRequest(parts=[UserPromptPart("hi")])]
-            async with model_request_stream(model, asked) as stream:
+            async with backend.stream(asked, []) as stream:
                 async for _ in stream:
                     pass
     assert (server.count(), len(ports)) == (3, 1)
@@ -287,27 +288,35 @@ class Streamed(httpx2.AsyncByteStream):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("others", [0, 1, 3, 19])
-async def test_of_many_streams_several_words_are_read_at_a_time_and_one_alone_as_it_comes(
+async def test_while_a_cell_runs_several_words_of_many_streams_are_read_at_a_time(
     others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
+    monkeypatch.setattr(reading, "_is_cell_running", True)
     monkeypatch.setattr(limits, "_streams", others)
     words = b"".join([piece async for piece in clock.words(100)])
     clock.now = 0
     assert await _read(clock.words(100)) == words
     assert limits._streams == others
     assert {seconds for _, seconds in clock.rests} == (
-        {(others + 1) / limits.READS_PER_S} if others else set()
+        {(others + 1) / reading.READS_PER_S} if others else set()
     )
     assert all(began >= 0.5 for began, _ in clock.rests)
 
 
 @given(st.integers(1, 2000), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_a_rest_is_short_and_none_where_words_are_waiting(
+def test_a_rest_is_short_and_there_is_none_where_words_are_waiting_or_no_cell_computes(
     streams: int, open_s: float, waited_s: float
 ) -> None:
-    rest = limits.rest_s(streams, open_s, waited_s)
-    assert 0 <= rest <= limits.MAX_REST_S
-    assert limits.rest_s(streams, open_s, 0.0) == 0
-    assert limits.rest_s(streams, 0.1, waited_s) == 0
-    assert limits.rest_s(1, open_s, waited_s) == 0
+    assert reading.rest_s(streams, open_s, waited_s) == 0
+    reading.set_cell_running(True)
+    try:
+        assert 0 <= reading.rest_s(streams, open_s, waited_s) <= reading.MAX_REST_S
+        assert reading.rest_s(streams, open_s, 0.0) == 0
+        assert reading.rest_s(streams, 0.1, waited_s) == 0
+        assert reading.rest_s(1, open_s, waited_s) == 0
+        with reading.cell_waits():
+            assert reading.rest_s(streams, open_s, waited_s) == 0
+        assert reading.rest_s(25, 1, 1) == reading.MAX_REST_S
+    finally:
+        reading.set_cell_running(False)
