@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from nb_agents.cancel import StopResult
 from nb_agents.errors import ServerError, UnknownRunError, UserError
 from nb_agents.events import EVENT, Event
+from nb_agents.models.network import proxy_of, refuse_network
 
 __all__ = ["Client"]
 
@@ -47,7 +48,7 @@ class Client:
         token: The server's; by default that of the address.
 
     Raises:
-        UserError: That is no address.
+        UserError: That is no address; or the environment names a proxy that can't be used.
 
     Example:
         with nb_agents.Client("http://127.0.0.1:8888", token) as client:
@@ -65,6 +66,7 @@ class Client:
         token = token or given.params.get("token", "")
         # What may be shown: no secret of the address.
         self._url = str(given.copy_with(query=None, fragment=None, userinfo=b"")).rstrip("/")
+        refuse_network()
         headers = {"Authorization": f"token {token}"} if token else {}
         self._http = httpx2.Client(
             base_url=f"{self._url}/nb-agents/", headers=headers, timeout=TIMEOUT_S
@@ -279,11 +281,11 @@ class Client:
                 if not response.is_success:
                     self._refuse(response, run)
                 yield response
-        except httpx2.TimeoutException:
-            raise ServerError(self._url, "it does not answer in time") from None
         except httpx2.HTTPError as exc:
-            why = str(exc) or type(exc).__name__
-            raise ServerError(self._url, f"the connection failed ({why})") from None
+            late = isinstance(exc, httpx2.TimeoutException)
+            why = "it does not answer in time" if late else f"the connection failed ({_short(exc)})"
+            proxy = proxy_of(self._url)
+            raise ServerError(self._url, f"{why}, by the {proxy}" if proxy else why) from None
 
     def _refuse(self, response: httpx2.Response, run: str) -> None:
         code, said = response.status_code, _message(_whole(response))
@@ -316,6 +318,10 @@ def _message(body: bytes) -> str:
         return ""
     said = told.get("message") if isinstance(told, dict) else None
     return said[:MAX_SAID_CHARS] if isinstance(said, str) else ""
+
+
+def _short(exc: Exception) -> str:
+    return str(exc) or type(exc).__name__
 
 
 def _whole(response: httpx2.Response) -> bytes:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import ssl
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from nb_agents.config.model_keys import ModelKeys
 from nb_agents.errors import ReplyTooLongError
@@ -22,13 +20,8 @@ __all__ = ["describe", "is_throttled", "limit_in", "status_of"]
 
 MAX_MESSAGE = 300
 
-MAX_CAUSES = 20
-"""Causes of an error that are looked at; a chain of them may be a circle."""
-
 MAX_SAID = 300
 """Characters of what a server says; the whole has as many more besides."""
-
-E = TypeVar("E", bound=BaseException)
 
 
 def describe(error: Exception, arrived: int = 0) -> str:
@@ -50,10 +43,11 @@ def describe(error: Exception, arrived: int = 0) -> str:
     import httpx2
     from pydantic_ai import exceptions as px
 
-    if isinstance(error, px.ModelTimeoutError | httpx2.TimeoutException):
-        return f"The {_server(error)} did not answer in time."
+    from nb_agents.models.network import unconnected
+
     if isinstance(error, px.ModelConnectionError | httpx2.TransportError):
-        return _unconnected(error, arrived)[:MAX_MESSAGE]
+        is_late = isinstance(error, px.ModelTimeoutError)
+        return unconnected(error, arrived, is_late=is_late)[:MAX_MESSAGE]
     if isinstance(error, px.ModelAPIError) and (said := _said_by(error)):
         return f"The server ended the reply with an error. {said}"
     if isinstance(error, px.UserError):
@@ -67,13 +61,15 @@ def describe(error: Exception, arrived: int = 0) -> str:
 def _refused(status: int, error: Exception) -> str:
     from pydantic_ai import exceptions as px
 
+    from nb_agents.models.network import through
+
     # Google says so with 400.
     is_key = status == 401 or (status == 400 and isinstance(error, px.ModelAuthenticationError))
     text = _STATUS[401] if is_key else _STATUS.get(status, "The server refused the request")
     more = str(error) if isinstance(error, ReplyTooLongError) else _said_by(error)
     told = [f"{text} (HTTP {status})."]
     if not is_key:
-        told += [more, *(_remedies(error) if status in _MENDABLE else ())]
+        told += [more, *(_remedies(error) if status in _MENDABLE else ()), through(error)]
     return " ".join(filter(None, told))
 
 
@@ -143,7 +139,9 @@ def limit_in(error: BaseException) -> ReplyTooLongError | None:
     Args:
         error: What was raised.
     """
-    return _cause(error, ReplyTooLongError)
+    from nb_agents.models.network import cause_of
+
+    return cause_of(error, ReplyTooLongError)
 
 
 def status_of(error: Exception) -> int | None:
@@ -154,61 +152,6 @@ def status_of(error: Exception) -> int | None:
     """
     status: int | None = getattr(error, "status_code", None)
     return status
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, the root cause last."""
-    cause: BaseException | None = error
-    for _ in range(MAX_CAUSES):
-        if cause is None:
-            return
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def _cause(error: BaseException, kind: type[E]) -> E | None:
-    return next((cause for cause in _causes(error) if isinstance(cause, kind)), None)
-
-
-def _unconnected(error: Exception, arrived: int) -> str:
-    import httpx2
-
-    server = _server(error)
-    if _cause(error, socket.gaierror):
-        return f"The {server} was not found: check base_url, and the network."
-    if _cause(error, ConnectionRefusedError):
-        return f"The {server} refused the connection: is it running, and is that its port?"
-    if tls := _cause(error, ssl.SSLError):
-        reason = (tls.reason or "no reason given").replace("_", " ").lower()
-        return (
-            f"There is no secure connection (TLS) to the {server}: {reason}; check its "
-            "certificate, and whether base_url wants http:// or https://."
-        )
-    if _cause(error, httpx2.UnsupportedProtocol):
-        return f"The {server} can't be reached: base_url must begin with http:// or https://."
-    if _cause(error, httpx2.ConnectError):
-        return f"The {server} can't be reached: check base_url, the network and any proxy."
-    if arrived:
-        words = f"{arrived} word{'s' if arrived > 1 else ''}"
-        return f"The {server} dropped the connection after {words} of its reply."
-    return f"The {server} dropped the connection before it replied: its own log may tell why."
-
-
-def _server(error: Exception) -> str:
-    """Return the address of the server that was called, as far as the error has it."""
-    url = next(filter(None, map(_url, _causes(error))), None)
-    if url is None or not url.host:
-        return "server"
-    # The raw host is ASCII, and so no look-alike letters.
-    host = url.raw_host.decode("ascii", "replace")
-    return f"server {host}:{url.port}" if url.port else f"server {host}"
-
-
-def _url(error: BaseException) -> Any:
-    try:
-        return error.request.url  # type: ignore[attr-defined]
-    except (AttributeError, RuntimeError):  # httpx raises the latter where none was set
-        return None
 
 
 _TOO_LONG = (
@@ -251,6 +194,7 @@ _STATUS = {
     402: "The account's credit is used up",
     403: "The key may not use this model",
     404: "The server doesn't know this model or address",
+    407: "The proxy wants a user and a password, which its variable may hold",
     408: "The server gave up waiting",
     413: "The conversation is too long for the server",
     429: "The server says: too many requests",

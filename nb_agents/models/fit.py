@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nb_agents.config.backends import BackendSpec
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import ConfigError, MissingKeyError
-from nb_agents.models.providers import PROVIDERS, http_client, load, model_for
+from nb_agents.models.providers import PROVIDERS, load, model_for
 from nb_agents.models.settings import settings_of, untaken, without
 
 if TYPE_CHECKING:
@@ -113,8 +113,11 @@ def _model_of(agent: AgentSpec) -> Model:
 @lru_cache(100)
 def _model(type: str, model: str, url: str | None, api: Any, version: str | None) -> Model:
     """Return a model that is never called; only its profile is read."""
+    import httpx2
+
     backend = BackendSpec(type=type, model=model, base_url=url, api=api, api_version=version)
-    return model_for(AgentSpec(id="any", backend=backend), "any", http_client())
+    client = httpx2.AsyncClient(verify=False, trust_env=False, timeout=60)
+    return model_for(AgentSpec(id="any", backend=backend), "any", client)
 
 
 def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import ssl
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyio import to_thread
@@ -58,6 +57,7 @@ _BASE = (
     "pydantic_ai.direct",
     "pydantic_ai.models.function",
     "genai_prices.data",  # which each model asks for when it is made
+    "nb_agents.models.network",
     "nb_agents.models.response_limits",
 )
 _OPENAI = (
@@ -102,13 +102,18 @@ def http_client() -> httpx2.AsyncClient:
     """Return an HTTP client with explicit limits and timeouts, which the caller closes.
 
     Quick where `load` was called before.
+
+    Raises:
+        UserError: What the environment says of proxies and certificates can't be used.
     """
     import httpx2
 
+    from nb_agents.models.network import refuse_network, tls_context
     from nb_agents.models.response_limits import limit
 
+    refuse_network()
     return httpx2.AsyncClient(
-        verify=_tls(),
+        verify=tls_context(),
         timeout=httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=None),
         limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
         follow_redirects=True,
@@ -135,14 +140,6 @@ class SharedClient:
         """Close the client, if there is one."""
         if self._client is not None:
             await self._client.aclose()
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Return the TLS context of all clients; loading certificates takes tens of milliseconds."""
-    import httpx2
-
-    return httpx2.create_ssl_context()
 
 
 def check_team(team: TeamSpec) -> None:
@@ -172,8 +169,19 @@ def refusals(team: TeamSpec) -> Iterator[UserError]:
         yield exc
         return
     yield from team.refusals
+    if any(agent.backend.type in PROVIDERS for agent in team.everyone):
+        yield from _network_refusals()
     for agent in team.everyone:
         yield from why_refused(team, agent)
+
+
+def _network_refusals() -> Iterator[UserError]:
+    from nb_agents.models.network import refuse_network
+
+    try:
+        refuse_network()
+    except UserError as exc:
+        yield exc
 
 
 def _check_agents(team: TeamSpec) -> None:
@@ -294,7 +302,8 @@ def load(kinds: Iterable[str] = ()) -> None:
             importlib.import_module(name)
         # What their first use would make otherwise, on the loop.
         importlib.import_module("pydantic_ai.messages").ModelMessagesTypeAdapter.rebuild()
-        _tls()
+        with suppress(UserError):  # told by the check of a team that needs it
+            importlib.import_module("nb_agents.models.network").tls_context()
 
 
 class _Loading(threading.Thread):

@@ -157,6 +157,9 @@ async def http_transport(
         import httpx as http
     else:
         import httpx2 as http  # type: ignore[no-redef]
+    from nb_agents.models.network import refuse_network
+
+    refuse_network()
     timeout = http.Timeout(timeout_s, read=None)
     async with (
         http.AsyncClient(headers=headers, timeout=timeout) as client,

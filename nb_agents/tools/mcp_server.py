@@ -221,7 +221,7 @@ class _Life:
         except Exception as exc:
             logger.debug("MCP server failed: %r", self._endpoint, exc_info=True)
             if not self.settled.is_set():
-                self._explain(_reason(exc))
+                self._explain(f"{_reason(exc)}{self._by_proxy()}")
         finally:
             self._end()
             if not self.settled.is_set():
@@ -253,6 +253,13 @@ class _Life:
             words=self._words,
             on_end=self._end,
         )
+
+    def _by_proxy(self) -> str:
+        from nb_agents.models.network import proxy_of
+
+        url = self._endpoint.url
+        proxy = proxy_of(url) if url else None
+        return f", by the {proxy}" if proxy else ""
 
     def _explain(self, what: str) -> None:
         words = str(self._words)

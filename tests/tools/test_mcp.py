@@ -528,6 +528,17 @@ async def test_a_server_that_is_not_there_is_a_notice(tmp_path: Path, token: Non
     assert "did not start" in it.notices[0]
 
 
+async def test_a_proxy_that_stands_before_a_server_is_named(
+    tmp_path: Path, token: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    async with desk(tmp_path, at("http://127.0.0.1:1/mcp")) as it:
+        assert "by the proxy 127.0.0.1:9 (HTTP_PROXY)" in it.notices[0]
+    monkeypatch.setenv("HTTP_PROXY", "socks4://127.0.0.1:9")
+    async with desk(tmp_path, at("http://127.0.0.1:1/mcp")) as it:
+        assert "HTTP_PROXY names no proxy that can be used" in it.notices[0]
+
+
 # Names
 
 
