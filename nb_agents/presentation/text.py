@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nb_agents.session.history import Session
 from nb_agents.view.receipt import total_cost
-from nb_agents.view.run_view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, RunView, StopView
 from nb_agents.view.steps import GateView
 
 if TYPE_CHECKING:
@@ -73,13 +73,19 @@ def chip(view: RunView) -> str:
     if state(view) == "stopping" and view.stop:
         if view.stop.level == "immediate":
             return STOPPING_NOW
-        return STOPPING_RECIPE if view.recipe else STOPPING
+        stopping = STOPPING_RECIPE if view.recipe else STOPPING
+        return _with_limit(stopping, view.stop) if view.stop.source == "timeout" else stopping
     if view.is_paused:
         return "paused"
     if view.status == "awaiting":
         wanted = {gate.wants for gate in view.gates.values()}
         return "awaiting an answer" if wanted == {"input"} else "awaiting approval"
     return "presenting" if _is_presenting(view) else state(view)
+
+
+def _with_limit(stopping: str, stop: StopView) -> str:
+    within = "" if stop.grace_s is None else f", within {stop.grace_s:.10g} s"
+    return stopping.replace("(", "(time limit reached; ").replace(")", f"{within})")
 
 
 def _is_presenting(view: RunView) -> bool:

@@ -253,7 +253,7 @@ class Turn:
         changed = request.level > token.status
         if changed:
             is_hard = request.level >= CancellationStatus.IMMEDIATE
-            grace_s = None if is_hard else self._policy.grace_timeout_s
+            grace_s = None if is_hard else self._grace_s(request)
             self._recorder.emit(
                 ev.StopRequested(
                     level="immediate" if is_hard else "requested",
@@ -269,6 +269,12 @@ class Turn:
             self._publish()
         is_hard = token.status >= CancellationStatus.IMMEDIATE
         return StopResult(changed, "stopping-now" if is_hard else "stopping")
+
+    def _grace_s(self, request: StopRequest) -> float | None:
+        grace_s, limit_s = self._policy.grace_timeout_s, self._spec.timeout_s
+        if request.source == "timeout" and grace_s is not None and limit_s:
+            return min(grace_s, limit_s)  # or a limit of 3 s would take 33
+        return grace_s
 
     def _give_grace(self, request: StopRequest, grace_s: float | None) -> None:
         """Make a graceful stop immediate after the grace time."""

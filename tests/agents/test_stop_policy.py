@@ -180,14 +180,14 @@ def test_a_failing_after_cancel_is_noted_and_the_waiters_are_told(tmp_path: Path
 
 def test_a_timeout_is_a_stop_that_says_so(tmp_path: Path, gate: Gate) -> None:
     a = ScriptedModel(Answer("A's", gate=gate), Vote("agent1"))
-    run = start(tmp_path, a=a, b=ScriptedModel(Turn(text="b ", gate=gate)), timeout=0.05)
+    run = start(tmp_path, a=a, b=ScriptedModel(Turn(text="b ", gate=gate)), timeout=1.5)
     wait_until(lambda: run.view.stop)
     gate.open()
     finish(run)
     error = outcome(run)
     assert isinstance(error, RunCancelled)
     assert error.receipt.source == "timeout"
-    assert error.receipt.reason == "orchestrator timeout reached (0.05 seconds)"
+    assert error.receipt.reason == "orchestrator timeout reached (1.5 seconds)"
     assert metadata(run)["reason"] == "timeout"
     assert run.view.agents["a"].answer == "A's"
 

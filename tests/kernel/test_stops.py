@@ -335,18 +335,18 @@ def test_run_cancel_waits_until_all_is_saved(both: Notebook) -> None:
 
 def test_timeout_option(notebook: Notebook) -> None:
     notebook.server.hold(after=3)
-    turn = notebook.start("--orchestrator-timeout 1.5")
+    turn = notebook.start("--orchestrator-timeout 4")
     turn.wait_streamed()
     assert_stopped(turn, notebook.server, "timeout", False)
     reason = turn.events("stop_requested")[0]["reason"]
-    assert reason == "orchestrator timeout reached (1.5 seconds)"
+    assert reason == "orchestrator timeout reached (4 seconds)"
 
 
 def test_timeout_of_the_team_file(notebook: Notebook) -> None:
     write_team(
         notebook.team,
         notebook.server,
-        "timeout_settings:\n  orchestrator_timeout_seconds: 1.5",
+        "timeout_settings:\n  orchestrator_timeout_seconds: 4",
     )
     notebook.server.hold(after=3)
     turn = notebook.start()

@@ -23,7 +23,7 @@ from tests.model_server import wait_until
 from tests.team_kit import events, finish, metadata, outcome, outcomes, prompt, start_by_rules
 
 # Longer than a busy machine needs to begin the calls that it is to cut.
-LIMIT_S = 0.4
+LIMIT_S = 1.5
 READ = Turn(calls=(Call("list_files"),))
 
 
@@ -46,8 +46,40 @@ def _out_of_time(
     return finish(run)
 
 
+@pytest.mark.parametrize("grace_s, limit_s, given_s", [(30, 0.5, 0.5), (0.2, 0.5, 0.2)])
+def test_what_is_in_hand_at_the_limit_gets_as_long_again_at_most_and_the_panel_says_so(
+    tmp_path: Path, gate: Gate, grace_s: float, limit_s: float, given_s: float
+) -> None:
+    a = ScriptedModel(Turn(text="words ", gate=gate))
+    timeouts = {"orchestrator_timeout_seconds": limit_s}
+    run = start_by_rules(tmp_path, {"a": a}, timeouts, CancelPolicy(grace_timeout_s=grace_s))
+    chips: list[str] = []
+    run.subscribe(lambda view: chips.append(text.chip(view)))
+    finish(run)
+    asked, cut = events(run, ev.StopRequested)
+    assert (asked.grace_s, cut.level) == (given_s, "immediate")
+    assert cut.at - asked.at < given_s + 10
+    assert (
+        f"Stopping… (time limit reached; after current LLM call completes, within {given_s} s)"
+        in chips
+    )
+
+
+def test_without_a_grace_time_what_is_in_hand_at_the_limit_finishes(
+    tmp_path: Path, gate: Gate
+) -> None:
+    a = ScriptedModel(Answer("A's", gate=gate))
+    timeouts = {"orchestrator_timeout_seconds": 0.2}
+    run = start_by_rules(tmp_path, {"a": a}, timeouts, CancelPolicy(grace_timeout_s=None))
+    wait_until(lambda: run.view.stop)
+    shown = "Stopping… (time limit reached; after current LLM call completes)"
+    assert text.chip(run.view) == shown
+    gate.open()
+    assert finish(run).view.agents["a"].answer == "A's"
+
+
 NOTICES = (
-    "⏰ Orchestrator timeout reached (0.4 seconds)",
+    "⏰ Orchestrator timeout reached (1.5 seconds)",
     "💾 Saving current state...",
     "❌ Coordination incomplete - timeout exceeded",
 )
@@ -84,7 +116,7 @@ def test_a_timeout_can_fail_the_run_and_everything_is_kept(tmp_path: Path, gate:
     run = _out_of_time(tmp_path, gate, "fail", CancelPolicy(after_cancel=told.append))
     error = outcome(run)
     assert isinstance(error, RunFailed)
-    assert "orchestrator timeout reached (0.4 seconds)" in str(error)
+    assert "orchestrator timeout reached (1.5 seconds)" in str(error)
     assert (run.status, metadata(run)["reason"]) == ("failed", "timeout")
     assert run.view.agents["a"].answer == "A's"
     assert "A's" in (run.path / "answer.txt").read_text()
