@@ -237,10 +237,11 @@ def _missing(find: Callable[[AgentSpec], object], agent: AgentSpec) -> Iterator[
 
 
 def _unset_variables(agent: AgentSpec) -> Iterator[MissingKeyError]:
-    settings = settings_of(agent.backend)
-    for sent in ("extra_body", "extra_headers"):
-        if name := unset_variable(str(settings.get(sent))):
-            yield MissingKeyError(agent.id, name, agent.backend.type, f"a value for `{sent}`")
+    backend, settings = agent.backend, settings_of(agent.backend)
+    sent = {name: str(settings.get(name)) for name in ("extra_body", "extra_headers")}
+    for key, value in {"model": backend.model, "api_version": backend.api_version, **sent}.items():
+        if name := unset_variable(value or ""):
+            yield MissingKeyError(agent.id, name, backend.type, f"a value for `{key}`")
 
 
 def is_usable(agent: AgentSpec) -> bool:

@@ -1,5 +1,7 @@
 """What is said of a team file without running it."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +52,21 @@ def test_missing_variables_are_told_once_each() -> None:
     assert verdict == "Can't start."
     assert ada.startswith("Agent 'ada' uses 'openai'") and "OPENAI_API_KEY is not set" in ada
     assert cleo.startswith("Agent 'cleo' uses 'groq'") and "GROQ_API_KEY is not set" in cleo
+
+
+@pytest.mark.parametrize("key", ["model", "api_version"])
+def test_a_variable_that_is_not_set_keeps_a_team_from_starting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str
+) -> None:
+    keys = {"type": "azure_openai", "base_url": "http://a", "api_key": "k", "model": "m"}
+    file = tmp_path / "team.yaml"
+    file.write_text(json.dumps({"agent": {"id": "ada", "backend": {**keys, key: "${THE_VALUE}"}}}))
+    assert (
+        f"a value for `{key}`, and THE_VALUE is not set"
+        in report_on(TeamSpec.from_file(file)).verdict
+    )
+    monkeypatch.setenv("THE_VALUE", "v")
+    assert report_on(TeamSpec.from_file(file)).verdict == "Can start."
 
 
 def test_an_agent_without_model_and_a_path_that_is_missing_are_told() -> None:
