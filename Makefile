@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format types js js-test readers py-test unit-test kernel-test \
+.PHONY: help demo test lint format types js js-types js-test readers py-test unit-test kernel-test \
 	browser-test nb-test beside bench chromium clean
 
 help:
@@ -59,6 +59,9 @@ types: .venv/.test
 	$(BIN)/mypy
 
 js: $(PANEL)
+
+js-types: $(BIN)/python
+	$(BIN)/python js/panel_types.py
 
 js-test: $(NODE_MODULES)
 	cd js && npm run typecheck

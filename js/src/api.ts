@@ -1,7 +1,7 @@
 /** The server extension under /nb-agents, as the plugin uses it. */
 
 import { ServerConnection } from "@jupyterlab/services";
-import type { Status } from "./state";
+import type { Status } from "./panel-types";
 
 /** A live run or sweep, as the server lists it. Its texts are a model's or a person's. */
 export interface Run {

@@ -3,11 +3,12 @@
  * Text goes in by `textContent`; the card alone is HTML, which Python has made and escaped.
  */
 
+import type { PanelState, Status, Tone } from "./panel-types";
 import { make, setAttr, setClass, setHidden, setLines, setText, setTextOrHide } from "./dom";
 import { type Decide, makeGates } from "./gates";
 import { type StopAgent, makeRows } from "./rows";
 import { makeSay } from "./say";
-import { type PanelState, type Pending, type Status, type Tone, pendingLabel } from "./state";
+import { type Pending, pendingLabel } from "./state";
 
 export const TONES: Record<Status, Tone> = {
   running: "run",

@@ -3,7 +3,7 @@
 import { make, setAttr, setHidden, setText } from "./dom";
 import { newId } from "./kernel";
 import { PATIENCE_MS, listen } from "./press";
-import type { Asked, Gate } from "./state";
+import type { Asked, GateQuestion } from "./panel-types";
 
 const MAX_LENGTH = 20_000;
 
@@ -56,12 +56,12 @@ export type Decide = (gate: string, approved: boolean, text: string) => void;
 
 interface Question {
   readonly el: HTMLElement;
-  draw(gate: Gate): void;
+  draw(gate: GateQuestion): void;
 }
 
 export interface Gates {
   readonly el: HTMLElement;
-  draw(gates: readonly Gate[]): void;
+  draw(gates: readonly GateQuestion[]): void;
 }
 
 export function makeGates(life: AbortSignal, decide: Decide): Gates {
@@ -89,7 +89,7 @@ export function makeGates(life: AbortSignal, decide: Decide): Gates {
   };
 }
 
-function makeQuestion({ id, asks }: Gate, life: AbortSignal, decide: Decide): Question {
+function makeQuestion({ id, asks }: GateQuestion, life: AbortSignal, decide: Decide): Question {
   const words = WORDS[asks];
   const title = make("strong");
   title.id = `nba-gate-${newId()}`;

@@ -1,9 +1,10 @@
 /** The panel of a live run, whoever draws it: the drawing, and what a person asks for on it. */
 
+import type { PanelState } from "./panel-types";
 import { makeView } from "./draw";
 import { PATIENCE_MS, listen } from "./press";
 import { makeInSight } from "./sight";
-import { type PanelState, type Pending, type StopState, isAnswered, isFinal } from "./state";
+import { type Pending, type StopState, isAnswered, isFinal } from "./state";
 
 /** A kernel that hears a stop answers sooner. */
 const UNANSWERED_MS = 1500;

@@ -4,7 +4,7 @@ import type { NotificationManager } from "@jupyterlab/apputils";
 import type { Run } from "./api";
 import type { Claim } from "./claims";
 import type { Change } from "./live-runs";
-import type { Status } from "./state";
+import type { Status } from "./panel-types";
 
 type Kind = "success" | "info" | "warning" | "error";
 

@@ -1,5 +1,6 @@
 /** The anywidget module: it joins the model and the live panel, of a run or of a sweep. */
 
+import type { PanelState, SweepState } from "./panel-types";
 import { type PanelModel, kernelOf, onKernelGone } from "./kernel";
 import { type Doors, makeLivePanel } from "./live";
 import {
@@ -12,9 +13,9 @@ import {
   sendSweepStop,
   sendText,
 } from "./send";
-import { type PanelState, readState, withoutKernel } from "./state";
+import { readState, withoutKernel } from "./state";
 import { makeSweepPanel } from "./sweep-panel";
-import { type SweepState, isSweep, sweepWithoutKernel } from "./sweep-state";
+import { isSweep, sweepWithoutKernel } from "./sweep-state";
 
 interface RenderProps {
   readonly model: PanelModel;

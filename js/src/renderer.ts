@@ -6,6 +6,7 @@
  * shows what JupyterLab would without this plugin: the widget, and the bundle's own HTML beneath it.
  */
 
+import type { PanelState, SweepState } from "./panel-types";
 import { type IRenderMimeRegistry, MimeModel } from "@jupyterlab/rendermime";
 import type { IRenderMime } from "@jupyterlab/rendermime-interfaces";
 import { Panel, type Widget } from "@lumino/widgets";
@@ -15,8 +16,8 @@ import type { Kernel } from "./kernel";
 import { makeLivePanel } from "./live";
 import { DRAWN_REQUEST, sendOnControl } from "./send";
 import { makeServerSweep } from "./server-sweep";
-import { type PanelState, isFinal } from "./state";
-import { type SweepState, isSweep } from "./sweep-state";
+import { isFinal } from "./state";
+import { isSweep } from "./sweep-state";
 import { type Bundle, type News, type Watcher, pathOf, statusOf } from "./watch";
 
 /** The server answers sooner, as a rule: what the bundle says would only flash up. */

@@ -1,8 +1,9 @@
 /** The table of agents, or of a recipe's units: one row for each, kept as long as it is there. */
 
+import type { AgentRow } from "./panel-types";
 import { make, setAttr, setClass, setHidden, setText, setTextOrHide } from "./dom";
 import { PATIENCE_MS, listen } from "./press";
-import { type AgentRow, pendingLabel } from "./state";
+import { pendingLabel } from "./state";
 
 /** Below this many rows the table does not scroll, and is no stop of the Tab key. */
 const ROWS_IN_SIGHT = 8;

@@ -1,7 +1,7 @@
 /** The line under the agents: what the person said last, and a box to say more. */
 
 import { make, setHidden, setText } from "./dom";
-import type { PanelState } from "./state";
+import type { PanelState } from "./panel-types";
 
 /** As `MAX_SAID` in nb_agents/runs/run.py. */
 const MAX_LENGTH = 20_000;

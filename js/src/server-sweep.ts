@@ -8,9 +8,9 @@ import type { Api } from "./api";
 import { type Tell, makeDoors, makeSweepStop } from "./doors";
 import type { Kernel } from "./kernel";
 import type { Doors } from "./live";
-import { type PanelState, type Status, readState } from "./state";
+import { readState } from "./state";
 import { type SweepPanel, makeSweepPanel } from "./sweep-panel";
-import type { SweepState } from "./sweep-state";
+import type { PanelState, Status, SweepState } from "./panel-types";
 import { type News, type Watcher, statusOf } from "./watch";
 
 export interface ServerSweep {

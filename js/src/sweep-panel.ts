@@ -6,8 +6,8 @@ import { type Doors, type LivePanel, makeLivePanel, makeStopPress, withHint } fr
 import { listen } from "./press";
 import { makeRows } from "./rows";
 import { makeInSight } from "./sight";
-import { type PanelState, isFinal } from "./state";
-import type { SweepState } from "./sweep-state";
+import { isFinal } from "./state";
+import type { PanelState, SweepState } from "./panel-types";
 
 /** Where the wishes go. None of these may throw. */
 export interface SweepDoors {

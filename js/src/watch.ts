@@ -4,8 +4,9 @@
  * page that nobody sees holds none.
  */
 
-import { type PanelState, type Status, readState } from "./state";
-import { type SweepState, isSweep } from "./sweep-state";
+import type { PanelState, Status, SweepState } from "./panel-types";
+import { readState } from "./state";
+import { isSweep } from "./sweep-state";
 
 export const TURN_MIME = "application/vnd.nb-agents.turn+json";
 export const SWEEP_MIME = "application/vnd.nb-agents.sweep+json";

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { AgentRow } from "../src/state";
+import type { AgentRow } from "../src/panel-types";
 import { MockKernel, RUNNING, STOPPED, agent, show } from "./mock";
 
 const team = (now: boolean | null) => ({

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import type { PanelState } from "../src/state";
+import type { PanelState } from "../src/panel-types";
 import { RUNNING, STOPPED, STOPPING, agent, show, visibleText } from "./mock";
 
 beforeEach(() => document.body.replaceChildren());

@@ -1,11 +1,11 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { Gate, PanelState } from "../src/state";
+import type { GateQuestion, PanelState } from "../src/panel-types";
 import { MockKernel, RUNNING, STOPPING, agent, show } from "./mock";
 
 beforeEach(() => document.body.replaceChildren());
 afterEach(() => vi.restoreAllMocks());
 
-const GATE: Gate = { id: "gather", name: "gather", asks: "stage", prompt: "Use it?\nReally?", countdown: "58 s, then denied" };
+const GATE: GateQuestion = { id: "gather", name: "gather", asks: "stage", prompt: "Use it?\nReally?", countdown: "58 s, then denied" };
 const ASKING: PanelState = { ...RUNNING, chip: "awaiting approval", gates: [GATE] };
 
 function open(state: unknown = ASKING, manager?: { kernel?: unknown }) {
@@ -115,7 +115,7 @@ describe("a gate", () => {
 });
 
 describe("what a gate asks for is what its words say", () => {
-  const asking = (asks: Gate["asks"]): PanelState => ({ ...ASKING, gates: [{ ...GATE, asks }] });
+  const asking = (asks: GateQuestion["asks"]): PanelState => ({ ...ASKING, gates: [{ ...GATE, asks }] });
 
   test.each([
     ["stage", "Approve “gather”?", "Message for the steps that follow", "Approve", "Deny", /The recipe stops/],

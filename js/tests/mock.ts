@@ -1,8 +1,7 @@
 import { vi } from "vitest";
 import type { Run } from "../src/api";
 import panel from "../src/panel";
-import type { AgentRow, PanelState } from "../src/state";
-import type { SweepRow, SweepState } from "../src/sweep-state";
+import type { AgentRow, PanelState, SweepRow, SweepState } from "../src/panel-types";
 
 export function agent(id: string, more: Partial<AgentRow> = {}): AgentRow {
   return { id, model: "m", chip: "writing", tone: "run", says: "words", writing: true, numbers: "1 tok", ...more };

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { makeServerSweep } from "../src/server-sweep";
-import type { SweepState } from "../src/sweep-state";
+import type { SweepState } from "../src/panel-types";
 import { type Listener, type News, TURN_MIME } from "../src/watch";
 import { MockKernel, RUNNING, SWEEP, sweepRow, visibleText } from "./mock";
 

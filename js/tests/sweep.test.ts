@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import type { SweepState } from "../src/sweep-state";
+import type { SweepState } from "../src/panel-types";
 import { MockKernel, RUNNING, STOPPED, SWEEP, show, sweepRow as row, visibleText } from "./mock";
 
 const STOPPING: SweepState = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,7 @@ from nb_agents.jupyter.kernel import (
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_bundle, card_text, turn_bundle
 from nb_agents.presentation.panel_state import panel_state
+from nb_agents.presentation.panel_types import PanelState, SweepState
 from nb_agents.presentation.sweep_card import OpenedRow, sweep_bundle, sweep_state, sweep_title
 from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn
@@ -123,7 +124,7 @@ class LiveOutputs:
     """
 
     def __init__(
-        self, shown: str, state: Callable[[], dict[str, Any]], take: Callable[[Any], object]
+        self, shown: str, state: Callable[[], Mapping[str, Any]], take: Callable[[Any], object]
     ) -> None:
         self._widget = PanelWidget(state=state())
         self._state, self._take = state, take
@@ -142,7 +143,7 @@ class LiveOutputs:
     def draw(self) -> None:
         """Have the widget draw how it stands, where a page may draw it."""
         if self._pages or not self._is_drawn_by_page:
-            self._widget.state = self._state()
+            self._widget.state = dict(self._state())
 
     def rewrite(self, bundle: dict[str, Any]) -> None:
         """Update the static part, which mounts the widget anew."""
@@ -200,7 +201,7 @@ class Panel:
         if self._run.view.is_over:
             self._freeze(self._run.view)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> PanelState:
         return panel_state(self._run.view, self._run.id, time.time())
 
     def _on_news(self, view: RunView) -> None:
@@ -285,7 +286,7 @@ class _SweepPanel:
         if self._sweep.view.is_over:
             self._freeze(self._sweep.view)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> SweepState:
         opened = self._opened.row() if self._opened else None
         return sweep_state(self._sweep.view, self._title, self._path, time.time(), opened)
 

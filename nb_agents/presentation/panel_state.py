@@ -5,9 +5,14 @@ The widget carries it in the kernel, the server extension sends it where there i
 
 from __future__ import annotations
 
-from typing import Any
-
 from nb_agents.presentation import text
+from nb_agents.presentation.panel_types import (
+    AgentRow,
+    FollowUp,
+    GateQuestion,
+    PanelState,
+    StopButton,
+)
 from nb_agents.presentation.rows import MAX_SAYS, UnitRow, agent_row, asked_for, name_of, units
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
@@ -20,8 +25,8 @@ MAX_QUESTION = 4_000
 """Characters of a gate's question."""
 
 
-def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
-    """Return what the panel draws; its shape is ``PanelState`` in js/src/state.ts.
+def panel_state(view: RunView, run: str, now: float) -> PanelState:
+    """Return what the panel draws.
 
     Args:
         view: The turn.
@@ -58,14 +63,14 @@ def panel_state(view: RunView, run: str, now: float) -> dict[str, Any]:
     }
 
 
-def _rows(view: RunView, now: float) -> list[dict[str, Any]]:
+def _rows(view: RunView, now: float) -> list[AgentRow]:
     if not view.recipe:
         return [agent_row(agent, view) for agent in view.agents.values()]
     current = view.current_step
     return [_unit_row(unit, unit.address == current) for unit in units(view, now, MAX_UNITS)]
 
 
-def _unit_row(unit: UnitRow, is_current: bool) -> dict[str, Any]:
+def _unit_row(unit: UnitRow, is_current: bool) -> AgentRow:
     return {
         "id": unit.address,
         "name": unit.name,
@@ -83,7 +88,7 @@ def _unit_row(unit: UnitRow, is_current: bool) -> dict[str, Any]:
     }
 
 
-def _gates(view: RunView, now: float) -> list[dict[str, Any]]:
+def _gates(view: RunView, now: float) -> list[GateQuestion]:
     """The questions that a person can answer; a stop takes them away."""
     if text.state(view) != "running":
         return []
@@ -99,7 +104,7 @@ def _gates(view: RunView, now: float) -> list[dict[str, Any]]:
     ]
 
 
-def _button(view: RunView, now: float) -> dict[str, Any] | None:
+def _button(view: RunView, now: float) -> StopButton | None:
     if view.is_over:
         return None
     stop = view.stop
@@ -119,7 +124,7 @@ def _button(view: RunView, now: float) -> dict[str, Any] | None:
     return {"label": f"Stop now{left}", "now": True, "title": title}
 
 
-def _said(view: RunView) -> dict[str, str] | None:
+def _said(view: RunView) -> FollowUp | None:
     """The last follow-up text, and who has read it of those that are to."""
     if not view.said:
         return None

@@ -11,10 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 from nb_agents.events import PlannedUnit
 from nb_agents.presentation import text
+from nb_agents.presentation.panel_types import AgentRow, Asked, RowStop, Tone
 from nb_agents.tools.policy import Decision
 from nb_agents.view.run_view import AgentView, RunView, call_so_far
 from nb_agents.view.steps import ApprovalView, GateView, StepView, parent_of
@@ -39,7 +39,13 @@ __all__ = [
 MAX_SAYS = 160
 """Characters of the last words on a row."""
 
-_TONES = {"answered": "ok", "voted": "ok", "failed": "err", "stopped": "cut", "waiting": "ing"}
+_TONES: dict[str, Tone] = {
+    "answered": "ok",
+    "voted": "ok",
+    "failed": "err",
+    "stopped": "cut",
+    "waiting": "ing",
+}
 
 MAX_ITERATIONS = 8
 """Iterations of one loop that have a row."""
@@ -51,9 +57,9 @@ MAX_ASKS = 300
 _INDEX = re.compile(r"\[([0-9]{1,9})\]$")
 
 
-def agent_row(agent: AgentView, view: RunView) -> dict[str, Any]:
-    """Return the row of a team's agent; its shape is ``AgentRow`` in js/src/state.ts."""
-    return {
+def agent_row(agent: AgentView, view: RunView) -> AgentRow:
+    """Return the row of a team's agent."""
+    row: AgentRow = {
         "id": agent.id,
         "model": agent.model,
         "chip": doing(agent, view),
@@ -62,18 +68,14 @@ def agent_row(agent: AgentView, view: RunView) -> dict[str, Any]:
         "writing": agent.in_flight and agent.phase == "writing",
         "numbers": numbers(agent.tokens, agent.cost),
         "stop": stop_offer(agent, view),
-        **_place(agent, view),
     }
+    # No agent has a depth while none calls another.
+    if any(each.caller for each in view.agents.values()):
+        row |= {"depth": agent.depth, "name": agent.id.rpartition("/")[2]}
+    return row
 
 
-def _place(agent: AgentView, view: RunView) -> dict[str, Any]:
-    """Return the depth of a row below its callers; nothing while no agent calls another."""
-    if not any(each.caller for each in view.agents.values()):
-        return {}
-    return {"depth": agent.depth, "name": agent.id.rpartition("/")[2]}
-
-
-def stop_offer(agent: AgentView, view: RunView) -> dict[str, bool] | None:
+def stop_offer(agent: AgentView, view: RunView) -> RowStop | None:
     """Return what the row's own button does; None where it would stop nothing, or everything."""
     is_live = agent.outcome is None and agent.phase not in ("voted", "failed", "stopped")
     if view.ending or view.stop or len(view.agents) == 1 or not is_live:
@@ -118,9 +120,6 @@ def says(agent: AgentView) -> str:
     return text.clip(agent.returned or agent.answer, MAX_SAYS)
 
 
-Tone = Literal["run", "ok", "ing", "cut", "err"]
-
-
 @dataclass(frozen=True)
 class UnitRow:
     """A row of the tree: a unit, or an agent that another one called.
@@ -153,7 +152,7 @@ class UnitRow:
     asks: str = ""
     is_pending: bool = False
     seconds: float | None = None
-    stop: Mapping[str, bool] | None = None
+    stop: RowStop | None = None
 
 
 def units(view: RunView, now: float, limit: int) -> list[UnitRow]:
@@ -360,7 +359,7 @@ def standing_of(agent: AgentView, view: RunView) -> tuple[str, Tone]:
             return "cut", "cut"
 
 
-def asked_for(gate: GateView, view: RunView) -> Literal["stage", "approval", "text"]:
+def asked_for(gate: GateView, view: RunView) -> Asked:
     """Return what an open gate asks for: to go on with a stage, an approval, or a text."""
     if gate.wants == "input":
         return "text"

@@ -8,12 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nb_agents.presentation import text
 from nb_agents.presentation.cards import card_template
 from nb_agents.presentation.markdown import harmless
 from nb_agents.presentation.panel_state import panel_state
+from nb_agents.presentation.panel_types import (
+    OpenRow,
+    RowFailure,
+    RowStop,
+    Status,
+    StopButton,
+    SweepRow,
+    SweepState,
+    Tone,
+)
 from nb_agents.presentation.rows import MAX_SAYS, doing, name_of, numbers, says
 from nb_agents.session.views import read_json
 from nb_agents.view.receipt import total_cost
@@ -54,7 +64,13 @@ MAX_TABLE = 20
 MAX_ANSWER = 200
 """Characters of an answer in it."""
 
-_STATUS = {"paused": "running", "completed": "complete", "cancelled": "stopped"}
+_STATUS: dict[str, Status] = {
+    "running": "running",
+    "paused": "running",
+    "stopping": "stopping",
+    "completed": "complete",
+    "cancelled": "stopped",
+}
 _ROW_STATUS = {
     "completed": ("done", "ok"),
     "failed": ("failed", "err"),
@@ -85,8 +101,8 @@ class OpenedRow:
 
 def sweep_state(
     view: SweepView, title: str, path: str, now: float, opened: OpenedRow | None = None
-) -> dict[str, Any]:
-    """Return what the panel draws; its shape is ``SweepState`` in js/src/sweep-state.ts.
+) -> SweepState:
+    """Return what the panel draws.
 
     Args:
         view: The sweep.
@@ -137,9 +153,9 @@ def sweep_title(path: Path) -> str:
     return task or (Path(recipe).name if "/" in recipe else path.name)
 
 
-def standing(view: SweepView) -> str:
+def standing(view: SweepView) -> Status:
     """Return "running", "stopping", "stopped" or "complete", as for a run."""
-    return _STATUS.get(view.status, view.status)
+    return _STATUS[view.status]
 
 
 def sweep_chip(view: SweepView) -> str:
@@ -149,12 +165,12 @@ def sweep_chip(view: SweepView) -> str:
     return "paused" if view.status == "paused" else standing(view)
 
 
-def counts(view: SweepView) -> list[tuple[str, str]]:
+def counts(view: SweepView) -> list[tuple[str, Tone | Literal[""]]]:
     """Count the rows in words, each with its tone; what is none is left out."""
     # A row that failed and is tried again is in two of these: there it is below 0.
     stopped = view.total - view.completed - view.failed - view.to_go - len(view.live)
     waits = "waits" if view.waiting == 1 else "wait"
-    all_ = [
+    all_: list[tuple[int, str, Tone | Literal[""]]] = [
         (view.failed, "failed", "err"),
         (view.waiting, f"{waits} for you", "ing"),
         (len(view.live) - view.waiting, "at work", "run"),
@@ -199,11 +215,11 @@ def _more(number: int, what: str) -> str:
     return f"{number} more {what}" if number > 0 else ""
 
 
-def _failure(row: str, why: str) -> dict[str, str]:
+def _failure(row: str, why: str) -> RowFailure:
     return {"row": text.clip(row, MAX_NAME), "why": text.clip(why, MAX_WHY)}
 
 
-def _row(row: LiveRow, opened: OpenedRow | None) -> dict[str, Any]:
+def _row(row: LiveRow, opened: OpenedRow | None) -> SweepRow:
     view, agent = row.view, _speaker(row.view)
     chip, tone = _doing(view, agent)
     gate = next(iter(view.gates.values()), None)
@@ -230,7 +246,7 @@ def _speaker(view: RunView) -> AgentView | None:
     return next(writing, None) or next(busy, None) or (agents[-1] if agents else None)
 
 
-def _doing(view: RunView, agent: AgentView | None) -> tuple[str, str]:
+def _doing(view: RunView, agent: AgentView | None) -> tuple[str, Tone]:
     """Return a row's chip and its tone."""
     chip = text.chip(view)
     if view.stop:
@@ -243,17 +259,18 @@ def _doing(view: RunView, agent: AgentView | None) -> tuple[str, str]:
     return (doing(agent, view) if len(view.agents) == 1 else f"{who}: {doing(agent, view)}"), "run"
 
 
-def _stop(view: RunView) -> dict[str, bool] | None:
+def _stop(view: RunView) -> RowStop | None:
     if view.is_over or (view.stop and view.stop.level == "immediate"):
         return None
     return {"now": view.stop is not None}
 
 
-def _open(opened: OpenedRow | None, now: float) -> dict[str, Any] | None:
+def _open(opened: OpenedRow | None, now: float) -> OpenRow | None:
     if opened is None:
         return None
     state = panel_state(opened.view, opened.run, now)
-    return {"row": opened.name, "state": {**state, "card": opened.card}}
+    state["card"] = opened.card
+    return {"row": opened.name, "state": state}
 
 
 def _is_cut(view: SweepView) -> bool:
@@ -261,7 +278,7 @@ def _is_cut(view: SweepView) -> bool:
     return all(_stop(row.view) is None for row in view.live)
 
 
-def _button(view: SweepView) -> dict[str, Any] | None:
+def _button(view: SweepView) -> StopButton | None:
     if view.is_over or (view.status == "stopping" and _is_cut(view)):
         return None
     if view.status == "stopping":
@@ -271,9 +288,11 @@ def _button(view: SweepView) -> dict[str, Any] | None:
     return {"label": "Stop", "now": False, "title": title}
 
 
-def _hold(view: SweepView) -> str:
+def _hold(view: SweepView) -> Literal["pause", "continue", ""]:
     """Return the other button's action on all rows: "pause", "continue", or "" for none."""
-    return {"running": "pause", "paused": "continue"}.get(view.status, "")
+    if view.status == "running":
+        return "pause"
+    return "continue" if view.status == "paused" else ""
 
 
 def sweep_bundle(

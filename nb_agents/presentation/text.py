@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nb_agents.presentation.panel_types import Status
 from nb_agents.session.history import Session
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import AgentView, RunView, StopView
@@ -55,7 +56,7 @@ STOPPING_RECIPE = "Stopping… (after the steps in hand)"
 STOPPING_NOW = "Stopping now…"
 
 
-def state(view: RunView) -> str:
+def state(view: RunView) -> Status:
     """Return "running", "stopping", "stopped", "failed" or "complete"."""
     match view.status:
         case "completed":

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from nb_agents.events import TurnStarted
 from nb_agents.presentation.cards import turn_bundle
 from nb_agents.presentation.markdown import harmless
 from nb_agents.presentation.panel_state import panel_state
+from nb_agents.presentation.panel_types import PanelState, SweepState
 from nb_agents.presentation.sweep_card import sweep_bundle, sweep_state, sweep_title
 from nb_agents.server.places import shown_path
 from nb_agents.service_loops import ServiceLoop
@@ -64,7 +65,7 @@ class Feed(ABC):
         self.path = path
         self.is_live = True
         self._read_at = self._probed_at = float("-inf")
-        self._state: tuple[tuple[object, int], dict[str, Any]] | None = None
+        self._state: tuple[tuple[object, int], Mapping[str, Any]] | None = None
 
     def is_due(self, now: float) -> bool:
         """Return whether the last read is long enough ago."""
@@ -82,7 +83,7 @@ class Feed(ABC):
         self.is_live = is_live  # not before: others look at both
         return has_news or not is_live
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Mapping[str, Any]:
         """Return what a panel shows of it now; the same object until that changes."""
         now = time.time()
         # Between news only the clocks move, and these show seconds.
@@ -115,7 +116,7 @@ class Feed(ABC):
     def _read_on(self, is_live: bool) -> bool: ...
 
     @abstractmethod
-    def _draw(self, now: float) -> dict[str, Any]: ...
+    def _draw(self, now: float) -> Mapping[str, Any]: ...
 
 
 class TurnFeed(Feed):
@@ -161,7 +162,7 @@ class TurnFeed(Feed):
                 self.view = fold(events, self.view)
         return self.view is not before
 
-    def _draw(self, now: float) -> dict[str, Any]:
+    def _draw(self, now: float) -> PanelState:
         view = replace(self.view, session=self._paths.session, turn=self._paths.number)
         return panel_state(view, shown_path(self.path), now)
 
@@ -236,7 +237,7 @@ class SweepFeed(Feed):
             if row.is_due(now):
                 row.read()
 
-    def _draw(self, now: float) -> dict[str, Any]:
+    def _draw(self, now: float) -> SweepState:
         return sweep_state(self.view, sweep_title(self.path), shown_path(self.path), now)
 
 
