@@ -124,6 +124,21 @@ _ID = {
     "schema": {"type": "string"},
 }
 _SESSION = {**_ID, "description": "The session's directory, as a turn's."}
+_TURN = (
+    "Each has `id`, `session`, `turn`, `task`, `status`, `state` and `says` (the same for people), "
+    "`is_live`, its times, `tokens` and `cost`; a live one, where it runs."
+)
+_HAS_TURNS = (
+    "`id`, `session`, and `turns` with `id`, `turn`, `task`, `state`, `is_live`, `updated_at`, "
+    "`tokens` and `cost`."
+)
+_STREAM = "Server-sent events; closing them stops nothing."
+_DRAWN = f"{_STREAM} Each has the panel's state, and the last one the card."
+_BEGUN = {"202": "It has begun, as the turn that `id` names; with `session`, `turn`, `status`."}
+_ASKED = {
+    "202": "It was asked, and `status` says how it stands. A stop says in `changed` whether it was "
+    "not asked before. A turn that is resumed is the one that `id` names."
+}
 _NUMBER = {"name": "n", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
 
 
@@ -133,43 +148,58 @@ def document(base_url: str) -> dict[str, Any]:
     Args:
         base_url: What the server's paths begin with.
     """
-    stream = "Server-sent events; closing them stops nothing."
     turns = "/sessions/{id}/turns/{n}"
     paths = {
         "/runs": {
-            "get": _get("What is live: turns, and sweeps in the place of their rows' turns."),
-            "post": _post("Start a run that outlives this server.", Start),
+            "get": _get(
+                "What is live: turns, and sweeps in the place of their rows' turns.",
+                f"A list. {_TURN} A sweep has `rows` in numbers instead of its times.",
+            ),
+            "post": _post("Start a run that outlives this server.", Start, _BEGUN),
         },
-        "/runs/{id}": {"get": _get("A turn or a sweep, live or over.", _ID)},
+        "/runs/{id}": {
+            "get": _get(
+                "A turn or a sweep, live or over.", f"{_TURN} `receipt`: what ended how.", _ID
+            )
+        },
         "/runs/{id}/events": {
             "get": _get(
                 "The events of a turn, or of a sweep how its rows began and ended, after "
-                f"`Last-Event-ID`. {stream}",
+                "`Last-Event-ID`.",
+                f"{_STREAM} Each has an event as in the turn's `events.jsonl`, or a line of the "
+                "sweep's `rows.jsonl`.",
                 _ID,
             )
         },
-        "/runs/{id}/view": {"get": _get(f"How it is drawn: panel, then card. {stream}", _ID)},
-        "/view": {"get": _get(f"The same of all that `id` names. {stream}", _QUERY_IDS)},
+        "/runs/{id}/view": {"get": _get("How it is drawn.", _DRAWN, _ID)},
+        "/view": {"get": _get("How all that `id` names is drawn.", _DRAWN, _QUERY_IDS)},
         "/sessions": {
             "get": _get(
                 "The sweeps on disk, and of each root the thousand sessions that were used last.",
+                f"A list. {_HAS_TURNS} A sweep has `sweep`, how it stands, and no turns.",
                 _QUERY_FOLDER,
                 _QUERY_SWEEP,
             )
         },
         "/sessions/{id}": {
-            "get": _get("A session.", _SESSION),
+            "get": _get("A session.", _HAS_TURNS, _SESSION),
             "delete": _delete("Delete it and all its files.", _SESSION),
         },
         "/sessions/{id}/continue": {
-            "post": _post("Ask its team something new, as its next turn.", Continue, _SESSION)
+            "post": _post(
+                "Ask its team something new, as its next turn.", Continue, _BEGUN, _SESSION
+            )
         },
-        "/sessions/{id}/rename": {"post": _post("Call it otherwise.", Rename, _SESSION)},
-        "/sessions/{id}/export": {"get": _get("All its files, as a zip.", _SESSION)},
-        turns: {"get": _get("A turn, live or over.", _SESSION, _NUMBER)},
-        f"{turns}/view": {"get": _get(f"How it is drawn. {stream}", _SESSION, _NUMBER)},
+        "/sessions/{id}/rename": {
+            "post": _post("Call it otherwise.", Rename, {"200": "Its new `id` and name."}, _SESSION)
+        },
+        "/sessions/{id}/export": {
+            "get": _get("All its files.", "A zip, of one directory.", _SESSION)
+        },
+        turns: {"get": _get("A turn, live or over.", f"{_TURN} `receipt`.", _SESSION, _NUMBER)},
+        f"{turns}/view": {"get": _get("How it is drawn.", _DRAWN, _SESSION, _NUMBER)},
         **{
-            f"/runs/{{id}}/{action}": {"post": _post(_SAYS[action], body, _ID)}
+            f"/runs/{{id}}/{action}": {"post": _post(_SAYS[action], body, _ASKED, _ID)}
             for action, body in BODIES.items()
         },
     }
@@ -207,30 +237,35 @@ _QUERY_SWEEP = {
 }
 
 
-def _get(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
-    replies = {"200": "It.", "403": "Not allowed.", "404": "There is none."}
+_REFUSED = {"403": "The token or the server's authorizer does not allow it."}
+_UNKNOWN = {**_REFUSED, "404": "Nothing of that name is there."}
+
+
+def _get(summary: str, found: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    replies = {"200": found, **_UNKNOWN}
     return {"summary": summary, "parameters": [*parameters], "responses": _replies(replies)}
 
 
 def _delete(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
-    replies = {
-        "204": "It is gone.",
-        "403": "Not allowed.",
-        "404": "There is none.",
-        "409": "A turn of it is live.",
-    }
+    replies = {"204": "It is gone.", **_UNKNOWN, "409": "A turn of it is live."}
     return {"summary": summary, "parameters": [*parameters], "responses": _replies(replies)}
 
 
-def _post(summary: str, body: type[BaseModel], *parameters: dict[str, Any]) -> dict[str, Any]:
+def _post(
+    summary: str, body: type[BaseModel], done: dict[str, str], *parameters: dict[str, Any]
+) -> dict[str, Any]:
     replies = {
-        "202": "Asked; `changed` is false when it was asked before.",
-        "400": "The body is not as it must be.",
-        "403": "Not allowed.",
-        "404": "There is none.",
+        **done,
+        **_UNKNOWN,
+        "400": "The body is not as it must be; `message` says what of it.",
         "409": "It is over, with its `status`; or not at a point where this can be asked.",
         "413": "The body is too large.",
     }
+    if issubclass(body, _Trusting):
+        replies["428"] = (
+            "The session was not made by this user: `message` lists what it would run. With "
+            "`trust` it is gone on with."
+        )
     schema = body.model_json_schema()
     return {
         "summary": summary,

@@ -9,6 +9,7 @@ from schemathesis import Case
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import status_code_conformance
 
+from nb_agents.server.openapi import document
 from tests.server.conftest import JupyterServer
 from tests.server.test_reading import over
 from tests.server.test_sweeps import ended
@@ -47,3 +48,15 @@ def test_no_request_that_the_document_allows_breaks_the_server(jupyter: JupyterS
 
         ask()
     assert {200, 404} <= seen
+
+
+def test_each_reply_is_described_in_words_of_its_own() -> None:
+    for path, operations in document("/")["paths"].items():
+        for method, operation in operations.items():
+            told = {code: reply["description"] for code, reply in operation["responses"].items()}
+            done = [said for code, said in told.items() if code.startswith("2")]
+            assert done and all(len(said.split()) > 2 for said in done), (method, path)
+            assert len(set(told.values())) == len(told), (method, path)
+            takes = operation.get("requestBody", {"content": {}})["content"].values()
+            asks_for_trust = any("trust" in each["schema"]["properties"] for each in takes)
+            assert ("428" in told) is asks_for_trust, (method, path)
