@@ -125,7 +125,7 @@ class OpenRound:
 
     Attributes:
         number: From 1.
-        seen: What the agent had seen, as `coordination.seen` gave it.
+        seen: What the agent had seen, as `voting.seen` gave it.
         request: How the round opened, as pydantic-ai's JSON.
         exchanges: Finished requests, in order; only the last may have tool calls left to run.
         was_asking: Whether a request was open: it is sent again.

@@ -182,12 +182,13 @@ class StopScope:
     def limit(self, delay_s: float | None) -> Iterator[anyio.CancelScope]:
         """Limit the time of the block.
 
-        Neither a pause that `ready` waits out counts nor the time in which a person is asked.
+        The time of a pause, which `wait_if_paused` waits out, does not count, nor that in which a
+        person is asked.
 
         Args:
             delay_s: Seconds; None has no limit.
 
-        Returns:
+        Yields:
             The scope, which knows whether the time was over.
         """
         with anyio.move_on_after(delay_s) as clock:

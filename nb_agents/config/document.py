@@ -27,23 +27,20 @@ from nb_agents.errors import ConfigError
 from nb_agents.unicode import well_formed
 
 __all__ = [
-    "front_matter",
-]
-
-MAX_FILE_BYTES = 2_000_000
-"""A file of ours is read by a person; anything larger is not one."""
-
-__all__ = [
     "Document",
     "FileKind",
     "Place",
     "TEAM_FILE",
     "expand",
+    "front_matter",
     "load_document",
     "parse_document",
     "read_source",
     "unset_variable",
 ]
+
+MAX_FILE_BYTES = 2_000_000
+"""A file of ours is read by a person; anything larger is not one."""
 
 MAX_NODES = 40_000
 """Keys and values in a file, aliases counted each time: a few lines of them can stand for billions.

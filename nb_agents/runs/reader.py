@@ -43,7 +43,7 @@ class TurnReader:
     Has the interface that `nb_agents.runs.turn.Turn` has for a handle. Thread-safe.
 
     Args:
-            paths: The turn's paths.
+        paths: The turn's paths.
         crash: The defect that ended the turn, or None.
         restart: Ends the process that runs the turn; called in a thread when it does not answer a
             stop: an immediate one within `ANSWER_S`, a graceful one within the grace time after it.

@@ -20,7 +20,6 @@ __all__ = [
     "apply_gate",
     "apply_step",
     "at_the_end",
-    "children_of",
     "holders_of",
     "parent_of",
 ]
@@ -218,8 +217,3 @@ def holders_of(address: str) -> Iterator[str]:
     """
     while address := parent_of(address):
         yield address
-
-
-def children_of(steps: Mapping[str, StepView], address: str) -> tuple[StepView, ...]:
-    """Return the direct children of a unit, in the order in which they began; "" is the root."""
-    return tuple(s for s in steps.values() if parent_of(s.address) == address)
