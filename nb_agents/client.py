@@ -17,7 +17,7 @@ import httpx2
 from pydantic import ValidationError
 
 from nb_agents.cancel import StopResult
-from nb_agents.errors import ServerError, UnknownRunError, UserError
+from nb_agents.errors import ServerError, UnknownRunError, UserError, said_by
 from nb_agents.events import EVENT, Event
 from nb_agents.models.network import proxy_of, refuse_network
 
@@ -283,7 +283,9 @@ class Client:
                 yield response
         except httpx2.HTTPError as exc:
             late = isinstance(exc, httpx2.TimeoutException)
-            why = "it does not answer in time" if late else f"the connection failed ({_short(exc)})"
+            why = (
+                "it does not answer in time" if late else f"the connection failed ({said_by(exc)})"
+            )
             proxy = proxy_of(self._url)
             raise ServerError(self._url, f"{why}, by the {proxy}" if proxy else why) from None
 
@@ -318,10 +320,6 @@ def _message(body: bytes) -> str:
         return ""
     said = told.get("message") if isinstance(told, dict) else None
     return said[:MAX_SAID_CHARS] if isinstance(said, str) else ""
-
-
-def _short(exc: Exception) -> str:
-    return str(exc) or type(exc).__name__
 
 
 def _whole(response: httpx2.Response) -> bytes:

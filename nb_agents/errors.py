@@ -65,7 +65,41 @@ __all__ = [
     "UnknownRunError",
     "UnknownSessionError",
     "UserError",
+    "leaves_of",
+    "said_by",
 ]
+
+
+def leaves_of(exc: BaseException) -> tuple[BaseException, ...]:
+    """Return the exceptions in a group and in its groups, in order; of any other, itself.
+
+    A task group wraps what is raised inside it, and says of itself no more than "unhandled errors
+    in a TaskGroup (1 sub-exception)": nobody is told that.
+    """
+    if not isinstance(exc, BaseExceptionGroup):
+        return (exc,)
+    return tuple(leaf for each in exc.exceptions for leaf in leaves_of(each))
+
+
+def said_by(exc: BaseException, *, named: bool = False) -> str:
+    """Return what an exception says; of a group, what each of its leaves says, once.
+
+    Args:
+        exc: The exception.
+        named: Whether to name the class of each, as Python does.
+    """
+    return "; ".join(dict.fromkeys(_said(leaf, named) for leaf in leaves_of(exc)))
+
+
+def _said(exc: BaseException, named: bool) -> str:
+    name = type(exc).__name__
+    try:
+        said = str(exc)
+    except Exception:  # somebody's class
+        return name
+    if isinstance(exc, OSError) and exc.strerror:
+        said = exc.strerror if exc.filename is None else f"{exc.strerror}: {str(exc.filename)!r}"
+    return (f"{name}: {said}" if named and said else said) or name
 
 
 class NbAgentsError(Exception):

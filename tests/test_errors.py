@@ -1,7 +1,9 @@
 """Errors: sentences for people, whole after a pickle."""
 
+import ast
 import pickle
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,8 @@ ERRORS: list[errors.NbAgentsError] = [
 
 
 def test_every_error_of_the_tree_is_tried_here() -> None:
-    classes = {getattr(errors, name) for name in errors.__all__}
+    named = [getattr(errors, name) for name in errors.__all__]
+    classes = {each for each in named if isinstance(each, type)}
     assert classes - {type(e) for e in ERRORS} == {errors.NbAgentsError, errors.UserError}
 
 
@@ -85,3 +88,71 @@ def test_what_a_server_or_a_file_said_drives_no_terminal(said: str) -> None:
 )
 def test_a_notebook_shows_the_sentence_and_no_traceback(error: object) -> None:
     assert str(error) in "".join(error._render_traceback_())  # type: ignore[attr-defined]
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+FULL = OSError(24, "Too many open files")
+
+
+@pytest.mark.parametrize(
+    "exc, said, named",
+    [
+        (ValueError("no"), "no", "ValueError: no"),
+        (ValueError(), "ValueError", "ValueError"),
+        (FULL, "Too many open files", "OSError: Too many open files"),
+        (
+            FileNotFoundError(2, "Gone", "a.csv"),
+            "Gone: 'a.csv'",
+            "FileNotFoundError: Gone: 'a.csv'",
+        ),
+        (ExceptionGroup("x", [FULL]), "Too many open files", "OSError: Too many open files"),
+        (
+            BaseExceptionGroup(
+                "x", [ExceptionGroup("y", [FULL, KeyError(2)]), FULL, SystemExit(1)]
+            ),
+            "Too many open files; 2; 1",
+            "OSError: Too many open files; KeyError: 2; SystemExit: 1",
+        ),
+        (Speechless(), "Speechless", "Speechless"),
+    ],
+)
+def test_a_group_of_exceptions_says_what_its_leaves_say(
+    exc: BaseException, said: str, named: str
+) -> None:
+    assert errors.said_by(exc) == said
+    assert errors.said_by(exc, named=True) == named
+
+
+def test_no_exception_of_any_class_is_told_by_itself() -> None:
+    """It may be a group, which says "unhandled errors in a TaskGroup"."""
+    package = Path(errors.__file__).parent
+    found = [f"{path.name}:{line}" for path in package.rglob("*.py") for line in _told(path)]
+    assert found == []
+
+
+def _told(path: Path) -> Iterator[int]:
+    """Find where a handler of any exception makes a text of it as it is."""
+    for handler in ast.walk(ast.parse(path.read_text())):
+        if isinstance(handler, ast.ExceptHandler) and _takes_any(handler):
+            made = (_made_text_of(node) for node in ast.walk(handler))
+            yield from (each.lineno for each in made if each and each.id == handler.name)
+
+
+def _takes_any(handler: ast.ExceptHandler) -> bool:
+    kinds = ast.walk(handler.type) if handler.type else ()
+    named = {each.id for each in kinds if isinstance(each, ast.Name)}
+    return not handler.type or bool({"Exception", "BaseException"} & named)
+
+
+def _made_text_of(node: ast.AST) -> ast.Name | None:
+    """Return the name of which ``f"{name}"`` or ``str(name)`` makes a text."""
+    match node:
+        case ast.FormattedValue(value=ast.Name() as name):
+            return name
+        case ast.Call(func=ast.Name(id="str"), args=[ast.Name() as name]):
+            return name
+    return None

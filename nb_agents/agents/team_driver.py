@@ -43,7 +43,7 @@ from nb_agents.agents.voting import rules_of
 from nb_agents.agents.worktrees import Worktrees
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
-from nb_agents.errors import ModelCallError
+from nb_agents.errors import ModelCallError, said_by
 from nb_agents.models.backend import Backend
 from nb_agents.session.conversation import Message
 from nb_agents.session.layout import TurnPaths
@@ -292,7 +292,7 @@ class Team:
         if isinstance(exc, ModelCallError):
             return str(exc)
         logger.error("agent %s crashed", agent, exc_info=exc)
-        return f"An unexpected error ended its work: {type(exc).__name__}: {exc}"
+        return f"An unexpected error ended its work: {said_by(exc, named=True)}"
 
     def _end(self, agent: str, outcome: ev.Outcome) -> None:
         if not self._calls[agent]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from nb_agents.cancel import StopResult
 from nb_agents.disk.entry import join_names
-from nb_agents.errors import UnknownRunError, UserError
+from nb_agents.errors import UnknownRunError, UserError, said_by
 from nb_agents.jupyter import kernel
 from nb_agents.jupyter.ipython import argument, arguments, display, show_table
 from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
@@ -258,7 +258,7 @@ def _alone(path: Path, said: list[str]) -> Iterator[None]:
         said.append(str(exc))
     except Exception as exc:  # a defect of ours, which must not hide all sessions until it is gone
         logger.exception("session %s can't be shown", path.name)
-        said.append(f"Session {path.name!r} can't be shown: {type(exc).__name__}: {exc}.")
+        said.append(f"Session {path.name!r} can't be shown: {said_by(exc, named=True)}.")
 
 
 def _unread(turns: Sequence[PastTurn]) -> list[str]:

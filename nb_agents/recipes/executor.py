@@ -29,7 +29,7 @@ from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
-from nb_agents.errors import ModelCallError, NbAgentsError, RecipeError
+from nb_agents.errors import ModelCallError, NbAgentsError, RecipeError, said_by
 from nb_agents.models.backend import Backend
 from nb_agents.process.command import run_bash
 from nb_agents.process.environment import user_env
@@ -358,7 +358,7 @@ class Executor:
 
     def _told(self, work: Work, exc: Exception) -> str:
         """Return why a step failed: with its place where the recipe's text is at fault."""
-        error = str(exc) or type(exc).__name__
+        error = said_by(exc)
         if not isinstance(exc, RecipeError):
             return error
         return fault_at(self._progress.recipes, work.address, error, _FAULTY.get(type(work), ""))

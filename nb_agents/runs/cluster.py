@@ -42,7 +42,7 @@ from distributed import (
 from distributed.client import ClosedClientError
 
 from nb_agents.cancel import CancellationStatus, StopRequest
-from nb_agents.errors import ClusterLostError, NoWorkersError, StorageError, UserError
+from nb_agents.errors import ClusterLostError, NoWorkersError, StorageError, UserError, said_by
 from nb_agents.options import Cluster
 from nb_agents.runs.live_turns import LiveTurn, announce
 from nb_agents.runs.tickets import Ticket, new_file
@@ -412,7 +412,7 @@ def ask(
     try:
         return asked.result()
     except OSError as exc:
-        raise lost(str(exc) or type(exc).__name__) from None
+        raise lost(said_by(exc)) from None
 
 
 _submitters: dict[Client, _Submitter] = {}
@@ -453,7 +453,7 @@ def start_on_worker(
     try:
         return submitter.begin(call, root, projects)
     except (OSError, RuntimeError, ClosedClientError) as exc:
-        raise ClusterLostError(_address(submitter.client), str(exc) or type(exc).__name__) from None
+        raise ClusterLostError(_address(submitter.client), said_by(exc)) from None
 
 
 def withdraw(root: Path) -> None:
@@ -516,7 +516,7 @@ def _open(address: str) -> Client:
     try:
         return Client(address, timeout=CONNECT_S)
     except (OSError, ValueError, TimeoutError) as exc:
-        raise ClusterLostError(address, str(exc) or type(exc).__name__) from None
+        raise ClusterLostError(address, said_by(exc)) from None
 
 
 def _address(client: Client) -> str:
@@ -605,7 +605,7 @@ def _work(job: _Job) -> Mapping[str, str]:
     except UserError as exc:
         return {**answer, "error": f"{refused} {exc}"}
     except Exception as exc:
-        return {**answer, "error": f"{refused} {type(exc).__name__}: {exc}"}
+        return {**answer, "error": f"{refused} {said_by(exc, named=True)}"}
     worker.log_event(job.topic, answer)
     run.wait(raise_on_stop=False)
     return answer

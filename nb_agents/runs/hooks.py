@@ -17,6 +17,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from nb_agents.cancel import AgentStopped, StopRequest
+from nb_agents.errors import said_by
 from nb_agents.events import Event
 from nb_agents.models.retry import DEFAULT_RETRY, retry_delay_s
 from nb_agents.options import Timeout
@@ -152,7 +153,7 @@ class Hooks:
         return None
 
     def _failed(self, name: str, exc: BaseException) -> None:
-        self._tell(f"The hook {name} failed: {type(exc).__name__}: {str(exc)[:MAX_WHY]}")
+        self._tell(f"The hook {name} failed: {said_by(exc, named=True)[:MAX_WHY]}")
 
     def _tell(self, text: str) -> None:
         logger.warning("run %s: %s", self._run_id, text)

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import ConfigError, StorageError, UnknownSessionError
+from nb_agents.errors import ConfigError, StorageError, UnknownSessionError, said_by
 from nb_agents.runs.hiding import open_debug_log
 from nb_agents.runs.live_turns import announce_here
 from nb_agents.runs.loop import ensure_loop, interrupts_held, submit
@@ -158,7 +158,7 @@ def _begin(
         lock.release()
         layout.discard_turn(paths)
         if isinstance(exc, OSError):
-            raise StorageError(str(paths.path), exc.strerror or str(exc)) from None
+            raise StorageError(str(paths.path), said_by(exc)) from None
         raise
     return run
 

@@ -30,7 +30,7 @@ from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
-from nb_agents.errors import ModelCallError, UserError
+from nb_agents.errors import ModelCallError, UserError, said_by
 from nb_agents.models.backend import Backend
 from nb_agents.runs.loop import submit
 from nb_agents.tools.base import Tool, ToolError, current_call
@@ -464,7 +464,7 @@ def _opening(own: str, asked: str, workspace: Path) -> list[Any]:
 def _why(child: Child, exc: Exception) -> str:
     if not isinstance(exc, UserError | ModelCallError | OSError):
         logger.error("agent %s crashed", child.id, exc_info=exc)
-    return str(exc) or type(exc).__name__
+    return said_by(exc)
 
 
 _children: ContextVar[SubAgents | None] = ContextVar("nb_agents_children", default=None)

@@ -37,7 +37,7 @@ from nb_agents.cancel import (
     bind,
     checkpoint,
 )
-from nb_agents.errors import UserError
+from nb_agents.errors import UserError, leaves_of, said_by
 from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.models.providers import SharedClient, until_loaded
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
@@ -405,11 +405,11 @@ class Turn:
                     await self._finish(result, news)
 
     def _crashed(self, exc: BaseException) -> None:
-        while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
-            exc = exc.exceptions[0]
+        leaf, *others = leaves_of(exc)
+        exc = exc if others else leaf
         logger.error("run %s crashed", self._id, exc_info=exc)
         if isinstance(exc, Exception):
-            text = f"A defect of nb_agents ended this run: {type(exc).__name__}: {exc}"
+            text = f"A defect of nb_agents ended this run: {said_by(exc, named=True)}"
             self._recorder.note(text)
             self.crash = self.crash or self._spec.mask.error(exc)
 

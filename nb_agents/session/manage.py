@@ -23,7 +23,7 @@ from typing import NamedTuple
 from nb_agents.config.team import safe_name
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import Entry, RefusedError, printable_name
-from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
+from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError, said_by
 from nb_agents.session.copying import copy_file, copy_tree
 from nb_agents.session.history import is_up_to_date, load_turn
 from nb_agents.session.layout import (
@@ -126,7 +126,7 @@ def export_session(session: Path, file: str | os.PathLike[str] | None = None) ->
         with suppress(OSError):
             target.unlink()
         if isinstance(exc, OSError):
-            raise StorageError(str(target), exc.strerror or str(exc)) from None
+            raise StorageError(str(target), said_by(exc)) from None
         raise
     return SessionCopy(target, left_out)
 

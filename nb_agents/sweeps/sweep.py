@@ -30,7 +30,7 @@ from nb_agents.cancel import (
     StopResult,
     StopSource,
 )
-from nb_agents.errors import ClusterLostError, SessionBusyError, UserError
+from nb_agents.errors import ClusterLostError, SessionBusyError, UserError, said_by
 from nb_agents.events.turn_events import Continue, Pause
 from nb_agents.runs.live_turns import watched
 from nb_agents.runs.loop import interrupt_calls, wait_interruptibly
@@ -376,7 +376,7 @@ class Sweep:
             self._collect()
         except BaseException as exc:  # no row may go on that nobody collects
             logger.exception("sweep %s crashed", self.name)
-            why = f"a defect of nb_agents ended the sweep: {type(exc).__name__}: {exc}"
+            why = f"a defect of nb_agents ended the sweep: {said_by(exc, named=True)}"
             self._on_stop(StopRequest(CancellationStatus.IMMEDIATE, "parent", why))
             self._collect()
         finally:
@@ -501,7 +501,7 @@ class Sweep:
         except Exception as exc:  # an error of one row must not affect the others
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't begin", self.name, row.name)
-            begun = Result(row.name, "failed", error=str(exc) or type(exc).__name__)
+            begun = Result(row.name, "failed", error=said_by(exc))
         self._put_for(row, lambda: self._on_begun(row, begun), begun)
 
     def _find_or_begin(self, row: Row) -> Run | Result | None:
@@ -637,7 +637,7 @@ class Sweep:
         except Exception as exc:  # an error of the judge must not lose the answer
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't be judged", self.name, row.name)
-            judged = Judgement(None, f"The judge can't be asked: {exc}", 0, 0.0)
+            judged = Judgement(None, f"The judge can't be asked: {said_by(exc)}", 0, 0.0)
         self._inbox.put(lambda: self._on_judgement(result, judged))
 
     def _on_judging(self, row: str, run: Run) -> None:
@@ -665,7 +665,7 @@ class Sweep:
             made = self._spec.score(self._spec.task(self._by_name[result.row]), result.answer)
             score = float(asyncio.run(_awaited(made)) if isawaitable(made) else made)
         except (Exception, AgentStopped, SystemExit, KeyboardInterrupt) as exc:
-            why = f"The score function failed: {type(exc).__name__}: {exc}"
+            why = f"The score function failed: {said_by(exc, named=True)}"
         self._inbox.put(lambda: self._on_score(result, score, why))
 
     def _on_score(self, result: Result, score: float | None, why: str) -> None:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nb_agents.cancel import checkpoint
 from nb_agents.config.secret_names import MASK, is_secret_name
+from nb_agents.errors import leaves_of
 from nb_agents.masking import Mask
 from nb_agents.process.writable import WritablePath, WriteAccess
 from nb_agents.unicode import well_formed
@@ -235,8 +236,14 @@ class Tool:
         except Exception as exc:
             # A tool that breaks costs a call, never the run: the model is told and goes on.
             logger.warning("tool %s failed", self.name, exc_info=True)
-            why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
-            return ToolResult(f"Error: {type(exc).__name__}: {why}", is_error=True)
+            why = "; ".join(dict.fromkeys(map(_without_path, leaves_of(exc))))
+            return ToolResult(f"Error: {why}", is_error=True)
+
+
+def _without_path(exc: BaseException) -> str:
+    """Return what an exception says without a path of the machine."""
+    no_path = isinstance(exc, OSError) and exc.strerror
+    return f"{type(exc).__name__}: {no_path or exc}"
 
 
 class Toolbox:

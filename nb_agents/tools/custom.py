@@ -20,7 +20,6 @@ import inspect
 import itertools
 import logging
 import sys
-import traceback
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
@@ -35,7 +34,7 @@ from nb_agents.cancel import AgentStopped, CancellationStatus, current_token
 from nb_agents.config.tools import CustomFunction, CustomToolSpec, takes_all
 from nb_agents.errors import UserError
 from nb_agents.tools.base import Tool, ToolContext
-from nb_agents.tools.functions import function_tool, result_text
+from nb_agents.tools.functions import as_printed, function_tool, result_text
 
 __all__ = ["CustomTools", "PREFIX", "without_file"]
 
@@ -148,8 +147,7 @@ def _load(path: str) -> ModuleType | UserError:
         raise
     except BaseException as exc:  # any code; its SystemExit would end the loop of all runs
         logger.warning("the file %s of custom tools failed", path, exc_info=True)
-        why = "".join(traceback.format_exception_only(exc)).strip()
-        return UserError(f"{path!r} can't be imported ({why}).")
+        return UserError(f"{path!r} can't be imported ({as_printed(exc)}).")
 
 
 def _existing(path: str) -> Path:

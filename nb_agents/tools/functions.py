@@ -32,13 +32,13 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from nb_agents.cancel import AgentStopped
-from nb_agents.errors import UserError
+from nb_agents.errors import UserError, leaves_of, said_by
 from nb_agents.models.providers import load
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.tools.base import Tool, ToolContext, ToolError
 from nb_agents.tools.threads import ThreadCall
 
-__all__ = ["find_functions", "function_tool", "is_marked", "result_text", "tool"]
+__all__ = ["as_printed", "find_functions", "function_tool", "is_marked", "result_text", "tool"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -157,7 +157,7 @@ def function_tool(
             warnings.simplefilter("ignore")  # a default without JSON is merely not shown
             return Tool(call)
     except Exception as exc:  # pydantic's, pydantic-ai's: there are a dozen
-        raise UserError(_refusal(name, str(exc).splitlines()[0])) from exc
+        raise UserError(_refusal(name, said_by(exc).splitlines()[0])) from exc
 
 
 def _find(name: str, namespace: Mapping[str, Any]) -> Callable[..., Any]:
@@ -196,7 +196,7 @@ def _hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception as exc:  # an annotation is any code
-        why = f"its annotations can't be read ({exc}). Define what they name before it."
+        why = f"its annotations can't be read ({said_by(exc)}). Define what they name before it."
         raise UserError(_refusal(name, why)) from exc
     hints.pop("return", None)
     return hints
@@ -278,19 +278,20 @@ def _failures_told(name: str) -> Iterator[None]:
     except asyncio.CancelledError as exc:
         raise ToolError("the function was cancelled") from exc
     except BaseException as exc:
-        if (stop := _stop_in(exc)) is not None:
+        leaves = leaves_of(exc)  # a task group of the function's own may have wrapped a stop
+        if stop := next((leaf for leaf in leaves if isinstance(leaf, AgentStopped)), None):
             raise stop from exc
         logger.warning("notebook function %s failed", name, exc_info=True)
-        # As Python would print it; a message that can't be made does not make it fail.
-        raise ToolError("".join(traceback.format_exception_only(exc)).strip()) from exc
+        raise ToolError(as_printed(exc)) from exc
 
 
-def _stop_in(exc: BaseException) -> AgentStopped | None:
-    """Find a stop in the group that a task group of the function's own has made."""
-    if isinstance(exc, AgentStopped):
-        return exc
-    inner = exc.exceptions if isinstance(exc, BaseExceptionGroup) else ()
-    return next(filter(None, map(_stop_in, inner)), None)
+def as_printed(exc: BaseException) -> str:
+    """Return the last lines that Python prints of an exception; of a group, those of its leaves.
+
+    A message that can't be made does not make it fail.
+    """
+    printed = ("".join(traceback.format_exception_only(leaf)).strip() for leaf in leaves_of(exc))
+    return "\n".join(dict.fromkeys(printed))
 
 
 def result_text(value: object) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import CancelScope, Event, move_on_after
 
+from nb_agents.errors import said_by
 from nb_agents.masking import Mask
 from nb_agents.process.environment import agent_env
 from nb_agents.tools.base import ToolError
@@ -221,7 +222,7 @@ class _Life:
         except Exception as exc:
             logger.debug("MCP server failed: %r", self._endpoint, exc_info=True)
             if not self.settled.is_set():
-                self._explain(f"{_reason(exc)}{self._by_proxy()}")
+                self._explain(f"{said_by(exc)}{self._by_proxy()}")
         finally:
             self._end()
             if not self.settled.is_set():
@@ -369,12 +370,3 @@ def _is_lost(exc: Any) -> bool:
 
     error = exc.error
     return bool(error.code == CONNECTION_CLOSED or error.message == "Session terminated")
-
-
-def _reason(exc: BaseException) -> str:
-    """Return the first cause in a group: task groups wrap what a transport raises."""
-    while isinstance(exc, BaseExceptionGroup):
-        exc = exc.exceptions[0]
-    if isinstance(exc, OSError) and exc.strerror:
-        return exc.strerror
-    return str(exc) or type(exc).__name__

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import os
 from typing import Any
 
 import pytest
+from anyio import create_task_group, to_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +43,9 @@ async def broken(kind: str) -> str:
     match kind:
         case "told":
             raise ToolError("there is no such thing")
+        case "in a task group":
+            async with create_task_group() as group:
+                group.start_soon(to_thread.run_sync, os.open, "/", os.O_RDWR)
         case "disk":
             raise OSError(28, "No space left on device", "/secret/place")
         case "stop":
@@ -116,6 +121,11 @@ async def test_a_tool_that_breaks_costs_a_call_and_not_the_run(
         result = await toolbox().call("broken", {"kind": "else"})
     assert (result, result.is_error) == ("Error: ZeroDivisionError: division by zero", True)
     assert "broken" in caplog.text
+
+
+async def test_what_fails_in_a_task_group_of_a_tool_is_told_by_itself() -> None:
+    result = await toolbox().call("broken", {"kind": "in a task group"})
+    assert result == "Error: IsADirectoryError: Is a directory"
 
 
 async def test_a_disk_error_is_told_without_the_machines_paths() -> None:

@@ -325,7 +325,10 @@ class Unspeakable(Exception):
         (asyncio.CancelledError(), "Error: the function was cancelled"),
         (Unspeakable(), "Unspeakable: <exception str() failed>"),
         (ToolError("told as it is"), "Error: told as it is"),
-        (BaseExceptionGroup("two", [SystemExit(1), ValueError("x")]), "BaseExceptionGroup: two"),
+        (
+            BaseExceptionGroup("two", [SystemExit(1), ValueError("x")]),
+            "SystemExit: 1\nValueError: x",
+        ),
     ],
 )
 async def test_an_exception_costs_the_call_and_the_model_is_told(

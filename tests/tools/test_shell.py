@@ -2,8 +2,10 @@
 
 import os
 import re
+import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -268,3 +270,34 @@ async def test_commands_run_side_by_side(place: Place) -> None:
     async with create_task_group() as tasks:
         for command in (first, second):
             tasks.start_soon(partial(shell.run_command, command))
+
+
+async def test_a_command_that_finds_no_file_descriptor_left_says_so(place: Place) -> None:
+    [tool] = Shell(place.sandbox()).tools()
+    said = [str(await tool.call({"command": "echo so"}))]  # whatever is loaded late is there now
+    for left in range(16):
+        with descriptors_left(left):
+            said.append(str(await tool.call({"command": "echo so"})))
+    assert said[0] == said[-1] == "so\n[exit code 0]"
+    failed = {each for each in said if not each.startswith("so")}
+
+    assert failed and all("Too many open files" in each for each in failed), failed
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Let this process open so many files and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    taken = list[int]()
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in taken:
+            os.close(each)
