@@ -90,5 +90,5 @@ def _rows(view: RunView, height: int) -> Group:
 def _cells(view: RunView, now: float, limit: int) -> list[tuple[str, str, str]]:
     if view.recipe:
         return [("  " * u.depth + u.name, u.chip, u.says) for u in units(view, now, limit)]
-    rows = [agent_row(agent, view) for agent in view.agents.values()]
+    rows = [agent_row(agent, view, now) for agent in view.agents.values()]
     return [(row["id"], row["chip"], row["says"]) for row in rows[:limit]]

@@ -283,12 +283,14 @@ class RetrySpec(Spec):
         backoff: How the delay grows: d, d, d (``none``), d, 2d, 3d (``linear``) or d, 2d, 4d
             (``exponential``).
         max_delay: Seconds that it grows to; also the longest wait that a server may ask for.
+        max_silence: Seconds without a word after which a model's reply counts as lost.
     """
 
     attempts: StrictInt = Field(default=3, ge=0)
     delay: Grace = 0.5
     backoff: Literal["none", "linear", "exponential"] = "none"
     max_delay: Grace | None = None
+    max_silence: Seconds | None = None
 
 
 class CancelSpec(Spec):

@@ -68,6 +68,8 @@ def _refused(status: int, error: Exception) -> str:
     text = _STATUS[401] if is_key else _STATUS.get(status, "The server refused the request")
     more = str(error) if isinstance(error, ReplyTooLongError) else _said_by(error)
     told = [f"{text} (HTTP {status})."]
+    if asked := getattr(error, "retry_after", None):
+        told.append(f"It asks to wait for {asked:.0f} s, which `max_delay` of `retry` may allow.")
     if not is_key:
         told += [more, *(_remedies(error) if status in _MENDABLE else ()), through(error)]
     return " ".join(filter(None, told))

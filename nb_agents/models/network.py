@@ -136,7 +136,7 @@ def unconnected(error: BaseException, arrived: int = 0, *, is_late: bool = False
     if proxy and cause_of(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return f"The {proxy} {_how(error)}. {_past(proxy, url)}"
     if is_late or cause_of(error, httpx2.TimeoutException):
-        return f"{server} did not answer in time{by}."
+        return f"{server} {_late(error)}{by}."
     if cause_of(error, socket.gaierror):
         return f"{server} was not found: check base_url, and the network."
     if cause_of(error, ConnectionRefusedError):
@@ -169,6 +169,17 @@ def _how(error: BaseException) -> str:
     if cause_of(error, httpx2.ConnectTimeout):
         return "did not answer in time"
     return "can't be reached"
+
+
+def _late(error: BaseException) -> str:
+    silent = cause_of(error, httpx2.ReadTimeout)
+    try:
+        allowed = silent.request.extensions["timeout"]["read"] if silent else None
+    except (KeyError, RuntimeError):
+        allowed = None
+    if allowed is None:
+        return "did not answer in time"
+    return f"sent nothing for {allowed:g} s, the `max_silence` of `retry`"
 
 
 def _refused_by(proxy: Proxy | None, server: str, why: str) -> str:

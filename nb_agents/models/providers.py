@@ -69,8 +69,8 @@ _loading = threading.Lock()
 _background: _Loading | None = None
 
 CONNECT_TIMEOUT_S = 10.0
-READ_TIMEOUT_S = 300.0
-"""Silence after which a stream counts as dead; reasoning models may think for minutes."""
+MAX_SILENCE_S = 300.0
+"""Silence after which a stream counts as lost; reasoning models may think for minutes."""
 MAX_CONNECTIONS = 1000
 """Above any team's size: a bare client's 100 made calls fail while they waited for a slot."""
 
@@ -98,10 +98,13 @@ class FoundKey(NamedTuple):
     where: str
 
 
-def http_client() -> httpx2.AsyncClient:
+def http_client(max_silence_s: float | None = None) -> httpx2.AsyncClient:
     """Return an HTTP client with explicit limits and timeouts, which the caller closes.
 
     Quick where `load` was called before.
+
+    Args:
+        max_silence_s: Silence after which a stream counts as lost; by default `MAX_SILENCE_S`.
 
     Raises:
         UserError: What the environment says of proxies and certificates can't be used.
@@ -114,7 +117,9 @@ def http_client() -> httpx2.AsyncClient:
     refuse_network()
     return httpx2.AsyncClient(
         verify=tls_context(),
-        timeout=httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=None),
+        timeout=httpx2.Timeout(
+            max_silence_s or MAX_SILENCE_S, connect=CONNECT_TIMEOUT_S, pool=None
+        ),
         limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
         follow_redirects=True,
         event_hooks={"response": [limit]},
@@ -122,9 +127,14 @@ def http_client() -> httpx2.AsyncClient:
 
 
 class SharedClient:
-    """A run's HTTP client, which is created when the first of its models needs it."""
+    """A run's HTTP client, which is created when the first of its models needs it.
 
-    def __init__(self) -> None:
+    Args:
+        max_silence_s: As for `http_client`.
+    """
+
+    def __init__(self, max_silence_s: float | None = None) -> None:
+        self._max_silence_s = max_silence_s
         self._client: httpx2.AsyncClient | None = None
         # Separates the threads in which backends are made.
         self._lock = threading.Lock()
@@ -133,7 +143,7 @@ class SharedClient:
         """Return the client."""
         with self._lock:
             if self._client is None:
-                self._client = http_client()
+                self._client = http_client(self._max_silence_s)
             return self._client
 
     async def aclose(self) -> None:

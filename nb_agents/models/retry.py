@@ -47,6 +47,8 @@ class Retry:
         backoff: How the delay grows.
         max_delay: Seconds that it grows to; also the longest wait that a server may ask for. None
             means `MAX_DELAY_S`.
+        max_silence: Seconds without a word after which a model's reply counts as lost. None means
+            300: a reasoning model may think for minutes.
         on_retry: Called with the error and the number of the try that comes, from 1.
         should_retry: Called with the error: whether it is tried again. By default what passes is: a
             server that is overloaded or down, a connection that broke.
@@ -65,6 +67,7 @@ class Retry:
     max_delay: float | None = None
     on_retry: Callable[[Exception, int], object] | None = None
     should_retry: Callable[[Exception], object] | None = None
+    max_silence: float | None = None
 
     def __post_init__(self) -> None:
         if self.backoff not in _GROWTH:
@@ -75,6 +78,10 @@ class Retry:
         for name, seconds in (("delay", self.delay), ("max_delay", self.max_delay)):
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise UserError(f"Retry's {name} is {seconds!r} seconds; give a number from 0.")
+        if self.max_silence is not None and not 0 < self.max_silence < math.inf:
+            raise UserError(
+                f"Retry's max_silence is {self.max_silence!r} seconds; give a number over 0."
+            )
 
     @property
     def longest_s(self) -> float:

@@ -65,7 +65,7 @@ def panel_state(view: RunView, run: str, now: float) -> PanelState:
 
 def _rows(view: RunView, now: float) -> list[AgentRow]:
     if not view.recipe:
-        return [agent_row(agent, view) for agent in view.agents.values()]
+        return [agent_row(agent, view, now) for agent in view.agents.values()]
     current = view.current_step
     return [_unit_row(unit, unit.address == current) for unit in units(view, now, MAX_UNITS)]
 

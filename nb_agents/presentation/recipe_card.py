@@ -240,7 +240,7 @@ def _left(view: RunView) -> Iterator[Value]:
             # What a step that is over was given is in what it gave itself.
             words = agent.unsubmitted or ("" if step.is_over else agent.returned)
             if words:
-                note = f"{agent.model} · {standing_of(agent, view)[0]}"
+                note = f"{agent.model} · {standing_of(agent, view, view.last_at)[0]}"
                 yield Value(agent.id, text.cut(words, MAX_VALUE), "markdown", note)
 
 

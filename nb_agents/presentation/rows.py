@@ -30,6 +30,7 @@ __all__ = [
     "name_of",
     "numbers",
     "says",
+    "silence",
     "standing_of",
     "stop_offer",
     "to_do",
@@ -47,6 +48,9 @@ _TONES: dict[str, Tone] = {
     "waiting": "ing",
 }
 
+SILENT_AFTER_S = 30.0
+"""Silence of a model from which on its row says so."""
+
 MAX_ITERATIONS = 8
 """Iterations of one loop that have a row."""
 MAX_DEPTH = 100
@@ -57,13 +61,14 @@ MAX_ASKS = 300
 _INDEX = re.compile(r"\[([0-9]{1,9})\]$")
 
 
-def agent_row(agent: AgentView, view: RunView) -> AgentRow:
+def agent_row(agent: AgentView, view: RunView, now: float) -> AgentRow:
     """Return the row of a team's agent."""
+    silent = silence(agent, now)
     row: AgentRow = {
         "id": agent.id,
         "model": agent.model,
-        "chip": doing(agent, view),
-        "tone": _TONES.get(agent.phase, "run"),
+        "chip": silent or doing(agent, view),
+        "tone": "ing" if silent else _TONES.get(agent.phase, "run"),
         "says": says(agent),
         "writing": agent.in_flight and agent.phase == "writing",
         "numbers": numbers(agent.tokens, agent.cost),
@@ -103,6 +108,14 @@ def doing(agent: AgentView, view: RunView) -> str:
             if view.winner == agent.id and not view.is_over and agent.phase != "stopped":
                 return "presenting"
             return agent.phase
+
+
+def silence(agent: AgentView, now: float) -> str:
+    """Return for how long an agent's model has sent nothing, once that is long; else ""."""
+    silent_s = now - agent.streamed_at
+    if not (agent.in_flight and agent.streamed_at) or silent_s < SILENT_AFTER_S:
+        return ""
+    return f"silent for {text.seconds(silent_s)}"
 
 
 def says(agent: AgentView) -> str:
@@ -235,7 +248,7 @@ class _Tree:
                 name_of(agent.id),
                 depth,
                 agent.model,
-                *standing_of(agent, self._view),
+                *standing_of(agent, self._view, self._now),
                 says=says(agent),
                 is_writing=agent.in_flight and agent.phase == "writing",
                 numbers=numbers(*self._spent.get(agent.id, (0, 0.0))),
@@ -286,6 +299,9 @@ class _Tree:
         if step.status == "retrying":
             return self._waiting(step), "ing"
         again = f" ({step.attempt} of {step.attempts})" if step.attempt > 1 else ""
+        agent = self._view.agents.get(step.address)
+        if agent and (silent := silence(agent, self._now)):
+            return silent + again, "ing"
         return self._doing(step) + again, "run"
 
     def _cut(self, step: StepView) -> str:
@@ -344,11 +360,12 @@ def called_by(view: RunView) -> Mapping[str, Sequence[AgentView]]:
     return called
 
 
-def standing_of(agent: AgentView, view: RunView) -> tuple[str, Tone]:
+def standing_of(agent: AgentView, view: RunView, now: float) -> tuple[str, Tone]:
     """Return the chip's words and tone of an agent that another one called."""
     match agent.outcome:
         case None if not view.ending:
-            return doing(agent, view), "run"
+            silent = silence(agent, now)
+            return silent or doing(agent, view), "ing" if silent else "run"
         case "finished":
             return "done", "ok"
         case "failed":

@@ -24,7 +24,7 @@ from nb_agents.presentation.panel_types import (
     SweepState,
     Tone,
 )
-from nb_agents.presentation.rows import MAX_SAYS, doing, name_of, numbers, says
+from nb_agents.presentation.rows import MAX_SAYS, doing, name_of, numbers, says, silence
 from nb_agents.session.views import read_json
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import AgentView, RunView
@@ -131,7 +131,7 @@ def sweep_state(
         "counts": [{"text": words, "tone": tone} for words, tone in counts(view)],
         "failures": [_failure(row.row, row.error) for row in view.failures[:MAX_FAILURES]],
         "more_failures": _more(view.failed - min(len(view.failures), MAX_FAILURES), "failed"),
-        "rows": [_row(row, opened) for row in live[:MAX_LIVE]],
+        "rows": [_row(row, opened, now) for row in live[:MAX_LIVE]],
         "more_rows": _more(len(live) - MAX_LIVE, "at work"),
         "open": _open(opened, now),
         "button": _button(view),
@@ -219,9 +219,9 @@ def _failure(row: str, why: str) -> RowFailure:
     return {"row": text.clip(row, MAX_NAME), "why": text.clip(why, MAX_WHY)}
 
 
-def _row(row: LiveRow, opened: OpenedRow | None) -> SweepRow:
+def _row(row: LiveRow, opened: OpenedRow | None, now: float) -> SweepRow:
     view, agent = row.view, _speaker(row.view)
-    chip, tone = _doing(view, agent)
+    chip, tone = _doing(view, agent, now)
     gate = next(iter(view.gates.values()), None)
     return {
         "id": row.name,
@@ -246,7 +246,7 @@ def _speaker(view: RunView) -> AgentView | None:
     return next(writing, None) or next(busy, None) or (agents[-1] if agents else None)
 
 
-def _doing(view: RunView, agent: AgentView | None) -> tuple[str, Tone]:
+def _doing(view: RunView, agent: AgentView | None, now: float) -> tuple[str, Tone]:
     """Return a row's chip and its tone."""
     chip = text.chip(view)
     if view.stop:
@@ -255,8 +255,9 @@ def _doing(view: RunView, agent: AgentView | None) -> tuple[str, Tone]:
         return chip, "ing"
     if chip != "running" or agent is None:
         return chip, "run"
-    who = name_of(view.current_step or agent.id)
-    return (doing(agent, view) if len(view.agents) == 1 else f"{who}: {doing(agent, view)}"), "run"
+    silent = silence(agent, now)
+    who = f"{name_of(view.current_step or agent.id)}: " if len(view.agents) > 1 else ""
+    return f"{who}{silent or doing(agent, view)}", "ing" if silent else "run"
 
 
 def _stop(view: RunView) -> RowStop | None:

@@ -414,7 +414,8 @@ class Turn:
             self.crash = self.crash or self._spec.mask.error(exc)
 
     async def _run_driver(self) -> Result:
-        client = SharedClient()
+        retry = self._spec.retry
+        client = SharedClient(retry.max_silence if retry else None)
         try:
             terms = RunPolicy(self._hold, self.hooks.retry_delay_s, self._wake)
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):

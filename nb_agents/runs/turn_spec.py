@@ -144,8 +144,11 @@ class TurnSpec:
     def retry(self) -> Retry | None:
         """The rules for retrying model calls; None for the default ones."""
         spec = self.team.retry
-        written = Retry(spec.attempts, spec.delay, spec.backoff, spec.max_delay) if spec else None
-        return self.options.retry or written
+        if self.options.retry or spec is None:
+            return self.options.retry
+        return Retry(
+            spec.attempts, spec.delay, spec.backoff, spec.max_delay, max_silence=spec.max_silence
+        )
 
     @cached_property
     def started(self) -> ev.TurnStarted:

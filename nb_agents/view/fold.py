@@ -56,15 +56,16 @@ def fold(events: Iterable[ev.Event], view: RunView | None = None) -> RunView:
 def _joined(words: Iterable[Any]) -> Iterable[ev.TextStreamed]:
     """Join each agent's words of a stretch: added one by one, a long text costs its square."""
     parts: dict[tuple[str, str], list[ev.TextStreamed]] = {}
-    seq, at = 0, 0.0
+    seq = 0
     for event in words:
         key = (event.agent, _GROWS[event.channel])
         # Put in again, so that who wrote last is last: that says what the agent is doing.
         parts[key] = texts = parts.pop(key, [])
         texts.append(event)
-        seq, at = event.seq or seq, event.at or at
+        seq = event.seq or seq
     for texts in parts.values():
-        yield replace(texts[-1], text="".join(part.text for part in texts), seq=seq, at=at)
+        text, at = "".join(part.text for part in texts), max(part.at for part in texts)
+        yield replace(texts[-1], text=text, seq=seq, at=at)
 
 
 MAX_NOTICE_CHARS = 300
@@ -93,7 +94,7 @@ def apply(view: RunView, event: ev.Event) -> RunView:
     # A stop's agent may be "": it is the run's then. One that is called becomes known by that.
     if agent is None or agent in view.agents or event.kind in ("stop_requested", "agent_called"):
         view = _APPLY[event.kind](view, event)
-    return _changed(view, seq=event.seq or view.seq, last_at=event.at or view.last_at)
+    return _changed(view, seq=event.seq or view.seq, last_at=max(view.last_at, event.at))
 
 
 def _with_agent(view: RunView, agent: str, **changes: Any) -> RunView:
@@ -226,6 +227,7 @@ def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
         e.agent,
         calls=e.call,
         in_flight=True,
+        streamed_at=max(agent.streamed_at, e.at),
         was_cut=False,
         phase="thinking",
         tool="",
@@ -240,13 +242,15 @@ def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
 
 def _text_streamed(view: RunView, e: ev.TextStreamed) -> RunView:
     agent = view.agents[e.agent]
-    if e.channel == "call":
-        return _with_agent(
-            view, e.agent, partial_call=agent.partial_call + e.text, phase="writing", tool=e.tool
-        )
-    if e.channel == "thinking":
-        return _with_agent(view, e.agent, thinking=agent.thinking + e.text, phase="thinking")
-    return _with_agent(view, e.agent, partial=agent.partial + e.text, phase="writing")
+    match e.channel:
+        case "call":
+            said = {"partial_call": agent.partial_call + e.text, "tool": e.tool}
+        case "thinking":
+            said = {"thinking": agent.thinking + e.text}
+        case _:
+            said = {"partial": agent.partial + e.text}
+    phase = "thinking" if e.channel == "thinking" else "writing"
+    return _with_agent(view, e.agent, phase=phase, streamed_at=max(agent.streamed_at, e.at), **said)
 
 
 def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:

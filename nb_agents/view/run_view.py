@@ -109,6 +109,7 @@ class AgentView:
         heard: How many of the follow-up texts it has been told.
         calls: Model requests begun.
         in_flight: Whether a model request is open.
+        streamed_at: When the last words of that request came, or it began; Unix seconds.
         was_cut: Whether its last model request was cut, so that a resume sends it again.
         is_throttled: Whether its last model request was refused as one too many, and is retried.
         input_tokens, output_tokens: Used so far.
@@ -138,6 +139,7 @@ class AgentView:
     drafts: tuple[Draft, ...] = ()
     calls: int = 0
     in_flight: bool = False
+    streamed_at: float = 0.0
     was_cut: bool = False
     is_throttled: bool = False
     input_tokens: int = 0

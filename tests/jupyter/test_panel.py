@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,14 @@ from typing import Any
 import pytest
 
 from nb_agents import events as ev
+from nb_agents.cli.live_view import _cells
 from nb_agents.jupyter.kernel import on_page_message
 from nb_agents.presentation.panel_state import panel_state
+from nb_agents.presentation.sweep_card import sweep_state
+from nb_agents.sweeps.sweep_view import LiveRow, SweepView
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
+from tests.presentation.recipe_views import began, recipe
 
 USAGE = ev.Usage(input_tokens=8000, output_tokens=214, cost=0.019)
 
@@ -42,6 +47,35 @@ def test_a_stopping_panel_counts_down_and_offers_to_stop_now() -> None:
     state = panel_state(view_of(stop), "r1", 1013.0)
     assert state["chip"] == "Stopping… (after current LLM call completes)"
     assert (state["button"]["label"], state["button"]["now"]) == ("Stop now · 27 s", True)
+
+
+def test_each_row_says_for_how_long_a_model_is_silent() -> None:
+    def chips(now: float) -> list[str]:
+        row = LiveRow("row-1", "r1", view)
+        sweep = SweepView("ask", "running", 1, 0, 0, 0, 0.0, 1.0, None, (row,), (), ())
+        return [
+            *(r["chip"] for r in panel_state(view, "r1", now)["agents"] if r["id"] == "ada"),
+            *(row["chip"] for row in panel_state(steps, "r1", now)["agents"]),
+            *(r["chip"].removeprefix("ada: ") for r in sweep_state(sweep, "t", "p", now)["rows"]),
+            *(chip for name, chip, _ in _cells(view, now, 9) if name == "ada"),
+        ]
+
+    asked = ev.ModelStarted(agent="ada", call=1, at=1010.0)
+    wrote = ev.TextStreamed(agent="ada", call=1, channel="text", text="so ", at=1040.0)
+    step = [replace(each, agent="draft") for each in (asked, wrote)]
+    critic = ev.AgentCalled(agent="draft/critic#1", caller="draft", name="critic", model="m",
+                            workspace="w", input="?")  # fmt: skip
+    below = [replace(each, agent=critic.agent) for each in (asked, wrote)]
+    steps = recipe(began("draft", "agent"), *step, critic, *below, outline=())
+    view = view_of(asked)
+    assert chips(1039.0)[0] == "thinking"
+    assert chips(1040.0)[0] == "silent for 30 s"
+    view = view_of(asked, wrote)
+    assert chips(1069.9) == ["writing"] * 5
+    assert chips(1135.0) == ["silent for 1 min 35 s"] * 5
+    failed = ev.ModelFailed(agent="ada", call=1, error="x", retry_in_s=90, at=1140.0)
+    view = view_of(asked, wrote, failed)
+    assert chips(1200.0)[0] == "waiting"
 
 
 def test_nothing_is_left_to_press_once_the_stop_is_immediate() -> None:

@@ -171,6 +171,17 @@ def test_retry_after_is_honoured_and_ends_with_a_stop(tmp_path: Path, server: Mo
 
 
 @pytest.mark.parametrize("kind", TYPES)
+def test_a_server_that_asks_for_a_long_wait_is_told_with_the_wait(
+    tmp_path: Path, server: ModelServer, kind: str
+) -> None:
+    server.script("m", Reply(status=429, headers={"Retry-After": "3600"}))
+    run = finish(_start(tmp_path, server, kind))
+    assert (run.status, server.count()) == ("failed", 1)
+    asks = "It asks to wait for 3600 s, which `max_delay` of `retry` may allow."
+    assert asks in run.view.agents["a"].error
+
+
+@pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("hang_after", [0, 2])
 def test_a_server_that_never_answers_is_left_by_an_immediate_stop(
     tmp_path: Path, server: ModelServer, kind: str, hang_after: int
@@ -191,15 +202,28 @@ def test_a_server_that_never_answers_is_left_by_an_immediate_stop(
 def test_a_server_that_never_answers_becomes_a_sentence(
     tmp_path: Path, server: ModelServer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(providers, "READ_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(providers, "MAX_SILENCE_S", 0.05)
     server.script("m", Reply(text="one two three", hang_after=2))
     run = finish(_start(tmp_path, server, kind))
     where = f"m: The server {_host(server.url)} "
-    assert run.view.agents["a"].error in (
-        f"{where}did not answer in time.",
-        f"{where}dropped the connection after 2 words of its reply.",
+    assert run.view.agents["a"].error == (
+        f"{where}sent nothing for 0.05 s, the `max_silence` of `retry`."
     )
     assert server.count() == TRIES
+
+
+def test_a_team_says_how_long_a_model_may_be_silent(tmp_path: Path, server: ModelServer) -> None:
+    server.script("m", Reply(text="one two three", hang_after=2))
+    backend = server.backend("openai", model="m")
+    retry = {"attempts": 0, "max_silence": 0.07}
+    team = nb_agents.TeamSpec.model_validate(
+        {"agents": [{"id": "a", "backend": backend}], "retry": retry}
+    )
+    run = finish(nb_agents.start("t", team, options=RunOptions(session_root=tmp_path)))
+    assert "sent nothing for 0.07 s, the `max_silence`" in run.view.agents["a"].error
+    options = RunOptions(session_root=tmp_path, retry=Retry(attempts=0, max_silence=0.08))
+    run = finish(nb_agents.start("t", team, options=options))
+    assert "sent nothing for 0.08 s, the `max_silence`" in run.view.agents["a"].error
 
 
 def _host(url: str) -> str:
