@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
@@ -53,7 +53,9 @@ __all__ = [
 
 logger = logging.getLogger("nb_agents")
 
-MAX_MARK_BYTES = 4_000
+MAX_MARK_BYTES = 1_000
+"""Of a file that others may have written: of each of its marks, a whole journal is hashed."""
+
 MAX_CONTENT_BYTES = 1 << 29
 """As of `nb_agents.session.journal`: what is larger is not loaded either."""
 
@@ -134,25 +136,32 @@ class Evidence:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the marks that it claims to bear."""
+        return tuple(filter(None, (self._name, *self.confirmed)))
+
+    @cached_property
+    def _name(self) -> str:
+        """The name of the mark in its journal, or ""."""
         first, _, _ = self.journal.partition(b"\n")
         _, found, rest = first.rpartition(_FIRST)
-        named = [rest.partition(b'"')[0].decode("ascii", "replace")] if found else []
-        return (*named, *self.confirmed)
+        return rest.partition(b'"')[0].decode("ascii", "replace") if found else ""
 
     def bears(self, mark: OwnerMark) -> bool:
         """Return whether the mark's owner wrote it as it is, or trusted it as it is."""
-        if not (self.journal or self.others):
-            return True  # its process died before it wrote a thing
-        body, end = self.journal[:-1][:-_MAC_END], self.journal[:-1][-_MAC_END:]
-        written = end.removeprefix(_MAC).removesuffix(_END)
-        known = self.confirmed.get(mark.name, "").encode()
-        return compare_digest(written, mark.mac(body).encode()) or compare_digest(
-            known, self.mac(mark).encode()
-        )
+        if mark.name == self._name:
+            body, end = self.journal[:-1][:-_MAC_END], self.journal[:-1][-_MAC_END:]
+            written = end.removeprefix(_MAC).removesuffix(_END)
+            if compare_digest(written, mark.mac(body).encode()):
+                return True
+        known = self.confirmed.get(mark.name)
+        return known is not None and compare_digest(_bytes(known), self.mac(mark).encode())
 
     def mac(self, mark: OwnerMark) -> str:
         """Return the MAC of all that the turn is loaded from."""
         return mark.mac(len(self.journal).to_bytes(8), self.journal, self.others)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # a stranger's JSON may hold half a character
 
 
 def judge(turns: Sequence[Evidence], mark_named: Callable[[str], OwnerMark]) -> OwnerMark | None:
@@ -246,7 +255,7 @@ def known_mark(name: str) -> OwnerMark:
     mark = _handed.get()
     if mark is not None and mark.name == name:
         return mark
-    return OwnerMark(name, blake2b(name.encode(), key=_user_key()).digest())
+    return OwnerMark(name, blake2b(_bytes(name), key=_user_key()).digest())
 
 
 _key_of_process = secrets.token_bytes(_KEY_BYTES)
@@ -260,9 +269,15 @@ def _user_key() -> bytes:
             _store_key(path)
             key = _stored_key(path)
     except OSError as exc:
-        logger.warning("%s can't be used; sessions are known to this process alone: %s", path, exc)
+        _warn(path, exc.strerror or str(exc))
         key = None
     return key or _key_of_process
+
+
+@cache
+def _warn(path: Path, why: str) -> None:
+    """Say once why the sessions of this process are another's tomorrow."""
+    logger.warning("%s: %s. Sessions are known as yours to this process alone.", path, why)
 
 
 def _stored_key(path: Path) -> bytes | None:

@@ -9,6 +9,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -406,6 +408,24 @@ def test_a_run_of_another_machine_is_known_to_the_other_processes_of_this_one(
         processes.run([*door, "stop", run.session, "--now"])
         run.wait(WAIT_S, raise_on_stop=False)
     assert run.status == "cancelled"
+
+
+def test_what_a_machine_without_its_users_key_writes_is_the_users_own(
+    tmp_path: Path, server: ModelServer, root: Path
+) -> None:
+    said = Reply(tool_calls=(ToolCall("new_answer", {"content": "So."}),))
+    server.script("m", *[said] * 4)
+    state = tmp_path / "state of the worker"
+    here = RunOptions(session_root=root)
+    with dask(tmp_path / "dask", 1, before=["env", f"XDG_STATE_HOME={state}"]) as made:
+        there = replace(here, cluster=made.client)
+        first = nb_agents.start("the task", team_of(server), options=there)
+        first.wait(WAIT_S)
+        for options in (there, here, there):
+            go_on = partial(nb_agents.start, "And?", team_of(server), first.session, True)
+            assert go_on(options=options).wait(WAIT_S) == "So."
+    assert (state / "nb_agents" / "live").exists()
+    assert not (state / "nb_agents" / "owner.key").exists()
 
 
 def test_who_gives_up_waiting_for_a_place_has_begun_nothing(

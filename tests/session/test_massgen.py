@@ -7,6 +7,7 @@
 import importlib.util
 import json
 import os
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.cancel import CancelPolicy
+from nb_agents.errors import NotYoursError
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote
@@ -376,13 +378,15 @@ def test_a_run_goes_on_where_massgen_stopped(tmp_path: Path, massgen: ModuleType
     save(massgen, tmp_path)
     model = ScriptedModel(Answer("On."), Vote("agent1"), Answer("On."))
     team = nb_agents.testing.scripted_team(ada=model)
-    run = nb_agents.start(
-        "more", team, session="session_1", options=RunOptions(session_root=tmp_path, trust=True)
-    )
+    go_on = partial(nb_agents.start, "more", team, "session_1")
+    with pytest.raises(NotYoursError):  # it says nothing of who made it
+        go_on(options=RunOptions(session_root=tmp_path))
+    run = go_on(options=RunOptions(session_root=tmp_path, trust=True))
     assert finish(run).turn == 2
+    assert finish(go_on(options=RunOptions(session_root=tmp_path))).turn == 3
     read = "\n".join(str(part) for message in model.requests[0] for part in message.parts)
     assert "Because “so” 😀." in read and "ada's answer (voted for: ben)" in read
-    assert [t["turn"] for t in restored(massgen, run.path.parent).previous_turns] == [1, 2]
+    assert [t["turn"] for t in restored(massgen, run.path.parent).previous_turns] == [1, 2, 3]
 
 
 TORN = [b"", b"{", b"[]", b'"text"', b"null", b"\xff\xfe", b'{"answ', b"[" * 100_000]

@@ -171,7 +171,10 @@ def test_a_confirmation_on_another_turn_does_not_count(tmp_path: Path) -> None:
     assert not is_own(other.path.parent)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": "' + "x" * 9_999 + '"}'])
+LONG = json.dumps({"a": "x" * 9_999})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"\\ud800": "\\udfff"}', "{}", LONG])
 def test_a_confirmation_that_cannot_be_read_does_not_count(tmp_path: Path, text: str) -> None:
     paths = turn_paths(tmp_path)
     write_unmarked(paths, started(), COMPLETED)
