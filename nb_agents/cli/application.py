@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nb_agents.cli.printing import complain
+from nb_agents.cli.printing import complain, replace_what_is_lacking
 from nb_agents.errors import UserError
 from nb_agents.presentation.arguments import files_at, session_names
 from nb_agents.runs.registry import runs
@@ -57,6 +57,7 @@ def main() -> None:
     """Run the command line; a person's mistake is one sentence and no traceback."""
     # A search for cycles in all that was loaded would be a quarter of a short command's time.
     atexit.register(gc.freeze)
+    replace_what_is_lacking()
     try:
         app()
     except UserError as exc:

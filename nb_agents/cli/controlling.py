@@ -23,7 +23,7 @@ from nb_agents.cli.application import (
     SomeRun,
     app,
 )
-from nb_agents.cli.printing import say, say_json, shown, table
+from nb_agents.cli.printing import say, say_json, table, warn
 from nb_agents.cli.starting import card_of, facts_of, wait_for_end
 from nb_agents.errors import UnknownRunError, UserError
 from nb_agents.presentation import text
@@ -110,7 +110,7 @@ def follow_(name: SomeRun = "", root: Root = None, as_json: Json = False) -> Non
     try:
         anyio.run(tell)
     except KeyboardInterrupt:
-        typer.echo("The run goes on.", err=True)
+        warn("The run goes on.")
 
 
 @app.command("log")
@@ -126,7 +126,7 @@ def log(name: SomeRun = "", root: Root = None, as_json: Json = False) -> None:
     debug = paths.path / "debug.log"
     more = [f"(more in {text.shown_path(debug)})"] if os.path.exists(debug) else []
     for line in [*more, *read.warnings]:
-        typer.echo(shown(line), err=True)
+        warn(line)
 
 
 @app.command("wait")

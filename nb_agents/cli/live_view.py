@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -49,7 +49,8 @@ def told_of(run: Run) -> Iterator[Console]:
         for news in (*(asked(run, gate) for gate in view.gates.values()), *stopping):
             if news not in told:
                 told.add(news)
-                console.print(Text(news), soft_wrap=True)
+                with suppress(OSError):  # nobody reads it; the run goes on
+                    console.print(Text(news), soft_wrap=True)
 
     rows = Live(
         get_renderable=lambda: _rows(run.view, console.height),

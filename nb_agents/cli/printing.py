@@ -1,16 +1,22 @@
 """The one way out to the terminal: no control sequence, no secret of this process.
 
-JSON stays the data that it is, so there the controls are written as escapes.
+JSON stays the data that it is, so there the controls are written as escapes, and so is what the
+output's encoding lacks; in words, that is replaced. An output that fails (a closed pipe, a full
+disk) ends the command, but no run.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
-from typing import Any
+from io import TextIOWrapper
+from typing import IO, Any
 
 import typer
 from rich.console import Console
@@ -22,7 +28,17 @@ from nb_agents.errors import UserError
 from nb_agents.masking import Mask
 from nb_agents.unicode import without_controls
 
-__all__ = ["complain", "in_terminal", "mask", "say", "say_json", "shown", "table"]
+__all__ = [
+    "complain",
+    "in_terminal",
+    "mask",
+    "replace_what_is_lacking",
+    "say",
+    "say_json",
+    "shown",
+    "table",
+    "warn",
+]
 
 _COMMANDS = {
     "`%agents`": "`nb-agents runs`",
@@ -50,14 +66,31 @@ def shown(text: str) -> str:
     return without_controls(mask().text(text))
 
 
+def replace_what_is_lacking() -> None:
+    """Let standard streams replace what their encoding lacks, and not raise an error."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def say(text: str) -> None:
-    """Print a text."""
-    typer.echo(shown(text))
+    """Print a text.
+
+    Raises:
+        typer.Exit: The output can't be written.
+    """
+    _print(f"{shown(text)}\n")
+
+
+def warn(text: str) -> None:
+    """Print a text on the error output, if it can be written."""
+    with suppress(OSError):
+        _write(sys.stderr, f"{shown(text)}\n")
 
 
 def complain(exc: UserError) -> None:
     """Print a person's mistake on the error output."""
-    typer.echo(shown(in_terminal(exc)), err=True)
+    warn(in_terminal(exc))
 
 
 def in_terminal(exc: UserError) -> str:
@@ -70,8 +103,9 @@ def in_terminal(exc: UserError) -> str:
 
 def say_json(value: Any) -> None:
     """Print a value as one line of JSON that any terminal can be sent."""
-    line = json.dumps(mask().value(value), ensure_ascii=False, default=str)
-    typer.echo(_NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", line))
+    is_utf = str(getattr(sys.stdout, "encoding", "utf-8")).lower().startswith("utf")
+    line = json.dumps(mask().value(value), ensure_ascii=not is_utf, default=str)
+    _print(_NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n")
 
 
 def table(
@@ -90,4 +124,29 @@ def table(
         for row in rows:
             drawn.add_row(*(Text(" ".join(shown(cell).split())) for cell in row))
         # A program that reads it wants a row a line.
-        Console(width=None if sys.stdout.isatty() else MAX_WIDTH).print(drawn)
+        console = Console(width=None if sys.stdout.isatty() else MAX_WIDTH)
+        with console.capture() as captured:
+            console.print(drawn)
+        _print(captured.get())
+
+
+def _print(text: str) -> None:
+    try:
+        _write(sys.stdout, text)
+    except OSError as exc:
+        _discard(sys.stdout)
+        if exc.errno != errno.EPIPE:
+            warn(f"The output can't be written: {exc.strerror or exc}.")
+        raise typer.Exit(1) from None
+
+
+def _write(stream: IO[str] | None, text: str) -> None:
+    if stream is not None:  # closed before the command began
+        stream.write(text)
+        stream.flush()
+
+
+def _discard(stream: IO[str]) -> None:
+    """Send what a stream still holds nowhere, as Python writes that at its exit."""
+    with suppress(OSError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, NoReturn
@@ -33,7 +33,7 @@ from nb_agents.cli.application import (
 )
 from nb_agents.cli.chat import Chat
 from nb_agents.cli.live_view import told_of
-from nb_agents.cli.printing import say, say_json, shown
+from nb_agents.cli.printing import say, say_json, warn
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, RunFailed
@@ -198,12 +198,13 @@ def wait_for_end(run: Run, as_json: bool) -> NoReturn:
     with told_of(run):
         nobody = "" if sys.stdin.isatty() else _stop_when_asked(run)
         code = _wait(run)
-    if as_json:
-        say_json(facts_of(run))
-    else:
-        say(card_of(run))
+    with suppress(typer.Exit):  # the run is what it is, whoever can read of it
+        if as_json:
+            say_json(facts_of(run))
+        else:
+            say(card_of(run))
     if nobody:
-        typer.echo(shown(nobody), err=True)
+        warn(nobody)
     sys.exit(code)
 
 

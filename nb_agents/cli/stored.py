@@ -21,7 +21,7 @@ from nb_agents.cli.application import (
     StoredSession,
     app,
 )
-from nb_agents.cli.printing import say, say_json, shown, table
+from nb_agents.cli.printing import say, say_json, shown, table, warn
 from nb_agents.disk.entry import join_names
 from nb_agents.presentation import text
 from nb_agents.presentation.sweep_list import SWEEP_HEADS, sweep_rows
@@ -87,9 +87,9 @@ def sessions_(
     heads = ("session", "turns", "last turn", "used", "tokens", "cost", "task")
     table(heads, rows, as_json, "No sessions.")
     if more := text.older(len(found.by_use) - len(listed)):
-        typer.echo(more, err=True)
+        warn(more)
     for unreadable in found.unreadable:
-        typer.echo(shown(str(unreadable)), err=True)
+        warn(str(unreadable))
 
 
 @app.command("sweeps")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from io import BytesIO, TextIOWrapper
 from subprocess import CompletedProcess
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from nb_agents.cli import app
-from nb_agents.cli.application import COMPLETE
+from nb_agents.cli.application import COMPLETE, main
 from tests import processes
 from tests.model_server import Reply, ToolCall
 
@@ -36,6 +38,20 @@ def call_here(*words: str, code: int = COMPLETE, typed: str = "") -> str:
 def told_here(*words: str, code: int = COMPLETE) -> Any:
     """Run a command in this process; return what its JSON holds."""
     return json.loads(_run_here(*words, "--json", code=code).stdout)
+
+
+def call_in(encoding: str, *words: str, code: int = COMPLETE, typed: str = "") -> str:
+    """Run a command in this process, with streams of an encoding; return all that it prints."""
+    streams = [TextIOWrapper(BytesIO(each), encoding) for each in (typed.encode(), b"", b"")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["nb-agents", *words])
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    out = b"".join(stream.detach().getvalue() for stream in streams[1:]).decode(encoding)
+    assert (ended.value.code or COMPLETE) == code, out
+    return out
 
 
 def _run(*words: str, code: int) -> CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,9 @@ import typer
 import nb_agents
 from nb_agents import Run
 from nb_agents.cli import app
-from nb_agents.cli.application import INCOMPLETE
+from nb_agents.cli.application import COMPLETE, FAILED, INCOMPLETE
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
-from tests.cli.calls import answer, call_here, told_here
+from tests.cli.calls import CLI, answer, call_here, call_in, told_here
 from tests.model_server import ModelServer, wait_until
 from tests.team_kit import WAIT_S
 from tests.test_terminal import HOSTILE
@@ -109,60 +110,111 @@ def test_the_demo_speaks_of_no_notebook(place: Path, monkeypatch: pytest.MonkeyP
     assert "%" not in printed and "cell" not in printed
 
 
+class EveryCommand:
+    """The words of each command, in an order in which each has something to tell."""
+
+    def __init__(self, place: Path, server: ModelServer, held: Run, said: str) -> None:
+        server.script("m", answer(said), answer(said))
+        (place / "r.yaml").write_text(
+            "name: r\ndescription: d\nversion: 1.0.0\n"
+            f"steps: [{{id: s, type: bash, command: 'echo {said}'}}]\n"
+        )
+        self._held, self._said = held, said
+        self.heard: list[Any] = []
+        self.calls = {
+            "run": lambda: ("-c", "team.yaml", "-s", "lab", said),
+            "chat": lambda: ("-c", "team.yaml", "-s", "talk"),
+            "demo": tuple,
+            "runs": tuple,
+            "sessions": tuple,
+            "sweeps": tuple,
+            "say": lambda: ("live", "Be brief."),
+            "pause": lambda: ("live",),
+            "continue": lambda: ("live",),
+            "approve": lambda: self._ask("whether", "live"),
+            "deny": lambda: self._ask("whether", "live", "too dear"),
+            "answer": lambda: self._ask("text", "live", "blue"),
+            "stop": lambda: ("live", "--now"),
+            "wait": lambda: ("live",),
+            "resume": lambda: ("live", "--preview"),
+            "show": lambda: ("lab",),
+            "follow": lambda: ("live",),
+            "log": lambda: ("lab",),
+            "check": lambda: ("team.yaml",),
+            "plan": lambda: ("r.yaml",),
+            "export": lambda: ("lab", "lab.zip"),
+            "rename": lambda: ("lab", "other"),
+            "delete": lambda: ("other", "--yes"),
+            "prune": lambda: ("--older", "30d"),
+        }
+        assert self.calls.keys() == typer.main.get_command(app).commands.keys()
+
+    def each(self, *but: str) -> Iterator[tuple[str, tuple[str, ...], int]]:
+        """Yield each command, its words and its exit code."""
+        for name, words in self.calls.items():
+            if name not in but:
+                yield name, words(), INCOMPLETE if name == "wait" else COMPLETE
+
+    def _ask(self, question: str, *words: str) -> tuple[str, ...]:
+        held = self._held
+        asks = held.wait_for_input if question == "text" else held.wait_for_approval
+        Thread(target=lambda: self.heard.append(asks(self._said)), daemon=True).start()
+        wait_until(lambda: held.view.gates, WAIT_S, "the question")
+        return words
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_every_command_prints_to_a_terminal_that_lacks_characters(
+    place: Path,
+    server: ModelServer,
+    held: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    encoding: str,
+) -> None:
+    monkeypatch.setattr("nb_agents.models.demo.DEMO_WORDS_PER_SECOND", 1e5)
+    commands = EveryCommand(place, server, held, "What? 日本 → ✓ é 😀")
+    printed = {
+        name: call_in(encoding, name, *words, code=code, typed="Why? 日本\n")
+        for name, words, code in commands.each()
+    }
+    for name in ("run", "chat", "sessions", "show", "log"):
+        assert "What? ?? ? ? " in printed[name], name
+    facts = json.loads(call_in(encoding, "show", "live", "--json", code=COMPLETE))
+    assert facts["task"] == held.view.task
+
+
+def test_a_run_whose_answer_can_not_be_printed_is_complete_all_the_same(
+    place: Path, server: ModelServer
+) -> None:
+    server.script("m", answer("forty-two"))
+    command = " ".join([*CLI, "run", "-c", "team.yaml", "-s", "full", "What?"])
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command.split(), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == COMPLETE
+    assert done.stderr == "The output can't be written: No space left on device.\n"
+    done = subprocess.run(["bash", "-c", f"{' '.join(CLI)} show full > /dev/full 2>&1"])
+    assert done.returncode == FAILED
+    assert told_here("show", "full")["result"] == "forty-two"
+
+
 def test_every_command_answers_in_json(
     place: Path, server: ModelServer, held: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nb_agents.models.demo.DEMO_WORDS_PER_SECOND", 1e5)
-    server.script("m", answer("forty-two"))
-    (place / "r.yaml").write_text(
-        "name: r\ndescription: d\nversion: 1.0.0\nsteps: [{id: s, type: bash, command: echo hi}]\n"
-    )
-
-    heard: list[Any] = []
-
-    def ask(question: str, *words: str) -> tuple[str, ...]:
-        asks = held.wait_for_input if question == "text" else held.wait_for_approval
-        Thread(target=lambda: heard.append(asks("Well?")), daemon=True).start()
-        wait_until(lambda: held.view.gates, WAIT_S, "the question")
-        return words
-
-    calls = {
-        "run": lambda: ("-c", "team.yaml", "-s", "lab", "What?"),
-        "demo": tuple,
-        "runs": tuple,
-        "sessions": tuple,
-        "sweeps": tuple,
-        "say": lambda: ("live", "Be brief."),
-        "pause": lambda: ("live",),
-        "continue": lambda: ("live",),
-        "approve": lambda: ask("whether", "live"),
-        "deny": lambda: ask("whether", "live", "too dear"),
-        "answer": lambda: ask("text", "live", "blue"),
-        "stop": lambda: ("live", "--now"),
-        "wait": lambda: ("live",),
-        "resume": lambda: ("live", "--preview"),
-        "show": lambda: ("lab",),
-        "log": lambda: ("lab",),
-        "check": lambda: ("team.yaml",),
-        "plan": lambda: ("r.yaml",),
-        "export": lambda: ("lab", "lab.zip"),
-        "rename": lambda: ("lab", "other"),
-        "delete": lambda: ("other", "--yes"),
-        "prune": lambda: ("--older", "30d"),
-    }
+    commands = EveryCommand(place, server, held, "forty-two")
     printed = {
-        name: told_here(name, *words(), code=INCOMPLETE if name == "wait" else 0)
-        for name, words in calls.items()
+        name: told_here(name, *words, code=code)
+        for name, words, code in commands.each("follow", "chat")
     }
     # An event a line, so that a program can read on while the run goes on.
     events = [json.loads(line) for line in call_here("follow", "live", "--json").splitlines()]
-    assert calls.keys() | {"follow", "chat"} == typer.main.get_command(app).commands.keys()
     assert all(isinstance(value, dict | list) for value in printed.values())
     assert (printed["run"]["result"], printed["show"]["status"]) == ("forty-two", "completed")
     assert [printed[name]["said"] for name in ("pause", "continue")] == [
         "Paused: calls in flight finish, none begins.",
         "It goes on.",
     ]
+    heard = commands.heard
     wait_until(lambda: len(heard) == 3, WAIT_S, "the answers", lambda: heard)
     assert [(a.approved, a.message) for a in heard[:2]] == [(True, ""), (False, "too dear")]
     assert heard[2] == "blue"
