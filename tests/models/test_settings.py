@@ -22,6 +22,7 @@ from nb_agents.config.model_keys import MODEL_KEYS, ModelKeys
 from nb_agents.errors import ConfigError
 from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import PROVIDERS, backend_for, http_client
+from nb_agents.models.settings import settings_of
 from nb_agents.runs.team_report import report_on
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.strict_bodies import fault_of
@@ -240,7 +241,31 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 """What Anthropic wants besides a key."""
 
-TYPES = [*sorted(PROVIDERS), "openai responses"]
+TYPES = sorted([*PROVIDERS, "openai responses"])
+_ALIKE = (
+    "cerebras",
+    "chatcompletion",
+    "grok",
+    "groq",
+    "moonshot",
+    "nebius",
+    "nvidia_nim",
+    "ollama",
+)
+SPEAKERS: dict[str, tuple[str, ...]] = {
+    "openai": (*_ALIKE, "poe"),
+    "openai responses": (),
+    "azure_openai": (),
+    "claude": (),
+    "gemini": (),
+    "openrouter": (),
+    "zai": (),
+    "together": ("fireworks", "lmstudio"),
+    "qwen": (),
+    "vllm": ("inference",),
+    "sglang": (),
+}
+"""A type for each way to speak, and the others that speak so."""
 
 
 @pytest.fixture(scope="module")
@@ -325,27 +350,55 @@ def test_every_key_is_in_the_tables() -> None:
             assert {f"{name}.{part}" for part in kind.model_fields} <= MODEL_KEYS.keys()
     assert {key for keys in BESIDES.values() for key in keys} <= {*ModelKeys.model_fields}
     assert {*BACKEND_TYPES} - {"demo", "python"} == {*PROVIDERS}
+    assert sorted([*SPEAKERS, *(each for kinds in SPEAKERS.values() for each in kinds)]) == TYPES
 
 
-@pytest.mark.parametrize("key", MODEL_KEYS)
-@pytest.mark.parametrize("kind", TYPES)
-def test_each_key_is_sent_where_the_provider_looks_for_it_or_is_told_of(
-    kind: str, key: str, servers: dict[str, ModelServer]
-) -> None:
-    server, given = servers[kind], nested(key, SENT[key][0])
+def given_by(kind: str, key: str) -> dict[str, Any]:
+    """What a file says to try a key, with what Anthropic wants besides."""
+    given = nested(key, SENT[key][0])
     if kind == "claude" and (needed := NEEDED.get(key.replace("thinking_config", "thinking"))):
         outer = key.partition(".")[0]
         given = {outer: {**needed["thinking"], **given[outer]}, "max_tokens": 8000}
-    team = team_of(kind, server, **given)
-    place, wanted = place_of(kind, key, team)
-    verdict = report_on(team).verdict
-    if not place and MODEL_KEYS[key].restricts:
-        assert f"`agents.backend.{key}` restricts" in verdict
-        assert not told(team)
-        return
-    assert (verdict, told(team)) == ("Can start.", [] if place else [key])
-    anyio.run(ask, team)
-    assert not place or found(server.requests[-1], place) == wanted
+    return given
+
+
+@pytest.mark.parametrize("kind", SPEAKERS)
+def test_each_key_is_sent_where_the_provider_looks_for_it_or_is_told_of(
+    kind: str, servers: dict[str, ModelServer]
+) -> None:
+    for key in MODEL_KEYS:
+        team = team_of(kind, servers[kind], **given_by(kind, key))
+        place, wanted = place_of(kind, key, team)
+        verdict = report_on(team).verdict
+        if not place and MODEL_KEYS[key].restricts:
+            assert f"`agents.backend.{key}` restricts" in verdict
+            assert not told(team), key
+            continue
+        assert (verdict, told(team)) == ("Can start.", [] if place else [key]), key
+        anyio.run(ask, team)
+        assert not place or found(servers[kind].requests[-1], place) == wanted, key
+
+
+@pytest.mark.parametrize(
+    ("kind", "speaker"), [(kind, by) for by, kinds in SPEAKERS.items() for kind in kinds]
+)
+def test_a_type_that_speaks_as_another_one_is_sent_the_same(
+    kind: str, speaker: str, servers: dict[str, ModelServer]
+) -> None:
+    assert PROVIDERS[kind] == PROVIDERS[speaker]
+    for key in MODEL_KEYS:
+        team, other = (
+            team_of(each, servers[each], **given_by(each, key)) for each in (kind, speaker)
+        )
+        mine, its = (each.agents[0].backend for each in (team, other))
+        assert mine.wire_format == its.wire_format
+        assert settings_of(mine) == settings_of(its), key
+        assert told(team) == told(other), key
+        verdicts = [report_on(each).verdict for each in (team, other)]
+        assert verdicts[0] == verdicts[1], key
+    server = servers[kind]
+    anyio.run(ask, team_of(kind, server, temperature=0.5))
+    assert found(server.requests[-1], "temperature") == 0.5
 
 
 REAL = [
