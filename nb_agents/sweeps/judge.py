@@ -27,9 +27,9 @@ from nb_agents.sweeps.sweep_view import tokens_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
-__all__ = ["Judge", "Judgement", "score_in"]
+__all__ = ["JUDGE_SESSION", "Judge", "Judgement", "score_in"]
 
-_SESSION = "judge"
+JUDGE_SESSION = "judge"
 _SCORE = re.compile(r"(?:score\s*[:=]\s*)?([-+]?[0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
 _TASK = """\
 Judge the answer to a task, on the scale that you were given.
@@ -104,7 +104,7 @@ class Judge:
         Raises:
             UserError: The judge's run can't be started.
         """
-        last = _last(row / _SESSION)
+        last = _last(row / JUDGE_SESSION)
         if last is not None and last.is_complete and score_in(last.view.answer) is not None:
             return self._judgement(last.view, last.paths.path)
         run = self._begin(row, last, task, answer)
@@ -115,10 +115,10 @@ class Judge:
     def _begin(self, row: Path, last: PastTurn | None, task: str, answer: Any) -> Run:
         options = replace(self.options, session_root=row)
         if last is not None and last.view.status == "cancelled":
-            return resume(_SESSION, self._alone(), options=options)
+            return resume(JUDGE_SESSION, self._alone(), options=options)
         text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
         asked = _TASK.format(task=task, answer=text)
-        return start(asked, self._alone(), _SESSION, options=options)
+        return start(asked, self._alone(), JUDGE_SESSION, options=options)
 
     def _alone(self) -> TeamSpec:
         """Return a team of the judge alone, which may call the others but not write user files."""
@@ -129,7 +129,7 @@ class Judge:
     def _judgement(self, view: RunView, path: Path) -> Judgement:
         score, error = score_in(view.answer), ""
         if view.status == "failed":
-            reasons = failure_of(_SESSION, view, path).reasons
+            reasons = failure_of(JUDGE_SESSION, view, path).reasons
             error = f"The judge failed: {'; '.join(reasons.values())}"
         elif score is None:
             line = _last_line(view.answer)[:100]

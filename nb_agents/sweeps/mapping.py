@@ -26,7 +26,7 @@ from nb_agents.runs.trust import is_yours
 from nb_agents.runs.turn_spec import checked_functions
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import session_root, turns_of
-from nb_agents.sweeps.judge import Judge
+from nb_agents.sweeps.judge import JUDGE_SESSION, Judge
 from nb_agents.sweeps.manifest import read_noted
 from nb_agents.sweeps.source import Row, read_rows, source_name
 from nb_agents.sweeps.sweep import Score, Sweep, SweepSpec
@@ -153,7 +153,9 @@ def _check_owner(path: Path, rows: Sequence[str], team: TeamSpec, retry_failed: 
     results, at_work = read_noted(path)
     over = ("completed",) if retry_failed else ("completed", "failed")
     ended = {row for row, result in results.items() if result.status in over} - at_work
+    judged = {row for row, result in results.items() if result.score is not None}
     left = [path / row for row in rows if row not in ended]
+    left += [path / row / JUDGE_SESSION for row in rows if row not in judged]
     if strangers := [session for session in left if not is_yours(session)]:
         lines = (line for session in strangers for line in would_resume(session, team))
         raise NotYoursError(path.name, tuple(dict.fromkeys(lines)))

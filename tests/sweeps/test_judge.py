@@ -12,7 +12,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import UserError
+from nb_agents.errors import NotYoursError, UserError
 from nb_agents.jupyter.sweep_verbs import _scorer
 from nb_agents.models.backend import Backend
 from nb_agents.runs import registry
@@ -117,6 +117,24 @@ def test_a_stop_of_the_sweep_stops_the_judge_and_the_same_call_goes_on(
     for row in again.rows:
         last = load_session(again.path / row.name / "judge").turns[-1]
         assert last.view.resumes == int(now)
+
+
+def test_a_judge_that_another_user_began_is_asked_about_with_the_sweep(
+    options: RunOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    judge = ScriptedModel(Answer("I see.\n7", gate=gate))
+    sweep = judged(team(judge), options, 1)
+    gate.wait_reached()
+    sweep.stop(True)
+    sweep.wait(WAIT_S)
+    gate.open()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home of another"))
+    with pytest.raises(NotYoursError, match="'ask' was not made by you"):
+        judged(team(judge), options, 1)
+    trusted = judged(team(judge), replace(options, trust=True), 1)
+    trusted.wait(WAIT_S)
+    assert scores(trusted) == [7]
 
 
 def test_a_stopped_sweep_asks_for_no_further_judgement(options: RunOptions) -> None:
