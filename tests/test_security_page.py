@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from nb_agents.config.massgen_keys import ENFORCED_FIELDS, SECTIONS, Restriction
+from nb_agents.config.massgen_keys import SECTIONS, Restriction
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "SECURITY.md"
@@ -41,7 +41,7 @@ def rows() -> Iterator[str]:
     for path, section in SECTIONS.items():
         place = ".".join(part for part in path if part != "*")
         prefix = f"{place}." if place else ""
-        for key in sorted({*section.enforced, *ENFORCED_FIELDS.get(path, ())}):
+        for key in sorted({*section.enforced, *section.fields}):
             yield f"| `{prefix}{key}` | enforced |"
         for key, restriction in sorted(section.withheld.items()):
             what = re.sub("^a ", "the ", restriction.what)

@@ -6,7 +6,7 @@ and ``%agents check`` both ask here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from shutil import which
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from nb_agents.config.backends import BackendSpec, why_unsupported
 from nb_agents.config.faults import ForeignKey, foreign_keys, own_foreign_keys
 from nb_agents.config.massgen_keys import Restriction, Sort
-from nb_agents.config.mcp_servers import McpServerSpec
 from nb_agents.config.model_keys import MODEL_KEYS, Assignment
 from nb_agents.config.orchestrator import CoordinationSpec, OrchestratorSpec
 from nb_agents.config.permissions import CommandRules
@@ -25,16 +24,13 @@ __all__ = [
     "CommandLine",
     "Unsupported",
     "command_line",
+    "foreign",
     "foreign_values",
-    "ignored",
-    "left_out",
-    "not_sent",
-    "skills",
+    "of_backends",
+    "of_orchestrator",
     "tool_notices",
-    "unknown",
     "unsendable",
     "unsupported",
-    "without_tools",
 ]
 
 _ALWAYS_READ_ONLY = tuple(f"/{name}/" for name in "bin boot dev etc lib proc sbin sys usr".split())
@@ -132,6 +128,10 @@ def _denied(keys: ToolKeys, *actions: str) -> list[str]:
     return [target for action in actions for target in rules.denied(action)] if rules else []
 
 
+Backends = Sequence[tuple[str, BackendSpec]]
+"""Agents' ids, and their backends."""
+
+
 class Unsupported(NamedTuple):
     """An agent that can't run here.
 
@@ -146,34 +146,20 @@ class Unsupported(NamedTuple):
     why: str
 
 
-def ignored(team: BaseModel, gone: Collection[str] = ()) -> Iterator[str]:
-    """Yield each key of a team that is harmless to ignore, as a dotted path without positions.
+def foreign(team: BaseModel, sort: Sort, gone: Collection[str] = ()) -> Iterator[str]:
+    """Yield each key of a team that is so sorted, as a dotted path without positions.
 
-    What is switched off is not to be had here either, and so is as the file wants it.
+    Not a harmless one that is switched off: that is not to be had here, as the file wants it.
 
     Args:
         team: The team.
+        sort: What becomes of the key.
         gone: Ids of agents that can't run here: nothing of theirs is heeded.
     """
-    found = _of_agents(team, "harmless", gone)
-    return (each.name for each in found if not _is_off(each.value))
-
-
-def unknown(team: BaseModel, gone: Collection[str] = ()) -> Iterator[str]:
-    """Yield each unknown key of a team, as a dotted path without positions.
-
-    Args:
-        team: The team.
-        gone: See `ignored`.
-    """
-    return (found.name for found in _of_agents(team, "unknown", gone))
-
-
-def _of_agents(team: BaseModel, sort: Sort, gone: Collection[str]) -> Iterator[ForeignKey]:
     for found in foreign_keys(team):
-        is_agents = found.path[0] in ("agents", "callable_agents")
-        if found.sort == sort and not (is_agents and found.path[1] in gone):
-            yield found
+        is_gone = found.path[0] in ("agents", "callable_agents") and found.path[1] in gone
+        if found.sort == sort and not is_gone and not (sort == "harmless" and _is_off(found.value)):
+            yield found.name
 
 
 def _is_off(value: Any) -> bool:
@@ -188,12 +174,20 @@ def foreign_values(orchestrator: OrchestratorSpec) -> Iterator[str]:
         yield f"orchestrator.voting_sensitivity: {given} ({taken} is used)"
 
 
-def not_sent(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
-    """Yield which keys are not sent to a model, because its server does not know them.
+def of_backends(backends: Backends, max_cost: float | None) -> Iterator[str]:
+    """Yield what a person should know of the backends of agents that can run here.
 
     Args:
         backends: Agents' ids, and their backends.
+        max_cost: The team's limit of cost, if there is one.
     """
+    for told in (_not_sent, _not_given, _without_tools, _not_uploaded):
+        yield from told(backends)
+    yield from _uncounted(backends, max_cost)
+
+
+def _not_sent(backends: Backends) -> Iterator[str]:
+    """Yield which keys are not sent to a model, because its server does not know them."""
     told: dict[str, dict[str, None]] = {}
     for agent, backend in backends:
         refused = {each.path[3:] for each in unsendable([(agent, backend)])}
@@ -212,12 +206,8 @@ def _whom(backend: BackendSpec, unsent: Assignment) -> str:
     return f"Not sent to {backend.type} models, which don't take it"
 
 
-def not_given(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
-    """Yield which provider tools agents do not get, though their backends ask for them.
-
-    Args:
-        backends: Agents' ids, and their backends.
-    """
+def _not_given(backends: Backends) -> Iterator[str]:
+    """Yield which provider tools agents do not get, though their backends ask for them."""
     told: dict[Missing, list[str]] = {}
     for agent, backend in backends:
         for each in backend.missing_tools:
@@ -226,24 +216,16 @@ def not_given(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
         yield f"No {key.removeprefix('enable_')} for {', '.join(agents)}: {why}"
 
 
-def without_tools(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
-    """Yield which models call no tools, so that their agents answer in words and images only.
-
-    Args:
-        backends: Agents' ids, and their backends.
-    """
+def _without_tools(backends: Backends) -> Iterator[str]:
+    """Yield which models call no tools, so that their agents answer in words and images only."""
     for agent, backend in backends:
         if backend.type == "gemini" and is_for_images(backend.model):
             what = "makes images and calls no tools: what it writes and makes is its answer"
             yield f"{agent}: {backend.model} {what}, and it does not vote"
 
 
-def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
-    """Yield which files are not sent to a model, because its server accepts none of their kind.
-
-    Args:
-        backends: Agents' ids, and their backends.
-    """
+def _not_uploaded(backends: Backends) -> Iterator[str]:
+    """Yield which files are not sent to a model, because its server accepts none of their kind."""
     for agent, backend in backends:
         for upload in backend.upload_files:
             if upload not in backend.uploads:
@@ -255,18 +237,13 @@ def not_uploaded(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[str]:
                 yield f"Not sent to {agent}: {upload.name}; {what}"
 
 
-def uncounted(backends: Iterable[tuple[str, BackendSpec]], max_cost: float | None) -> Iterator[str]:
-    """Yield that a cost limit does not count what providers charge for their tools.
-
-    Args:
-        backends: Agents' ids, and their backends.
-        max_cost: The limit, if there is one.
-    """
+def _uncounted(backends: Backends, max_cost: float | None) -> Iterator[str]:
+    """Yield that a cost limit does not count what providers charge for their tools."""
     if max_cost is not None and any(backend.native_tools for _, backend in backends):
         yield "`max_cost` counts tokens, and not what providers take besides for their own tools"
 
 
-def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignKey]:
+def unsendable(backends: Backends) -> Iterator[ForeignKey]:
     """Yield the keys that restrict a model, and that its server does not know.
 
     Args:
@@ -280,8 +257,13 @@ def unsendable(backends: Iterable[tuple[str, BackendSpec]]) -> Iterator[ForeignK
                 yield ForeignKey(path, "refused", Restriction(what), each.value)
 
 
-def uncopied_paths(orchestrator: OrchestratorSpec) -> Iterator[str]:
-    """Yield which context paths are read-only because they can't be copied; looks for git."""
+def of_orchestrator(orchestrator: OrchestratorSpec) -> Iterator[str]:
+    """Yield which paths can't be changed, and which skills are not to be had; looks for git."""
+    yield from _uncopied_paths(orchestrator)
+    yield from _skills(orchestrator.coordination)
+
+
+def _uncopied_paths(orchestrator: OrchestratorSpec) -> Iterator[str]:
     if orchestrator.copies_context_paths and not which("git"):
         paths = ", ".join(c.path for c in orchestrator.context_paths if c.permission == "write")
         yield (
@@ -291,8 +273,7 @@ def uncopied_paths(orchestrator: OrchestratorSpec) -> Iterator[str]:
         )
 
 
-def skills(coordination: CoordinationSpec) -> Iterator[str]:
-    """Yield which skills agents do not get, though the file asks for them."""
+def _skills(coordination: CoordinationSpec) -> Iterator[str]:
     if not coordination.use_skills:
         return
     if coordination.skills_path is None:
@@ -316,14 +297,9 @@ def tool_notices(keys: ToolKeys, *, is_confined: bool, has_protected_paths: bool
     """
     for server in keys.mcp_servers:
         if server.fault:
-            yield left_out(server)
+            yield f"MCP server {server.name!r} is left out: {server.fault}."
     line = command_line(keys, is_confined=is_confined, has_protected_paths=has_protected_paths)
     yield from line.notices
-
-
-def left_out(server: McpServerSpec) -> str:
-    """Return that a server which is not allowed is left out."""
-    return f"MCP server {server.name!r} is left out: {server.fault}."
 
 
 def unsupported(types: Iterable[tuple[str, str]]) -> Iterator[Unsupported]:

@@ -241,26 +241,22 @@ class TeamSpec(Spec):
         A key is a dotted path; a value of MassGen's that stands for another here is the path, the
         value and the one that is used.
         """
-        keys = report.ignored(self, self._gone)
+        keys = report.foreign(self, "harmless", self._gone)
         return tuple(dict.fromkeys([*keys, *report.foreign_values(self.orchestrator)]))
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """The unknown keys, as dotted paths, each once."""
-        return tuple(dict.fromkeys(report.unknown(self, self._gone)))
+        return tuple(dict.fromkeys(report.foreign(self, "unknown", self._gone)))
 
     @property
     def notices(self) -> tuple[str, ...]:
         """What a person should know of its keys, in lines; a start and a check both say it."""
         told = {"Ignored here": self.ignored, "Not known here, and not acted on": self.unknown}
         lines = [f"{what}: {', '.join(keys)}" for what, keys in told.items() if keys]
-        lines += report.not_sent(self._backends)
-        lines += report.not_given(self._backends)
-        lines += report.without_tools(self._backends)
-        lines += report.not_uploaded(self._backends)
-        lines += report.uncounted(self._backends, self.orchestrator.max_cost)
         wanted = self.orchestrator
-        return (*lines, *report.uncopied_paths(wanted), *report.skills(wanted.coordination))
+        lines += report.of_backends(self._backends, wanted.max_cost)
+        return (*lines, *report.of_orchestrator(wanted))
 
     @property
     def refusals(self) -> tuple[ConfigError, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from nb_agents.config.massgen_keys import ENFORCED_FIELDS, SECTIONS, Restriction
+from nb_agents.config.massgen_keys import SECTIONS, Restriction, Section
 from nb_agents.config.team import SECTIONS as SPECS
 
 __all__ = ["PAGE", "Row", "about", "page", "rows"]
@@ -66,7 +66,7 @@ def rows() -> Iterator[Row]:
 
 
 def _of_spec(place: Place, spec: type[BaseModel]) -> dict[str, tuple[str, str]]:
-    restricting = ENFORCED_FIELDS.get(place, frozenset())
+    restricting = SECTIONS.get(place, Section()).fields
     return {
         field.alias or name: (
             "enforced" if name in restricting else "supported",
