@@ -17,7 +17,7 @@ TOKENS = 400
 MAX_FUNCTIONS = 6
 
 _OURS = str(Path(nb_agents.__file__).parent)
-_BEFORE = ("response_limits.py", "openai_client.py")
+_BEFORE = ("response_limits.py", "reading.py", "openai_client.py", "streamed_calls.py")
 """What the SDK's chunk has passed: the limits on what a server may send, and how it is read."""
 
 
