@@ -154,7 +154,11 @@ class CancelToken:
         self._status = CancellationStatus.NONE
         self._first: StopRequest | None = None
         self._last: StopRequest | None = None
-        self._children: list[CancelToken] = []
+        # Weak, as a long run makes thousands. Those that somebody holds, or listens to, live on,
+        # and with them the ones above, through which a stop finds its way.
+        self._children: weakref.WeakSet[CancelToken] = weakref.WeakSet()
+        self._parent: CancelToken | None = None
+        self._heard: set[CancelToken] = set()  # of the whole tree, those with listeners
         self._listeners: list[Callable[[StopRequest], None]] = []
 
     @property
@@ -220,7 +224,8 @@ class CancelToken:
         token = CancelToken(name)
         with self._lock:
             token._status, token._first, token._last = self._status, self._first, self._last
-            self._children.append(token)
+            token._parent, token._heard = self, self._heard
+            self._children.add(token)
         return token
 
     def immediate_only_child(self, name: str) -> CancelToken:
@@ -254,6 +259,7 @@ class CancelToken:
         """
         with self._lock:
             self._listeners.append(listener)
+            self._heard.add(self)
             pending = (
                 StopRequest(self._status, self._first.source, self._first.reason)
                 if (self._first)
@@ -266,6 +272,8 @@ class CancelToken:
             with self._lock:
                 if listener in self._listeners:
                     self._listeners.remove(listener)
+                if not self._listeners:
+                    self._heard.discard(self)
 
         return unsubscribe
 

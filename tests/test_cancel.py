@@ -1,5 +1,6 @@
 """The cancel token: levels rise, downwards through the tree, heard once by everyone."""
 
+import gc
 import threading
 import time
 import weakref
@@ -255,3 +256,31 @@ def test_a_patient_token_that_nobody_holds_is_forgotten() -> None:
     step = weakref.ref(run.immediate_only_child("step"))
     assert step() is None
     assert run.request(IMMEDIATE, "api")
+
+
+def test_a_token_forgets_the_children_that_nobody_holds() -> None:
+    token = CancelToken("run")
+    for number in range(10_000):
+        token.child(str(number)).child("below")
+    gc.collect()
+    assert len(token._children) == 0
+
+
+def test_a_stop_reaches_a_grandchild_whose_parent_nobody_holds() -> None:
+    token = CancelToken("run")
+    below = token.child("middle").child("below")
+    gc.collect()
+    token.request(IMMEDIATE, "api")
+    assert below.status is IMMEDIATE
+
+
+def test_a_child_that_somebody_listens_to_is_kept_until_nobody_does() -> None:
+    token, heard = CancelToken("run"), list[StopRequest]()
+    end = token.child("middle").child("below").on_request(heard.append)
+    gc.collect()
+    token.request(REQUESTED, "api")
+    assert [each.level for each in heard] == [REQUESTED]
+    end()
+    del end
+    gc.collect()
+    assert len(token._children) == 0
