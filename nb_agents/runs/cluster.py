@@ -490,6 +490,8 @@ def connect(cluster: Cluster) -> Client:
 
 def _submitter(client: Client) -> _Submitter:
     with _connecting:
+        for gone in [each for each in _submitters if each.status == "closed"]:
+            del _submitters[gone]
         if client not in _submitters:
             _submitters[client] = _Submitter(client)
         return _submitters[client]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from asyncio import to_thread  # anyio's threads would outlive a kernel that shuts down
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,10 +60,12 @@ class Journal:
         mark: The session's mark, for a file that is new.
 
     Attributes:
+        path: As given.
         error: The error of the last write; None when all events are on disk.
     """
 
     def __init__(self, path: Path, mark: OwnerMark | None = None) -> None:
+        self.path = path
         self._marker = LineMarker(mark) if mark else None
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._pending = b""
@@ -139,27 +141,56 @@ def read_journal(path: Path) -> JournalContents:
         return JournalContents((), (f"{path.name} {exc.strerror}",))
     except OSError as exc:
         return JournalContents((), (f"{path.name} can't be read: {exc.strerror}",))
-    events: list[Event] = []
-    skipped: list[int] = []
-    mended: list[int] = []
-    for number, line in _lines(data):
-        out_of_range: list[str] = []
-        try:
-            event = EVENT.validate_json(line, context=out_of_range)
-        except ValidationError:
-            skipped.append(number)
-            continue
-        if out_of_range:
-            mended.append(number)
-        if "at" in out_of_range:
-            event = replace(event, at=events[-1].at if events else _first_time(data))
-        events.append(event)
+    parser = _EventParser()
+    events = parser.parse(data.split(b"\n")[:-1])
     warnings = (
-        *_lines_warning(path.name, skipped, "can't be read and {was} skipped"),
-        *_lines_warning(path.name, mended, "{has} a number out of range, which was mended"),
+        *_lines_warning(path.name, parser.skipped, "can't be read and {was} skipped"),
+        *_lines_warning(path.name, parser.mended, "{has} a number out of range, which was mended"),
         *_version_warning(path.name, events),
     )
     return JournalContents(tuple(events), warnings)
+
+
+class _EventParser:
+    """Parses the lines of a journal, all at once or as they come.
+
+    Attributes:
+        skipped: The numbers of the lines that can't be read, from 1.
+        mended: Those of the lines with a number out of range.
+    """
+
+    def __init__(self) -> None:
+        self.skipped: list[int] = []
+        self.mended: list[int] = []
+        self._count = 0
+        self._last_at: float | None = None
+
+    def parse(self, lines: Sequence[bytes]) -> list[Event]:
+        """Return the events of the next lines.
+
+        A time out of range is replaced by that of the line before; where there is none, by the
+        first valid one of these lines, or 0.
+        """
+        events = []
+        for line in lines:
+            self._count += 1
+            if not line.strip():
+                continue
+            out_of_range: list[str] = []
+            try:
+                event = EVENT.validate_json(line, context=out_of_range)
+            except ValidationError:
+                self.skipped.append(self._count)
+                continue
+            if out_of_range:
+                self.mended.append(self._count)
+            if "at" in out_of_range:
+                if self._last_at is None:
+                    self._last_at = _first_time(lines)
+                event = replace(event, at=self._last_at)
+            self._last_at = event.at
+            events.append(event)
+        return events
 
 
 def _lines_warning(name: str, numbers: Sequence[int], what: str) -> tuple[str, ...]:
@@ -182,9 +213,9 @@ def _version_warning(name: str, events: Sequence[Event]) -> tuple[str, ...]:
     )
 
 
-def _first_time(data: bytes) -> float:
-    """Return the first valid time in a journal; 0 when there is none."""
-    for _, line in _lines(data):
+def _first_time(lines: Iterable[bytes]) -> float:
+    """Return the first valid time in lines of a journal; 0 when there is none."""
+    for line in lines:
         with suppress(ValidationError):
             if at := EVENT.validate_json(line).at:
                 return at
@@ -194,13 +225,6 @@ def _first_time(data: bytes) -> float:
 def _line(event: Event) -> bytes:
     text = json.dumps(EVENT.dump_python(event), separators=(",", ":"), default=str)
     return text.encode("ascii") + b"\n"
-
-
-def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    *whole, _torn = data.split(b"\n")
-    for number, line in enumerate(whole, 1):
-        if line.strip():
-            yield number, line
 
 
 def _cut_torn_tail(fd: int) -> None:
@@ -295,14 +319,12 @@ class LineReader:
 
 
 class JournalReader(LineReader):
-    """Reads new events from a journal."""
+    """Reads new events from a journal; parameters are those of `LineReader`."""
+
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        super().__init__(path, from_end=from_end)
+        self._parser = _EventParser()
 
     def read(self) -> list[Event]:
         """Return the events since the last read, skipping lines that can't be read."""
-        events = []
-        for line in self.read_lines():
-            try:
-                events.append(EVENT.validate_json(line))
-            except ValidationError:
-                continue
-        return events
+        return self._parser.parse(self.read_lines())

@@ -735,6 +735,15 @@ def test_a_row_that_ends_each_worker_that_has_it_fails_and_holds_up_no_other(
     assert view.failures[0].error == "3 workers died while they had it"
 
 
+def test_a_client_that_is_closed_is_forgotten(tmp_path: Path) -> None:
+    with dask(tmp_path / "dask", 1) as made:
+        with Client(made.client.scheduler.address) as gone:
+            cluster_module._submitter(gone)
+        cluster_module._submitter(made.client)
+        known = cluster_module._submitters
+        assert gone not in known and made.client in known
+
+
 def test_no_request_outlives_the_connection_to_the_scheduler(tmp_path: Path) -> None:
     with dask(tmp_path / "dask", 1) as made, ThreadPoolExecutor() as threads:
         sent = threading.Event()

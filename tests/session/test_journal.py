@@ -5,13 +5,14 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents.events import EVENT, Event, Noticed
-from nb_agents.session.journal import Journal, read_journal
+from nb_agents.session.journal import Journal, JournalReader, read_journal
 from tests import processes
 from tests.strategies import EVENTS, STARTED
 
@@ -166,6 +167,26 @@ def test_a_time_that_can_not_be_is_that_of_the_line_before(path: Path, at: float
         assert [e.at for e in recovered.events][wrong] == (101.0 if wrong == 0 else 99.0 + wrong)
         line = f"events.jsonl: line {wrong + 1} has a number out of range, which was mended"
         assert recovered.warnings == (line,)
+
+
+@given(
+    st.lists(st.one_of(st.floats(1.0, 1e9), st.sampled_from([1e308, -1.0, math.inf])), max_size=8),
+    st.lists(st.integers(1, 3), max_size=8),
+)
+def test_a_journal_that_is_read_as_it_grows_gives_the_events_of_one_that_is_loaded(
+    times: list[float], chunks: list[int]
+) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "events.jsonl")
+        path.touch()
+        reader, live = JournalReader(path), list[Event]()
+        said = [Noticed(text=str(n), at=at) for n, at in enumerate([1.0, *times])]
+        while said:
+            size = chunks.pop() if chunks else len(said)
+            write(path, *said[:size])
+            said = said[size:]
+            live += reader.read()
+        assert tuple(live) == read_journal(path).events
 
 
 def test_nul_bytes_that_a_power_loss_left_at_the_end_are_cut(path: Path) -> None:
