@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,9 @@ PROCESS = "a process of its own"
 
 START_S = 120.0
 """Time limit for the process to start: a cold import takes seconds on a busy machine."""
+
+END_S = 2.0
+"""How long to wait for the end of a process that was killed."""
 
 MAX_LOG_BYTES = 1_000_000
 """Bytes read of the log of a process that could not start."""
@@ -157,13 +161,7 @@ def _begin_process(what: str, arguments: Mapping[str, Any], team: TeamSpec) -> P
             stderr=log,
             start_new_session=True,  # ending this process group must not end the run
         )
-        try:
-            reply, _ = process.communicate(
-                pickle.dumps((what, arguments, Path.cwd())), timeout=START_S
-            )
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise UserError(f"The run's process has not started within {START_S:g} s.") from None
+        reply = _reply_of(process, pickle.dumps((what, arguments, Path.cwd())))
         log.seek(0)
         written = log.read(MAX_LOG_BYTES).decode("utf-8", "replace")
     answer = _parse(reply)
@@ -174,6 +172,31 @@ def _begin_process(what: str, arguments: Mapping[str, Any], team: TeamSpec) -> P
     # Masked before it is cut, as part of a key would not be recognised.
     text = mask_for(team).text(written.strip())[-MAX_LOG_CHARS:]
     raise UserError(f"The run's process ended before the run began. Its log:\n{text}")
+
+
+def _reply_of(process: subprocess.Popen[bytes], job: bytes) -> bytes:
+    """Return the answer of the run's process; whoever gets none leaves no process behind."""
+    try:
+        return process.communicate(job, timeout=START_S)[0]
+    except subprocess.TimeoutExpired as exc:
+        if _parse(answered := exc.output or b""):  # a process that it has started holds the pipe
+            return answered
+        _end(process)
+        raise UserError(
+            f"The run's process had not begun the run within {START_S:g} s and was ended: nothing "
+            "runs. Try again when this machine is less busy."
+        ) from None
+    except BaseException:  # an interrupt
+        _end(process)
+        raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    # Its group, as it may have forked, and exited itself.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=END_S)
 
 
 def _parse(reply: bytes) -> Mapping[str, str]:

@@ -1,16 +1,22 @@
 """Runs in a process of their own: they outlive whoever started them."""
 
 import os
+import subprocess
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from platformdirs import user_state_path
 
 import nb_agents
 from nb_agents.cancel import CancelPolicy
+from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.options import Retry, RunOptions, Timeout
+from nb_agents.runs import detach
 from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.registry import find_run, runs
 from nb_agents.runs.run import Run
@@ -46,6 +52,66 @@ def test_a_detached_run_comes_to_its_end_and_its_process_with_it(
     assert turn.place == "detached" and turn.pid != os.getpid()
     assert run.wait(200) == "the answer"
     wait_until(lambda: not Path(f"/proc/{turn.pid}").exists())
+
+
+class _Blocking:
+    """Blocks who unpickles it."""
+
+    def __init__(self, pipe: Path) -> None:
+        self._pipe = pipe
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self._pipe, "rb")
+
+
+def _group(leader: int) -> list[int]:
+    """The processes that live in a group, but its leader."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(group) == leader and state != "Z":
+                found.append(int(stat.parent.name))
+    return [pid for pid in found if pid != leader]
+
+
+@pytest.mark.parametrize("end", [subprocess.TimeoutExpired("host", 1), KeyboardInterrupt()])
+def test_a_process_that_has_forked_but_not_begun_its_run_is_ended_with_the_start(
+    team: Path, root: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Host(subprocess.Popen[bytes]):
+        def communicate(self, input: Any = None, timeout: float | None = None) -> Any:
+            if self not in started:
+                started.append(self)
+                while not _group(self.pid):  # its fork reads the job
+                    try:
+                        return super().communicate(input, 0.05)
+                    except subprocess.TimeoutExpired:
+                        input = None
+                raise end
+            return super().communicate(input, timeout)
+
+    monkeypatch.setattr(
+        detach, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Host})
+    )
+    os.mkfifo(root.parent / "pipe")
+    given = {"task": _Blocking(root.parent / "pipe"), "config": team, "mark": None}
+    spec, options = TeamSpec.from_file(team), RunOptions(session_root=root, detach=True)
+    with pytest.raises((UserError, KeyboardInterrupt)) as told:
+        detach.begin_detached("start", spec, options, **given)
+    assert isinstance(told.value, KeyboardInterrupt) or "nothing runs" in str(told.value)
+    wait_until(lambda: not _group(started[0].pid))
+
+
+def test_an_answer_whose_pipe_another_process_holds_counts(
+    team: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = b'{"path": "/there"}'
+    late = subprocess.TimeoutExpired("host", 1, output=answer)
+    process = SimpleNamespace(communicate=Mock(side_effect=late))
+    assert detach._reply_of(process, b"") == answer  # type: ignore[arg-type]
 
 
 def test_who_began_it_knows_it_also_when_it_is_over(
