@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,28 +132,67 @@ _filter = _MaskingFilter()
 logger.addFilter(_filter)
 
 
+_logged: ContextVar[Path | None] = ContextVar("nb_agents_logged_turn", default=None)
+
+
 @contextmanager
-def mask_logs(mask: Mask) -> Iterator[None]:
-    """Mask secrets in everything that the package logs within the block, in any thread."""
+def mask_logs(mask: Mask, turn: Path | None = None) -> Iterator[None]:
+    """Mask secrets in everything that the package logs within the block, in any thread.
+
+    Args:
+        mask: The mask.
+        turn: The turn that the block works for: its ``debug.log`` gets what the block logs, and no
+            other turn's does.
+    """
     _filter.masks = (*_filter.masks, mask)
+    reset = _logged.set(turn or _logged.get())
     try:
         yield
     finally:
+        _logged.reset(reset)
         _filter.masks = tuple(each for each in _filter.masks if each is not mask)
 
 
-def open_debug_log(path: Path) -> Callable[[], None]:
-    """Start writing the package's log to a file; return a function that ends it."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(_FORMATTER)
-    handler.setLevel(logging.DEBUG)
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
+class _DebugLog(logging.FileHandler):
+    """A turn's ``debug.log``: all that the package logs, but what it logs for other turns."""
+
+    def __init__(self, turn: Path) -> None:
+        super().__init__(turn / "debug.log", encoding="utf-8")
+        self.setFormatter(_FORMATTER)
+        self._turn = turn
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # An event's record names its turn: a command comes in the context of its sender.
+        return getattr(record, "turn", _logged.get()) in (None, self._turn)
+
+
+# Separates the threads that start runs from the one that ends them.
+_opening = threading.Lock()
+_open_logs: set[_DebugLog] = set()
+_level_before = logging.NOTSET
+
+
+def open_debug_log(turn: Path) -> Callable[[], None]:
+    """Start writing a turn's ``debug.log``; return a function that ends it.
+
+    Args:
+        turn: The turn's directory.
+    """
+    global _level_before
+    log = _DebugLog(turn)
+    with _opening:
+        if not _open_logs:
+            _level_before = logger.level
+        _open_logs.add(log)
+        logger.addHandler(log)
+        logger.setLevel(logging.DEBUG)
 
     def close() -> None:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
-        handler.close()
+        with _opening:
+            _open_logs.discard(log)
+            logger.removeHandler(log)
+            if not _open_logs:
+                logger.setLevel(_level_before)
+        log.close()
 
     return close

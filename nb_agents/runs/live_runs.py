@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -79,7 +79,8 @@ def launch(
 
     Args:
         session: The session, as loaded.
-        make: Returns the turn's spec for its paths; may already write there.
+        make: Returns the turn's spec for its paths. It may already write there and take its time:
+            an interrupt ends it, and other runs start meanwhile.
         resume: The function that `Run.resume` calls, passed in because it is above this module.
         task: Directory of the task that the turn resumes; by default a new one is created.
 
@@ -90,20 +91,27 @@ def launch(
         StorageError: The directory can't be written.
     """
     ensure_loop()  # fails before anything is created
-    # Hold interrupts until the run is in the list, where a stop can find it.
-    with interrupts_held(), _lock:
-        path = session.path
-        if not path.is_dir():  # claiming a turn would create it again, without its past
-            raise UnknownSessionError(path.name, str(path.parent))
-        paths, lock = layout.claim_turn(path, owner_of, task, session.last)
-        run = _begin(f"r{next(_numbers)}", make, paths, lock, resume)
-        _runs[run.id] = run
-        _prune()
-    return run
+    path = session.path
+    if not path.is_dir():  # claiming a turn would create it again, without its past
+        raise UnknownSessionError(path.name, str(path.parent))
+    with ExitStack() as undo:
+        with interrupts_held():
+            paths, lock = layout.claim_turn(path, owner_of, task, session.last)
+            undo.callback(layout.discard_turn, paths)
+            undo.callback(lock.release)
+        try:
+            spec = make(paths)
+            # Hold interrupts until the run is in the list, where a stop can find it.
+            with interrupts_held():
+                run = _begin(f"r{next(_numbers)}", spec, lock, resume, undo)
+                undo.pop_all()
+                return remember(run)
+        except OSError as exc:
+            raise StorageError(str(paths.path), said_by(exc)) from None
 
 
 def remember(run: Run) -> Run:
-    """Add a run that this process started in another one to the list, and return it.
+    """Add a run that this process started, here or in another one, to the list, and return it.
 
     It stays in the list after its end, as its functions and options are known only here.
     """
@@ -134,32 +142,24 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def _begin(
-    run_id: str,
-    make: Callable[[TurnPaths], TurnSpec],
-    paths: TurnPaths,
-    lock: FileLock,
-    resume: Callable[..., Run],
+    run_id: str, spec: TurnSpec, lock: FileLock, resume: Callable[..., Run], undo: ExitStack
 ) -> Run:
-    """Create and start a run; on failure discard the turn."""
-    try:
-        spec = make(paths)
-        for name in spec.workspaces:
-            (paths.live_workspaces / name).mkdir(exist_ok=True)
-        turn = Turn(run_id, spec, lock)
-        run = Run(run_id, turn, paths, resume, spec)
-        withdraw = announce_here(paths.path, run_id)
-        turn.done.add_done_callback(lambda _: withdraw())
-        if spec.options.debug:
-            close_log = open_debug_log(paths.path / "debug.log")
-            run.subscribe(lambda view: close_log() if view.is_over else None)
-        _before_start.get()(paths.path, run_id)
-        submit(run.execute)
-    except BaseException as exc:
-        lock.release()
-        layout.discard_turn(paths)
-        if isinstance(exc, OSError):
-            raise StorageError(str(paths.path), said_by(exc)) from None
-        raise
+    """Create and start a run; ``undo`` is given what a failure must undo."""
+    paths = spec.paths
+    for name in spec.workspaces:
+        (paths.live_workspaces / name).mkdir(exist_ok=True)
+    turn = Turn(run_id, spec, lock)
+    undo.callback(turn.discard)
+    run = Run(run_id, turn, paths, resume, spec)
+    withdraw = announce_here(paths.path, run_id)
+    undo.callback(withdraw)
+    turn.done.add_done_callback(lambda _: withdraw())
+    if spec.options.debug:
+        close_log = open_debug_log(paths.path)
+        undo.callback(close_log)
+        run.subscribe(lambda view: close_log() if view.is_over else None)
+    _before_start.get()(paths.path, run_id)
+    submit(run.execute)
     return run
 
 

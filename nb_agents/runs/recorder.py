@@ -159,7 +159,7 @@ class Recorder:
     Args:
         journal: The journal that events are written to.
         past: The view of the turn that this one resumes.
-        before: The events of the turns that this one resumes.
+        timeline: The timeline of the turns that this one resumes, which goes on.
         mask: Masks secrets in everything that is written and shown.
 
     Attributes:
@@ -170,7 +170,7 @@ class Recorder:
         self,
         journal: Journal,
         past: RunView | None = None,
-        before: Iterable[Event] = (),
+        timeline: TimelineFold | None = None,
         mask: Mask | None = None,
     ) -> None:
         self._journal = journal
@@ -180,10 +180,9 @@ class Recorder:
         self._untold: deque[tuple[Event, RunView, RunView]] = deque()
         self._is_telling = False
         self._failing = False
+        self._log_of = {"turn": journal.path.parent}
         self.view = replace(past, seq=0) if past else RunView()
-        self._timeline = TimelineFold()
-        for event in before:
-            self._timeline.add(event)
+        self._timeline = timeline or TimelineFold()
 
     @property
     def timeline(self) -> Timeline:
@@ -211,7 +210,7 @@ class Recorder:
 
     def _record(self, event: Event) -> None:
         event = replace(event, seq=self.view.seq + 1, at=time.time())
-        logger.debug("%s", event)
+        logger.debug("%s", event, extra=self._log_of)
         self._journal.append(event)
         before = self.view
         after = self.view = apply(before, event)
@@ -274,6 +273,10 @@ class Recorder:
     def sync(self) -> None:
         """Sync the journal to disk; may be called from a worker thread."""
         self._journal.sync()
+
+    def discard(self) -> None:
+        """Close the journal of a turn that can't start, written or not."""
+        self._journal.close()
 
     def close(self) -> None:
         """Close the journal, unless events are still unwritten."""

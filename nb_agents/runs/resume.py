@@ -47,6 +47,7 @@ from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
 from nb_agents.session.layout import TurnPaths, find_task, restore_workspaces, turns_of
+from nb_agents.view.timeline import TimelineFold
 
 if TYPE_CHECKING:
     from nb_agents.agents.replay import Past
@@ -79,7 +80,7 @@ def preview(
         UserError: There is nothing to resume.
     """
     turn, _ = _find(session, session_root, agent)
-    events = past_events(turn.paths)
+    events = turn.events
     try:
         team = _team(config, events).spec
     except UserError:
@@ -133,7 +134,7 @@ def resume(
     if options.from_turn is not None:
         raise UserError("from_turn names a turn to go on from: it goes with start and continue_.")
     turn, past_session = _find(session, options.session_root, agent)
-    events = past_events(turn.paths)
+    events = turn.events
     again = _named(agent, events)
     team = _team(config, events)
     spec = team.spec
@@ -191,7 +192,12 @@ def resume(
             owner=owner(),
             config=team.path,
             resumed=Resumed(
-                turn.paths.number, past, turn.view, going.progress if going else None, again
+                turn.paths.number,
+                past,
+                turn.view,
+                TimelineFold(events),
+                going.progress if going else None,
+                again,
             ),
             recipe=going.recipe if going else None,
             given=going.progress.context if going else {},
@@ -284,7 +290,7 @@ def _find(
             f"Turn {name} is complete: there is nothing to resume. "
             f"`%%agents --continue --session {found.path.name}` asks something new."
         )
-    if not last.view.recipe and not _agents(past_events(last.paths)):
+    if not last.view.recipe and not _agents(last.events):
         raise UserError(
             f"Turn {name} has no journal, so that its calls are not known one by one. "
             f"`%%agents --continue --session {found.path.name}` goes on with what it holds."

@@ -53,9 +53,7 @@ from nb_agents.runs.subagents import SubAgents
 from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, read_stop, take_commands
-from nb_agents.session.history import past_events
 from nb_agents.session.journal import Journal
-from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.offer import Offer
 from nb_agents.tools.run_tools import RunTools
 from nb_agents.tools.threads import still_runs
@@ -160,6 +158,10 @@ class Turn:
         if (error := self._recorder.error or self._files.write()) is not None:
             journal.close()
             raise error
+
+    def discard(self) -> None:
+        """Close the journal of a turn that can't start."""
+        self._recorder.discard()
 
     @property
     def view(self) -> RunView:
@@ -392,7 +394,7 @@ class Turn:
         self._loop = asyncio.get_running_loop()
         news = asyncio.Event()
         self._closing.append(asyncio.create_task(self._listen(news)))
-        with mask_logs(self._spec.mask):
+        with mask_logs(self._spec.mask, self._spec.paths.path):
             try:
                 result = await self._run_driver()
             except AgentStopped:
@@ -682,5 +684,4 @@ async def _close(client: SharedClient) -> None:
 def _recorder(journal: Journal, spec: TurnSpec) -> Recorder:
     if spec.resumed is None:
         return Recorder(journal, mask=spec.mask)
-    old = TurnPaths(spec.paths.path.with_name(f"turn_{spec.resumed.turn}"))
-    return Recorder(journal, spec.resumed.view, past_events(old), spec.mask)
+    return Recorder(journal, spec.resumed.view, spec.resumed.timeline, spec.mask)

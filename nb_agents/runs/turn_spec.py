@@ -27,6 +27,7 @@ from nb_agents.tools.offer import Offer, OfferedFunction
 from nb_agents.tools.policy import ApprovalConfig
 from nb_agents.tools.task_plan import PLAN_ACTIONS
 from nb_agents.view.run_view import RunView
+from nb_agents.view.timeline import TimelineFold
 
 if TYPE_CHECKING:
     from nb_agents.config.recipe import Recipe
@@ -67,6 +68,7 @@ class Resumed:
         turn: The turn's number.
         past: The state of its agents.
         view: Its final view.
+        timeline: Its timeline, which goes on.
         progress: The progress of its recipe; None for a team.
         again: Agents that take part again after they failed or were stopped alone.
     """
@@ -74,6 +76,7 @@ class Resumed:
     turn: int
     past: Past
     view: RunView
+    timeline: TimelineFold
     progress: Progress | None = None
     again: tuple[str, ...] = ()
 

@@ -60,12 +60,15 @@ class PastTurn:
         view: Its contents.
         is_live: Whether a process runs it now.
         warnings: A sentence for each thing that could not be read.
+        events: Of a session's last turn with a journal, its events, preceded by those of the turns
+            that it resumed.
     """
 
     paths: TurnPaths
     view: RunView
     is_live: bool = False
     warnings: tuple[str, ...] = ()
+    events: tuple[Event, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def is_complete(self) -> bool:
@@ -171,12 +174,27 @@ class Session:
 
 
 def load_session(path: Path) -> Session:
-    """Load a session with all its turns, whatever state their files are in."""
-    return Session(path, tuple(load_turn(paths) for paths in turns_of(path)))
+    """Load a session with all its turns, whatever state their files are in.
+
+    Each journal is read once, and only the last turn's events are kept.
+    """
+    turns: list[PastTurn] = []
+    last: PastTurn | None = None
+    for paths in turns_of(path):
+        turn = load_turn(paths, last)
+        if turn.events:
+            last = turn
+            turns = [replace(each, events=()) for each in turns]
+        turns.append(turn)
+    return Session(path, tuple(turns))
 
 
-def load_turn(paths: TurnPaths) -> PastTurn:
+def load_turn(paths: TurnPaths, before: PastTurn | None = None) -> PastTurn:
     """Load a turn, and repair its files if its process died.
+
+    Args:
+        paths: The turn.
+        before: An earlier turn with its events, which need not be read again.
 
     Returns:
         The turn, with a warning if its files could not be repaired (a read-only disk).
@@ -191,6 +209,7 @@ def load_turn(paths: TurnPaths) -> PastTurn:
         store_workspaces_if_dead(paths)
     spaces = [path.name for path in _folders(paths.workspaces)]
     recovered = read_journal(paths.journal)
+    events: list[Event] = []
     if not any(isinstance(event, TurnStarted) for event in recovered.events):
         view, unread = read_files(paths, spaces)
         if os.path.lexists(paths.journal):  # another program's turn has none
@@ -198,7 +217,8 @@ def load_turn(paths: TurnPaths) -> PastTurn:
     else:
         unread = recovered.warnings
         # In a renamed or forked session, the directory's name counts, not the recorded one.
-        view = fold(with_past(paths, recovered.events))
+        events = with_past(paths, recovered.events, before)
+        view = fold(events)
         view = replace(view, session=paths.session, turn=paths.number)
     if not live and not view.ending:
         view = _as_died(view)
@@ -208,7 +228,7 @@ def load_turn(paths: TurnPaths) -> PastTurn:
         unread += _not_listed(listed)
     if not live and view.seq:
         unread += _mend(view, paths)
-    return PastTurn(paths, view, live, unread)
+    return PastTurn(paths, view, live, unread, tuple(events))
 
 
 def past_events(paths: TurnPaths) -> list[Event]:
@@ -216,16 +236,22 @@ def past_events(paths: TurnPaths) -> list[Event]:
     return with_past(paths, read_journal(paths.journal).events)
 
 
-def with_past(paths: TurnPaths, events: Sequence[Event]) -> list[Event]:
+def with_past(
+    paths: TurnPaths, events: Sequence[Event], before: PastTurn | None = None
+) -> list[Event]:
     """Return a turn's events, preceded by those of the turns that it resumed.
 
     Args:
         paths: The turn.
         events: The turn's own events; only `TurnStarted` is needed.
+        before: An earlier turn with its events, which need not be read again.
     """
     chain, number = [events], paths.number
     while 0 < (resumes := _resumes(chain[-1])) < number:
         number = resumes
+        if before is not None and number == before.paths.number:
+            chain.append(before.events)
+            break
         past = TurnPaths(paths.path.with_name(f"turn_{resumes}"))
         chain.append(read_journal(past.journal).events)
     return [event for each in reversed(chain) for event in each]

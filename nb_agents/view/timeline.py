@@ -104,18 +104,20 @@ def fold_timeline(events: Iterable[ev.Event], *, is_live: bool = False) -> Timel
     Returns:
         The timeline.
     """
-    folded = TimelineFold()
-    for event in events:
-        folded.add(event)
+    folded = TimelineFold(events)
     if not is_live:
         folded.cut_open()
     return folded.timeline()
 
 
 class TimelineFold:
-    """Folds events one by one. One thread adds; `timeline` may be asked on any."""
+    """Folds events one by one. One thread adds; `timeline` may be asked on any.
 
-    def __init__(self) -> None:
+    Args:
+        events: The first ones.
+    """
+
+    def __init__(self, events: Iterable[ev.Event] = ()) -> None:
         self._agents: dict[str, None] = {}
         self._turns: list[Stretch] = []
         self._entries: list[Entry] = []
@@ -126,6 +128,8 @@ class TimelineFold:
         self._answers: dict[str, int] = {}
         self._seen: dict[str, dict[str, int]] = {}
         self._presenter = ""
+        for event in events:
+            self.add(event)
 
     def add(self, event: ev.Event) -> None:
         """Add one event; of an event about an unknown agent only the time counts."""

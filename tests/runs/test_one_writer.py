@@ -263,7 +263,7 @@ def test_a_forked_child_has_runs_of_its_own(tmp_path: Path) -> None:
 # Ctrl-C -------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_within_start_comes_when_every_door_reaches_the_run(
+def test_an_interrupt_within_start_comes_before_there_is_a_run_or_when_every_door_reaches_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each call that `launch` makes."""
@@ -281,8 +281,11 @@ def test_an_interrupt_within_start_comes_when_every_door_reaches_the_run(
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(place, name, pressed)
             start(tmp_path / str(number), a=ScriptedModel(Answer("A")))
-        (run,) = [each for each in live_runs.begun_runs() if each not in before][-1:]
-        assert finish(run).result == "A"
+        begun = [each for each in live_runs.begun_runs() if each not in before][-1:]
+        assert len(begun) == (step != "layout.claim_turn")
+        assert len(list((tmp_path / str(number)).glob("*/turn_*"))) == len(begun)
+        for run in begun:
+            assert finish(run).result == "A"
 
 
 def test_held_interrupts_come_at_the_end_of_the_block_once() -> None:

@@ -1,6 +1,9 @@
 """Starting, finding and stopping runs; one session, one run."""
 
+import errno
 import json
+import logging
+import os
 import random
 import sys
 import threading
@@ -23,14 +26,17 @@ from nb_agents.errors import (
     UnknownSessionError,
     UserError,
 )
+from nb_agents.runs import live_runs as live_runs_module
 from nb_agents.runs import registry
-from nb_agents.runs.live_turns import LiveTurn
+from nb_agents.runs.live_turns import LiveTurn, live_turns
 from nb_agents.runs.loop import call
 from nb_agents.runs.registry import find_run, live_runs, start, stop
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish, metadata, prompt, read_line, script, sessions
 from tests.team_kit import start as start_team
+
+logger = logging.getLogger("nb_agents")
 
 
 @pytest.fixture
@@ -297,6 +303,57 @@ def test_the_debug_log_tells_the_events_and_closes_with_the_run(tmp_path: Path) 
     finish(run)
     log = (run.path / "debug.log").read_text()
     assert "AnswerGiven" in log and "TurnEnded" in log
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_debug_logs_of_two_runs_hold_each_its_own_run_to_its_end(
+    tmp_path: Path, first: int
+) -> None:
+    level, handlers = logger.level, list(logger.handlers)
+    gates = [Gate(), Gate()]
+    runs = []
+    for name, gate in zip("ab", gates, strict=True):
+        team = scripted_team(**{f"agent_{name}": ScriptedModel(Answer(f"{name}'s", gate=gate))})
+        options = RunOptions(session_root=tmp_path, debug=True)
+        runs.append(start(f"the task of {name}", team, options=options))
+        gate.wait_reached()
+    runs[1 - first].say(f"for {'ab'[1 - first]}")
+    for each in (first, 1 - first):
+        gates[each].open()
+        finish(runs[each])
+    logs = [(run.path / "debug.log").read_text() for run in runs]
+    for log, name, other in zip(logs, "ab", "ba", strict=True):
+        assert f"agent_{name}" in log and f"agent_{other}" not in log
+        assert "TurnEnded" in log
+    assert f"for {'ab'[1 - first]}" in logs[1 - first]
+    assert (logger.level, logger.handlers) == (level, handlers)
+
+
+def _open_files() -> list[str]:
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return [os.readlink(link) for link in links if link.is_symlink()]
+
+
+@pytest.mark.parametrize("fails", ["announce_here", "submit", "Run"])
+def test_a_run_that_can_not_start_leaves_nothing_open_and_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    handlers = list(logger.handlers)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many files")
+
+    monkeypatch.setattr(live_runs_module, fails, fail)
+    team = scripted_team(a=ScriptedModel(Answer("A's")))
+    options = RunOptions(session_root=tmp_path, debug=True)
+    with pytest.raises(StorageError, match="too many files"):
+        start("the task", team, "mine", options=options)
+    assert [each for each in _open_files() if each.startswith(str(tmp_path))] == []
+    assert not [turn for turn in live_turns() if str(tmp_path) in turn.path]
+    assert not list((tmp_path / "mine").glob("turn_*"))
+    assert logger.handlers == handlers
+    monkeypatch.undo()
+    assert finish(start("the task", team, "mine", options=options)).turn == 1
 
 
 def test_without_a_team_three_demo_agents_start(tmp_path: Path) -> None:

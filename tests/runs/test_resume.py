@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import signal
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +27,7 @@ from nb_agents.runs import resume as resume_module
 from nb_agents.runs.loop import THREAD_NAME, call
 from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
-from nb_agents.session import copying
+from nb_agents.session import copying, journal
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import turns_of
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
@@ -66,6 +68,85 @@ def test_a_run_resumes_with_its_own_models(tmp_path: Path) -> None:
         "Resumes turn 1: 0 answer(s), 0 vote(s) and 1 finished model call(s) are kept. "
         "Runs again: 1 model call cut or failed (a)."
     )
+
+
+def test_a_resume_reads_each_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _ = held(tmp_path, Turn(calls=(WRITE,)))
+    again = run.resume(scripted_team(a=ScriptedModel(Turn(text="more ", hang=True))))
+    wait_until(lambda: again.view.agents["a"].partial)
+    again.stop(now=True)
+    again.wait(WAIT_S, raise_on_stop=False)
+    read, real = Counter[Path](), journal.read_file
+
+    def read_file(path: Path, limit: int) -> bytes:
+        read[path] += 1
+        return real(path, limit)
+
+    monkeypatch.setattr(journal, "read_file", read_file)
+    last = again.resume(scripted_team(a=ScriptedModel(Answer("A's"))))
+    assert read == {each.path / "events.jsonl": 1 for each in (run, again)}
+    assert last.wait(WAIT_S) == "A's"
+    assert len(last.timeline.turns) == 3
+
+
+def copies_until(monkeypatch: pytest.MonkeyPatch, go_on: threading.Event) -> threading.Event:
+    """Let the next resume copy for as long as a test wants; return what tells that it does."""
+    copying_now = threading.Event()
+    for name in ("copy_workspaces", "restore_workspaces"):
+        real = getattr(resume_module, name)
+
+        def copy(*paths: Any, real: Any = real) -> Any:
+            copying_now.set()
+            wait_until(go_on.is_set)  # awake now and then, for signals
+            return real(*paths)
+
+        monkeypatch.setattr(resume_module, name, copy)
+    return copying_now
+
+
+def test_other_runs_start_while_a_resume_copies_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = held(tmp_path, Turn(calls=(WRITE,)))
+    go_on = threading.Event()
+    copying_now = copies_until(monkeypatch, go_on)
+    again: list[Run] = []
+    thread = threading.Thread(target=lambda: again.append(resumed(run)))
+    thread.start()
+    try:
+        assert copying_now.wait(WAIT_S)
+        other = start(tmp_path, a=ScriptedModel(Answer("beside")))
+        assert other.wait(WAIT_S) == "beside"
+        with pytest.raises(SessionBusyError):
+            nb_agents.resume("s", options=RunOptions(session_root=tmp_path))
+    finally:
+        go_on.set()
+        thread.join(WAIT_S)
+    assert again[0].status == "completed"
+
+
+def test_an_interrupt_ends_a_resume_that_copies_its_files_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, model = held(tmp_path, Turn(calls=(WRITE,)))
+    never, main = threading.Event(), threading.main_thread().ident or 0
+    copying_now = copies_until(monkeypatch, never)
+
+    def interrupt() -> None:
+        assert copying_now.wait(WAIT_S)
+        # Not the process: another thread may take it, and the main one sleeps on its lock.
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    before = model.requests[:]
+    with pytest.raises(KeyboardInterrupt):
+        run.resume()
+    assert [turn.number for turn in turns_of(run.path.parent)] == [1]
+    assert model.requests == before
+    monkeypatch.undo()
+    again = resumed(run)
+    assert (again.turn, again.status) == (2, "completed")
+    assert (again.path / "workspaces/a/n.md").read_text() == "kept"
 
 
 def test_files_are_copied_while_other_runs_go_on(
