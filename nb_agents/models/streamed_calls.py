@@ -73,6 +73,14 @@ class _Call:
         """Whether its arguments have begun and are not all there."""
         return self.has_args and not self.is_whole
 
+    def add_words(self, text: str) -> bool:
+        """Add arguments that are plainly within a text of them; return whether they are."""
+        if not (self._is_in_string and text) or '"' in text or "\\" in text:
+            return False
+        self._is_escaped = False
+        self._args.append(text)
+        return True
+
     def add(self, text: str) -> str:
         """Add arguments as far as they are this call's; return those that follow its object."""
         end = len(text) if self.is_whole else self._end_of_object(text)
@@ -111,6 +119,18 @@ class StreamedCalls:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
 
+    def is_more(self, index: int | None, args: Any) -> bool:
+        """Add a piece of arguments if it is plainly more of the last call, as most are.
+
+        Args:
+            index: The call's number as the server has it, which must be ours.
+            args: A part of the arguments' JSON.
+        """
+        call = self._last
+        if call is None or call.number != index or self._by_index.get(index) is not call:
+            return False
+        return isinstance(args, str) and call.add_words(args)
+
     def sort(self, index: int | None, id: Any, name: Any, args: Any) -> Iterator[CallPiece]:
         """Yield the pieces of calls in one piece of a stream.
 
@@ -122,24 +142,26 @@ class StreamedCalls:
         """
         id, name = str(id or ""), str(name or "")
         text = args if isinstance(args, str) else json.dumps(args) if args else ""
+        is_told = False
         call = self._find(index, id, name)
         if call is None or self._is_another(call, id, name):
             call = self._begin(index, id, name)
-            yield CallPiece(call.number, id or None, name or None)
+            new = (call.id, name or None)
         else:
-            yield self._named(call, id, name)
+            new = self._learn(call, id, name)
+        if not call.has_args and text.strip() == "{}":
+            text = ""  # means none, or that they are to come
         while text:
             if call.is_whole and text.lstrip().startswith("{"):
                 if text.strip() == call.args.strip():
-                    return  # the whole once more, as some servers end a call
-                name = call.name
-                call = self._begin(index, "" if id == call.id else id, name)
-                yield CallPiece(call.number, call.id, name or None)
-            elif not call.has_args and text.strip() == "{}":
-                return  # means none, or that they are to come
+                    break  # the whole once more, as some servers end a call
+                call = self._begin(index, "" if id == call.id else id, call.name)
+                new = (call.id, call.name or None)
             rest = call.add(text)
-            yield CallPiece(call.number, args=text.removesuffix(rest))
-            text = rest
+            yield CallPiece(call.number, *new, text.removesuffix(rest))
+            new, text, is_told = (None, None), rest, True
+        if not is_told:
+            yield CallPiece(call.number, *new)
 
     def _find(self, index: int | None, id: str, name: str) -> _Call | None:
         """Return the call that a piece seems to belong to."""
@@ -170,7 +192,7 @@ class StreamedCalls:
             self._by_id[id] = call
         return call
 
-    def _named(self, call: _Call, id: str, name: str) -> CallPiece:
+    def _learn(self, call: _Call, id: str, name: str) -> tuple[str | None, str | None]:
         """Return what of an id and a name is new to a call."""
         self._last = call
         more = "" if name == call.name else name
@@ -179,7 +201,7 @@ class StreamedCalls:
         if new_id:
             call.id = new_id
             self._by_id.setdefault(new_id, call)
-        return CallPiece(call.number, new_id, more or None)
+        return new_id, more or None
 
 
 @cache
@@ -218,6 +240,9 @@ def _sorting_stream(kind: Any) -> Any:
             for piece in pieces:
                 made = piece.function
                 name, args = (made.name, made.arguments) if made else (None, None)
+                if not (name or piece.id) and self._calls.is_more(piece.index, args):
+                    yield piece
+                    continue
                 for part in self._calls.sort(piece.index, piece.id, name, args):
                     function = ChoiceDeltaToolCallFunction(name=part.name, arguments=part.args)
                     known = {"index": part.call, "id": part.id, "function": function}
