@@ -134,7 +134,7 @@ def unconnected(error: BaseException, arrived: int = 0, *, is_late: bool = False
     if cause_of(error, httpx2.UnsupportedProtocol):
         return f"{server} can't be reached: base_url must begin with http:// or https://."
     if proxy and cause_of(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return f"The {proxy} {_how(error)}. {_past(proxy, url)}"
+        return f"The {proxy} {_how(error)} {_past(proxy, url)}"
     if is_late or cause_of(error, httpx2.TimeoutException):
         return f"{server} {_late(error)}{by}."
     if cause_of(error, socket.gaierror):
@@ -163,12 +163,12 @@ def through(error: BaseException) -> str:
 
 def _how(error: BaseException) -> str:
     if cause_of(error, socket.gaierror):
-        return "was not found"
+        return "was not found."
     if cause_of(error, ConnectionRefusedError):
-        return "refused the connection: is it running"
+        return "refused the connection: is it running?"
     if cause_of(error, httpx2.ConnectTimeout):
-        return "did not answer in time"
-    return "can't be reached"
+        return "did not answer in time."
+    return "can't be reached."
 
 
 def _late(error: BaseException) -> str:

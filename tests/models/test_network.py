@@ -87,10 +87,10 @@ NO_METHOD, REFUSED = (b"\x05\xff",), (b"\x05\x00", b"\x05\x05\x00\x01\x00\x00\x0
 @pytest.mark.parametrize(
     ("variable", "scheme", "replies", "sentences"),
     [
-        ("HTTP_PROXY", "http", None, "{proxy} refused the connection: is it running. Correct"),
-        ("http_proxy", "http", None, "{proxy} refused the connection: is it running. Correct"),
-        ("ALL_PROXY", "http", None, "{proxy} refused the connection: is it running. Correct"),
-        ("ALL_PROXY", "socks5", None, "{proxy} refused the connection: is it running. Correct"),
+        ("HTTP_PROXY", "http", None, "{proxy} refused the connection: is it running? Correct"),
+        ("http_proxy", "http", None, "{proxy} refused the connection: is it running? Correct"),
+        ("ALL_PROXY", "http", None, "{proxy} refused the connection: is it running? Correct"),
+        ("ALL_PROXY", "socks5", None, "{proxy} refused the connection: is it running? Correct"),
         ("HTTP_PROXY", "http", [http("407 No")], "wants a user and a password{*}(HTTP 407)"),
         ("HTTP_PROXY", "http", [http("502 No")], "gateway failed (HTTP 502). It came by{*}{proxy}"),
         ("HTTP_PROXY", "http", [http("403 No")], "(HTTP 403). It came by the {proxy}. Correct"),
