@@ -116,13 +116,14 @@ def stopped_early(root: Path, text: str = "") -> Run:
     return finish(run)
 
 
-def go_on(root: Path, *turns: Turn, task: str = "And now?") -> tuple[Run, ScriptedModel]:
+def go_on(
+    root: Path, *turns: Turn, task: str = "And now?", trust: bool = False
+) -> tuple[Run, ScriptedModel]:
     """The next turn of the session used last, by an agent that was not there before."""
     model = ScriptedModel(*turns, Answer("Done."))
     team = scripted_team(None, newcomer=model)
-    return finish(
-        nb_agents.start(task, team, continue_=True, options=RunOptions(session_root=root))
-    ), model
+    options = RunOptions(session_root=root, trust=trust)
+    return finish(nb_agents.start(task, team, continue_=True, options=options)), model
 
 
 def partial_answers(path: Path) -> dict[str, dict[str, Any]]:

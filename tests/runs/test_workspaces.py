@@ -74,7 +74,7 @@ def go_on(root: Path, model: ScriptedModel, from_turn: int | None = None) -> Run
         "go on",
         team,
         session="s",
-        options=RunOptions(session_root=root / "all", from_turn=from_turn),
+        options=RunOptions(session_root=root / "all", from_turn=from_turn, trust=True),
         continue_=True,
     )
 
@@ -206,7 +206,7 @@ def test_whatever_stands_in_a_sessions_place_nobody_waits_for_it_or_follows_it(
     else:
         target.symlink_to(outside if is_folder else outside / "notes.md")
     model, resumed = looking(run), looking(run)
-    options = RunOptions(session_root=tmp_path / "all")
+    options = RunOptions(session_root=tmp_path / "all", trust=True)
     for work in (
         lambda: export_session(session, tmp_path / "out.zip"),
         lambda: resume("s", scripted_team(ada=resumed), options=options).wait(WAIT_S),
