@@ -215,8 +215,9 @@ def _would_run(team: TeamSpec, past: Past, going: RecipeResume | None) -> tuple[
 
 def would_resume(session: Path, team: TeamSpec) -> tuple[str, ...]:
     """Return what a resume of a session with a team would run; nothing where there is none."""
+    begun = [turn for turn in turns_of(session) if turn.has_begun]
     try:
-        past, going, _ = what_resumes(past_events(turns_of(session)[-1]), (), team)
+        past, going, _ = what_resumes(past_events(begun[-1]), (), team)
     except UserError:
         return ()
     return _would_run(team, past, going)
@@ -274,9 +275,7 @@ def _find(
     path = layout.find_session(layout.session_root(root), session)
     wait_until_saved(path)
     found = load_session(path)
-    # A turn without a journal never started: its process died while preparing it.
-    begun = [t for t in found.turns if os.path.exists(t.paths.journal) or t.is_live]
-    last = (begun or found.turns)[-1]
+    last = (found.begun or found.turns)[-1]
     name = f"{found.path.name}/{last.paths.number}"
     if last.is_live and agent:
         raise UserError(

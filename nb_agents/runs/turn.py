@@ -147,14 +147,15 @@ class Turn:
         self._recorder.observe(lambda *_: self._has_news.set())
         self.approvals = Approvals(self._token, self._recorder.emit, self.take, spec.approval)
         # The turn's first event and its incomplete metadata are written before anything else.
-        self._recorder.emit(spec.started)
-        if spec.recipe is not None:
-            from nb_agents.recipes.units import planned  # not needed by teams
+        with journal.in_one_write():
+            self._recorder.emit(spec.started)
+            if spec.recipe is not None:
+                from nb_agents.recipes.units import planned  # not needed by teams
 
-            path, outline = str(spec.recipe.path or ""), planned(spec.recipe)
-            self._recorder.emit(
-                ev.RecipeLoaded(step="", path=path, text=spec.recipe.text, outline=outline)
-            )
+                path, outline = str(spec.recipe.path or ""), planned(spec.recipe)
+                self._recorder.emit(
+                    ev.RecipeLoaded(step="", path=path, text=spec.recipe.text, outline=outline)
+                )
         if (error := self._recorder.error or self._files.write()) is not None:
             journal.close()
             raise error

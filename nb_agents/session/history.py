@@ -101,10 +101,15 @@ class Session:
         return self.turns[-1].paths.number if self.turns else 0
 
     @property
+    def begun(self) -> tuple[PastTurn, ...]:
+        """The turns but those whose process died before they began."""
+        return tuple(turn for turn in self.turns if turn.is_live or turn.paths.has_begun)
+
+    @property
     def latest_turns(self) -> tuple[PastTurn, ...]:
         """The last turn of each task: a turn that was resumed is represented by the later one."""
-        resumed = {turn.view.resumes for turn in self.turns}
-        return tuple(turn for turn in self.turns if turn.paths.number not in resumed)
+        resumed = {turn.view.resumes for turn in self.begun}
+        return tuple(turn for turn in self.begun if turn.paths.number not in resumed)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -158,14 +163,13 @@ class Session:
 
     def restored(self) -> tuple[str, ...]:
         """Return the lines shown when a session is continued, worded as MassGen does."""
-        count = len(self.turns)
-        if not count:
+        if not self.begun:
             return ()
         lines = [
-            f"📚 Restored session with {count} previous turn(s)",
+            f"📚 Restored session with {len(self.begun)} previous turn(s)",
             f"   Starting turn {self.last + 1}",
         ]
-        last = self.turns[-1]
+        last = self.begun[-1]
         if not last.is_complete:
             lines += ["", *restored_lines(last.view)]
         unread = [f"   Not read: {w}" for turn in self.turns for w in turn.warnings]

@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import os
 from asyncio import to_thread  # anyio's threads would outlive a kernel that shuts down
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,6 +69,7 @@ class Journal:
         self._marker = LineMarker(mark) if mark else None
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._pending = b""
+        self._is_held = False
         self.error: OSError | None = None
         self._is_synced = True
         _cut_torn_tail(self._fd)
@@ -77,7 +78,18 @@ class Journal:
         """Write an event; on failure keep it for the next attempt and set `error`."""
         line = _line(event)
         self._pending += self._marker.marked(line) if self._marker else line
-        self.flush()
+        if not self._is_held:
+            self.flush()
+
+    @contextmanager
+    def in_one_write(self) -> Iterator[None]:
+        """Write the events of the block at its end: a killed process leaves all of them or none."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            self.flush()
 
     def flush(self) -> None:
         """Write pending events, and set or clear `error`."""

@@ -204,6 +204,12 @@ class TurnPaths:
         """Return the lock that a process holds while it runs the turn."""
         return FileLock(self.path / "owner.lock", thread_local=False)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was written of it: a process that prepares a turn may die before."""
+        files = (self.journal, self.metadata, self.answer, self.partial_answers)
+        return any(os.path.isfile(path) and os.path.getsize(path) for path in files)
+
     def is_live(self, probe_s: float = PROBE_S) -> bool:
         """Return whether this process or another runs the turn; ``probe_s`` is as for `is_held`."""
         return is_held(self.lock(), probe_s)

@@ -157,11 +157,15 @@ def fork_session(session: Path, turn: int, now: datetime) -> SessionCopy:
         raise SessionBusyError(session.name, f"turn {turn} is live")
     store_workspaces_if_dead(taken[-1])
     fork, left_out = new_session(session.parent, now), list[str]()
+    aside = fork / ".copied"  # from where whole turns are moved: a kill leaves none in part
     try:
         for paths in taken:
             name = paths.path.name
-            left = copy_tree(paths.path, fork / name, _is_no_leftover)
+            left = copy_tree(paths.path, aside / name, _is_no_leftover)
             left_out += [f"{name}/{each}" for each in left]
+        for paths in taken:
+            (aside / paths.path.name).rename(fork / paths.path.name)
+        aside.rmdir()
     except OSError as exc:
         shutil.rmtree(fork, ignore_errors=True)
         raise StorageError(str(fork), exc.strerror or str(exc)) from None

@@ -24,7 +24,6 @@ from nb_agents.runs.resume import resume, would_resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.trust import is_yours
 from nb_agents.runs.turn_spec import checked_functions
-from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import session_root, turns_of
 from nb_agents.sweeps.judge import JUDGE_SESSION, Judge
 from nb_agents.sweeps.manifest import read_noted
@@ -115,7 +114,7 @@ def map(
         _check_owner(path, [row.name for row in rows], team, retry_failed)
 
     def begin(row: Row) -> Run:
-        if _has_begun(path / row.name):
+        if any(turn.has_begun for turn in turns_of(path / row.name)):
             return resume(row.name, team, tools=functions, options=options)
         context = None if read is None else row.values
         asked = render(task, row.values)
@@ -159,11 +158,6 @@ def _check_owner(path: Path, rows: Sequence[str], team: TeamSpec, retry_failed: 
     if strangers := [session for session in left if not is_yours(session)]:
         lines = (line for session in strangers for line in would_resume(session, team))
         raise NotYoursError(path.name, tuple(dict.fromkeys(lines)))
-
-
-def _has_begun(session: Path) -> bool:
-    """Return whether any turn of a session recorded an event before its process died."""
-    return any(read_journal(turn.journal).events for turn in turns_of(session))
 
 
 def _check_columns(task: str, rows: Sequence[Row]) -> None:

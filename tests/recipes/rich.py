@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents import events as ev
-from nb_agents.runs.resume import Preview
-from tests.recipes.live import write
+from nb_agents.options import RunOptions
+from nb_agents.runs.resume import Preview, resume
+from nb_agents.testing import scripted_team
+from tests.model_server import wait_until
+from tests.recipes.live import Echo, begin, write
 
-__all__ = ["assert_nothing_ran_twice", "assert_truthful", "write_rich"]
+__all__ = ["assert_nothing_ran_twice", "assert_truthful", "play_rich", "write_rich"]
 
 MAIN = """
 context: {names: [a, b]}
@@ -51,6 +54,20 @@ def write_rich(root: Path) -> Path:
     write(root, DEEP, "deep")
     write(root, MIDDLE, "middle")
     return write(root, MAIN)
+
+
+def play_rich(recipe: str) -> None:
+    """Begin the recipe or go on with it, in a process that may be killed."""
+    path = Path(recipe)
+    if (path.parent / "sessions" / "s").exists():
+        options = RunOptions(session_root=path.parent / "sessions")
+        run = resume("s", scripted_team(None, worker=Echo()), options=options)
+    else:
+        run = begin(path)
+    wait_until(lambda: run.view.gates or run.is_over)
+    if not run.is_over:
+        run.approve("fine", "me")
+    run.wait(200, raise_on_stop=False)
 
 
 def assert_nothing_ran_twice(events: Sequence[Any]) -> None:

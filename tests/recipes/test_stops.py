@@ -17,8 +17,8 @@ from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.runs.turn import Turn
 from nb_agents.session.history import load_session
+from tests.kills.understudy import Kill, Understudy, understudy
 from tests.model_server import wait_until
-from tests.processes import line, python, tell
 from tests.recipes.live import (
     all_events,
     begin,
@@ -149,75 +149,18 @@ def test_a_stop_after_any_event_changes_nothing_of_what_comes_of_a_recipe(
 
 # Killed ------------------------------------------------------------------------------------------
 
-# Forks a process for each run from one that has everything imported, has read a recipe and
-# messages once, for which libraries make much ready, and has no thread yet.
-UNDERSTUDY = """
-import gc, os, signal, sys, threading
-from pathlib import Path
-import anyio
-import nb_agents
-from nb_agents.agents.replay import dump_messages, load_messages
-from nb_agents.models.providers import load
-from nb_agents.recipes import executor
-from nb_agents.runs.file_report import check_file
-from nb_agents.session.journal import Journal
-from nb_agents.testing import scripted_team
-from tests.model_server import wait_until
-from tests.recipes.live import Echo, begin
-load()
-load_messages(dump_messages([]))
-check_file(sys.argv[1])
-anyio.run(anyio.sleep, 0)
 
-def play(verb, recipe, after):
-    append, count = Journal.append, 0
-    def counted(self, event):
-        nonlocal count
-        append(self, event)
-        count += 1
-        if count == after:
-            os.kill(os.getpid(), signal.SIGKILL)
-    Journal.append = counted
-    if verb == "begin":
-        run = begin(recipe)
-    else:
-        team = scripted_team(None, worker=Echo())
-        options = nb_agents.RunOptions(session_root=recipe.parent / "sessions")
-        run = nb_agents.resume("s", team, options=options)
-    wait_until(lambda: run.view.gates or run.is_over, 60)
-    if not run.is_over:
-        run.approve("fine", "me")
-    run.wait(200, raise_on_stop=False)
-
-assert threading.active_count() == 1
-gc.freeze()
-gc.disable()
-for told in sys.stdin:
-    verb, recipe, after = told.split()
-    child = os.fork()
-    if not child:
-        try:
-            play(verb, Path(recipe), int(after))
-        finally:
-            sys.stderr.flush()
-            os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def play_killed(process: Any, recipe: Path, after: int, whole: Whole) -> None:
+def play_killed(forks: Understudy, recipe: Path, after: int, whole: Whole) -> None:
     """Kill a run after an event, and perhaps its resumption; resume it; compare."""
-    again = 3 + after % 11 if after % 2 else 0
-    verb, sessions = "begin", recipe.parent / "sessions"
-    while True:
+    sessions = recipe.parent / "sessions"
+    told = None
+    for each in (after, 3 + after % 11 if after % 2 else 0, 0):
         old = all_events(sessions / "s")
         told = preview("s", session_root=sessions) if old else None
-        tell(process, f"{verb} {recipe} {after}")
-        if line(process) == "0":
+        if forks.play("tests.recipes.rich:play_rich", recipe, kill=Kill(each)):
             break
         # Its commands see that it is dead, and end.
         wait_until(lambda: not commands_alive(recipe.parent), WAIT_S, "the commands' end")
-        verb, after, again = "resume", again, 0
     assert told is not None
     run = load_session(sessions / "s").turns[-1]
     assert_truthful(told, old, all_events(sessions / "s")[len(old) :])
@@ -230,6 +173,6 @@ def test_a_recipe_that_is_killed_goes_on_as_if_it_had_not_been(
     whole: Whole, tmp_path: Path
 ) -> None:
     """Every fifth event."""
-    with python(UNDERSTUDY, write_rich(tmp_path / "read")) as process:
-        for after in range(2, whole.events - 1, 5):
-            play_killed(process, write_rich(tmp_path / str(after)), after, whole)
+    with understudy() as forks:
+        for after in range(3, whole.events - 1, 5):
+            play_killed(forks, write_rich(tmp_path / str(after)), after, whole)

@@ -1,7 +1,6 @@
 """Exact resume after kill -9 at every event: new processes, models behind HTTP that count."""
 
 import json
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ import pytest
 from nb_agents import events as ev
 from nb_agents.runs.resume import preview
 from nb_agents.session.history import load_session
+from tests.kills.understudy import Kill, Understudy, understudy
 from tests.model_server import ModelServer, Reply, Request, ToolCall
 from tests.play import AGENTS, Conductor, Line
-from tests.processes import line, python, tell
 from tests.runs.proof import (
     all_events,
     assert_complete,
@@ -27,69 +26,6 @@ from tests.runs.proof import (
 KEY = "sk-nobody-may-read-this"
 PARTS = 4
 """In so many tests, which may run side by side."""
-
-# Forks a process for each run from one that has everything imported, has asked a model and read
-# messages once, for which the libraries make much ready, and has no thread yet.
-UNDERSTUDY = """
-import asyncio, gc, os, signal, ssl, sys, threading
-import nb_agents
-from nb_agents.agents.replay import dump_messages, load_messages
-from nb_agents.config.team import TeamSpec
-from nb_agents.models.providers import backend_for, http_client, load
-from nb_agents.session.journal import Journal
-from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
-from pydantic_ai.tools import ToolDefinition
-from tests.model_server import ModelServer, Reply, ToolCall
-load({"chatcompletion"})
-# Reading certificates anew would take a quarter of each run.
-context = ssl.create_default_context()
-ssl.create_default_context = lambda *args, **more: context
-
-async def rehearse(url):
-    backend = {"type": "chatcompletion", "base_url": url, "model": "m", "api_key": "k"}
-    [agent] = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]}).agents
-    parts = ToolCallPart("look", {}, "c1"), ToolReturnPart("look", "seen", "c1")
-    said = [ModelRequest.user_text_prompt("t"), ModelResponse([parts[0]]), ModelRequest([parts[1]])]
-    said = load_messages(dump_messages(said))
-    async with http_client() as client:
-        backend = backend_for(agent, lambda: client)
-        async with backend.stream(said, [ToolDefinition(name="look")]) as reply:
-            async for _ in reply:
-                pass
-
-with ModelServer(default=Reply(text="So.", tool_calls=(ToolCall("look"),))) as server:
-    asyncio.run(rehearse(server.url))
-
-def play(verb, root, after):
-    append, count = Journal.append, 0
-    def counted(self, event):
-        nonlocal count
-        append(self, event)
-        count += 1
-        if count == after:
-            os.kill(os.getpid(), signal.SIGKILL)
-    Journal.append = counted
-    options = nb_agents.RunOptions(session_root=root)
-    if verb == "begin":
-        run = nb_agents.start("t", f"{root}/team.yaml", "s", options=options)
-    else:
-        run = nb_agents.resume("s", options=options)
-    run.wait(200, raise_on_stop=False)
-
-assert threading.active_count() == 1
-gc.freeze()
-gc.disable()
-for told in sys.stdin:
-    verb, root, after = told.split()
-    child = os.fork()
-    if not child:
-        try:
-            play(verb, root, int(after))
-        finally:
-            sys.stderr.flush()
-            os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
 
 
 class Theatre(ModelServer):
@@ -133,22 +69,22 @@ class Stage:
     """A theatre, and a process that forks the runs."""
 
     theatre: Theatre
-    process: subprocess.Popen[str]
+    forks: Understudy
+    work: tuple[str, ...] = ("tests.kills.shapes:plain",)
 
-    def play(self, verb: str, root: Path, after: int = 0) -> bool:
-        """Give a run in a process of its own: whether it lived to the end."""
+    def play(self, root: Path, after: int = 0) -> bool:
+        """Begin or go on, in a process of its own: whether it lived to the end."""
         self.theatre.begin(lines_said(all_events(root)))
-        tell(self.process, f"{verb} {root} {after}")
-        status = line(self.process)
-        assert status in ("0", "-9"), status
+        function, *args = self.work
+        lived = self.forks.play(function, root, *args, kill=Kill(after))
         assert not self.theatre.strays
-        return status == "0"
+        return lived
 
 
 @contextmanager
-def stage() -> Iterator[Stage]:
-    with Theatre() as theatre, python(UNDERSTUDY) as process:
-        yield Stage(theatre, process)
+def stage(*work: str) -> Iterator[Stage]:
+    with Theatre() as theatre, understudy() as forks:
+        yield Stage(theatre, forks, work or Stage.work)
 
 
 def write_team(root: Path, theatre: Theatre) -> None:
@@ -158,22 +94,21 @@ def write_team(root: Path, theatre: Theatre) -> None:
     (root / "team.yaml").write_text(json.dumps({"agents": agents}))
 
 
-def play_killed(stage: Stage, root: Path, after: int, again: int, reference: Conductor) -> None:
-    """Kill a run after an event, and perhaps its resumption; resume it; compare."""
+def play_killed(stage: Stage, root: Path, kills: Sequence[int], reference: Conductor) -> None:
+    """Kill a run after an event, and resumptions after others; resume it; compare."""
     write_team(root, stage.theatre)
     stage.theatre.conductor = mine = Conductor()
-    is_over = stage.play("begin", root, after)
-    assert not is_over
-    while not is_over:
+    left = [*kills, 0]
+    lived = stage.play(root, left.pop(0))
+    assert not lived or stage.work != Stage.work
+    # A turn that is killed after its last line is complete: reading it brings its files up to date.
+    while not load_session(root / "s").turns[-1].is_complete:
         old, asked = all_events(root), len(mine.asked)
-        if load_session(root / "s").turns[-1].is_complete:
-            break  # killed after its last line: reading it brings its files up to date
         told = preview("s", session_root=root)
-        is_over = stage.play("resume", root, again)
+        lived = stage.play(root, left.pop(0) if left else 0)
         assert not set(lines_said(old)) & set(mine.asked[asked:])
-        if is_over:
+        if lived:
             assert_truthful(told, old, all_events(root)[len(old) :])
-        again = 0
     assert_complete(root, mine.heard, reference.heard)
     assert KEY not in "".join(p.read_text() for p in (root / "s").rglob("*.*") if p.is_file())
 
@@ -185,11 +120,28 @@ def test_a_run_that_is_killed_at_any_event_goes_on_as_if_it_had_not_been(
 ) -> None:
     with stage() as here:
         write_team(tmp_path / "whole", here.theatre)
-        assert here.play("begin", tmp_path / "whole")
+        assert here.play(tmp_path / "whole")
         reference = here.theatre.conductor
         assert_complete(tmp_path / "whole", reference.heard, reference.heard)
         # Once its last line is written a turn is complete, whatever becomes of the process.
         ends = (e.seq for e in all_events(tmp_path / "whole") if isinstance(e, ev.TurnEnded))
-        for after in range(first, next(ends), PARTS):
-            again = 3 + after % 7 if after % 10 < 2 else 0
-            play_killed(here, tmp_path / str(after), after, again, reference)
+        for after in range(1 + first, next(ends), PARTS):
+            again = [3 + after % 7] if after % 10 < 2 else []
+            play_killed(here, tmp_path / str(after), [after, *again], reference)
+
+
+@pytest.mark.parametrize("level", ["gracefully", "now"])
+@pytest.mark.timeout(600)
+def test_a_run_that_is_stopped_while_it_presents_and_killed_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, level: str
+) -> None:
+    with stage("tests.kills.shapes:stopped_presenter", level) as here:
+        write_team(tmp_path / "whole", here.theatre)
+        here.work = Stage.work
+        assert here.play(tmp_path / "whole")
+        reference = here.theatre.conductor
+        events = all_events(tmp_path / "whole")
+        begun = next(e.seq for e in events if isinstance(e, ev.PresentationStarted))
+        here.work = ("tests.kills.shapes:stopped_presenter", level)
+        for number, kills in enumerate(([begun + 1], [begun + 4], [begun, 3], [begun + 2, 2, 4])):
+            play_killed(here, tmp_path / str(number), kills, reference)

@@ -7,6 +7,7 @@ import stat
 import zipfile
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -15,8 +16,9 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError
 from nb_agents.session import manage
+from nb_agents.session.copying import copy_tree
 from nb_agents.session.history import load_session
-from nb_agents.session.layout import ALLOT_LOCK, turns_of
+from nb_agents.session.layout import ALLOT_LOCK, sessions_in, turns_of
 from nb_agents.session.manage import delete_session, export_session, fork_session, rename_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 
@@ -188,6 +190,24 @@ def test_a_fork_begins_with_the_turns_before_and_leaves_the_session_alone(sessio
     assert [t.number for t in turns_of(session)] == [1, 2, 3]
     assert contents(fork) == contents(session)[:4]
     assert (fork / "turn_2" / "workspace" / "a.txt").read_text() == "kept"
+
+
+def test_a_fork_that_a_kill_cuts_short_shows_no_turns_in_part(
+    session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[Path] = []
+
+    def die_in_the_second(source: Path, target: Path, *more: Any) -> tuple[str, ...]:
+        copied.append(target)
+        if len(copied) == 2:
+            raise SystemExit
+        return copy_tree(source, target, *more)
+
+    monkeypatch.setattr(manage, "copy_tree", die_in_the_second)
+    with pytest.raises(SystemExit):
+        fork_session(session, 2, NOW)
+    assert len(copied) == 2
+    assert sessions_in(session.parent).by_use == [session]
 
 
 def test_a_fork_copies_an_agents_files_whatever_they_are_called(session: Path) -> None:

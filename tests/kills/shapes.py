@@ -1,0 +1,296 @@
+"""What runs may be in the middle of when they are killed: a shape of work each.
+
+A shape's function does what is left of its work, in a process that may be killed at any moment: it
+begins, goes on with what a process before it left, and does nothing when all is done. What its
+models say is told by what they are sent, so that a call that is sent again gets the same reply.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nb_agents
+from nb_agents import RunOptions
+from nb_agents import events as ev
+from nb_agents.errors import UserError
+from nb_agents.runs.run import Run
+from nb_agents.session.history import PastTurn, load_session
+from nb_agents.session.journal import read_journal
+from nb_agents.view.run_view import RunView
+from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
+
+__all__ = ["SHAPES", "Shape", "do", "events_of", "turns_in"]
+
+SESSION = "s"
+TASKS = ("First one.", "Then two.", "Then three.", "Or else four.")
+SAID = "Write in verse."
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One shape of work.
+
+    Attributes:
+        title: For tables.
+        work: The function that does what is left of it.
+        reply: What its models say to a request.
+        team: Its team, given the server; or
+        recipe: its recipe.
+        waits: For a request, what the journals must show before it is answered.
+        besides: What a request holds sooner or later, as it was killed before or after that came.
+    """
+
+    title: str
+    work: Callable[[Path], object]
+    reply: Callable[[Request], Reply]
+    team: Callable[[ModelServer], dict[str, Any]]
+    recipe: str = ""
+    waits: Callable[[Request], Callable[[Sequence[Any]], bool] | None] = lambda request: None
+    besides: str = "^$"
+
+    def prepare(self, root: Path, server: ModelServer, **more: Any) -> None:
+        """Write the team's file, and the recipe's."""
+        root.mkdir()
+        (root / "team.yaml").write_text(json.dumps(self.team(server) | more))
+        if self.recipe:
+            (root / "recipe.yaml").write_text(self.recipe)
+
+
+def turns_in(root: Path) -> list[PastTurn]:
+    """The turns of all sessions that have begun, in the order in which they did; no copies."""
+    sessions = sorted({path.parent for path in root.glob("*/turn_*")})
+    turns = [turn for path in sessions for turn in load_session(path).begun]
+    by_time = {turn.view.started_at: turn for turn in turns}
+    return [turn for _, turn in sorted(by_time.items())]
+
+
+def events_of(root: Path) -> list[Any]:
+    """The events of all turns, in the order of these."""
+    return [e for turn in turns_in(root) for e in read_journal(turn.paths.journal).events]
+
+
+# What is done in a process that may be killed -----------------------------------------------------
+
+
+def _go_on(root: Path, task: str = "t", **more: Any) -> Run | None:
+    """Start a task, or go on with it; None when it is done."""
+    mine = [turn for turn in turns_in(root) if turn.view.task == task]
+    if any(turn.is_complete for turn in mine):
+        return None
+    options = RunOptions(session_root=root)
+    if mine:
+        return nb_agents.resume(mine[-1].paths.session, options=options)
+    given = {"options": options, "session": SESSION} | more
+    return nb_agents.start(task, root / "team.yaml", **given)
+
+
+def plain(root: Path | str) -> None:
+    """One task."""
+    if run := _go_on(Path(root)):
+        run.wait(200, raise_on_stop=False)
+
+
+def stopped_presenter(root: Path | str, now: str = "") -> None:
+    """One task, which a person stops once, while its answer is presented."""
+    was_stopped = any(isinstance(event, ev.StopRequested) for event in events_of(Path(root)))
+    run = _go_on(Path(root))
+    if run is None:
+        return
+    if not was_stopped:
+        run.subscribe(lambda view: view.phase == "presenting" and run.stop(now == "now"))
+    run.wait(200, raise_on_stop=False)
+
+
+def conversation(root: Path) -> None:
+    """Three tasks, one after the other, and another one that goes on from the second."""
+    for number, task in enumerate(TASKS):
+        more: dict[str, Any] = {"continue_": number > 0}
+        if number == 3:
+            second = next(t for t in turns_in(root) if t.view.task == TASKS[1] and t.is_complete)
+            fork = RunOptions(session_root=root, from_turn=second.paths.number)
+            more["options"] = fork
+        if run := _go_on(root, task, **more):
+            run.wait(200, raise_on_stop=False)
+
+
+def talked_to(root: Path) -> None:
+    """One task; a person adds a text, pauses it, and lets it go on."""
+    has_said = any(isinstance(event, ev.Said) for event in events_of(root))
+    run = _go_on(root)
+    if run is None:
+        return
+    threading.Thread(target=_talk, args=(run, has_said), daemon=True).start()
+    run.wait(200, raise_on_stop=False)
+
+
+def _talk(run: Run, has_said: bool) -> None:
+    """Speak once, during the second call, and pause the run; let it go on when it holds still."""
+    try:
+        if not has_said:
+            wait_until(lambda: run.is_over or _calls(run.view) >= 2)
+            run.say(SAID)
+        run.pause()
+        wait_until(lambda: run.is_over or run.status == "awaiting")
+        run.resume()
+    except UserError:  # the run has ended
+        pass
+
+
+def _calls(view: RunView) -> int:
+    return max((agent.calls for agent in view.agents.values()), default=0)
+
+
+def approved(root: Path) -> None:
+    """A recipe with a gate, which a person passes."""
+    options = RunOptions(session_root=root)
+    turns = turns_in(root)
+    if turns and turns[-1].is_complete:
+        return
+    if turns:
+        run = nb_agents.resume(SESSION, options=options)
+    else:
+        recipe = root / "recipe.yaml"
+        run = nb_agents.start("", root / "team.yaml", SESSION, recipe=recipe, options=options)
+    threading.Thread(target=_approve, args=(run,), daemon=True).start()
+    run.wait(200, raise_on_stop=False)
+
+
+def _approve(run: Run) -> None:
+    try:
+        wait_until(lambda: run.is_over or run.view.gates)
+        run.approve("the matt one", by="ann")
+    except UserError:  # decided before, or the run has ended
+        pass
+
+
+# What models say ----------------------------------------------------------------------------------
+
+
+def _results(request: Request) -> int:
+    """How many results of tools there are since the last task."""
+    count = 0
+    for message in request.messages:
+        kinds = _kinds(message)
+        if "task" in kinds:
+            count = 0
+        count += kinds.count("result")
+    return count
+
+
+def _kinds(message: dict[str, Any]) -> list[str]:
+    """What a message is, in any of the dialects: results of tools, or a person's task."""
+    if message.get("role") == "tool" or message.get("type") == "function_call_output":
+        return ["result"]
+    content = message.get("content") or message.get("parts") or []
+    if isinstance(content, str):
+        return _told(message, content)
+    kinds = []
+    for part in content:
+        is_result = part.get("type") == "tool_result" or "functionResponse" in part
+        kinds += ["result"] if is_result else _told(message, str(part.get("text", "")))
+    return kinds
+
+
+def _told(message: dict[str, Any], text: str) -> list[str]:
+    is_task = message.get("role") == "user" and any(task in text for task in TASKS)
+    return ["task"] if is_task else []
+
+
+def _says(replies: Sequence[Reply], request: Request) -> Reply:
+    return replies[min(_results(request), len(replies) - 1)]
+
+
+def _file(verb: str, path: str, **more: str) -> ToolCall:
+    return ToolCall(f"{verb}_file", {"path": path, **more}, f"{verb}-{path}")
+
+
+def _answer(text: str) -> ToolCall:
+    return ToolCall("new_answer", {"content": text}, "answer")
+
+
+WORK = (
+    Reply("To work.", (_file("write", "a.md", content="one"),), thoughts="First a file."),
+    Reply(
+        "",
+        (_file("read", "a.md"), _file("write", "b.md", content="two")),
+        thoughts="Now look at it, and write another.",
+    ),
+    Reply("Better so.", (_file("edit", "b.md", old="two", new="2"),), thoughts="It is short."),
+    Reply("", (_answer("All is done."),), thoughts="That is all."),
+)
+
+
+WORKS = partial(_says, WORK)
+
+
+def _converses(request: Request) -> Reply:
+    number = max(n for n, task in enumerate(TASKS) if task in request.prompt)
+    replies = (
+        Reply("", (_file("write", f"{number}.md", content=TASKS[number]),)),
+        Reply("", (_answer(f"Done: {TASKS[number]}"),)),
+    )
+    return _says(replies, request)
+
+
+# Teams --------------------------------------------------------------------------------------------
+
+
+def _one(kind: str, server: ModelServer, **more: Any) -> dict[str, Any]:
+    backend = {**server.backend(kind), "model": "m", **more}
+    return {"agents": [{"id": "a", "backend": backend}]}
+
+
+def _waits_for_talk(request: Request) -> Callable[[Sequence[Any]], bool] | None:
+    """The second call ends when the person has spoken and paused the run."""
+    if _results(request) != 1:
+        return None
+    return lambda events: {"said", "paused"} <= {event.kind for event in events}
+
+
+RECIPE = """\
+name: asks
+description: d
+version: 1.0.0
+stages:
+- name: look
+  steps:
+  - {id: see, type: bash, command: "echo blue > seen.txt; cat seen.txt", output: seen}
+  - {id: think, agent: a, prompt: "Think of {{seen}}.", output: thought}
+  approval: {required: true, prompt: "Buy it?"}
+- name: tell
+  steps:
+  - {id: say, type: bash, command: "echo {{_approval_message}}", output: said}
+  - {id: end, agent: a, prompt: "End with {{said}} and {{thought}}.", output: ended}
+"""
+
+
+def _recipe_says(request: Request) -> Reply:
+    return Reply("The end." if "End with" in request.prompt else "A thought.")
+
+
+SHAPES = {
+    "anthropic": Shape("signed thinking (Anthropic)", plain, WORKS, partial(_one, "claude")),
+    "responses": Shape("reasoning items (Responses)", plain, WORKS, partial(_one, "responses")),
+    "google": Shape("signed thinking (Google)", plain, WORKS, partial(_one, "gemini")),
+    "fork": Shape("4 turns with a fork", conversation, _converses, partial(_one, "vllm")),
+    "talk": Shape(
+        "say and pause",
+        talked_to,
+        WORKS,
+        partial(_one, "vllm"),
+        waits=_waits_for_talk,
+        besides=r', \{"content": "While you worked, the person [^"]*", "role": "user"\}',
+    ),
+    "gate": Shape("approval of a recipe", approved, _recipe_says, partial(_one, "vllm"), RECIPE),
+}
+
+
+def do(key: str, root: str) -> None:
+    """Do what is left of a shape's work."""
+    SHAPES[key].work(Path(root))

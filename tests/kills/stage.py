@@ -1,0 +1,192 @@
+"""Kills the processes of a shape's work, has others go on, and compares with one never killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from nb_agents import events as ev
+from tests.kills.shapes import SHAPES, Shape, events_of, turns_in
+from tests.kills.understudy import NEVER, Kill, Understudy, understudy
+from tests.model_server import ModelServer, Reply, Request, wait_until
+from tests.runs.proof import files_of, without_time
+
+__all__ = ["Outcome", "Played", "Stage", "stage"]
+
+MAX_PROCESSES = 20
+_MADE_UP = re.compile(r'"timestamp": "[^"]*"|"input_tokens": [0-9]+')
+_PLACE = re.compile("session_[0-9]+_[0-9]+|turn_[0-9]+")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a shape's work.
+
+    Attributes:
+        result: Of each completed turn, and how the last one reads.
+        files: In the agents' directories.
+        calls: The replies that were recorded, each as often.
+        tools: The calls of tools that ended, with their results.
+        asked: What models were sent.
+    """
+
+    result: Any
+    files: dict[str, str]
+    calls: Counter[str]
+    tools: Counter[str]
+    asked: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Played:
+    """One play of a shape.
+
+    Attributes:
+        kills: When its processes were killed, those that were.
+        differs: In what it differs from a play without kills: `Outcome`'s fields, and how.
+        again_ms: Of each reply that was sent to its end, and once more to another process: how long
+            before the kill the end was sent.
+        error: What a process that was not killed ended in.
+    """
+
+    kills: tuple[Kill, ...]
+    differs: dict[str, str]
+    again_ms: tuple[float, ...]
+    error: str = ""
+
+
+class _Server(ModelServer):
+    """Says what a shape's models say, when it is their moment."""
+
+    def __init__(self) -> None:
+        super().__init__(strict=True)
+        self.shape: Shape = SHAPES["anthropic"]
+        self.root = Path()
+
+    async def _respond(self, request: Request, writer: Any) -> None:
+        if (is_due := self.shape.waits(request)) is not None:
+            await asyncio.to_thread(wait_until, lambda: is_due(events_of(self.root)), 20)
+        await super()._respond(request, writer)
+
+    def worded(self, request: Request) -> str:
+        """What a model was sent, but for places and times."""
+        body = json.dumps(request.body, sort_keys=True).replace(str(self.root), "ROOT")
+        return re.sub(self.shape.besides, "", _PLACE.sub("PLACE", without_time(body)))
+
+    def _choose(self, request: Request) -> Reply:
+        # Ids and signatures are made of it: the same for the same request.
+        request.number = zlib.crc32(self.worded(request).encode())
+        return self.shape.reply(request)
+
+
+class Stage:
+    """A server, and a process that forks those of the plays."""
+
+    def __init__(self, server: _Server, forks: Understudy, place: Path) -> None:
+        self._server = server
+        self._forks = forks
+        self._place = place
+        self._wholes: dict[str, tuple[Outcome, int]] = {}
+        self._count = 0
+
+    def whole(self, key: str) -> tuple[Outcome, int]:
+        """What comes of a shape's work without kills, and how many events it has."""
+        if key not in self._wholes:
+            root = self._begin(key)
+            assert self._forks.play("tests.kills.shapes:do", key, root)
+            self._wholes[key] = self._outcome(root), len(events_of(root))
+        return self._wholes[key]
+
+    def play(self, key: str, kills: Sequence[Kill]) -> Played:
+        """Kill the first processes of a shape's work, have the next one go on, and compare."""
+        whole, _ = self.whole(key)
+        root = self._begin(key)
+        killed_at: list[float] = []
+        try:
+            for kill in (*kills, NEVER):
+                if self._forks.play("tests.kills.shapes:do", key, root, kill=kill):
+                    break
+                killed_at.append(time.monotonic())
+        except AssertionError as exc:
+            return Played(tuple(kills), {}, (), str(exc) or "an error")
+        differs = _differences(whole, self._outcome(root))
+        return Played(tuple(kills[: len(killed_at)]), differs, self._again_ms(killed_at))
+
+    def _again_ms(self, killed_at: Sequence[float]) -> tuple[float, ...]:
+        found = []
+        worded = self._server.worded
+        whole = [r for r in self._requests if r.closed_by == "server"]
+        for number, request in enumerate(whole):
+            if worded(request) in map(worded, whole[number + 1 :]):
+                ended = request.closed_at or 0.0
+                found.append(1000 * (min(t for t in killed_at if t > ended) - ended))
+        return tuple(found)
+
+    @property
+    def _requests(self) -> list[Request]:
+        return self._server.requests[self._seen :]
+
+    def _begin(self, key: str) -> Path:
+        self._server.wait_closed()
+        self._count += 1
+        root = self._place / f"{key}-{self._count}"
+        self._server.shape, self._server.root = SHAPES[key], root
+        self._seen = len(self._server.requests)
+        SHAPES[key].prepare(root, self._server)
+        return root
+
+    def _outcome(self, root: Path) -> Outcome:
+        self._server.wait_closed()
+        turns, events = turns_in(root), events_of(root)
+        done = [turn.view for turn in turns if turn.is_complete]
+        said = [e for e in events if isinstance(e, ev.ModelFinished)]
+        tools = [e for e in events if isinstance(e, ev.ToolFinished)]
+        ended = [e for e in tools if e.outcome in ("ok", "error")]
+        return Outcome(
+            result=([(v.task, v.answer, v.outputs) for v in done], turns[-1].state),
+            files=files_of(turns[-1].paths.workspaces),
+            calls=Counter(f"{e.agent} {_MADE_UP.sub('', json.dumps(e.response))}" for e in said),
+            tools=Counter(f"{e.agent} {e.tool} {e.result}" for e in ended),
+            asked=frozenset(map(self._server.worded, self._requests)),
+        )
+
+
+def _differences(whole: Outcome, other: Outcome) -> dict[str, str]:
+    pairs = {e.name: (getattr(whole, e.name), getattr(other, e.name)) for e in fields(Outcome)}
+    return {name: _first(*pair) for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _first(whole: Any, other: Any) -> str:
+    """Tell where two differ."""
+    if isinstance(whole, Counter | frozenset):
+        whole, other = (next(iter(each), "") for each in (whole - other, other - whole))
+    one, two = str(whole), str(other)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False))
+    begin = max(0, sum(1 for _ in same) - 60)
+    return f"{two[begin : begin + 260]!r}, and was {one[begin : begin + 260]!r}"
+
+
+def kills_for(events: int, count: int, in_a_row: int, seed: int) -> Iterator[tuple[Kill, ...]]:
+    """Spread first kills over all events, and let later ones follow, some between two events."""
+    chance = random.Random(f"{seed} {in_a_row}")
+    for number in range(count):
+        first = 1 + number * (events - 1) // count
+        later = [1 + chance.randrange(max(2, events // 2)) for _ in range(in_a_row - 1)]
+        yield tuple(Kill(after, chance.choice((0, 0, 5, 30))) for after in (first, *later))
+
+
+@contextmanager
+def stage(place: Path) -> Iterator[Stage]:
+    with _Server() as server, understudy() as forks:
+        yield Stage(server, forks, place)

@@ -1,0 +1,150 @@
+"""A process from which runs are forked that are killed at an event of theirs.
+
+It has everything imported, has asked a model of each kind and read messages once, for which the
+libraries make much ready, and has no thread yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import ssl
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from nb_agents.session.journal import Journal
+from tests.model_server import ModelServer, Reply, ToolCall
+from tests.processes import line, python, tell
+
+__all__ = ["NEVER", "Kill", "Understudy", "understudy"]
+
+KINDS = ("chatcompletion", "responses", "claude", "gemini")
+_CODE = "from tests.kills.understudy import serve; serve()"
+
+
+class Kill(NamedTuple):
+    """When a process is killed.
+
+    Attributes:
+        after: So many events after its beginning; 0 means never.
+        delay_ms: How long after that event.
+    """
+
+    after: int = 0
+    delay_ms: int = 0
+
+
+NEVER = Kill()
+
+
+class Understudy:
+    """The parent's side."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    def play(self, function: str, *args: object, kill: Kill = NEVER) -> bool:
+        """Call a function, "module:name", in a process of its own.
+
+        Returns:
+            Whether the process lived to the end of it.
+        """
+        tell(self._process, " ".join(map(str, (function, *kill, *args))))
+        status = line(self._process)
+        assert status in ("0", "-9"), status
+        return status == "0"
+
+
+@contextmanager
+def understudy() -> Iterator[Understudy]:
+    with python(_CODE) as process:
+        yield Understudy(process)
+
+
+# In that process ----------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Fork a process for each line of the standard input."""
+    _make_ready()
+    assert threading.active_count() == 1
+    gc.freeze()
+    gc.disable()
+    for told in sys.stdin:
+        function, after, delay_ms, *args = told.split()
+        child = os.fork()
+        if not child:
+            _play(function, Kill(int(after), int(delay_ms)), args)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def _play(function: str, kill: Kill, args: list[str]) -> None:
+    status = 1
+    try:
+        _arm(kill)
+        module, _, name = function.partition(":")
+        getattr(import_module(module), name)(*args)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _arm(kill: Kill) -> None:
+    """Have this process killed when it has written so many events."""
+    append, count = Journal.append, 0
+
+    def end() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def counted(self: Journal, event: Any) -> None:
+        nonlocal count
+        append(self, event)
+        count += 1
+        if count == kill.after:
+            threading.Timer(kill.delay_ms / 1000, end).start() if kill.delay_ms else end()
+
+    Journal.append = counted  # type: ignore[method-assign]
+
+
+def _make_ready() -> None:
+    import nb_agents.runs.recipes
+    import nb_agents.tools.mcp
+    from nb_agents.models.providers import load
+
+    load({"chatcompletion", "openai", "claude", "gemini"})
+    nb_agents.tools.mcp._load_library()
+    # Reading certificates anew would take a quarter of each run.
+    context = ssl.create_default_context()
+    ssl.create_default_context = lambda *args, **more: context
+    with ModelServer(default=Reply(text="So.", tool_calls=(ToolCall("look"),))) as server:
+        asyncio.run(_rehearse(server))
+
+
+async def _rehearse(server: ModelServer) -> None:
+    from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
+    from pydantic_ai.tools import ToolDefinition
+
+    from nb_agents.agents.replay import dump_messages, load_messages
+    from nb_agents.config.team import TeamSpec
+    from nb_agents.models.providers import backend_for, http_client
+
+    agents = [{"id": k, "backend": {**server.backend(k), "model": "m"}} for k in KINDS]
+    parts = ToolCallPart("look", {}, "c1"), ToolReturnPart("look", "seen", "c1")
+    said = [ModelRequest.user_text_prompt("t"), ModelResponse([parts[0]]), ModelRequest([parts[1]])]
+    said = load_messages(dump_messages(said))
+    async with http_client() as client:
+        for agent in TeamSpec.model_validate({"agents": agents}).agents:
+            backend = backend_for(agent, lambda: client)
+            async with backend.stream(said, [ToolDefinition(name="look")]) as reply:
+                async for _ in reply:
+                    pass
