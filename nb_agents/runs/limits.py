@@ -98,7 +98,6 @@ class Limits:
         self._note = note
         self._fails = False
         self._round = 0  # cached, as RunView.round goes through all agents
-        self._told: set[str] = set()
         self._spent = anyio.Event()
         self._stands_still = False
         self._clock_changed = anyio.Event()
@@ -187,7 +186,9 @@ class Limits:
         budget = self._spec.team.orchestrator
         if budget.max_cost is not None:
             for model in unpriced(view):
-                self._tell_once(f"No price is known for {model}: max_cost can't count its money.")
+                text = f"No price is known for {model}: max_cost can't count its money."
+                if text not in view.notices:
+                    self._tell(text)
         if (reason := over_budget(view, budget)) and not self._spent.is_set():
             self._spent.set()
             if not self._hooks.may_veto:
@@ -206,11 +207,6 @@ class Limits:
         elapsed_s = time.time() - self._view().started_at
         limit_s = self._spec.timeout_s
         logger.info("Round %d complete (elapsed: %.0fs / %.10gs)", number, elapsed_s, limit_s)
-
-    def _tell_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._tell(text)
 
     def _tell(self, text: str) -> None:
         logger.info("%s", text)

@@ -117,8 +117,7 @@ class TurnFiles:
     def _tell(self, texts: Iterable[str], *, is_saved: bool | None = None) -> None:
         """Record notices, except those recorded before."""
         for text in texts:
-            if text not in self._recorder.view.notices:
-                self._recorder.note(text, is_saved=is_saved)
+            self._recorder.note_once(text, is_saved=is_saved)
 
     async def _list(self) -> None:
         """Record the files in the workspaces, within a time limit."""
@@ -252,10 +251,10 @@ class Recorder:
         else:
             self.emit(event)
 
-    def note_once(self, text: str) -> None:
-        """Add a notice for the user, unless there is the same one."""
+    def note_once(self, text: str, *, is_saved: bool | None = None) -> None:
+        """Add a notice for the user as `note` does, unless there is the same one."""
         if text not in self.view.notices:
-            self.note(text)
+            self.note(text, is_saved=is_saved)
 
     def _tell_of_saving(self) -> None:
         """Add a notice when saving starts to fail, and when it works again."""
