@@ -141,6 +141,16 @@ class OpenRound:
     news: int = 0
     notes: tuple[str, ...] = ()
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether its last response is an answer, and calls no tool."""
+        if self.was_asking or not self.exchanges:
+            return False
+        last = self.exchanges[-1]
+        parts = last.response.get("parts", ())
+        is_whole = not last.complaint and last.kept is None
+        return is_whole and all(part.get("part_kind") != "tool-call" for part in parts)
+
 
 @dataclass(frozen=True)
 class PastChild:

@@ -140,6 +140,9 @@ def resume_(
     settings: Settings = None,
     timeout: Timeout = None,
     root: Root = None,
+    from_step: Annotated[
+        str, typer.Option("--from", help="Step of a recipe that runs again, with all after it.")
+    ] = "",
     is_preview: Annotated[bool, typer.Option("--preview", help="Only say what would run.")] = False,
     detach: Detach = False,
     cluster: ClusterAddress = None,
@@ -149,7 +152,14 @@ def resume_(
     """Go on with an incomplete turn: nothing that finished runs again."""
     context = context_of("", settings or [], {})
     if is_preview:
-        told = preview(session, config, recipe=recipe, context=context, session_root=root)
+        told = preview(
+            session,
+            config,
+            recipe=recipe,
+            context=context,
+            from_step=from_step,
+            session_root=root,
+        )
         if as_json:
             say_json({**asdict(told), "said": str(told)})
         else:
@@ -158,7 +168,15 @@ def resume_(
     options = RunOptions(
         session_root=root, timeout=timeout, detach=detach or None, cluster=cluster, trust=trust
     )
-    begin = partial(resume, session, config, recipe=recipe, context=context, options=options)
+    begin = partial(
+        resume,
+        session,
+        config,
+        recipe=recipe,
+        context=context,
+        from_step=from_step,
+        options=options,
+    )
     work(begin, as_json, detach=detach)
 
 

@@ -133,6 +133,8 @@ class TurnStarted(BaseEvent):
         recipe: Name of the recipe that this runs, or "".
         context: The values that a recipe was started with.
         again: Of a resume: agents that had been stopped alone and take part again.
+        revised: Of a resume: steps, by address, whose output is another one from now on; None for
+            those that run again, with all that lies within them.
     """
 
     session: str
@@ -147,6 +149,7 @@ class TurnStarted(BaseEvent):
     recipe: str = ""
     context: dict[str, Any] = field(default_factory=dict)
     again: tuple[str, ...] = ()
+    revised: dict[str, str | None] = field(default_factory=dict)
     schema_version: Count = SCHEMA_VERSION
     kind: Literal["turn_started"] = "turn_started"
 

@@ -176,7 +176,8 @@ class AgentsMagics(Magics):
         %agents check FILE [--config F]          what would become of a team file or a recipe
                [--bundle N=DIR] [--connect]      tries its custom tools and MCP servers, too
         %agents resume [SESSION] [--preview]     go on with the incomplete turn; also [--wait]
-               [--config F] [--recipe F] [--set N=V] [--tools F,G] [--options NAME]
+               [--config F] [--recipe F] [--set N=V] [--from STEP] [--tools F,G]
+               [--options NAME]
                [--orchestrator-timeout S] [--detach] [--cluster ADDRESS | local:N] [--trust]
         %agents --recipe FILE [--set N=V]        start a recipe, as %%agents does
         %agents plan RECIPE                      what a recipe would do, as a diagram

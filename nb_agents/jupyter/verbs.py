@@ -490,6 +490,13 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
 )
 @argument("--recipe", "-r", metavar="F", help="a changed recipe, in the place of the turn's own")
 @set_option
+@argument(
+    "--from",
+    dest="from_step",
+    default="",
+    metavar="STEP",
+    help="step of a recipe that runs again, with all after it",
+)
 @tools_option
 @options_option
 @argument("--preview", action="store_true", help="only say what would run again")
@@ -507,7 +514,12 @@ def resume(ip: Any, args: Any) -> None:
     if args.preview:
         root = options.session_root
         told = preview(
-            args.session, args.config, recipe=args.recipe, context=context, session_root=root
+            args.session,
+            args.config,
+            recipe=args.recipe,
+            context=context,
+            from_step=args.from_step,
+            session_root=root,
         )
         display({"text/plain": str(told)})
         return
@@ -517,6 +529,7 @@ def resume(ip: Any, args: Any) -> None:
         args.config,
         recipe=args.recipe,
         context=context,
+        from_step=args.from_step,
         tools=find_functions(args.tools, ip.user_ns) if args.tools else (),
         options=options,
     )

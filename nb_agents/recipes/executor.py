@@ -37,7 +37,7 @@ from nb_agents.process.writable import WritablePath
 from nb_agents.recipes import agents
 from nb_agents.recipes.agents import Worker, resolve_agent
 from nb_agents.recipes.check import fault_at, find_recipe
-from nb_agents.recipes.output import final_text
+from nb_agents.recipes.output import Output, final_text
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
 from nb_agents.recipes.rate_limiter import RateLimiter, SubRecipeTimeouts
@@ -63,6 +63,8 @@ _MAX_STREAMED = 100_000
 
 _FAULTY = {LoadWork: "recipe", CommandWork: "cwd"}
 """The key that is at fault where a step's work can't begin."""
+
+_NO_JSON = "Its answer holds no JSON, and later steps read fields of it (parse_json)."
 
 _MAX_ERRORS = 2000
 """Characters of what a command wrote as errors that are told."""
@@ -372,6 +374,8 @@ class Executor:
         async with self._pace.turn(boundary):
             with boundary.limit(work.timeout_s) as clock:
                 text = await self._ask(work, worker, backend, boundary)
+                if work.needs_json and isinstance(Output(text).found, str):
+                    raise ModelCallError(backend.name, _NO_JSON)
                 # One event: a process that dies between two would ask again.
                 self._emit(ev.StepFinished(step=work.address, outcome="ok", output=text))
         if clock.cancelled_caught:

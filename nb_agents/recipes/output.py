@@ -41,6 +41,7 @@ __all__ = [
     "final_text",
     "names_read",
     "names_read_by",
+    "unusable",
     "value_of",
     "wanted",
 ]
@@ -152,6 +153,26 @@ def names_read(recipe: Recipe) -> set[str]:
 def names_read_by(step: Step) -> set[str]:
     """Return the variables that a step and everything below it read."""
     return {read.path[0] for read in _Reader().step(step)}
+
+
+def unusable(step: Step, values: Mapping[str, Any]) -> set[str]:
+    """Return the variables that lack a field, or the items, that a step reads of them.
+
+    Args:
+        step: The step, with everything below it.
+        values: Values by name.
+    """
+    paths = [read.path for read in _Reader().step(step)]
+    return {name for name, *keys in paths if name in values and not _has(values[name], keys)}
+
+
+def _has(value: Any, keys: Sequence[str]) -> bool:
+    if not keys:
+        return True
+    key, *rest = keys
+    if key == _ITEM:
+        return isinstance(value, list) and all(_has(each, rest) for each in value)
+    return isinstance(value, Mapping) and key in value and _has(value[key], rest)
 
 
 class _Same:

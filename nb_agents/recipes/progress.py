@@ -20,7 +20,7 @@ from nb_agents.recipes.output import Output
 from nb_agents.recipes.units import is_within
 from nb_agents.view.growing import grown
 
-__all__ = ["Gate", "Progress", "Unit", "apply", "fold", "forget"]
+__all__ = ["Gate", "Progress", "Unit", "apply", "fold", "forget", "revise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
     match event:
         case ev.TurnStarted(resumes=0):
             return replace(progress, context=event.context, session=event.session, started=event.at)
-        case ev.TurnStarted(context=context):  # a resume may bring further values
-            return replace(progress, context={**progress.context, **context})
+        case ev.TurnStarted(context=context, revised=revised):  # a resume may bring further values
+            return revise(replace(progress, context={**progress.context, **context}), revised)
         case ev.RecipeLoaded(step=step, path=path, text=text):
             return replace(progress, recipes=grown(progress.recipes, step, _recipe(text, path)))
         case ev.StepStarted(step=step, unit=kind):
@@ -173,6 +173,42 @@ def forget(progress: Progress, failed: Iterable[str]) -> Progress:
         gates=gates,
         agent_steps=agent_steps,
         retried=progress.retried | retried,
+    )
+
+
+def revise(progress: Progress, revised: Mapping[str, str | None]) -> Progress:
+    """Return the progress with other outputs of some steps.
+
+    Args:
+        progress: Where the recipe had come to.
+        revised: The outputs, by the addresses of the steps; None for those that have never begun,
+            as has nothing within them. What holds these asks its gate again.
+    """
+    again = [address for address, output in revised.items() if output is None]
+    if not revised:
+        return progress
+
+    def stays(address: str) -> bool:
+        return not any(is_within(address, each) for each in again)
+
+    # As if a command had printed it: it is nobody's answer.
+    given = {
+        address: Unit("bash", "ok", Output(text, True))
+        for address, text in revised.items()
+        if text is not None
+    }
+    units = {a: unit for a, unit in progress.units.items() if stays(a)} | given
+    gates = {
+        a: gate
+        for a, gate in progress.gates.items()
+        if stays(a) and not any(is_within(each, a) for each in again)
+    }
+    return replace(
+        progress,
+        recipes={a: recipe for a, recipe in progress.recipes.items() if not a or stays(a)},
+        units=units,
+        gates=gates,
+        agent_steps=sum(unit.kind == "agent" for unit in units.values()),
     )
 
 

@@ -48,6 +48,8 @@ class AgentWork:
         delay_s: Seconds to wait before.
         retry_s: Seconds until the next attempt should this one fail; None when it is the last.
         timeout_s: Seconds that it may take.
+        needs_json: Whether an answer in words has failed: the step promises JSON, whose fields
+            later steps read.
     """
 
     address: str
@@ -58,6 +60,7 @@ class AgentWork:
     delay_s: float
     retry_s: float | None
     timeout_s: float
+    needs_json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +215,7 @@ def step_task(
             delay_s=delay_s,
             retry_s=retry_s,
             timeout_s=timeout_s,
+            needs_json=step.parse_json and wanted.is_json,
         )
     return CommandWork(
         address=address,

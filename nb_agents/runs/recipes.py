@@ -15,7 +15,6 @@ from nb_agents.agents.replay import Past, readable, replay
 from nb_agents.config.document import read_source
 from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import RECIPE_FILE, Recipe
-from nb_agents.config.recipe_step import Step
 from nb_agents.config.recipe_values import Plain
 from nb_agents.config.spec import start_place
 from nb_agents.config.team import TeamSpec
@@ -25,10 +24,18 @@ from nb_agents.recipes.agents import goes_on
 from nb_agents.recipes.check import check
 from nb_agents.recipes.output import names_read, names_read_by
 from nb_agents.recipes.plan import fatal, plan
-from nb_agents.recipes.progress import Progress, Unit, apply, forget
+from nb_agents.recipes.progress import Progress, Unit, apply, forget, revise
+from nb_agents.recipes.revisions import (
+    given_outputs,
+    last_part,
+    nested_steps,
+    steps_from,
+    unusable_steps,
+)
 from nb_agents.recipes.tasks import (
     AgentWork,
     CommandWork,
+    Failed,
     GateWork,
 )
 from nb_agents.recipes.units import is_within, join
@@ -211,12 +218,16 @@ class RecipeResume(NamedTuple):
         progress: The progress so far.
         past: The state of its steps' agents.
         notices: Notices for the user.
+        revised: Other outputs of steps that had ended, by address; None for steps that run again.
+        stuck: Why it would fail before anything runs, and what to do about it; or "".
     """
 
     recipe: Recipe
     progress: Progress
     past: Past
     notices: tuple[str, ...]
+    revised: Mapping[str, str | None]
+    stuck: str = ""
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
@@ -225,17 +236,22 @@ class RecipeResume(NamedTuple):
 
 
 def plan_resume(
-    events: Sequence[ev.Event], changed: Recipe | None, given: Mapping[str, Any]
+    events: Sequence[ev.Event],
+    changed: Recipe | None,
+    given: Mapping[str, Any],
+    from_step: str = "",
 ) -> RecipeResume:
     """Return the state that a stopped recipe continues from.
 
     Args:
         events: The events of its turns.
         changed: A recipe that replaces the one in the journal, or None.
-        given: Values that are added to its context or replace values there.
+        given: Values that are added to its context or replace values there, or the output of a
+            step that has begun.
+        from_step: Id of the step that runs again, with all that comes after it; or "".
 
     Raises:
-        UserError: There is no recipe in the journal, and none is given.
+        UserError: There is no recipe in the journal, and none is given, or no such step.
         ConfigError: The recipe can't be parsed.
         RecipeError: A value is not plain data.
     """
@@ -255,17 +271,49 @@ def plan_resume(
     for called in {r.path: r for step, r in progress.recipes.items() if step}.values():
         notices += _notice_called(called)
     progress = replace(progress, recipes={**progress.recipes, "": recipe})
-    return RecipeResume(recipe, progress, readable(replay((), events)), notices)
+    revised = {**given_outputs(recipe, events, new), **steps_from(recipe, from_step)}
+    notices += tuple(
+        f"The output of {step} is the one that was given." for step, out in revised.items() if out
+    )
+    progress = revise(progress, revised)
+    while again := unusable_steps(progress):
+        revised |= again
+        progress = revise(progress, again)
+    past = _without_answered(readable(replay((), events)), events)
+    return RecipeResume(recipe, progress, past, notices, revised, _stuck(progress))
+
+
+def _without_answered(past: Past, events: Sequence[ev.Event]) -> Past:
+    """Drop the rounds of steps that have ended with an answer: one that runs again asks anew."""
+    ended: set[str] = set()
+    for event in events:
+        if isinstance(event, ev.RoundStarted):
+            ended.discard(event.agent)
+        elif isinstance(event, ev.StepFinished | ev.StepFailed):
+            ended.add(event.step)
+    rounds = {a: r for a, r in past.rounds.items() if a not in ended or not r.has_answered}
+    return replace(past, rounds=rounds)
+
+
+def _stuck(progress: Progress) -> str:
+    ended = plan(progress).ended
+    if not isinstance(ended, Failed):
+        return ""
+    return (
+        f"It would fail before anything runs, at {', '.join(ended.addresses)}: {ended.error} Give "
+        "what is missing with --set NAME=VALUE, take a changed recipe with --recipe FILE, or let a "
+        "step and all after it run again with --from STEP."
+    )
 
 
 def _done_without(recipe: Recipe, progress: Progress, new: Mapping[str, Any]) -> Iterator[str]:
     """Yield notices on the finished steps, which are kept, that read a value now replaced."""
     before = {**recipe.context, **progress.context}
-    done = {_last_part(a) for a in _own_units(progress) if progress.units[a].outcome}
+    done = {last_part(a) for a in _own_units(progress) if progress.units[a].outcome}
     reads = {
         step.id: names_read_by(step)
         for stage in recipe.stages
-        for step in _all(stage.steps)
+        for step in nested_steps(stage.steps)
         if join("", step.id) in done
     }
     for name, value in new.items():
@@ -314,22 +362,16 @@ def _called_by_itself(addresses: Iterable[str]) -> Iterator[tuple[str, str]]:
     called = [address for address in addresses if address]
     for address in called:
         if not any(is_within(address, other) for other in called if other != address):
-            yield address, _last_part(address)
-
-
-def _last_part(address: str) -> str:
-    return address.rpartition("/")[2].partition("[")[0]
+            yield address, last_part(address)
 
 
 def _calls(recipe: Recipe) -> dict[str, str]:
     """Return the files that a recipe's steps call, by the last part of the step's address."""
-    return {join("", step.id): step.recipe for stage in recipe.stages for step in _all(stage.steps)}
-
-
-def _all(steps: Iterable[Step]) -> Iterator[Step]:
-    for step in steps:
-        yield step
-        yield from _all(step.steps)
+    return {
+        join("", step.id): step.recipe
+        for stage in recipe.stages
+        for step in nested_steps(stage.steps)
+    }
 
 
 def _notice(kept: Recipe) -> tuple[str, ...]:
@@ -368,6 +410,8 @@ class RecipePreview(NamedTuple):
         tried: Addresses of commands that failed and run again.
         gates: Addresses of gates that were not approved.
         next: Addresses of the first steps to run, in order.
+        again: Addresses of steps that had ended and run again.
+        stuck: Why it would fail before anything runs, or "".
     """
 
     finished: int
@@ -377,6 +421,8 @@ class RecipePreview(NamedTuple):
     tried: tuple[str, ...]
     gates: tuple[str, ...]
     next: tuple[str, ...]
+    again: tuple[str, ...] = ()
+    stuck: str = ""
 
 
 def resume_preview(going: RecipeResume, events: Sequence[ev.Event]) -> RecipePreview:
@@ -401,6 +447,8 @@ def resume_preview(going: RecipeResume, events: Sequence[ev.Event]) -> RecipePre
         tried=tuple(c for c in commands if _has_failed(last.get(c))),
         gates=tuple(w.address for w in work if isinstance(w, GateWork) and w.address in asked),
         next=tuple(w.address for w in work),
+        again=tuple(step for step, output in going.revised.items() if output is None),
+        stuck=going.stuck,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nb_agents.agents.replay import replay
 from nb_agents.config.team import TeamSpec
-from nb_agents.errors import ConfigError, SessionBusyError, UserError
+from nb_agents.errors import ConfigError, RecipeError, SessionBusyError, UserError
 from nb_agents.events import Event, TurnStarted
 from nb_agents.masking import safe_errors
 from nb_agents.models.fit import check_fit
@@ -64,6 +64,7 @@ def preview(
     agent: str = "",
     recipe: str | os.PathLike[str] | Recipe | None = None,
     context: Mapping[str, Any] | None = None,
+    from_step: str = "",
     session_root: str | os.PathLike[str] | None = None,
 ) -> Preview:
     """Return what `resume` would do with the same arguments, without doing it.
@@ -73,13 +74,14 @@ def preview(
         config: The team.
         agent: Id of an agent that failed or was stopped alone and is to take part again.
         recipe: A recipe that replaces the turn's.
-        context: Values that are added to the recipe's context.
+        context: Values that are added to the recipe's context, or outputs of its steps.
+        from_step: Id of the recipe's step that runs again, with all that comes after it.
         session_root: The session root.
 
     Raises:
         UserError: There is nothing to resume.
     """
-    turn, _ = _find(session, session_root, agent)
+    turn, _ = _find(session, session_root, agent, from_step)
     events = turn.events
     try:
         team = _team(config, events).spec
@@ -87,9 +89,10 @@ def preview(
         if config is not None or recipe is not None:
             raise
         team = None  # models created in Python are needed for a resume, but not for its preview
-    given = _given(context, events)
+    given = _given(context, events, from_step)
     changed = _changed_recipe(recipe, events, team, given)
-    return what_resumes(events, _named(agent, events), team, changed, given).preview
+    again = _named(agent, events)
+    return what_resumes(events, again, team, changed, given, from_step).preview
 
 
 @safe_errors
@@ -100,6 +103,7 @@ def resume(
     agent: str = "",
     recipe: str | os.PathLike[str] | Recipe | None = None,
     context: Mapping[str, Any] | None = None,
+    from_step: str = "",
     tools: Sequence[Callable[..., Any]] = (),
     options: RunOptions | None = None,
 ) -> Run:
@@ -114,8 +118,10 @@ def resume(
             turn may also be complete. Existing answers and votes are kept, and the vote is decided
             again with the agent's answer.
         recipe: A recipe that replaces the turn's; finished steps are kept.
-        context: Values that are added to the recipe's context or replace values there; finished
-            steps are kept.
+        context: Values that are added to the recipe's context or replace values there, or the
+            output of a step that has begun; finished steps are kept.
+        from_step: Id of the recipe's step that runs again, with all that comes after it; then the
+            turn may also be complete.
         tools: Functions that all agents may call, as the turn's own are not stored.
         options: The run's options; the timeout starts again.
 
@@ -133,14 +139,16 @@ def resume(
     options = options or RunOptions()
     if options.from_turn is not None:
         raise UserError("from_turn names a turn to go on from: it goes with start and continue_.")
-    turn, past_session = _find(session, options.session_root, agent)
+    turn, past_session = _find(session, options.session_root, agent, from_step)
     events = turn.events
     again = _named(agent, events)
     team = _team(config, events)
     spec = team.spec
-    given = _given(context, events)
+    given = _given(context, events, from_step)
     changed = _changed_recipe(recipe, events, spec, given)
-    past, going, told = what_resumes(events, again, spec, changed, given)
+    past, going, told = what_resumes(events, again, spec, changed, given, from_step)
+    if going and going.stuck:
+        raise RecipeError(going.stuck)
     mark = trusted_mark(past_session.path, options, lambda: _would_run(spec, past, going))
     if options.cluster is None:  # on a cluster, the worker's keys count
         check_team(spec)
@@ -156,6 +164,7 @@ def resume(
             agent=agent,
             recipe=recipe,
             context=context,
+            from_step=from_step,
             mark=mark,
         )
     load({agent.backend.type for agent in spec.everyone})
@@ -198,6 +207,7 @@ def resume(
                 TimelineFold(events),
                 going.progress if going else None,
                 again,
+                going.revised if going else {},
             ),
             recipe=going.recipe if going else None,
             given=going.progress.context if going else {},
@@ -270,7 +280,7 @@ def attach(
 
 
 def _find(
-    session: str, root: str | os.PathLike[str] | None, agent: str = ""
+    session: str, root: str | os.PathLike[str] | None, agent: str = "", from_step: str = ""
 ) -> tuple[PastTurn, Session]:
     path = layout.find_session(layout.session_root(root), session)
     wait_until_saved(path)
@@ -284,7 +294,7 @@ def _find(
         )
     if last.is_live:
         raise SessionBusyError(found.path.name, owner_of(found.path))
-    if last.is_complete and not agent:
+    if last.is_complete and not agent and not from_step:
         raise UserError(
             f"Turn {name} is complete: there is nothing to resume. "
             f"`%%agents --continue --session {found.path.name}` asks something new."
@@ -308,10 +318,12 @@ def _project_of(events: Sequence[Event]) -> Path | None:
     return Path(progress.context["_project"]) if is_there else None
 
 
-def _given(context: Mapping[str, Any] | None, events: Sequence[Event]) -> Mapping[str, Any]:
-    """Return the values to add to a recipe's context; refuse any for a team's turn."""
-    if context and not started_of(events).recipe:
-        raise UserError("The turn ran no recipe: leave out --set.")
+def _given(
+    context: Mapping[str, Any] | None, events: Sequence[Event], from_step: str
+) -> Mapping[str, Any]:
+    """Return the values to add to a recipe's context; refuse what a team's turn has no use for."""
+    if (context or from_step) and not started_of(events).recipe:
+        raise UserError(f"The turn ran no recipe: leave out {'--set' if context else '--from'}.")
     return context or {}
 
 

@@ -72,10 +72,11 @@ class Preview:
         if self.recipe is not None:
             kept = f"{self.recipe.finished} finished step(s)"
         gates = self.recipe.gates if self.recipe else ()
+        stuck = self.recipe.stuck if self.recipe else ""
         asks = f" Asks again: the gate of {', '.join(gates)}." if gates else ""
         return (
             f"Resumes turn {self.turn}: {kept} and {self.calls} finished model call(s) are kept. "
-            f"Runs again: {self.runs_again}.{asks}"
+            f"Runs again: {self.runs_again}.{asks}" + (f" {stuck}" if stuck else "")
         )
 
     @property
@@ -94,6 +95,7 @@ class Preview:
         yield from (f"the tool call {call}" for call in self.tools_again)
         yield from (f"{each}, when it is waited for" for each in self.spawned_again)
         if (recipe := self.recipe) is not None:
+            yield from (f"the step {step} (its output is not kept)" for step in recipe.again)
             yield from (f"the step {step} (it failed)" for step in recipe.failed)
             for step in recipe.cut:
                 yield f"the command of {step} (cut: it may have happened in part)"
@@ -120,6 +122,7 @@ def what_resumes(
     team: TeamSpec | None = None,
     changed: Recipe | None = None,
     given: Mapping[str, Any] | None = None,
+    from_step: str = "",
 ) -> Resumption:
     """Return the state that a resume continues from, and what it runs again.
 
@@ -128,7 +131,8 @@ def what_resumes(
         again: Agents named by the user, which take part again.
         team: The team whose rules apply; by default the one in the journal.
         changed: A recipe that replaces the turn's.
-        given: Values that are added to the recipe's context.
+        given: Values that are added to the recipe's context, or outputs of its steps.
+        from_step: Id of the recipe's step that runs again, with all that comes after it; or "".
 
     Raises:
         UserError: The turn can't be resumed: its start or its recipe is missing in its journal.
@@ -139,7 +143,7 @@ def what_resumes(
     if started.recipe:
         from nb_agents.runs.recipes import plan_resume, resume_preview  # what a team never needs
 
-        going = plan_resume(events, changed, given or {})
+        going = plan_resume(events, changed, given or {}, from_step)
         recipe = resume_preview(going, events)
     past = going.past if going else readable(replay(_ids(started), events, again))
     asked = recipe.open if recipe else _to_ask(past, _rules(team, started))

@@ -519,6 +519,7 @@ class Run:
         agent: str = "",
         recipe: str | os.PathLike[str] | Recipe | None = None,
         context: Mapping[str, Any] | None = None,
+        from_step: str = "",
         tools: Sequence[Callable[..., Any]] | None = None,
         options: RunOptions | None = None,
     ) -> Run:
@@ -528,7 +529,8 @@ class Run:
             config: The team; by default the run's own.
             agent: Id of an agent that failed or was stopped alone and is to take part again.
             recipe: A recipe that replaces the run's own.
-            context: Values that are added to a recipe's context.
+            context: Values that are added to a recipe's context, or outputs of its steps.
+            from_step: Id of a recipe's step that runs again, with all that comes after it.
             tools: Functions that all agents may call; by default the run's own.
             options: The options; by default the run's own. The session root stays the same.
 
@@ -538,7 +540,7 @@ class Run:
         Raises:
             UserError: The turn is complete, or is not the session's last.
         """
-        given = (config, agent, recipe, context, tools, options)
+        given = (config, agent, recipe, context, from_step, tools, options)
         if self.view.is_paused and not any(given) and self._turn.send(Continue()):
             return self
         last = turns_of(self.path.parent)[-1].number
@@ -553,6 +555,7 @@ class Run:
             agent=agent,
             recipe=recipe,
             context=context,
+            from_step=from_step,
             tools=self.functions if tools is None else tools,
             options=replace(options or self.options, session_root=self.path.parent.parent),
         )

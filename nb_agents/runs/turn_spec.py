@@ -71,6 +71,7 @@ class Resumed:
         timeline: Its timeline, which goes on.
         progress: The progress of its recipe; None for a team.
         again: Agents that take part again after they failed or were stopped alone.
+        revised: Outputs of its steps that were replaced; see `nb_agents.events.TurnStarted`.
     """
 
     turn: int
@@ -79,6 +80,7 @@ class Resumed:
     timeline: TimelineFold
     progress: Progress | None = None
     again: tuple[str, ...] = ()
+    revised: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ class TurnSpec:
             notices=self.notices,
             resumes=self.resumed.turn if self.resumed else 0,
             again=self.resumed.again if self.resumed else (),
+            revised=dict(self.resumed.revised) if self.resumed else {},
             team=snapshot(self.team),
             config=self.config,
             recipe=self.recipe.name if self.recipe else "",

@@ -31,6 +31,7 @@ from nb_agents.view.steps import (
     apply_gate,
     apply_step,
     at_the_end,
+    revised,
 )
 
 __all__ = ["apply", "fold"]
@@ -130,6 +131,8 @@ def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
     if not e.resumes:
         return fresh
     went_on = _go_on_from(view, fresh, e.again)
+    if e.revised:
+        went_on = replace(went_on, steps=MappingProxyType(revised(went_on.steps, e.revised)))
     # Who takes part again may change what was chosen.
     return replace(went_on, phase="coordinating", winner="") if e.again else went_on
 

@@ -22,6 +22,7 @@ __all__ = [
     "at_the_end",
     "holders_of",
     "parent_of",
+    "revised",
 ]
 
 StepStatus = Literal["running", "retrying", "ok", "failed", "skipped", "cut", "stopped"]
@@ -181,6 +182,23 @@ def at_the_end(steps: Mapping[str, StepView]) -> Mapping[str, StepView]:
     open_ = {k: _AT_THE_END[s.status] for k, s in steps.items() if s.status in _AT_THE_END}
     cut = {address: replace(steps[address], status=status) for address, status in open_.items()}
     return MappingProxyType({**steps, **cut})
+
+
+def revised(
+    steps: Mapping[str, StepView], outputs: Mapping[str, str | None]
+) -> dict[str, StepView]:
+    """Return the units with other outputs of some.
+
+    Args:
+        steps: By address.
+        outputs: By address; None for those that run again, with all that lies within them.
+    """
+    again = {address for address, output in outputs.items() if output is None}
+    return {
+        address: replace(step, output=outputs.get(address, step.output))
+        for address, step in steps.items()
+        if address not in again and again.isdisjoint(holders_of(address))
+    }
 
 
 def apply_gate(gates: Mapping[str, GateView], event: GateEvent) -> dict[str, GateView]:
