@@ -298,7 +298,8 @@ class AgentRound:
     async def _run_tools(self, exchange: Exchange, cut: Cut | None) -> dict[int, ToolResult]:
         """Run the response's other tool calls in order, those not yet done: results by position.
 
-        One that was cut off is not run, and told so.
+        One that was cut off is not run, and told so; nor is one that a stop or a crash has cut in
+        its middle, unless it may be made again.
 
         Once a stop is felt, the rest is answered as cancelled, so that any provider takes the
         history; a graceful stop itself passes on unless the response has decided the turn.
@@ -317,36 +318,48 @@ class AgentRound:
             while calls:
                 await self._boundary.wait_if_paused()
                 number, call = calls.pop(0)
-                made = ToolCall(self._agent, is_repeated=number in exchange.begun)
-                with calling(made):
-                    results[number] = await self._run_tool(call, f"{exchange.call}.{number}", made)
+                results[number] = await self._settle_call(exchange, number, call)
         except AgentStopped:
             if self.decision is None:
                 raise
         finally:
             for number, call in calls:
-                self._finish_tool(call, f"{exchange.call}.{number}", "cancelled", CANCELLED_RETURN)
+                is_new = exchange.fate(number) == "made"
+                outcome, said = ("cancelled", CANCELLED_RETURN) if is_new else ("cut", "")
+                self._finish_tool(call, f"{exchange.call}.{number}", outcome, said)
         return results
 
-    async def _run_tool(self, call: ToolCallPart, call_id: str, made: ToolCall) -> ToolResult:
-        args, began = call.args, anyio.current_time()
+    async def _settle_call(self, exchange: Exchange, number: int, call: ToolCallPart) -> ToolResult:
+        call_id, fate = f"{exchange.call}.{number}", exchange.fate(number)
+        if fate == "told":
+            said = prompts.MAY_HAVE_HAPPENED.format(tool=call.tool_name)
+            result = ToolResult(said, is_error=True)
+            self._finish_tool(call, call_id, "cut", result)
+            return result
+        made = ToolCall(self._agent, call_id, is_repeated=fate == "made again")
+        with calling(made):
+            return await self._run_tool(call, made)
+
+    async def _run_tool(self, call: ToolCallPart, made: ToolCall) -> ToolResult:
+        call_id, tool, args, began = made.id, call.tool_name, call.args, anyio.current_time()
         self._emit(
             ev.ToolStarted(
                 agent=self._agent,
                 call_id=call_id,
-                tool=call.tool_name,
+                tool=tool,
                 args=args,
-                summary=summarize(call.tool_name, args),
+                summary=summarize(tool, args),
+                is_repeatable=self._toolbox.is_repeatable(tool),
             )
         )
         try:
             result = await self._call(call)
         except (anyio.get_cancelled_exc_class(), AgentStopped):
             # One that still waited for a person's leave has not happened in part.
-            outcome = "cut" if made.began else "cancelled"
+            outcome = "cut" if made.began or made.is_repeated else "cancelled"
             self._finish_tool(call, call_id, outcome, "", began, made.thread)
             if made.thread:
-                told = LEFT_IN_THREAD.format(agent=self._agent, tool=call.tool_name)
+                told = LEFT_IN_THREAD.format(agent=self._agent, tool=tool)
                 self._emit(ev.Noticed(text=told))
             raise
         except (SystemExit, KeyboardInterrupt) as exc:

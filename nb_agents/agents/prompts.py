@@ -84,6 +84,10 @@ CUT_CALL = (
     "This call was cut off {by}; nothing of it was done. Make it smaller: write a large file in "
     "several calls."
 )
+MAY_HAVE_HAPPENED = (
+    "Error: this call of {tool} was cut off by a stop or a crash: all, a part or nothing of it may "
+    "have happened, and it was not made again. Look at what is there, then do what is missing."
+)
 NO_REASON = "Call it again, with a reason and with instructions for the next attempt."
 EMPTY = "The answer was empty. Call new_answer with the full text of your answer."
 

@@ -1,8 +1,9 @@
 """What a past turn leaves for a resume: a pure fold of its events.
 
 The coordination machine gets its own past. Each agent's open round comes back as the messages that
-it had exchanged, down to the tool call: what finished is never asked for again, what never ran or
-was cut runs now. The driver goes on from there as if nothing had been.
+it had exchanged, down to the tool call: what finished is never asked for again, what never ran runs
+now, and `Exchange.fate` decides on a call that was cut. The agents that it had called come back the
+same way, and those that these had called. The driver goes on as if nothing had been.
 
 `telling_changes` notes besides what an agent changed outside its workspace while it could.
 """
@@ -22,7 +23,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 from anyio import to_thread
@@ -37,10 +38,13 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
 __all__ = [
+    "CANCELLED",
     "Exchange",
+    "Fate",
     "OpenRound",
     "Past",
     "PastChild",
+    "STOPPED_ALONE",
     "dump_messages",
     "load_messages",
     "load_round",
@@ -52,6 +56,16 @@ __all__ = [
 MAX_NAMED = 100
 LOOK_S = 2.0
 """A stop waits no longer for the look at what was changed."""
+
+STOPPED_ALONE = "a person stopped {name} at its work."
+"""What the caller of an agent is told that was stopped alone."""
+
+CANCELLED = "you cancelled it"
+"""What the caller of a spawned agent is told that it has cancelled."""
+
+Fate = Literal["made", "made again", "told"]
+"""What a resume does with a tool call without a result. The last kind may have happened in part: it
+is not made again, and its agent is told to look and to do what is missing."""
 
 _POSITION = re.compile("[0-9]{1,9}")
 
@@ -97,7 +111,10 @@ class Exchange:
         call: The agent's number of the request.
         response: The model's message: pydantic-ai's JSON in a `Past`, a ModelResponse at work.
         results: By position of the tool call: (what the model is told, whether it is an error).
-        begun: Positions of calls that were cut or whose end is unknown: they may have happened.
+        begun: Positions of calls that were cut or whose end is unknown, with whether they may be
+            made again.
+        repeated: Positions of those that have begun once more.
+        asked: Positions of calls that wait for a person's leave before they begin at all.
         complaint: Why the turn was rejected, or what was told of its cut; else "".
         kept: Of a reply that was cut off, the answer so far; else None.
         notes: What the agent was told besides, before its next request.
@@ -107,7 +124,9 @@ class Exchange:
     call: int
     response: Any
     results: dict[int, tuple[str, bool]] = field(default_factory=dict)
-    begun: frozenset[int] = frozenset()
+    begun: Mapping[int, bool] = field(default_factory=dict)
+    repeated: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
     complaint: str = ""
     kept: str | None = None
     notes: tuple[str, ...] = ()
@@ -117,6 +136,12 @@ class Exchange:
     def is_known(self) -> bool:
         """Whether it is known that the response decided nothing."""
         return bool(self.complaint) or self.kept is not None
+
+    def fate(self, position: int) -> Fate:
+        """Decide what becomes of a tool call without a result; everybody asks this."""
+        if position not in self.begun or position in self.asked:
+            return "made"
+        return "made again" if self.begun[position] else "told"
 
 
 @dataclass(frozen=True)
@@ -154,23 +179,28 @@ class OpenRound:
 
 @dataclass(frozen=True)
 class PastChild:
-    """An agent that another one had spawned.
+    """An agent that another one had called.
 
     Attributes:
-        caller: Who did.
-        name: The name that it was called by.
-        input: What it was asked.
-        text: What it wrote last; None as long as it has not finished.
-        error: Why it failed, or "".
-        is_told: Whether its caller knows how it ended.
+        called: How that was.
+        text: Its result; None as long as it is not known to have finished.
+        refusal: Why it has none, as its caller is told; "" while it may still give one.
+        is_told: Whether its caller has been told its result, or why there is none.
+        round: Its round, to go on with; None when it has not begun, or can't be read.
+        calls: How many requests it had begun.
     """
 
-    caller: str
-    name: str
-    input: str
+    called: ev.AgentCalled
     text: str | None = None
-    error: str = ""
+    refusal: str = ""
     is_told: bool = False
+    round: OpenRound | None = None
+    calls: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has work left."""
+        return self.text is None and not self.refusal
 
 
 @dataclass(frozen=True)
@@ -184,7 +214,7 @@ class Past:
         round_numbers, calls: For each agent, how many rounds and requests it had begun.
         unread: Agents whose open round holds what is no message, in a damaged journal: they begin
             a new one.
-        spawned: By the ids that their callers know, the agents that were spawned.
+        children: By their ids, the agents that others had called.
     """
 
     state: voting.Coordination
@@ -193,15 +223,14 @@ class Past:
     round_numbers: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
-    spawned: Mapping[str, PastChild] = field(default_factory=dict)
+    children: Mapping[str, PastChild] = field(default_factory=dict)
 
 
 def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[str] = ()) -> Past:
     """Fold the events of a turn, or of a chain of turns that resumed one another.
 
     Agents that failed are asked again; those that a person stopped alone are when they are named,
-    or when nobody is left and none has answered. What agents that others called did is theirs
-    alone: a call that was cut is made again, by a new one.
+    or when nobody is left and none has answered.
 
     Args:
         order: Agent ids in registration order; a recipe, whose steps try again, has none.
@@ -211,21 +240,17 @@ def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[s
     Returns:
         Where a resume goes on.
     """
-    called: set[str] = set()
     told: list[ev.Event] = []
     failed: dict[str, ev.Event] = {}
-    spawned = _Spawned()
+    children = _Children()
     for event in events:
         agent = getattr(event, "agent", "")
-        spawned.take(event)
-        if isinstance(event, ev.AgentCalled):
-            called.add(agent)
         if isinstance(event, ev.TurnStarted):
             failed |= _fold(order, told).failed
             told = _reopened(order, told, event.again)
         if isinstance(event, ev.RoundStarted | ev.ModelStarted):
             failed.pop(agent, None)
-        if agent not in called:
+        if not children.take(event):
             told.append(event)
     whole = _fold(order, told)
     past = _fold(order, _reopened(order, told, again))
@@ -236,52 +261,83 @@ def replay(order: Sequence[str], events: Iterable[ev.Event], again: Collection[s
         failed=failed | whole.failed,
         round_numbers=numbers,
         calls=calls,
-        spawned=spawned.known,
+        children=children.found(),
     )
 
 
-class _Spawned:
-    """Collects the agents that others had spawned."""
+class _Children:
+    """Collects the agents that others had called."""
 
     def __init__(self) -> None:
-        self.known: dict[str, PastChild] = {}
-        self._ids: dict[str, str] = {}
-        self._said: dict[str, Any] = {}
+        self._known: dict[str, PastChild] = {}
+        self._events: list[ev.Event] = []
+        self._stopped: set[str] = set()
+        self._ended: set[str] = set()
 
-    def take(self, event: ev.Event) -> None:
-        if isinstance(event, ev.AgentCalled) and event.spawned:
-            self._ids[event.agent] = event.spawned
-            self.known[event.spawned] = PastChild(event.caller, event.name, event.input)
-        if isinstance(event, ev.Told | ev.ToolFinished):
-            for told in self.known.keys() & {*event.subagents}:
-                self.known[told] = replace(self.known[told], is_told=True)
-        spawned = self._ids.get(getattr(event, "agent", ""), "")
-        if not spawned:
-            return
-        child = self.known[spawned]
+    def take(self, event: ev.Event) -> bool:
+        """Take an event, and return whether it is about one of them alone."""
+        agent = getattr(event, "agent", "")
         match event:
-            case ev.ModelFinished(response=response):
-                self._said[spawned] = response
-            case ev.AgentEnded(outcome="finished"):
-                self.known[spawned] = replace(child, text=_text_of(self._said.get(spawned)))
-            case ev.AgentFailed(error=error):
-                self.known[spawned] = replace(child, error=error)
+            case ev.AgentCalled():
+                if event.spawned != agent:  # in some journals it takes the place of that one
+                    self._known.pop(event.spawned, None)
+                self._known[agent] = PastChild(event)
+                self._stopped.discard(agent)
+                self._ended.discard(agent)
+            case ev.ToolFinished() | ev.Told():
+                self._note_told(event)
+            case ev.StopRequested():
+                self._stopped.add(agent)
+            case ev.AgentEnded(outcome="finished", text=text) if text:
+                self._change(agent, text=text)
+            case ev.AgentEnded():
+                self._ended.add(agent)
+            case ev.AgentFailed(error=error) if agent in self._known:
+                self._change(agent, refusal=f"{self._known[agent].called.name} failed: {error}")
+        if agent in self._known and agent in self._ended & self._stopped:
+            self._change(agent, refusal=STOPPED_ALONE.format(name=self._known[agent].called.name))
+        if agent in self._known or isinstance(event, ev.TurnStarted):
+            self._events.append(event)
+        return agent in self._known
+
+    def _change(self, agent: str, **changes: Any) -> None:
+        if agent in self._known:
+            self._known[agent] = replace(self._known[agent], **changes)
+
+    def _note_told(self, event: ev.ToolFinished | ev.Told) -> None:
+        for agent, child in self._known.items():
+            if _tells_of(event, child.called):
+                self._change(agent, is_told=True)
+                if child.is_open and getattr(event, "tool", "") == "cancel_subagent":
+                    self._change(agent, refusal=CANCELLED)
+
+    def found(self) -> dict[str, PastChild]:
+        past = _fold((), self._events)
+        return {
+            agent: replace(child, round=past.rounds.get(agent), calls=past.calls.get(agent, 0))
+            for agent, child in self._known.items()
+        }
 
 
-def _text_of(response: Any) -> str | None:
-    """Return what a stored response says; None for one that is no message."""
-    try:
-        (message,) = load_messages([response])
-    except ValueError:
-        return None
-    return getattr(message, "text", None)
+def _tells_of(event: ev.ToolFinished | ev.Told, called: ev.AgentCalled) -> bool:
+    """Return whether a caller is given the result of an agent that it had called."""
+    if called.spawned:
+        return called.spawned in event.subagents
+    if not isinstance(event, ev.ToolFinished) or event.outcome not in ("ok", "error"):
+        return False
+    # Some journals have no id; an agent's calls are made one after the other.
+    return called.caller == event.agent and called.call_id in ("", event.call_id)
 
 
 def readable(past: Past) -> Past:
     """Drop the rounds that can't be gone on with, because what they hold is no message."""
     unread = tuple(agent for agent, each in past.rounds.items() if not _is_readable(each))
     rounds = {agent: each for agent, each in past.rounds.items() if agent not in unread}
-    return replace(past, rounds=rounds, unread=unread)
+    children = {
+        agent: each if each.round and _is_readable(each.round) else replace(each, round=None)
+        for agent, each in past.children.items()
+    }
+    return replace(past, rounds=rounds, unread=unread, children=children)
 
 
 def _is_readable(past: OpenRound) -> bool:
@@ -377,12 +433,10 @@ def _apply(past: Past, event: ev.Event) -> Past:
             exchanges = open_round.exchanges if open_round else ()
             added = (*exchanges, Exchange(call, response))
             return _change(past, agent, exchanges=added, was_asking=False)
-        case ev.ToolStarted(agent=agent, call_id=call_id):
-            return _change_last(past, agent, call_id, None)
-        case ev.ToolFinished(agent=agent, call_id=call_id, outcome="cancelled"):
-            return _change_last(past, agent, call_id, None, has_begun=False)
-        case ev.ToolFinished(agent=agent, call_id=call_id, outcome="ok" | "error", result=result):
-            return _change_last(past, agent, call_id, (result, event.outcome == "error"))
+        case ev.ToolStarted(agent=agent) | ev.ToolFinished(agent=agent):
+            return _note_call(past, agent, event)
+        case ev.ApprovalAsked(caller=agent) | ev.ApprovalGiven(caller=agent):
+            return _note_call(past, agent, event)
         case ev.TurnRejected(agent=agent, why=why):
             return _change_exchange(past, agent, complaint=why)
         case ev.ReplyCut(agent=agent, told=told, kept=kept):
@@ -415,27 +469,35 @@ def _change(past: Past, agent: str, **changes: Any) -> Past:
     return _with_round(past, agent, replace(open_round, **changes)) if open_round else past
 
 
-def _change_last(
+def _note_call(
     past: Past,
     agent: str,
-    call_id: str,
-    result: tuple[str, bool] | None,
-    *,
-    has_begun: bool = True,
+    event: ev.ToolStarted | ev.ToolFinished | ev.ApprovalAsked | ev.ApprovalGiven,
 ) -> Past:
-    """Record the beginning (no result) or the end of a tool call; its id is "request.position"."""
+    """Record what became of a call of an agent's last exchange; its id is "request.position"."""
     open_round = past.rounds.get(agent)
-    call, _, position = call_id.partition(".")
+    call, _, number = event.call_id.partition(".")
     last = open_round.exchanges[-1] if open_round and open_round.exchanges else None
-    if last is None or str(last.call) != call or not _POSITION.fullmatch(position):
+    if last is None or str(last.call) != call or not _POSITION.fullmatch(number):
         return past
-    number = int(position)
-    if result is None:
-        begun = last.begun | {number} if has_begun else last.begun - {number}
-        last = replace(last, begun=begun)
-    else:
-        last = replace(last, results={**last.results, number: result}, begun=last.begun - {number})
-    return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))  # type: ignore[union-attr]
+    position = int(number)
+    begun = {each: known for each, known in last.begun.items() if each != position}
+    match event:
+        case ev.ToolStarted(is_repeatable=is_repeatable):
+            repeated = last.repeated | ({position} & last.begun.keys())
+            begun[position] = is_repeatable
+            return _change_exchange(past, agent, begun=begun, repeated=repeated)
+        case ev.ApprovalAsked() if position not in last.repeated:
+            return _change_exchange(past, agent, asked=last.asked | {position})
+        case ev.ApprovalGiven(approved=True):
+            return _change_exchange(past, agent, asked=last.asked - {position})
+        case ev.ToolFinished(outcome="cancelled"):
+            return _change_exchange(past, agent, begun=begun)
+        case ev.ToolFinished(outcome=outcome, result=result) if outcome != "cut" or result:
+            results = {**last.results, position: (result, outcome != "ok")}
+            repeated = last.repeated - {position}
+            return _change_exchange(past, agent, results=results, begun=begun, repeated=repeated)
+    return past
 
 
 def _note_told(past: Past, told: ev.Told) -> Past:

@@ -124,6 +124,7 @@ class ToolStarted(BaseEvent):
     Attributes:
         args: What it is given; keys are masked in the journal.
         summary: What it is about, in a few words.
+        is_repeatable: Whether a resume makes it again when it is cut; see `nb_agents.tool`.
     """
 
     agent: str
@@ -131,6 +132,7 @@ class ToolStarted(BaseEvent):
     tool: str
     args: Any = None
     summary: str = ""
+    is_repeatable: bool = False
     kind: Literal["tool_started"] = "tool_started"
 
 
@@ -151,7 +153,8 @@ class ToolFinished(BaseEvent):
         outcome: "ok", "error" (the model is told why), "cut" by an immediate stop (it may have
             happened in part), or "cancelled": never run, and answered so, because providers refuse
             a history in which a call has no return.
-        result: What the model is told.
+        result: What the model is told; of a cut call "" until a resume decides that it is not made
+            again, and tells the model so.
         size: Characters of it.
         seconds: How long the call took, what it waited for a person included.
         thread: Number, in its process, of the thread that a cut call was left running in: a plain
@@ -323,16 +326,25 @@ class AgentFailed(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEnded(BaseEvent):
-    """An agent's work was ended by a stop, of itself alone or of the run."""
+    """An agent's work was ended by a stop, of itself alone or of the run.
+
+    Attributes:
+        agent: Whose.
+        outcome: How.
+        text: Of one that another agent called and that has finished: its result.
+    """
 
     agent: str
     outcome: Outcome
+    text: str = ""
     kind: Literal["agent_ended"] = "agent_ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCalled(BaseEvent):
-    """An agent called another one, which begins to work; `AgentEnded` or `AgentFailed` ends that.
+    """An agent called another one, which works until `AgentEnded` or `AgentFailed`.
+
+    In a resumed turn it goes on with its own work of before.
 
     Attributes:
         agent: Id of the one that is called, such as ``ada/critic#1``.
@@ -341,8 +353,8 @@ class AgentCalled(BaseEvent):
         model: Its model's name.
         workspace: Name of its workspace.
         input: What it is asked.
-        spawned: Id by which its caller asks for it later; "" when the caller waits for it. Of one
-            that takes the place of a cut one, the id of that.
+        spawned: Id by which its caller asks for it later; "" when the caller waits for it.
+        call_id: The caller's tool call in which it was called.
     """
 
     agent: str
@@ -352,6 +364,7 @@ class AgentCalled(BaseEvent):
     workspace: str
     input: str
     spawned: str = ""
+    call_id: str = ""
     kind: Literal["agent_called"] = "agent_called"
 
 

@@ -140,6 +140,7 @@ class ApprovalAsked(BaseEvent):
         timeout_s: Seconds after which ``default`` decides; 0 means never.
         default: What happens then.
         wants: A decision, or a text: then the message of who approves is the answer.
+        caller, call_id: The agent's tool call that begins once it is approved, if it is one.
     """
 
     step: str
@@ -147,6 +148,8 @@ class ApprovalAsked(BaseEvent):
     timeout_s: Seconds = 0.0
     default: Literal["approve", "deny"] = "deny"
     wants: Literal["approval", "input"] = "approval"
+    caller: str = ""
+    call_id: str = ""
     kind: Literal["approval_asked"] = "approval_asked"
 
 
@@ -159,10 +162,13 @@ class ApprovalGiven(BaseEvent):
         approved: Whether the recipe goes on.
         message: What the person said, for the steps that follow.
         by: Who decided: a person's name, "timeout", or "auto_approve_if".
+        caller, call_id: As in `ApprovalAsked`.
     """
 
     step: str
     approved: bool
     message: str = ""
     by: str = ""
+    caller: str = ""
+    call_id: str = ""
     kind: Literal["approval_given"] = "approval_given"

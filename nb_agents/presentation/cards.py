@@ -238,6 +238,8 @@ def _resume(view: RunView, path: str, again: Preview | None, door: Door = CELL) 
     if not view.seq or view.session.startswith("-") or '"' in view.session:
         return []
     told = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
+    if again and again.not_again:
+        told += f"; not run again: {text.clip(again.not_again, 200)}"
     return [f"# same task, from here{told}", door.line("resume", _words(view, path))]
 
 

@@ -15,7 +15,7 @@ from nb_agents.agents.stop_scope import StopScope, person_asked
 from nb_agents.cancel import CancellationStatus, CancelToken, StopRequest, current_token
 from nb_agents.errors import UserError
 from nb_agents.runs.loop import post
-from nb_agents.tools.base import current_call
+from nb_agents.tools.base import ToolCall, current_call
 from nb_agents.tools.policy import ApprovalConfig, Decision, Tally
 
 __all__ = ["Approvals", "ask", "bind_asker", "denial", "text_of"]
@@ -25,10 +25,11 @@ _current: ContextVar[Callable[[str], str] | None] = ContextVar("nb_agents_asker"
 
 @dataclass
 class _Question:
-    """An open question at a gate, with the decisions so far."""
+    """An open question at a gate, about a tool call or not, with the decisions so far."""
 
     wants: Literal["approval", "input"]
     tally: Tally
+    call: ToolCall
     decided: anyio.Event = field(default_factory=anyio.Event)
     answer: Decision | None = None
 
@@ -72,7 +73,8 @@ class Approvals:
         gate = self._new_gate(f"{agent}: {tool}")
         what = f"{tool}: {about}" if about else tool
         # The calling agent may be stopped alone.
-        answer = await self._wait(gate, f"May {agent} call {what}?", "approval", current_token())
+        prompt = f"May {agent} call {what}?"
+        answer = await self._wait(gate, prompt, "approval", current_token(), current_call())
         if stops and not answer.approved:
             self._stop(denial(gate, gate, answer))
         self._token.checkpoint()
@@ -160,10 +162,11 @@ class Approvals:
         gate: str,
         prompt: str,
         wants: Literal["approval", "input"],
-        caller: CancelToken | None = None,
+        own: CancelToken | None = None,
+        call: ToolCall | None = None,
     ) -> Decision:
-        question = self._waiting[gate] = _Question(wants, Tally(self._config))
-        own = caller or self._token
+        question = self._waiting[gate] = _Question(wants, Tally(self._config), call or ToolCall())
+        own = own or self._token
         timeout_s = self._config.timeout if wants == "approval" else None
         self._emit(
             ev.ApprovalAsked(
@@ -172,6 +175,8 @@ class Approvals:
                 timeout_s=timeout_s or 0.0,
                 default=self._config.default,
                 wants=wants,
+                caller=question.call.agent,
+                call_id=question.call.id,
             )
         )
         unsubscribe = own.on_request(lambda _: post(question.decided.set))
@@ -197,7 +202,17 @@ class Approvals:
     def _conclude(self, gate: str, approved: bool, message: str, by: str) -> None:
         question = self._waiting[gate]
         question.answer = Decision(approved, message, by)
-        self._emit(ev.ApprovalGiven(step=gate, approved=approved, message=message, by=by))
+        call = question.call
+        self._emit(
+            ev.ApprovalGiven(
+                step=gate,
+                approved=approved,
+                message=message,
+                by=by,
+                caller=call.agent,
+                call_id=call.id,
+            )
+        )
         question.decided.set()
 
 

@@ -119,7 +119,8 @@ def subagents_for(job: Job, client: SharedClient, kit: RunTools) -> SubAgents:
             spec.context,
             job.emit,
             job.admit,
-        )
+        ),
+        spec.resumed.past.children if spec.resumed else {},
     )
     kit.call_at_end(children.close)
     return children
@@ -147,9 +148,10 @@ async def _team(job: Job, client: SharedClient, kit: RunTools, children: SubAgen
     spec, team = job.spec, job.spec.team
     tools: dict[str, AgentTools] = {}
     results: dict[str, Callable[[], Results]] = {}
+    spawners: dict[str, Spawner] = {}
 
     wanted = team.orchestrator.coordination
-    spawned = spec.resumed.past.spawned if spec.resumed else {}
+    past = spec.resumed.past if spec.resumed else None
     worktrees = Worktrees(
         spec.writable if team.orchestrator.copies_context_paths else (),
         spec.paths,
@@ -163,9 +165,11 @@ async def _team(job: Job, client: SharedClient, kit: RunTools, children: SubAgen
         await worktrees.open(agent.id)
         others = [*children.tools(agent.id, agent.backend), *_own_tools(wanted, space)]
         if wanted.enable_subagents:
-            spawner = Spawner(agent.id, children, wanted, spawned)
+            spawner = Spawner(agent.id, children, wanted, past.children.values() if past else ())
             others += spawner.tools()
             results[agent.id] = spawner.take_results
+            if past is not None and agent.id in past.state.live:
+                spawners[agent.id] = spawner
         tools[agent.id] = await kit.open(agent.id, space, agent.backend, others)
 
     async with anyio.create_task_group() as group:
@@ -178,7 +182,8 @@ async def _team(job: Job, client: SharedClient, kit: RunTools, children: SubAgen
         return {a.id: make(a) for a in team.agents}
 
     skills = wanted.skills_path
-
+    for agent_id, spawner in spawners.items():
+        await spawner.go_on(job.agents[agent_id])
     return Team(
         team,
         backends=await to_thread.run_sync(backends),

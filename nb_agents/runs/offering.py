@@ -87,6 +87,7 @@ class Offering:
                 tool.definition.description,
                 tool.definition.parameters_json_schema,
                 offer,
+                tool.is_repeatable,
             )
             for _, tool in known
         )
@@ -176,7 +177,10 @@ class Offering:
             tell=lambda text: None,  # progress is not transmitted to the run
             mask=self._mask,
         )
-        with calling(ToolCall(asked.agent, asked.is_repeated)), bind_asker(_refuse_to_ask):
+        with (
+            calling(ToolCall(asked.agent, is_repeated=asked.is_repeated)),
+            bind_asker(_refuse_to_ask),
+        ):
             return await function_tool(function, context).call(asked.args)
 
 

@@ -6,7 +6,7 @@ promise what another does not do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from nb_agents.agents import voting
 from nb_agents.agents.decisions import DECISIONS
-from nb_agents.agents.replay import OpenRound, Past, readable, replay
+from nb_agents.agents.replay import Fate, OpenRound, Past, PastChild, readable, replay
 from nb_agents.agents.voting import Rules, rules_of
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
@@ -46,12 +46,12 @@ class Preview:
         answers, votes, calls: The number of answers, votes and finished model calls kept.
         asked_again: Agents whose model call was interrupted or failed, and is sent again.
         begun_again: Agents that failed, and start a new round.
-        tools_again: Tool calls that were interrupted or not run, as "agent: tool".
+        tools_again: Tool calls that run, again or for the first time, as "agent: tool".
+        tools_told: Tool calls that were interrupted and do not run again.
         cost: Estimated US dollars of the repeated model calls, from the agents' calls so far; None
             when a price is unknown.
         recipe: The steps of a recipe that run again; None for a team.
         unread: Agents that start a new round because their part of the journal is damaged.
-        spawned_again: Sub-agents that were interrupted, and start again once they are waited for.
     """
 
     turn: int
@@ -61,10 +61,10 @@ class Preview:
     asked_again: tuple[str, ...]
     begun_again: tuple[str, ...]
     tools_again: tuple[str, ...]
+    tools_told: tuple[str, ...]
     cost: float | None
     recipe: RecipePreview | None = None
     unread: tuple[str, ...] = ()
-    spawned_again: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the preview in a sentence or two."""
@@ -74,15 +74,26 @@ class Preview:
         gates = self.recipe.gates if self.recipe else ()
         stuck = self.recipe.stuck if self.recipe else ""
         asks = f" Asks again: the gate of {', '.join(gates)}." if gates else ""
+        told = ""
+        if self.tools_told:
+            told = (
+                f" Not run again, as all or a part of it may have happened: {self.not_again}; the "
+                "model is told to look, and to do what is missing."
+            )
         return (
             f"Resumes turn {self.turn}: {kept} and {self.calls} finished model call(s) are kept. "
-            f"Runs again: {self.runs_again}.{asks}" + (f" {stuck}" if stuck else "")
+            f"Runs again: {self.runs_again}.{told}{asks}" + (f" {stuck}" if stuck else "")
         )
 
     @property
     def runs_again(self) -> str:
         """A description of everything that runs again; "nothing" when nothing does."""
         return ", ".join(self._parts()) or "nothing"
+
+    @property
+    def not_again(self) -> str:
+        """The tool calls that were interrupted and do not run again, or ""."""
+        return ", ".join(f"the tool call {call}" for call in self.tools_told)
 
     def _parts(self) -> Iterator[str]:
         if self.asked_again:
@@ -93,7 +104,6 @@ class Preview:
         yield from (f"the round of {agent} (it failed)" for agent in self.begun_again)
         yield from (f"the round of {agent} (its journal is damaged)" for agent in self.unread)
         yield from (f"the tool call {call}" for call in self.tools_again)
-        yield from (f"{each}, when it is waited for" for each in self.spawned_again)
         if (recipe := self.recipe) is not None:
             yield from (f"the step {step} (its output is not kept)" for step in recipe.again)
             yield from (f"the step {step} (it failed)" for step in recipe.failed)
@@ -148,6 +158,9 @@ def what_resumes(
     past = going.past if going else readable(replay(_ids(started), events, again))
     asked = recipe.open if recipe else _to_ask(past, _rules(team, started))
     rounds = {agent: past.rounds[agent] for agent in asked if agent in past.rounds}
+    called = _called_by(rounds, past.children, past.state.live)
+    rounds |= {agent: each.round for agent, each in called.items() if each.is_open and each.round}
+    left = _calls_left(rounds, called)
     sent = tuple(agent for agent, each in rounds.items() if each.was_asking)
     lost = tuple(agent for agent in past.unread if agent in (recipe.next if recipe else asked))
     closed = [agent for agent in asked if agent not in rounds and agent not in lost]
@@ -159,11 +172,11 @@ def what_resumes(
         calls=len(finished),
         asked_again=sent,
         begun_again=tuple(agent for agent in closed if agent in past.failed),
-        tools_again=tuple(f"{a}: {t}" for a, each in rounds.items() for t in _left_to_run(each)),
+        tools_again=tuple(f"{c.agent}: {c.tool}" for c in left if c.fate != "told"),
+        tools_told=tuple(f"{c.agent}: {c.tool}" for c in left if c.fate == "told"),
         cost=_cost_of(sent, finished),
         recipe=recipe,
         unread=lost,
-        spawned_again=tuple(k for k, s in past.spawned.items() if s.text is None and not s.error),
     )
     return Resumption(past, going, told)
 
@@ -222,17 +235,52 @@ def _to_ask(past: Past, rules: Rules) -> tuple[str, ...]:
             return ()
 
 
-def _left_to_run(past: OpenRound) -> list[str]:
-    """Return the names of the tools that a round's last response called and that did not finish."""
-    if past.was_asking or not past.exchanges:
-        return []
+def _called_by(
+    rounds: Mapping[str, OpenRound], children: Mapping[str, PastChild], live: Collection[str]
+) -> dict[str, PastChild]:
+    """Return the sub-agents that go on because their callers do, or whose results are passed on."""
+    called: dict[str, PastChild] = {}
+    known = dict(rounds)
+    for agent, child in children.items():
+        by = child.called
+        if child.is_told or (not child.is_open and by.spawned):
+            continue
+        is_made = any(
+            each.id == by.call_id and each.fate == "made again"
+            for each in _calls_of(by.caller, known.get(by.caller))
+        )
+        if is_made or (by.spawned and by.caller in live):
+            called[agent] = child
+            if child.is_open and child.round:
+                known[agent] = child.round
+    return called
+
+
+class _Call(NamedTuple):
+    """A tool call that a round's last response made and that did not finish."""
+
+    agent: str
+    id: str
+    tool: str
+    fate: Fate
+
+
+def _calls_of(agent: str, past: OpenRound | None) -> Iterator[_Call]:
+    if past is None or past.was_asking or not past.exchanges:
+        return
     last = past.exchanges[-1]
     calls = [p for p in last.response.get("parts", ()) if p.get("part_kind") == "tool-call"]
-    return [
-        str(call.get("tool_name"))
-        for number, call in enumerate(calls)
-        if number not in last.results and call.get("tool_name") not in DECISIONS
-    ]
+    for number, call in enumerate(calls):
+        tool = str(call.get("tool_name"))
+        if number not in last.results and tool not in DECISIONS:
+            yield _Call(agent, f"{last.call}.{number}", tool, last.fate(number))
+
+
+def _calls_left(rounds: Mapping[str, OpenRound], called: Mapping[str, PastChild]) -> list[_Call]:
+    """Return the calls, but for those that only wait for a sub-agent that goes on."""
+    waiting = {(c.called.caller, c.called.call_id) for c in called.values()}
+    calls = [call for agent, each in rounds.items() for call in _calls_of(agent, each)]
+    return [c for c in calls if c.tool != "call_agent" or (c.agent, c.id) not in waiting]
 
 
 def _cost_of(agents: Sequence[str], finished: Sequence[ModelFinished]) -> float | None:

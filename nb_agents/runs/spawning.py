@@ -3,8 +3,8 @@
 They work in parallel, while the caller waits or in the background while it goes on. Like the
 sub-agents of `nb_agents.runs.subagents` they have a row, a workspace and costs of their own, and
 stop with the caller. The result of one in the background is added once to the caller's next request
-after a tool call, even if that is after a resume. A resume keeps the results of finished ones; one
-that was interrupted starts again, under the same id, when the caller waits for it.
+after a tool call, even if that is after a resume. A resume keeps the results of finished ones, and
+those that were interrupted go on at once.
 
 Source: MassGen 0.1.97, `mcp_tools/subagent` (names of the tools and their arguments), its hook
 `SubagentCompleteHook` (when results are told), and its section ``orchestrator.coordination``
@@ -16,15 +16,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from nb_agents.agents.decisions import Results
-from nb_agents.agents.replay import PastChild
-from nb_agents.cancel import CancellationStatus, checkpoint
+from nb_agents.agents.replay import CANCELLED, PastChild
+from nb_agents.cancel import (
+    AgentStopped,
+    CancellationStatus,
+    CancelToken,
+    checkpoint,
+    current_token,
+)
 from nb_agents.config.orchestrator import CoordinationSpec
 from nb_agents.runs.subagents import Child, SubAgents
 from nb_agents.tools.base import Tool, ToolError, ToolResult, current_call
@@ -33,8 +40,7 @@ __all__ = ["SPAWNING_TOOLS", "Spawner"]
 
 SPAWNING_TOOLS = ("spawn_subagents", "list_subagents", "wait_for_subagents", "cancel_subagent")
 MAX_INPUT_CHARS = 50_000
-_RESULTS = """Sub-agents of yours have ended. One that was cut by a stop begins anew when you wait
-for it."""
+_RESULTS = "Sub-agents of yours have ended."
 _LABEL = re.compile(r"[^\w.-]+")
 
 
@@ -65,6 +71,7 @@ class _Spawned:
         task: The input.
         text: The result, once it has finished.
         error: Why it failed, or "".
+        past: What it had done in the turn that this one resumes.
         child: The running sub-agent.
         is_told: Whether the caller has got the result.
         work: The asyncio task, which returns (text, error).
@@ -76,6 +83,7 @@ class _Spawned:
     text: str | None = None
     error: str = ""
     is_told: bool = False
+    past: PastChild | None = None
     child: Child | None = None
     work: asyncio.Task[tuple[str, str]] | None = field(default=None, repr=False)
 
@@ -101,7 +109,7 @@ class Spawner:
         agent: The agent's id.
         children: The run's sub-agents.
         wanted: The team file's limits.
-        past: The sub-agents spawned in the turn that this one resumes, by id.
+        past: The sub-agents of the turn that this one resumes.
     """
 
     def __init__(
@@ -109,20 +117,39 @@ class Spawner:
         agent: str,
         children: SubAgents,
         wanted: CoordinationSpec,
-        past: Mapping[str, PastChild],
+        past: Iterable[PastChild],
     ) -> None:
         self._agent = agent
         self._children = children
         self._wanted = wanted
         self._known = {
-            spawned: _Spawned(spawned, each.name, each.input, each.text, each.error, each.is_told)
-            for spawned, each in past.items()
-            if each.caller == agent
+            called.spawned: _Spawned(
+                called.spawned,
+                called.name,
+                called.input,
+                each.text,
+                each.refusal,
+                each.is_told,
+                each,
+            )
+            for each in past
+            if (called := each.called).caller == agent and called.spawned
         }
 
     def tools(self) -> list[Tool]:
         """Return the agent's tools for spawning."""
-        return [Tool(getattr(self, name)) for name in SPAWNING_TOOLS]
+        return [Tool(getattr(self, name), is_repeatable=True) for name in SPAWNING_TOOLS]
+
+    async def go_on(self, token: CancelToken) -> None:
+        """Let those go on that a stop or a crash has interrupted.
+
+        Args:
+            token: The agent's.
+        """
+        with suppress(AgentStopped):
+            for each in tuple(self._known.values()):
+                if each.status == "cut":
+                    await self._let_work(each, token)
 
     def take_results(self) -> Results:
         """Return the results that the agent has not got yet, and mark them as passed on."""
@@ -149,9 +176,7 @@ class Spawner:
         known = self._known_already(tasks) if current_call().is_repeated else {}
         self._check_room(len(tasks) - len(known))
         made = [known.get(n) or await self._begin(task) for n, task in enumerate(tasks)]
-        if background:
-            await self._begin_again(made)
-        else:
+        if not background:
             await self._wait(made)
         return _told(made)
 
@@ -160,13 +185,13 @@ class Spawner:
         return _told(self._known.values())
 
     async def wait_for_subagents(self, subagent_ids: list[str] | None = None) -> str:
-        """Wait for sub-agents, and get their results. One that was cut begins anew.
+        """Wait for sub-agents, and get their results.
 
         Args:
             subagent_ids: Which ones; by default all that have not ended.
         """
         wanted = [self._found(each) for each in subagent_ids or ()]
-        wanted = wanted or [s for s in self._known.values() if s.status in ("running", "cut")]
+        wanted = wanted or [s for s in self._known.values() if s.status == "running"]
         await self._wait(wanted)
         return _told(wanted)
 
@@ -181,22 +206,22 @@ class Spawner:
             why = "cancelled by its caller"
             spawned.child.token.request(CancellationStatus.IMMEDIATE, "parent", why)
             await self._wait([spawned])
-            spawned.error = "you cancelled it"
+            spawned.error = CANCELLED
         return _told([spawned])
 
     async def _begin(self, task: SubTask) -> _Spawned:
         spawned = _Spawned("", task.label, task.task)
-        await self._let_work(spawned)
+        await self._let_work(spawned, current_token() or CancelToken())
         return spawned
 
-    async def _let_work(self, spawned: _Spawned) -> None:
+    async def _let_work(self, spawned: _Spawned, token: CancelToken) -> None:
         child = await self._children.begin(
             self._agent,
             spawned.label,
             spawned.task,
-            self._agent,
+            token,
             limit_s=self._wanted.subagent_timeout_s,
-            spawned=spawned.id or None,
+            past=spawned.past,
         )
         spawned.id, spawned.child = spawned.id or child.id, child
         spawned.is_told = False
@@ -206,7 +231,6 @@ class Spawner:
         spawned.work = asyncio.get_running_loop().create_task(work, name=f"agent {child.id}")
 
     async def _wait(self, wanted: Sequence[_Spawned]) -> None:
-        await self._begin_again(wanted)
         for each in wanted:
             if each.work is not None and each.text is None and not each.error:
                 await asyncio.wait([each.work])
@@ -214,12 +238,6 @@ class Spawner:
         checkpoint()
         for each in self._known.values():
             _settle(each)
-
-    async def _begin_again(self, wanted: Sequence[_Spawned]) -> None:
-        for each in wanted:
-            if each.status == "cut":
-                self._check_room(1)
-                await self._let_work(each)
 
     def _known_already(self, tasks: Sequence[SubTask]) -> dict[int, _Spawned]:
         """Return the sub-agents that an interrupted call had already spawned, by position."""

@@ -2,8 +2,8 @@
 
 A sub-agent's cancel token is a child of its caller's: a stop of the caller reaches it, even while
 it is being created; a stop of the sub-agent ends only itself, and the caller gets an error. It has
-a row, a workspace and costs of its own. On resume, an interrupted call is made again with a new
-sub-agent; the result of a finished call is kept by its caller.
+a row, a workspace and costs of its own. On resume, an interrupted call is made again, and the
+sub-agent goes on where it was; one that had come to its end gives its result again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,13 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from nb_agents import events as ev
 from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Answered
-from nb_agents.agents.replay import dump_messages
+from nb_agents.agents.replay import (
+    STOPPED_ALONE,
+    PastChild,
+    dump_messages,
+    load_messages,
+    load_round,
+)
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -33,7 +39,7 @@ from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, UserError, said_by
 from nb_agents.models.backend import Backend
 from nb_agents.runs.loop import submit
-from nb_agents.tools.base import Tool, ToolError, current_call
+from nb_agents.tools.base import Tool, ToolCall, ToolError, current_call
 from nb_agents.tools.policy import AgentTools
 
 __all__ = ["Child", "MAX_CHILDREN", "MAX_DEPTH", "SubAgentDeps", "SubAgents", "call"]
@@ -86,33 +92,43 @@ class Child:
 
     Attributes:
         id: The id, such as ``ada/critic#1``.
+        name: The name that it was called by.
         spec: The spec of the agent that was called.
         workspace: The sub-agent's workspace.
         token: The sub-agent's cancel token.
+        past: What it had done in the turn that this one resumes.
         turn: The sub-agent's round, once it has started.
         has_asked: Whether it has made a model request.
         limit_s: Time limit in seconds; None means no limit.
     """
 
     id: str
+    name: str
     spec: AgentSpec
     workspace: Path
     token: CancelToken
+    past: PastChild | None = None
     turn: AgentRound | None = None
     has_asked: bool = False
     limit_s: float | None = None
 
 
 class SubAgents:
-    """The sub-agents of a run. Runs on the loop thread."""
+    """The sub-agents of a run. Runs on the loop thread.
 
-    def __init__(self, deps: SubAgentDeps) -> None:
+    Args:
+        deps: What they depend on.
+        past: Those of the turn that this one resumes, by their ids.
+    """
+
+    def __init__(self, deps: SubAgentDeps, past: Mapping[str, PastChild]) -> None:
         self._deps = deps
+        self._past = {agent: each for agent, each in past.items() if not each.is_told}
         self._known = {agent.id: agent for agent in deps.team.everyone}
         self._names: dict[str, tuple[str, ...]] = {}
         self._backends: dict[str, Backend] = {}
         self._making = anyio.Lock()
-        self._count = 0
+        self._count = len(past)
         self._at_work: dict[str, Child] = {}
         self._changed = anyio.Event()
         self._is_over = False
@@ -134,7 +150,7 @@ class SubAgents:
             name, asked = args.get("name"), args.get("input")
             if name not in names:
                 raise ToolError(f"there is no agent {name!r} to call. Call one of: {known}.")
-            return await self.run(str(name), str(asked or ""), current_call().agent, agent)
+            return await self.run(str(name), str(asked or ""), current_call(), agent)
 
         known = ", ".join(names)
         described = (
@@ -151,7 +167,7 @@ class SubAgents:
         definition = ToolDefinition(
             name="call_agent", description=described, parameters_json_schema=schema
         )
-        return Tool.from_definition(definition, ask)
+        return Tool.from_definition(definition, ask, is_repeatable=True)
 
     @contextmanager
     def bound(self) -> Iterator[None]:
@@ -182,16 +198,16 @@ class SubAgents:
         self,
         name: str,
         asked: str,
-        caller: str,
+        call: ToolCall,
         caller_name: str = "",
         token: CancelToken | None = None,
     ) -> str:
-        """Run a sub-agent on an input.
+        """Run a sub-agent on an input, or one that an interrupted call had begun to its end.
 
         Args:
             name: The called agent's id in the team.
             asked: The input.
-            caller: Id of the calling agent, or the address of its step.
+            call: The tool call in which it is called.
             caller_name: The caller's id in the team, where that differs; "" if unknown.
             token: The caller's token; by default the one that is bound here.
 
@@ -203,68 +219,88 @@ class SubAgents:
             AgentStopped: The caller was stopped.
         """
         above = token or current_token() or CancelToken()
-        names = self._names.get(caller) or (caller_name or caller,)
+        names = self._names.get(call.agent) or (caller_name or call.agent,)
         self._check(name, asked, names)
         # The call may come from a function in a thread that outlives its agent.
         await _raise_if_stopped(above)
-        self._count += 1
-        with self.bound():
-            child = await self._make(self._known[name], name, caller, names, above)
-            self._tell(child, caller, name, asked)
-            text, refusal = await self.work(child, asked)
+        past = self._take_past(call, name, asked)
+        if past is None:
+            self._count_one()
+        if past is not None and not past.is_open:
+            text, refusal = past.text or "", past.refusal
+        else:
+            with self.bound():
+                spec = self._known[name]
+                child = await self._make(spec, name, call.agent, names, above, past)
+                self._tell(child, call, asked)
+                text, refusal = await self.work(child, asked)
         if refusal:
             await _raise_if_stopped(above)
             raise ToolError(refusal)
         return text
+
+    def _take_past(self, call: ToolCall, name: str, asked: str) -> PastChild | None:
+        """Take the sub-agent that an interrupted call had begun; its own call's comes first."""
+        wanted = (call.agent, name, asked, "")
+        found = [
+            agent
+            for agent, each in self._past.items()
+            if (each.called.caller, each.called.name, each.called.input, each.called.spawned)
+            == wanted
+        ]
+        found.sort(key=lambda agent: self._past[agent].called.call_id != call.id)
+        return self._past.pop(found[0]) if found else None
 
     async def begin(
         self,
         name: str,
         label: str,
         asked: str,
-        caller: str,
+        token: CancelToken,
         *,
         limit_s: float | None = None,
-        spawned: str | None = None,
+        past: PastChild | None = None,
     ) -> Child:
         """Create a sub-agent of a team member's kind, to be run by `work`.
 
         Args:
-            name: The member's id in the team.
+            name: The member's id in the team, who calls it.
             label: The sub-agent's name.
             asked: The input.
-            caller: Id of the calling agent.
+            token: The caller's token.
             limit_s: Time limit in seconds; None means no limit.
-            spawned: The id that the caller uses for it; by default its own.
+            past: The one of the turn that this one resumes, which goes on.
 
         Raises:
             ToolError: It can't be created.
             AgentStopped: The caller was stopped.
         """
-        above = current_token() or CancelToken()
-        self._check_count(asked)
-        await _raise_if_stopped(above)
-        self._count += 1
-        child = await self._make(self._known[name], label, caller, (name,), above)
+        self._check_input(asked)
+        await _raise_if_stopped(token)
+        if past is None:
+            self._count_one()
+        child = await self._make(self._known[name], label, name, (name,), token, past)
         child.limit_s = limit_s
-        self._tell(child, caller, label, asked, child.id if spawned is None else spawned)
+        spawned = past.called.spawned if past else child.id
+        self._tell(child, replace(current_call(), agent=name), asked, spawned)
         return child
 
-    def _tell(self, child: Child, caller: str, name: str, asked: str, spawned: str = "") -> None:
+    def _tell(self, child: Child, call: ToolCall, asked: str, spawned: str = "") -> None:
         self._deps.emit(
             ev.AgentCalled(
                 agent=child.id,
-                caller=caller,
-                name=name,
+                caller=call.agent,
+                name=child.name,
                 model=child.spec.backend.model or child.spec.backend.type,
                 workspace=child.workspace.name,
                 input=asked,
                 spawned=spawned,
+                call_id=call.id,
             )
         )
 
     def _check(self, name: str, asked: str, names: Sequence[str]) -> None:
-        self._check_count(asked)
+        self._check_input(asked)
         if name not in self._known:
             known = ", ".join(self._known)
             raise ToolError(f"there is no agent {name!r} to call. There are: {known}.")
@@ -277,16 +313,19 @@ class SubAgents:
                 "Do the work yourself."
             )
 
-    def _check_count(self, asked: str) -> None:
+    def _check_input(self, asked: str) -> None:
         if self._is_over:
             raise ToolError("the run is over, so no agent can be called.")
         if not asked.strip():
             raise ToolError("the input is empty. Write all that the other agent has to know.")
+
+    def _count_one(self) -> None:
         if self._count >= MAX_CHILDREN:
             raise ToolError(
                 f"{MAX_CHILDREN} agents have been called in this run, which is the most. "
                 "Do the work yourself."
             )
+        self._count += 1
 
     async def _make(
         self,
@@ -295,26 +334,30 @@ class SubAgents:
         caller: str,
         names: tuple[str, ...],
         above: CancelToken,
+        past: PastChild | None,
     ) -> Child:
-        child_id, workspace = await to_thread.run_sync(self._place, name, caller)
+        child_id, workspace = await to_thread.run_sync(self._place, name, caller, past)
         # The caller may have been stopped in the meantime: then nothing may start.
         await _raise_if_stopped(above)
         # From now on, a stop of the caller reaches the child token.
-        child = Child(child_id, spec, workspace, above.child(child_id))
+        child = Child(child_id, name, spec, workspace, above.child(child_id), past)
+        child.has_asked = past is not None and past.calls > 0
         self._names[child_id] = (*names, name)
         self._deps.admit(child_id, child.token)
         return child
 
-    def _place(self, name: str, caller: str) -> tuple[str, Path]:
-        """Create a workspace with the first number that is free on disk.
+    def _place(self, name: str, caller: str, past: PastChild | None) -> tuple[str, Path]:
+        """Create a workspace with the first number that is free on disk, or open a past one.
 
         The numbers of a resumed turn, which has the old workspaces, therefore continue.
         """
+        if past is not None:
+            path = self._deps.workspaces / _folder(past.called.agent)
+            path.mkdir(parents=True, exist_ok=True)
+            return past.called.agent, path
         for number in range(1, 10_000):
             child_id = f"{caller}/{name}#{number}"
-            # No agent of a team can have a "+" in its name.
-            safe = child_id.replace("#", "-").replace("/", "+")
-            path = self._deps.workspaces / re.sub(r"[^\w.+-]", "_", safe)[-120:]
+            path = self._deps.workspaces / _folder(child_id)
             try:
                 path.mkdir(parents=True)
             except FileExistsError:
@@ -343,19 +386,20 @@ class SubAgents:
             if clock.cancelled_caught:
                 outcome, error = "failed", f"its {child.limit_s:g} s were over."
         finally:
-            self._end(child, outcome, error)
+            self._end(child, outcome, text, error)
         if outcome == "finished":
             return text, ""
-        name = child.spec.id
-        return "", f"{name} failed: {error}" if error else f"a person stopped {name} at its work."
+        if error:
+            return "", f"{child.name} failed: {error}"
+        return "", STOPPED_ALONE.format(name=child.name)
 
-    def _end(self, child: Child, outcome: Any, error: str) -> None:
+    def _end(self, child: Child, outcome: Any, text: str, error: str) -> None:
         if error:
             self._emit(ev.AgentFailed(agent=child.id, error=error))
         else:
             is_unborn = not child.has_asked and outcome != "finished"
             outcome = "never started" if is_unborn else outcome
-            self._emit(ev.AgentEnded(agent=child.id, outcome=outcome))
+            self._emit(ev.AgentEnded(agent=child.id, outcome=outcome, text=text))
         del self._at_work[child.id]
         self._changed.set()
 
@@ -368,8 +412,12 @@ class SubAgents:
             child.id, child.workspace, spec.backend, self.tools(spec.id, spec.backend)
         )
         boundary.checkpoint()
-        messages = _opening(spec.system_message, asked, child.workspace)
-        self._emit(ev.RoundStarted(agent=child.id, number=1, request=dump_messages(messages)))
+        past = child.past.round if child.past else None
+        if past is not None:
+            messages, past = load_messages(past.request), load_round(past)
+        else:
+            messages = _opening(spec.system_message, asked, child.workspace)
+            self._emit(ev.RoundStarted(agent=child.id, number=1, request=dump_messages(messages)))
 
         def emit(event: ev.Event) -> None:
             child.has_asked |= isinstance(event, ev.ModelStarted)
@@ -382,8 +430,9 @@ class SubAgents:
             emit,
             StepContext(child.id, (), 0, emit),
             boundary,
+            calls=child.past.calls if child.past else 0,
         )
-        decision = await child.turn.run(messages)
+        decision = await child.turn.run(messages, past)
         if not isinstance(decision, Answered):
             raise ModelCallError(backend.name, "The call ended without a text.")
         return decision.answer
@@ -423,14 +472,14 @@ async def call(name: str, input: str) -> str:
         async def review(text: str) -> str:
             return await nb_agents.call("critic", f"What is wrong with this?\n\n{text}")
     """
-    children, caller, token = _children.get(), current_call().agent, current_token()
-    if children is None or not caller or token is None:
+    children, made, token = _children.get(), current_call(), current_token()
+    if children is None or not made.agent or token is None:
         raise UserError(
             "nb_agents.call works in a function that an agent calls as its tool; "
             "elsewhere use nb_agents.start(task)."
         )
     # Run on the loop of all runs, whatever this one is; cancelling the future cancels the task.
-    pending = submit(_outcome, children, name, input, caller, token)
+    pending = submit(_outcome, children, name, input, made, token)
     outcome = await asyncio.wrap_future(pending)
     if isinstance(outcome, BaseException):
         raise outcome
@@ -438,11 +487,11 @@ async def call(name: str, input: str) -> str:
 
 
 async def _outcome(
-    children: SubAgents, name: str, asked: str, caller: str, token: CancelToken
+    children: SubAgents, name: str, asked: str, made: ToolCall, token: CancelToken
 ) -> str | BaseException:
     """Run a sub-agent and return its exception: `AgentStopped` would end the loop of all runs."""
     try:
-        return await children.run(name, asked, caller, token=token)
+        return await children.run(name, asked, made, token=token)
     except (AgentStopped, Exception) as exc:
         return exc
 
@@ -452,6 +501,13 @@ async def _raise_if_stopped(caller: CancelToken) -> None:
     if caller.status >= CancellationStatus.IMMEDIATE:
         await checkpoint_if_cancelled()
     caller.checkpoint()
+
+
+def _folder(child_id: str) -> str:
+    # No agent of a team can have a "+" in its name.
+    safe = child_id.replace("#", "-").replace("/", "+")
+    safe = re.sub(r"[^\w.+-]", "_", safe)[-120:]
+    return safe if "+" in safe else f"+{safe}"
 
 
 def _opening(own: str, asked: str, workspace: Path) -> list[Any]:

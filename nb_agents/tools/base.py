@@ -85,6 +85,7 @@ class ToolCall:
 
     Attributes:
         agent: Whose it is: an agent's id, or the address of its step; "" for nobody's.
+        id: Its id in the journal, or "".
         is_repeated: Whether it may have happened before: it was cut in its middle, and is made
             again. A tool then takes done for done.
         began: Whether its tool was let begin.
@@ -93,6 +94,7 @@ class ToolCall:
     """
 
     agent: str = ""
+    id: str = ""
     is_repeated: bool = False
     began: bool = True
     thread: int = 0
@@ -174,27 +176,36 @@ class Tool:
 
     Args:
         function: An async function with a Google docstring; its signature is the schema.
+        is_repeatable: Whether a call that was cut in its middle may be made again: it then has no
+            effect, or what is done already does no harm.
     """
 
-    def __init__(self, function: Callable[..., Awaitable[str]]) -> None:
+    def __init__(
+        self, function: Callable[..., Awaitable[str]], *, is_repeatable: bool = False
+    ) -> None:
         definition, validator = _schema_of(function)
-        self._setup(definition, validator, lambda known: function(**known))
+        self._setup(definition, validator, lambda known: function(**known), is_repeatable)
 
     @classmethod
     def from_definition(
-        cls, definition: ToolDefinition, call: Callable[[dict[str, Any]], Awaitable[str]]
+        cls,
+        definition: ToolDefinition,
+        call: Callable[[dict[str, Any]], Awaitable[str]],
+        *,
+        is_repeatable: bool = False,
     ) -> Tool:
         """Return a tool with a given schema; ``call`` checks the arguments itself.
 
         Args:
             definition: What a model is told of it.
             call: Runs it with the model's arguments, any mapping.
+            is_repeatable: See `Tool`.
 
         Returns:
             The tool.
         """
         tool = cls.__new__(cls)
-        tool._setup(definition, _ANY_MAPPING, call)
+        tool._setup(definition, _ANY_MAPPING, call, is_repeatable)
         return tool
 
     def _setup(
@@ -202,9 +213,11 @@ class Tool:
         definition: ToolDefinition,
         validator: Any,
         run: Callable[[dict[str, Any]], Awaitable[str]],
+        is_repeatable: bool,
     ) -> None:
         self.definition = well_formed(definition)
         self.name: str = self.definition.name
+        self.is_repeatable = is_repeatable
         self._validator = validator
         self._run = run
 
@@ -270,6 +283,11 @@ class Toolbox:
     def definitions(self) -> list[ToolDefinition]:
         """What a model is told of them."""
         return [tool.definition for tool in self._tools.values()]
+
+    def is_repeatable(self, name: str) -> bool:
+        """Return whether a cut call of a tool may be made again; one of an unknown tool may."""
+        tool = self._tools.get(name)
+        return tool is None or tool.is_repeatable
 
     async def call(self, name: str, args: str | dict[str, Any] | None) -> ToolResult:
         """Run a tool by name; an unknown name is an error that the model is told."""

@@ -45,7 +45,7 @@ class AgentStore:
             self.data_delete_many,
             self.data_clear,
         )
-        return [Tool(function) for function in functions]
+        return [Tool(function, is_repeatable=True) for function in functions]
 
     async def data_get(self, key: str, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Get a value from the data store that all agents of this session share.

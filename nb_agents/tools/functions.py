@@ -25,7 +25,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import anyio
 from pydantic import TypeAdapter
@@ -48,13 +48,18 @@ CLEANUP_S = 1.0
 NOTHING = "(nothing was returned)"
 
 _MARK = "__nb_agents_tool__"
+_REPEATABLE = "__nb_agents_repeatable__"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What all providers take as a tool's name."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def tool(function: F) -> F:
+@overload
+def tool(function: F) -> F: ...
+@overload
+def tool(*, repeatable: bool = False) -> Callable[[F], F]: ...
+def tool(function: F | None = None, *, repeatable: bool = False) -> F | Callable[[F], F]:
     """Mark a function as a tool for agents; it can still be called directly.
 
     Its name, signature and docstring are what a model is told; what it returns goes to the model: a
@@ -64,6 +69,10 @@ def tool(function: F) -> F:
 
     Args:
         function: Sync or async.
+        repeatable: Whether a resume makes a call again that a stop or a crash has cut off: say so
+            of a function that only looks, or that may be called twice with one effect. Any other
+            is not called again, as a part of it may have happened: the model is told to look, and
+            to do what is missing.
 
     Returns:
         The same function.
@@ -78,9 +87,20 @@ def tool(function: F) -> F:
         ...     return width * height
         >>> area(2.0, 3.0)
         6.0
+        >>> @tool(repeatable=True)
+        ... def population(city: str) -> int:
+        ...     "Look up how many people live in a city."
+        ...     return {"Basel": 178_000}[city]
     """
+    if function is None:
+        return partial(_marked, is_repeatable=repeatable)
+    return _marked(function, is_repeatable=repeatable)
+
+
+def _marked(function: F, *, is_repeatable: bool) -> F:
     function_tool(function)  # a mistake shows in the cell that made it
     setattr(function, _MARK, True)
+    setattr(function, _REPEATABLE, is_repeatable)
     return function
 
 
@@ -155,7 +175,7 @@ def function_tool(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a default without JSON is merely not shown
-            return Tool(call)
+            return Tool(call, is_repeatable=getattr(function, _REPEATABLE, False) is True)
     except Exception as exc:  # pydantic's, pydantic-ai's: there are a dozen
         raise UserError(_refusal(name, said_by(exc).splitlines()[0])) from exc
 
@@ -340,15 +360,16 @@ class _AsyncThread:
         outcome: Future[str] = Future()
         outcome.set_running_or_notify_cancel()  # those who wait for it can't cancel it
         tasks: list[asyncio.Task[str]] = []
-        was_told = threading.Event()
+        was_told, was_cancelled = threading.Event(), False
 
         def begin() -> None:
             tasks.append(self._loop.create_task(make()))
             tasks[0].add_done_callback(partial(_settle, outcome))
 
         def cancel() -> None:
+            nonlocal was_cancelled
+            was_cancelled = tasks[0].cancel()
             was_told.set()
-            tasks[0].cancel()
 
         self._loop.call_soon_threadsafe(begin)
         try:
@@ -359,6 +380,8 @@ class _AsyncThread:
                 await asyncio.wrap_future(outcome)
             if not was_told.is_set():
                 _leave(self)
+            if outcome.done() and (not was_cancelled or outcome.exception() is None):
+                return outcome.result()  # it ended, whoever asked for a stop meanwhile
             raise
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -205,7 +205,13 @@ def _as_tool(name: str, listed: dict[str, Any], server: Server, timeout_s: float
         description=description,
         parameters_json_schema={"properties": {}, **listed["inputSchema"], "type": "object"},
     )
-    return Tool.from_definition(definition, call)
+    return Tool.from_definition(definition, call, is_repeatable=_is_repeatable(listed))
+
+
+def _is_repeatable(listed: Mapping[str, Any]) -> bool:
+    """Return whether the server says that a second call has no effect beyond the first's."""
+    hints = listed.get("annotations") or {}
+    return bool(hints.get("readOnlyHint") or hints.get("idempotentHint"))
 
 
 def _endpoint(spec: McpServerSpec, workspace: Path) -> Endpoint:

@@ -1,13 +1,15 @@
 """An MCP server: from its start, through its calls, to its end.
 
 Each has one owner task, which connects, waits and disconnects; agents only ever await a call, and a
-stop cancels only the call: a client of the `mcp` package that is cancelled twice while it closes
-hangs for ever. A server that ended, or that says nothing more after a call that was given up, is
-replaced at the next call. No call is sent twice: it may have happened.
+stop cancels only the call, when its answer has not come within a moment: a client of the `mcp`
+package that is cancelled twice while it closes hangs for ever. A server that ended, or that says
+nothing more after a call that was given up, is replaced at the next call. No call is sent twice: it
+may have happened.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Sequence
@@ -48,6 +50,9 @@ START_TIMEOUT_S = 30.0
 
 CALL_TIMEOUT_S = 600.0
 """What one call may take, when its server's spec does not say."""
+
+ANSWER_S = 1.0
+"""What a server gets to answer a call at a stop at once, before it is told to give the call up."""
 
 PROBE_TIMEOUT_S = 5.0
 """What a server gets to show that it is alive after a call that was stopped."""
@@ -303,11 +308,20 @@ class _Life:
         from nb_agents.tools.mcp_sdk import McpError
 
         assert self._client is not None
+        # A task of its own, which a stop does not cancel at once.
+        asked = asyncio.create_task(self._client.call_tool(tool, arguments))
         try:
-            return _text(await self._client.call_tool(tool, arguments))
+            await asyncio.wait([asked])
         except anyio.get_cancelled_exc_class():
-            self.is_doubted = True
-            raise
+            with move_on_after(ANSWER_S, shield=True):
+                await asyncio.wait([asked])
+            if asked.cancel():
+                self.is_doubted = True
+                with CancelScope(shield=True):
+                    await asyncio.wait([asked])
+                raise
+        try:
+            return _text(asked.result())
         except McpError as exc:
             raise ToolError(self._why(exc)) from None
         except (RuntimeError, ValueError) as exc:  # it is not of the protocol, or of its own schema

@@ -293,12 +293,14 @@ class OfferedFunction:
         description: What a model is told of it.
         schema: The JSON schema of its arguments.
         offer: Where its calls go; another process may take its place.
+        is_repeatable: Whether a call that was cut may be made again.
     """
 
     name: str
     description: str | None
     schema: dict[str, Any]
     offer: Offer
+    is_repeatable: bool = False
 
     @property
     def gone(self) -> str:
@@ -320,7 +322,7 @@ class OfferedFunction:
         async def call(args: dict[str, Any]) -> str:
             return await self._call(context, args)
 
-        return Tool.from_definition(definition, call)
+        return Tool.from_definition(definition, call, is_repeatable=self.is_repeatable)
 
     async def _call(self, context: ToolContext, args: dict[str, Any]) -> str:
         call = current_call()
@@ -342,10 +344,12 @@ class OfferedFunction:
         try:
             answer = await self._answer_to(offer, name)
         except anyio.get_cancelled_exc_class():
+            answer = None
             with anyio.move_on_after(CLEANUP_S + HEARING_S, shield=True):
                 now = StopRequest(CancellationStatus.IMMEDIATE, "parent")
-                await self._answer_to(offer, name, now)
-            raise
+                answer = await self._answer_to(offer, name, now)
+            if answer is None or answer.was_stopped:
+                raise
         finally:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(offer.forget, name)

@@ -358,7 +358,7 @@ class Policy:
                 raise ToolError(result.removeprefix("Error: "))
             return result
 
-        return Tool.from_definition(tool.definition, call)
+        return Tool.from_definition(tool.definition, call, is_repeatable=tool.is_repeatable)
 
     async def _asked(self, name: str, args: dict[str, Any], stops: bool) -> None:
         with current_call().waiting():

@@ -19,7 +19,7 @@ from typing import Any
 from anyio import CancelScope, Event, Lock, create_task_group, move_on_after, to_thread
 
 from nb_agents.disk.directory import Directory
-from nb_agents.tools.base import Tool, ToolContext, ToolError, current_call
+from nb_agents.tools.base import Tool, ToolContext, ToolError
 from nb_agents.tools.python_kernel import LOST, Interpreter, InterpreterEnded, Message
 from nb_agents.tools.sandbox import Sandbox
 from nb_agents.tools.shell import OutputLog, kept_folder
@@ -134,11 +134,6 @@ class PythonCells:
         Args:
             code: The cell.
         """
-        if current_call().is_repeated:
-            raise ToolError(
-                "this cell was begun before and cut off, and its interpreter is gone: part of it "
-                "may have happened. Look at what is there, then run what is still to be done."
-            )
         try:
             code.encode()
         except UnicodeEncodeError:

@@ -17,7 +17,7 @@ from anyio import CancelScope, to_thread
 
 from nb_agents.masking import Mask
 from nb_agents.process.command import Finished
-from nb_agents.tools.base import Tool, ToolError, current_call
+from nb_agents.tools.base import Tool, ToolError
 from nb_agents.tools.command_guard import CommandGuard
 from nb_agents.tools.sandbox import Sandbox
 
@@ -219,11 +219,6 @@ class Shell:
 
 
 def _check(command: str, timeout_s: float | None) -> None:
-    if current_call().is_repeated:
-        raise ToolError(
-            "this command was begun before and cut off: part of it may have happened. "
-            "Look at what is there, then run what is still to be done."
-        )
     try:
         size = len(command.encode())
     except UnicodeEncodeError:

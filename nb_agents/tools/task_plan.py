@@ -131,7 +131,7 @@ class TaskPlan:
 
     def tools(self) -> list[Tool]:
         """The tools over the plan."""
-        return [Tool(getattr(self, name)) for name in PLAN_ACTIONS]
+        return [Tool(getattr(self, name), is_repeatable=True) for name in PLAN_ACTIONS]
 
     async def create_task_plan(self, tasks: list[NewTask]) -> str:
         """Make your plan of tasks; there must be none yet.

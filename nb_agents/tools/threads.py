@@ -1,8 +1,8 @@
 """Plain functions at work in threads of their own, which nothing can end.
 
-A stop gives such a function a moment to clean up, and leaves it to itself then: what it returns is
-dropped. Who was left is remembered for as long as it runs: its turn's receipt tells of it, and no
-second copy begins beside it.
+A stop gives such a function a moment to come to its end, and leaves it to itself then: what it
+returns later is dropped. Who was left is remembered for as long as it runs: its turn's receipt
+tells of it, and no second copy begins beside it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -53,36 +53,37 @@ class ThreadCall:
             cleanup_s: What it gets when this is cancelled, to come to its end; then it is left.
 
         Returns:
-            What it returned.
+            What it returned, also when it did within that time.
 
         Raises:
             AgentStopped: A stop came while this waited for the end of a copy that was left before.
         """
         await self._wait_for_copies()
-        over: Future[None] = Future()
+        over: Future[T] = Future()
 
-        def call() -> T:
+        def call() -> None:
             if not over.set_running_or_notify_cancel():
-                raise CancelledError  # before a thread had taken it: nobody waits for this
+                return  # before a thread had taken it: nobody waits for this
             try:
-                return function()
-            finally:
-                over.set_result(None)
+                over.set_result(function())
+            except BaseException as exc:
+                over.set_exception(exc)
 
         try:
             # A limiter of its own: those that hang can't take the threads that other tools need.
-            return await to_thread.run_sync(
-                call, abandon_on_cancel=True, limiter=CapacityLimiter(1)
-            )
+            await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
             if not over.cancel():
                 with anyio.move_on_after(cleanup_s, shield=True):
-                    await asyncio.wrap_future(over)
+                    await _ended(over)
             if over.running():
                 self._leave(over)
-            raise
+                raise
+            if over.cancelled():
+                raise
+        return over.result()
 
-    def _leave(self, over: Future[None]) -> None:
+    def _leave(self, over: Future[Any]) -> None:
         call = current_call()
         call.thread = next(_numbers)
         _left[call.thread] = _Left(self.session, _family(call.agent), self.tool, over)
@@ -104,6 +105,13 @@ class ThreadCall:
         call.thread = 0
 
 
+async def _ended(over: Future[Any]) -> None:
+    ended = asyncio.wrap_future(over)
+    # Nobody may be left to hear of what it raises.
+    ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.wait([ended])
+
+
 def still_runs(thread: int) -> bool:
     """Return whether a call that was left in a thread of this process still runs.
 
@@ -119,7 +127,7 @@ class _Left:
     session: Path | None
     family: str
     tool: str
-    over: Future[None] = field(compare=False)
+    over: Future[Any] = field(compare=False)
 
 
 # Changed on the loop thread of all runs only, hence no lock.

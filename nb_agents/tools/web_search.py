@@ -64,7 +64,7 @@ def search_tool() -> Tool:
             raise ToolError(f"nothing was found: {str(exc)[:MAX_WHY_CHARS]}") from exc
         return "\n\n".join(map(_told, found)) or "Nothing was found."
 
-    return Tool(web_search)
+    return Tool(web_search, is_repeatable=True)
 
 
 def _told(result: Mapping[str, Any]) -> str:

@@ -124,7 +124,7 @@ class Workspace:
             self.edit_file,
             self.delete_file,
         )
-        return [Tool(function) for function in functions]
+        return [Tool(function, is_repeatable=True) for function in functions]
 
     async def list_files(self, path: str = ".") -> str:
         """List files with their sizes in bytes.

@@ -383,7 +383,7 @@ def _agent_called(view: RunView, e: ev.AgentCalled) -> RunView:
 def _agent_ended(view: RunView, e: ev.AgentEnded) -> RunView:
     agent = view.agents[e.agent]
     if e.outcome == "finished":
-        text = agent.partial.strip()
+        text = (e.text or agent.partial).strip()
         done = {"phase": "answered", "returned": text, **_drafts(agent, text)}
         return _with_agent(view, e.agent, outcome=e.outcome, **done)
     return _with_agent(view, e.agent, phase="stopped", outcome=e.outcome, in_flight=False, tool="")

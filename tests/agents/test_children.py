@@ -340,8 +340,8 @@ def test_a_stop_that_races_the_birth_reaches_the_one_that_is_born(
 ) -> None:
     place = SubAgents._place
 
-    def stopped_in_between(self: SubAgents, name: str, caller: str) -> tuple[str, Path]:
-        made = place(self, name, caller)
+    def stopped_in_between(self: SubAgents, *args: Any) -> tuple[str, Path]:
+        made = place(self, *args)
         run.stop(now=now, agent=who)  # in a worker thread, as its token is not made yet
         return made
 
@@ -451,7 +451,7 @@ def test_outside_of_a_run_it_says_where_it_works() -> None:
 # Resume --------------------------------------------------------------------------------------
 
 
-def test_a_call_that_was_cut_is_made_again_and_a_finished_one_is_not(
+def test_an_agent_whose_call_was_cut_goes_on_and_a_finished_call_is_not_made_again(
     tmp_path: Path, gate: Gate
 ) -> None:
     critic = ScriptedModel(
@@ -467,9 +467,10 @@ def test_a_call_that_was_cut_is_made_again_and_a_finished_one_is_not(
     assert (again.status, again.result) == ("completed", "A's")
     assert len(critic.requests) == 3 and len(a.requests) == 2
     assert told(again) == ["second"]
-    assert list(again.view.agents) == ["a", "a/critic#3"]
+    assert list(again.view.agents) == ["a", "a/critic#2"]
     assert "first" in prompt(a, 1) and "second" in prompt(a, 1)
-    assert again.view.notices[0].endswith("Runs again: the tool call a: call_agent.")
+    expected = "Runs again: 1 model call cut or failed (a/critic#2)."
+    assert again.view.notices[0].endswith(expected)
 
 
 def test_steps_of_a_recipe_call_agents(tmp_path: Path) -> None:

@@ -79,11 +79,11 @@ ROWS = {
     "a tool never ran": Row([opens(), asks(), says(), stop(), ends(0, "cancelled")], left(SAID)),
     "a tool has begun": Row(
         [opens(), asks(), says(), begins(0)],
-        left(Exchange(1, RESPONSE, begun=frozenset({0}))),
+        left(Exchange(1, RESPONSE, begun={0: False})),
     ),
     "a tool was cut": Row(
-        [opens(), asks(), says(), begins(0), ends(0, "cut")],
-        left(Exchange(1, RESPONSE, begun=frozenset({0}))),
+        [opens(), asks(), says(), begins(0), ends(0, "cut", "")],
+        left(Exchange(1, RESPONSE, begun={0: False})),
     ),
     "a tool has finished": Row(
         [opens(), asks(), says(), begins(0), ends(0)],
@@ -92,12 +92,12 @@ ROWS = {
     "one finished with an error, the next was cut, the last never ran": Row(
         [
             *(opens(), asks(), says(), begins(0), ends(0, "error", "bad")),
-            *(begins(1), ends(1, "cut"), ends(2, "cancelled")),
+            *(begins(1), ends(1, "cut", ""), ends(2, "cancelled")),
         ],
-        left(Exchange(1, RESPONSE, {0: ("bad", True)}, frozenset({1}))),
+        left(Exchange(1, RESPONSE, {0: ("bad", True)}, {1: False})),
     ),
     "a tool that was cut ran again": Row(
-        [opens(), asks(), says(), begins(0), ends(0, "cut"), begins(0), ends(0)],
+        [opens(), asks(), says(), begins(0), ends(0, "cut", ""), begins(0), ends(0)],
         left(Exchange(1, RESPONSE, {0: ("done", False)})),
     ),
     "a turn was rejected": Row(
@@ -122,7 +122,7 @@ ROWS = {
     "what came to nothing begins anew": Row([opens(), asks(), says(OTHER), REJECTED, FAILED], None),
     "a round whose time was over goes on": Row(
         [opens(), asks(), says(), begins(0), ev.RoundTimedOut(agent="a", limit_s=1, grace_s=0)],
-        left(Exchange(1, RESPONSE, begun=frozenset({0}))),
+        left(Exchange(1, RESPONSE, begun={0: False})),
     ),
     "a failure after a stop of it alone stays": Row([opens(), asks(), stop("a"), FAILED], None),
     "a run's stop is passed over": Row([opens(), asks(), stop(), over()], left(asking=True)),

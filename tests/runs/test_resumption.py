@@ -218,8 +218,8 @@ def calls_critic(agent: str) -> list[ev.Event]:
     return [
         *cut(agent)[:-1],
         ev.ModelFinished(agent=agent, call=1, response=response, usage=ev.Usage()),
-        ev.ToolStarted(agent=agent, call_id="1.0", tool="call_agent"),
-        ev.AgentCalled(agent=child, caller=agent, input="?", **asks),
+        ev.ToolStarted(agent=agent, call_id="1.0", tool="call_agent", is_repeatable=True),
+        ev.AgentCalled(agent=child, caller=agent, input="?", call_id="1.0", **asks),
         *cut(child),
     ]
 
@@ -247,7 +247,9 @@ ROWS: dict[str, tuple[list[ev.Event], str]] = {
         [*cut("ada"), *alone("ada"), *cut("ben"), *alone("ben")],
         "2 model calls cut or failed (ada, ben)",
     ),
-    "a call of an agent was cut": ([*calls_critic("ada"), STOP], "the tool call ada: call_agent"),
+    "a call of an agent was cut": (
+        [*calls_critic("ada"), STOP], "1 model call cut or failed (ada/critic#1)"
+    ),
     "who called was stopped alone": (
         [*calls_critic("ada"), *alone("ada"), STOP, *cut("ben")], "1 model call cut or failed (ben)"
     ),

@@ -348,8 +348,8 @@ def test_a_stop_reaches_those_in_the_background_and_a_resume_pays_none_twice(
     finish(run)
     assert run.view.agents["ada/songs#1"].outcome in ("stopped", "killed")
     preview = resume.preview(run.path.parent.name, session_root=tmp_path)
-    assert preview.spawned_again == ("ada/songs#1",)
-    assert "ada/songs#1, when it is waited for" in str(preview)
+    assert ("ada/songs#1" in preview.asked_again) is now
+    assert ("ada/songs#1: list_files" in preview.tools_again) is not now
     again = run.resume()
     again.wait(200, raise_on_stop=False)
     assert again.result == "done"
@@ -425,5 +425,7 @@ def test_what_was_spawned_is_read_back_from_the_journal() -> None:
             called("a/y#1", ""),
         ],
     )
-    (child,) = past.spawned.values()
-    assert list(past.spawned) == ["a/x#1"] and (child.text, child.error) == (None, "broken")
+    spawned, called_once = past.children.values()
+    assert (spawned.called.agent, spawned.called.spawned) == ("a/x#2", "a/x#1")
+    assert (spawned.text, spawned.refusal) == (None, "x failed: broken")
+    assert called_once.is_open

@@ -77,6 +77,7 @@ class Copies:
     def tool(self) -> Callable[[], str]:
         """Make the function; each call of it is held at a gate of its own."""
 
+        @nb_agents.tool(repeatable=True)
         def block() -> str:
             with self._changed:
                 number, self.begun, self.now = self.begun, self.begun + 1, self.now + 1
@@ -154,7 +155,7 @@ def test_an_agent_that_is_called_again_waits_for_the_copy_of_the_one_before(tmp_
     run.stop(now=True)
     finish(run)
     again = run.resume(tools=[function])
-    child = "a/helper#2"
+    child = "a/helper#1"
     wait_until(
         lambda: child in again.view.agents and again.view.agents[child].tool_tail, WAIT_S, child
     )

@@ -617,7 +617,9 @@ def test_a_graceful_stop_lets_the_running_tool_finish(tmp_path: Path, kind: str)
 # Resuming
 
 
-def test_a_call_that_finished_is_not_made_again_and_one_that_was_cut_is(tmp_path: Path) -> None:
+def test_a_call_that_finished_is_not_made_again_and_a_repeatable_one_that_was_cut_is(
+    tmp_path: Path,
+) -> None:
     made: list[str] = []
     entered = Event()
     hold = [True]
@@ -626,6 +628,7 @@ def test_a_call_that_finished_is_not_made_again_and_one_that_was_cut_is(tmp_path
         made.append("first")
         return "one"
 
+    @nb_agents.tool(repeatable=True)
     def second() -> str:
         made.append("second")
         entered.set()
@@ -654,12 +657,13 @@ def test_a_command_that_was_cut_is_not_blindly_made_again(tmp_path: Path) -> Non
     finish(run)
     again = over(run.resume())
     assert again.result == "done"
-    assert "begun before and cut off" in prompt(model, 1)
+    assert "Look at what is there, then do what is missing." in prompt(model, 1)
 
 
 def test_a_resume_without_its_functions_tells_the_model(tmp_path: Path) -> None:
     entered = Event()
 
+    @nb_agents.tool(repeatable=True)
     def ask() -> str:
         entered.set()
         while True:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import anyio
 import anyio.to_thread
 import mcp.server
-from mcp.types import ImageContent, TextContent
+from mcp.types import ImageContent, TextContent, ToolAnnotations
 
 ALIVE = sys.argv[1]
 HOW = sys.argv[2] if len(sys.argv) > 2 else ""
@@ -88,6 +88,23 @@ def wait_for(own: Path, other: Path) -> None:
     own.touch()
     while not other.exists():
         time.sleep(0.005)
+
+
+@server.tool()
+async def append(folder: str) -> str:
+    """Write a line once the test says so."""
+    await anyio.to_thread.run_sync(wait_for, Path(folder, "begun"), Path(folder, "go"))
+    return await anyio.to_thread.run_sync(append_line, Path(folder, "lines"))
+
+
+def append_line(path: Path) -> str:
+    with path.open("a") as file:
+        file.write("line\n")
+    return "written"
+
+
+for name, hint in (("append_safely", "idempotentHint"), ("append_unseen", "readOnlyHint")):
+    server.add_tool(append, name, annotations=ToolAnnotations.model_validate({hint: True}))
 
 
 @server.tool()

@@ -15,7 +15,6 @@ from anyio import create_task_group, to_thread
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind
 from nb_agents.config.secrets import Secret
 from nb_agents.masking import Mask
-from nb_agents.tools.base import ToolCall, calling
 from nb_agents.tools.shell import MAX_SHOWN_CHARS, Shell
 from tests.model_server import wait_until
 from tests.processes import children, line, python, supervisors
@@ -244,14 +243,6 @@ async def test_the_schema_says_what_it_takes(place: Place) -> None:
     assert tool.name == "run_command"
     assert tool.definition.parameters_json_schema["required"] == ["command"]
     assert (await tool.call('{"command": "echo é"}')) == "é\n[exit code 0]"
-
-
-async def test_a_command_that_was_cut_off_is_not_run_again_unasked(place: Place) -> None:
-    (tool,) = Shell(place.sandbox()).tools()
-    with calling(ToolCall(is_repeated=True)):
-        result = await tool.call({"command": "touch made"})
-    assert result.is_error and "begun before and cut off" in result
-    assert not (place.workspace / "made").exists()
 
 
 async def test_a_stop_before_the_call_starts_nothing(place: Place) -> None:

@@ -1,0 +1,324 @@
+"""Tool calls that a stop or a crash has cut: each kind's fate, which everybody tells alike."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any, Literal
+
+import pytest
+
+import nb_agents
+from nb_agents import RunOptions, TeamSpec
+from nb_agents import events as ev
+from nb_agents.agents.prompts import MAY_HAVE_HAPPENED
+from nb_agents.presentation.cards import turn_bundle
+from nb_agents.runs.resume import preview
+from nb_agents.runs.run import Run
+from nb_agents.session.history import load_session
+from nb_agents.testing import Answer, Call, ScriptedModel, Turn
+from nb_agents.tools import functions, mcp_server
+from tests.model_server import wait_until
+from tests.runs.proof import all_events
+from tests.runs.test_tools import mcp_server as served
+from tests.runs.test_tools import results
+from tests.runs.trees import cut_copy
+from tests.team_kit import WAIT_S, events, finish, loop_held, prompt
+
+LINES = "lines"
+
+
+def append(folder: str) -> str:
+    """Write a line."""
+    with Path(folder, LINES).open("a") as file:
+        file.write("line\n")
+    return "written"
+
+
+@nb_agents.tool(repeatable=True)
+def append_again(folder: str) -> str:
+    """Write a line."""
+    return append(folder)
+
+
+async def append_later(folder: str) -> str:
+    """Write a line."""
+    return append(folder)
+
+
+CUSTOM = """
+import nb_agents
+from tests.runs.test_cut_calls import append
+
+def never(folder: str) -> str:
+    return append(folder)
+
+@nb_agents.tool(repeatable=True)
+def always(folder: str) -> str:
+    return append(folder)
+"""
+
+Becomes = Literal["made again", "told", "goes on"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A call of a kind of tool.
+
+    Attributes:
+        tool: The tool.
+        args: Its arguments.
+        becomes: What a resume does with it when it was cut.
+        keys: What the agent's configuration gives it.
+    """
+
+    tool: str
+    args: dict[str, Any]
+    becomes: Becomes
+    keys: tuple[str, ...] = ()
+
+
+FOLDER = {"folder": "FOLDER"}
+SPAWN = {"tasks": [{"task": "help me"}]}
+KINDS = {
+    "list_files": Kind("list_files", {}, "made again"),
+    "read_file": Kind("read_file", {"path": "old"}, "made again"),
+    "write_file": Kind("write_file", {"path": "new", "content": "x"}, "made again"),
+    "edit_file": Kind("edit_file", {"path": "old", "old": "a", "new": "b"}, "made again"),
+    "delete_file": Kind("delete_file", {"path": "old"}, "made again"),
+    "run_command": Kind("run_command", {"command": f"echo line >> {LINES}"}, "told", ("shell",)),
+    "run_python": Kind("run_python", {"code": f"open('{LINES}', 'a')"}, "told", ("shell",)),
+    "data_set": Kind("data_set", {"key": "k", "value": 1}, "made again", ("store",)),
+    "data_clear": Kind("data_clear", {}, "made again", ("store",)),
+    "a function": Kind("append", FOLDER, "told"),
+    "an async function": Kind("append_later", FOLDER, "told"),
+    "a repeatable function": Kind("append_again", FOLDER, "made again"),
+    "a custom tool": Kind("custom_tool__never", FOLDER, "told", ("custom",)),
+    "a repeatable custom tool": Kind("custom_tool__always", FOLDER, "made again", ("custom",)),
+    "an MCP tool": Kind("mcp__t__append", FOLDER, "told", ("mcp",)),
+    "an idempotent MCP tool": Kind("mcp__t__append_safely", FOLDER, "made again", ("mcp",)),
+    "a reading MCP tool": Kind("mcp__t__append_unseen", FOLDER, "made again", ("mcp",)),
+    "call_agent": Kind("call_agent", {"name": "helper", "input": "help me"}, "goes on"),
+    "spawn_subagents": Kind("spawn_subagents", SPAWN, "goes on", ("spawn",)),
+    "a guarded function": Kind("append", FOLDER, "told", ("asks",)),
+    "a guarded, repeatable function": Kind("append_again", FOLDER, "made again", ("asks",)),
+    "an unknown tool": Kind("nothing", {}, "made again"),
+}
+
+
+class Stage:
+    """A team of one that makes one call, in a folder."""
+
+    def __init__(self, folder: Path, kind: Kind) -> None:
+        self.folder, self._kind = folder, kind
+        (folder / "alive").touch()
+        (folder / "go").touch()
+        (folder / "tools.py").write_text(CUSTOM)
+        args = json.loads(json.dumps(kind.args).replace("FOLDER", str(folder)))
+        self._turns = {"": [Turn(calls=(Call(kind.tool, args),)), Turn(text="done")]}
+        self._turns["help me"] = [Turn(text="helped")]
+        self.model = ScriptedModel(self._reply)
+
+    def _reply(self, messages: list[Any]) -> Turn:
+        asked = "".join(str(getattr(p, "content", "")) for p in messages[0].parts)
+        who = "help me" if "help me" in asked else ""
+        return self._turns[who][sum(m.kind == "response" for m in messages)]
+
+    def team(self) -> TeamSpec:
+        keys: dict[str, dict[str, Any]] = {
+            "shell": {"enable_mcp_command_line": True},
+            "store": {"data_store": True},
+            "mcp": {"mcp_servers": [served(self.folder)]},
+            "asks": {"tool_policy": [{"match": "append*", "action": "allow"}]},
+            "custom": {
+                "custom_tools": [
+                    {"path": str(self.folder / "tools.py"), "function": ["never", "always"]}
+                ]
+            },
+        }
+        backend: dict[str, Any] = {"type": "python", "instance": self.model}
+        for key in self._kind.keys:
+            backend |= keys.get(key, {})
+        helper = {"id": "helper", "backend": dict(backend)}
+        spawning = {"coordination": {"enable_subagents": "spawn" in self._kind.keys}}
+        return TeamSpec.model_validate(
+            {
+                "agents": [{"id": "a", "backend": {**backend, "can_call": "*"}}],
+                "callable_agents": [helper],
+                "orchestrator": spawning,
+            }
+        )
+
+    def play(self, root: Path, begin: bool) -> Run:
+        """Start it, or resume it."""
+        options, tools = RunOptions(session_root=root), [append, append_again, append_later]
+        if begin:
+            return nb_agents.start("the task", self.team(), "s", tools=tools, options=options)
+        return nb_agents.resume("s", self.team(), tools=tools, options=options)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_becomes_of_a_cut_call_is_one_thing_for_all_who_tell_it(
+    tmp_path: Path, name: str
+) -> None:
+    kind = KINDS[name]
+    stage = Stage(tmp_path, kind)
+    finish(stage.play(tmp_path / "whole", True))
+    asked = len(stage.model.requests)
+    number = next(e.seq for e in all_events(tmp_path / "whole") if isinstance(e, ev.ToolStarted))
+    cut_copy(tmp_path / "whole", tmp_path / "cut", number)
+
+    told = preview("s", session_root=tmp_path / "cut")
+    before = written(tmp_path)
+    run = finish(stage.play(tmp_path / "cut", False))
+    assert (run.status, run.result) == ("completed", "done")
+    assert run.view.notices[0] == str(told)
+    named = f"a: {kind.tool}"
+    begun = [e.tool for e in events(run, ev.ToolStarted) if e.agent == "a"]
+    heard = prompt(stage.model, len(stage.model.requests) - 1)
+    lost = MAY_HAVE_HAPPENED.format(tool=kind.tool)
+    if kind.becomes == "told":
+        assert (told.tools_told, told.tools_again, begun) == ((named,), (), [])
+        assert f"a part of it may have happened: the tool call {named}" in str(told)
+        assert lost in heard and results(run) == [lost]
+        assert written(tmp_path) == before
+        assert len(stage.model.requests) == asked + 1
+    else:
+        assert (told.tools_told, told.tools_again, begun) == ((), (named,), [kind.tool])
+        assert f"Runs again: the tool call {named}." in str(told)
+        assert lost not in heard
+
+
+def written(folder: Path) -> int:
+    """How many lines tools have written, outside of workspaces."""
+    path = folder / LINES
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_card_tells_which_calls_are_not_made_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, KINDS["a function"])
+    finish(stage.play(tmp_path / "whole", True))
+    number = next(e.seq for e in all_events(tmp_path / "whole") if isinstance(e, ev.ToolStarted))
+    cut_copy(tmp_path / "whole", tmp_path / "cut", number)
+    turn = load_session(tmp_path / "cut" / "s").turns[-1]
+    bundle = turn_bundle(turn, str(turn.paths.path))
+    for kind in ("text/plain", "text/markdown"):
+        assert "not run again: the tool call a: append" in bundle[kind]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_call_that_was_cut_stays_so_over_resumes_that_are_stopped_before_it(
+    tmp_path: Path, times: int
+) -> None:
+    made: list[str] = []
+    entered = Event()
+
+    def hang() -> str:
+        made.append("made")
+        entered.set()
+        while True:
+            nb_agents.checkpoint()
+
+    model = ScriptedModel(Turn(calls=(Call("hang"),)), Turn(text="done"))
+    team = nb_agents.testing.scripted_team(None, a=model)
+    options = RunOptions(session_root=tmp_path)
+    run = nb_agents.start("t", team, tools=[hang], options=options)
+    assert entered.wait(WAIT_S)
+    run.stop(now=True)
+    finish(run)
+    for _ in range(times):
+        with loop_held():
+            run = run.resume()
+            run.stop(now=True)
+        run.wait(WAIT_S, raise_on_stop=False)
+        assert run.status == "cancelled"
+        assert run.preview is not None and run.preview.tools_told == ("a: hang",)
+    run.resume().wait(WAIT_S)
+    assert made == ["made"]
+    assert "Look at what is there" in prompt(model, len(model.requests) - 1)
+
+
+# What ends while a stop waits for it
+
+
+def plainly(entered: Event, made: list[str]) -> Callable[[], Any]:
+    def work() -> str:
+        """Work on, and come to an end once a stop was asked for."""
+        entered.set()
+        while not nb_agents.should_stop():
+            pass
+        made.append("line")
+        return "all of it"
+
+    return work
+
+
+def later(entered: Event, made: list[str]) -> Callable[[], Any]:
+    async def work() -> str:
+        """Work on, and come to an end once a stop was asked for."""
+        entered.set()
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            made.append("line")
+        return "all of it"
+
+    return work
+
+
+def failing(entered: Event, made: list[str]) -> Callable[[], Any]:
+    work = plainly(entered, made)
+
+    def fail() -> str:
+        """Work on, and fail once a stop was asked for."""
+        raise ValueError(work())
+
+    fail.__name__ = "work"
+    return fail
+
+
+@pytest.mark.parametrize("make", [plainly, later, failing])
+def test_a_function_that_ends_while_a_stop_at_once_waits_for_it_has_a_result(
+    tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "CLEANUP_S", 60.0)
+    entered, made = Event(), list[str]()
+    model = ScriptedModel(Turn(calls=(Call("work"), Call("list_files"))), Turn(text="done"))
+    team = nb_agents.testing.scripted_team(None, a=model)
+    options = RunOptions(session_root=tmp_path)
+    run = nb_agents.start("t", team, tools=[make(entered, made)], options=options)
+    assert entered.wait(WAIT_S)
+    run.stop(now=True)
+    finish(run)
+    assert run.status == "cancelled"
+    first, second = events(run, ev.ToolFinished)
+    assert first.outcome == ("error" if make is failing else "ok")
+    assert "all of it" in first.result and second.outcome == "cancelled"
+    assert run.preview is not None and run.preview.tools_again == ("a: list_files",)
+    again = run.resume()
+    again.wait(WAIT_S)
+    assert made == ["line"]
+    assert "all of it" in prompt(model, 1)
+
+
+def test_an_answer_of_an_mcp_server_that_comes_while_a_stop_at_once_waits_for_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_server, "ANSWER_S", 60.0)
+    (tmp_path / "alive").touch()
+    call = Call("mcp__t__append", {"folder": str(tmp_path)})
+    model = ScriptedModel(Turn(calls=(call,)), Answer("done"))
+    backend = {"type": "python", "instance": model, "mcp_servers": [served(tmp_path)]}
+    team = TeamSpec.model_validate({"agents": [{"id": "a", "backend": backend}]})
+    run = nb_agents.start("t", team, options=RunOptions(session_root=tmp_path / "s"))
+    wait_until((tmp_path / "begun").exists, WAIT_S, "the call")
+    run.stop(now=True)
+    (tmp_path / "go").touch()
+    finish(run)
+    assert run.status == "cancelled" and results(run) == ["written"]
+    run.resume().wait(WAIT_S)
+    assert written(tmp_path) == 1
