@@ -119,7 +119,7 @@ def test_its_row_stands_below_its_caller(tmp_path: Path) -> None:
         {"mid": ScriptedModel(asking("low"), Turn(text="m")), "low": ScriptedModel(Turn(text="l"))},
     )
     wait_until(lambda: run.view.agents["a"].calls == 2)
-    rows = [agent_row(agent, run.view) for agent in run.view.agents.values()]
+    rows = [agent_row(agent, run.view, run.view.last_at) for agent in run.view.agents.values()]
     run.stop(now=True)
     finish(run)
     assert [(r["id"], r["name"], r["depth"]) for r in rows] == [
