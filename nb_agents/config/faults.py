@@ -57,6 +57,9 @@ MAX_WORDS = 200
 _NO_SLIPS = {"agent", "instance_id"}
 """Keys of MassGen's that only look like slips of ours."""
 
+_OTHER_NAMES = {"system_prompt": "system_message"}
+"""What others call a key of ours."""
+
 _UNKNOWN = Restriction("what agents may do, by its name or its place")
 
 
@@ -203,6 +206,8 @@ def meant_by(key: str, section: type[BaseModel]) -> str:
     keys = keys_of(section)
     if key in keys or key in _NO_SLIPS:
         return ""
+    if (meant := _OTHER_NAMES.get(key)) in keys:
+        return meant
     swapped = [name for name in keys if sorted(name) == sorted(key)]
     # 0.84 lets "temprature" be caught and tells "top_k" from "top_p".
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.84)

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple, get_args
 
 from nb_agents.config.faults import keys_of, meant_by, nearest
-from nb_agents.config.recipe_step import ProviderPreference, Stage, Step
+from nb_agents.config.recipe_step import Approval, ProviderPreference, Stage, Step
 from nb_agents.config.recipe_values import is_template
 from nb_agents.config.spec import Spec
 
@@ -40,6 +40,10 @@ _IDLE = {
 }
 _OWNER = {"command": "bash", "recipe": "recipe", "context": "recipe", "agent": "agent"}
 _GATE_KEYS = ("approval", "approval_required", "approval_message", "auto_approve_if")
+_OTHER_NAMES = dict.fromkeys(("working_dir", "working_directory", "workdir"), "cwd")
+"""What others call a key of ours, which is ignored all the same: their recipes run without it."""
+_LIKE_A_GATE = re.compile(r"approv|confirm|(^|_)gate", re.IGNORECASE)
+_LIKE_A_PROMPT = re.compile(r"prompt|message|question|text|ask", re.IGNORECASE)
 _FOREACH = re.compile(r"\s*\{\{\s*\w+(\.\w+)*\s*\}\}\s*")
 
 
@@ -85,7 +89,7 @@ def sections(spec: type[Spec], data: Mapping[str, Any], path: Keys = ()) -> Iter
 
 
 def slipped_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
-    """Yield the keys that are misspellings of ours, and gates where none is allowed."""
+    """Yield the keys that are misspellings of ours, and gates where or as there is none."""
     for section in sections(spec, data):
         for key in section.data:
             path = (*section.path, key)
@@ -95,6 +99,26 @@ def slipped_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
             elif key in _GATE_KEYS and section.spec is not Stage:
                 what = f"{_dotted(path)!r} has no effect there: only a stage has a gate. Move it."
                 yield Breach(what, path, at_key=True)
+            elif meant := _gate_key(section, str(key)):
+                yield Breach(f"Unknown key {_dotted(path)!r}; {meant}.", path, at_key=True)
+
+
+def _gate_key(section: Section, key: str) -> str:
+    """Return how a gate is written, for an unknown key that means one; else "".
+
+    What is not understood of a gate must not be ignored: the recipe would go on without it.
+    """
+    if key in keys_of(section.spec) or not section.data[key]:
+        return ""
+    asks = _LIKE_A_PROMPT.search(key)
+    if section.spec is Approval and asks:
+        return "what the gate asks is `prompt`"
+    if section.spec not in (Stage, Step) or not _LIKE_A_GATE.search(key):
+        return ""
+    if section.spec is Stage and asks:
+        return "what the gate asks is `approval_message`"
+    only = "" if section.spec is Stage else "only a stage has one, "
+    return f"is a gate meant? {only}as `approval_required: true` with `approval_message: …`"
 
 
 def unknown_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
@@ -103,7 +127,8 @@ def unknown_keys(spec: type[Spec], data: Mapping[str, Any]) -> Iterator[Breach]:
         ours = keys_of(section.spec)
         for key in section.data:
             if key not in ours:
-                near = nearest(str(key), ours)
+                other = _OTHER_NAMES.get(str(key))
+                near = other if other in ours else nearest(str(key), ours)
                 hint = f" The nearest key is {near!r}." if near else ""
                 path = (*section.path, key)
                 yield Breach(f"Unknown key {_dotted(path)!r} is ignored.{hint}", path, at_key=True)
@@ -163,9 +188,27 @@ def _in_stage(stage: Mapping[str, Any], path: Keys) -> Iterator[Breach]:
         yield Breach(f"Stage {name!r} needs at least one step.", path)
     approval = stage.get("approval")
     prompt = approval.get("prompt") if isinstance(approval, dict) else None
-    if _has_gate(stage) and not (_is_said(prompt) or _is_said(stage.get("approval_message"))):
+    if (
+        _has_gate(stage)
+        and not (_is_said(prompt) or _is_said(stage.get("approval_message")))
+        and not _asks_otherwise(stage)
+    ):
         key = "approval" if approval else "approval_required"
-        yield Breach(f"The gate of stage {name!r} has no prompt. Say what it asks.", (*path, key))
+        says = "`prompt` in `approval`" if approval else "`approval_message`"
+        what = f"The gate of stage {name!r} has no prompt. Say what it asks in {says}."
+        yield Breach(what, (*path, key))
+
+
+def _asks_otherwise(stage: Mapping[str, Any]) -> bool:
+    """Return whether a gate's prompt stands under a key that is told of as a slip."""
+    approval = stage.get("approval")
+    inside = approval if isinstance(approval, dict) else {}
+    mappings = [Section(Stage, (), stage), Section(Approval, (), inside)]
+    return any(
+        _LIKE_A_PROMPT.search(str(key)) and _gate_key(section, str(key))
+        for section in mappings
+        for key in section.data
+    )
 
 
 def _has_gate(stage: Mapping[str, Any]) -> bool:

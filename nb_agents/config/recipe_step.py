@@ -185,6 +185,14 @@ def _stage_name(name: str) -> str:
     return name
 
 
+def _gate(value: Any) -> Any:
+    if isinstance(value, Approval | dict):
+        return value
+    if not value:
+        return Approval()
+    raise ValueError("a gate is written `approval: {required: true, prompt: What it asks}`")
+
+
 class Stage(Spec):
     """Some steps, and perhaps a gate after them.
 
@@ -203,7 +211,7 @@ class Stage(Spec):
     description: str = ""
     condition: Text = ""
     steps: tuple[Step, ...] = ()
-    approval: Approval = Approval()
+    approval: Annotated[Approval, BeforeValidator(_gate)] = Approval()
     approval_required: bool = False
     approval_message: str = ""
     auto_approve_if: Texts = ()

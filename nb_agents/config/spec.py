@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,7 +36,11 @@ __all__ = [
     "started_in",
 ]
 
-_SAFE_NAME = re.compile(r"[\w][\w .\-]{0,63}", re.ASCII)
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that nobody sees. Source: Unicode, Default_Ignorable_Code_Point."""
+_MOST_CHARACTERS, _MOST_BYTES = 64, 200
 _RESERVED = {"con", "prn", "aux", "nul"} | {f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10)}
 """Windows' devices; it reserves them with any extension too."""
 
@@ -47,18 +52,31 @@ def safe_name(name: str) -> str:
         name: An agent's or a session's id.
 
     Returns:
-        The name.
+        The name, in Unicode's normal form C, as some systems make all names.
 
     Raises:
-        ValueError: It has other characters than letters, digits, ``_ . -`` and inner spaces, or
-            more than 64, or is reserved on some system.
+        ValueError: It has other characters than letters and digits of any script, ``_ . -`` and
+            inner spaces, or more than 64 (or 200 bytes), or is reserved on some system.
     """
-    fits = _SAFE_NAME.fullmatch(name) and not name.endswith((".", " "))
-    if not fits or name.lower().partition(".")[0] in _RESERVED:
+    safe = unicodedata.normalize("NFC", name)
+    fits = (
+        0 < len(safe) <= _MOST_CHARACTERS
+        and len(safe.encode(errors="replace")) <= _MOST_BYTES
+        and all(map(_is_safe, safe))
+        and not (safe.startswith((".", "-", " ")) or safe.endswith((".", " ")))
+        and not unicodedata.category(safe[0]).startswith("M")
+        and not _UNSEEN.search(safe)
+    )
+    if not fits or safe.lower().partition(".")[0] in _RESERVED:
         raise ValueError(
             f"{name!r} can't be a directory name: use letters, digits, '_', '-' and '.', at most 64"
         )
-    return name
+    return safe
+
+
+def _is_safe(character: str) -> bool:
+    kind = unicodedata.category(character)
+    return character in "_.- " or kind == "Nd" or kind[0] in "LM"
 
 
 def _above_zero(value: float) -> float:

@@ -172,12 +172,16 @@ class TeamSpec(Spec):
 
     @model_validator(mode="after")
     def _distinct_ids(self) -> TeamSpec:
-        seen: dict[str, str] = {}
+        seen: dict[str, AgentSpec] = {}
         for agent in self.everyone:
-            # Case is folded because two such directories are one on macOS and Windows.
-            if other := seen.get(agent.id.lower()):
-                raise ValueError(f"two agents are named {other!r}: ids must differ")
-            seen[agent.id.lower()] = agent.id
+            other = seen.setdefault(agent.id.casefold(), agent)
+            if other is not agent and other.id == agent.id:
+                raise ValueError(f"two agents are named {agent.id!r}: ids must differ")
+            if other is not agent:
+                raise ValueError(
+                    f"{other.id!r} and {agent.id!r} differ by case alone, and their directories "
+                    "would be one on macOS and Windows: rename one"
+                )
         return self
 
     @field_validator("workspace")

@@ -189,10 +189,13 @@ def find_recipe(written: str, beside: Path | None, bundles: Mapping[str, str]) -
     """
     if written.startswith("@"):
         return _in_bundle(written, bundles)
-    for folder in ([beside.parent] if beside else []) + [start_place()]:
+    folders = [*([beside.parent] if beside else []), start_place()]
+    for folder in folders:
         if path := _file(folder, written):
             return path
-    raise RecipeError(f"No recipe {one_line(written)!r} beside this one or in {start_place()}.")
+    hint = _with_suffix(folders, written)
+    said = one_line(written)
+    raise RecipeError(f"No recipe {said!r} beside this one or in {start_place()}.{hint}")
 
 
 def _in_bundle(written: str, bundles: Mapping[str, str]) -> Path:
@@ -207,7 +210,16 @@ def _in_bundle(written: str, bundles: Mapping[str, str]) -> Path:
         )
     if path := _file(Path(bundles[name]), rest):
         return path
-    raise RecipeError(f"The bundle {said!r} has no file {one_line(rest)!r} in {bundles[name]}.")
+    hint = _with_suffix([Path(bundles[name])], rest)
+    missing = f"The bundle {said!r} has no file {one_line(rest)!r} in {bundles[name]}."
+    raise RecipeError(f"{missing}{hint}")
+
+
+def _with_suffix(folders: Sequence[Path], written: str) -> str:
+    """Return a hint for a path that lacks the file's suffix, or ""."""
+    names = [f"{written}.yaml", f"{written}.yml"]
+    near = next((n for n in names if any(_file(folder, n) for folder in folders)), "")
+    return f" Did you mean {one_line(near)!r}?" if near else ""
 
 
 def _file(folder: Path, written: str) -> Path | None:

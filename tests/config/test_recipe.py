@@ -319,6 +319,10 @@ steps:
         ("agent: x, prompt: p, depends_on: a", "does not come earlier"),
         ("agent: x, prompt: p, depends_on: zzz", "No step 'zzz'."),
         ("agent: x, prompt: p, approval: {required: true}", "only a stage has a gate"),
+        (
+            "agent: x, prompt: p, requires_approval: true",
+            "only a stage has one, as `approval_requi",
+        ),
         ("agent: x, prompt: p, spawn_mode: thread", "spawn_mode"),
     ],
 )
@@ -376,6 +380,16 @@ def test_a_wrong_recipe_is_refused(text: str, said: str) -> None:
         ("approval: {timeout: -1}", "-1 is not a number of seconds from 0"),
         ("approval: {default: aprove}", "(nearest: 'approve')"),
         ("aproval: {required: true}", "did you mean 'approval'?"),
+        ("approval: true", "a gate is written `approval: {required: true, prompt: What it asks}`"),
+        ("approval: Go on?", "a gate is written `approval: {required: true, prompt: What it"),
+        (
+            "approval_required: true, approval_prompt: Go?",
+            "what the gate asks is `approval_message`",
+        ),
+        ("approval: {required: true, message: Go?}", "what the gate asks is `prompt`"),
+        ("requires_approval: true", "as `approval_required: true` with `approval_message: …`"),
+        ("confirm: Go on?", "is a gate meant? as `approval_required: true` with"),
+        ("human_gate: true", "is a gate meant?"),
     ],
 )
 def test_a_wrong_gate_is_refused(keys: str, said: str) -> None:
@@ -454,6 +468,12 @@ def test_a_file_that_is_missing_or_no_recipe_is_refused(tmp_path: Path) -> None:
             5,
             32,
             "Unknown key 'steps.0.while_steps' is ignored. The nearest key is 'steps'.",
+        ),
+        (
+            HEAD + "steps:\n- {id: a, type: bash, command: l, working_dir: /}",
+            5,
+            35,
+            "Unknown key 'steps.0.working_dir' is ignored. The nearest key is 'cwd'.",
         ),
         (HEAD + "steps:\n- {id: a, agent: x, prompt: p, agent_config: {t: 1}}", 5, 32, "not used"),
         (HEAD + "steps:\n- {id: a, agent: x, prompt: p, spawn_mode: subprocess}", 5, 32, "own"),

@@ -1,5 +1,6 @@
 """Team files: MassGen's YAML in, a validated team or one sentence with its place out."""
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import nb_agents
+from nb_agents import RunOptions
 from nb_agents.config.team import (
     DEFAULT_ORCHESTRATOR_TIMEOUT_S,
     BackendSpec,
@@ -15,6 +18,9 @@ from nb_agents.config.team import (
     safe_name,
 )
 from nb_agents.errors import ConfigError
+from nb_agents.session.history import load_session
+from nb_agents.session.layout import find_session
+from nb_agents.testing import Answer, ScriptedModel, scripted_team
 
 SECRET = "sk-hunter2-hunter2"
 AGENT = {"id": "ada", "backend": {"type": "demo"}}
@@ -306,9 +312,15 @@ def test_seconds_may_be_whole_or_not(tmp_path: Path, value: str, seconds: float)
     assert from_text(tmp_path, text).timeout_settings.orchestrator_timeout_seconds == seconds
 
 
+def test_a_system_prompt_is_told_to_be_a_system_message(tmp_path: Path) -> None:
+    text = "agents:\n- {id: a, system_prompt: Be brief., backend: {type: demo}}\n"
+    assert "did you mean 'system_message'?" in str(refused(tmp_path, text))
+
+
 UNSAFE = [
     "", ".", "..", "../x", "a/b", "a\\b", "/etc", ".hidden", "-x", "a.", "a ", " a", "a\n", "a\0",
-    "ä", "a" * 65, "con", "NUL", "com1", "LPT9", "aux.txt", "a:b", "a*", "~",
+    "a" * 65, "𠀀" * 51, "con", "a\u202eb", "a\u200bb", "\u0301a", "a\u3164", "a\ufe0f",
+    "a／b", "com¹", "\ud800", "😀", "NUL", "com1", "LPT9", "aux.txt", "a:b", "a*", "~",
 ]  # fmt: skip
 
 
@@ -321,10 +333,39 @@ def test_an_id_that_is_no_directory_name_everywhere_is_refused(name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "agent_a", "Agent-1.2", "two words", "a" * 64, "console", "7"]
+    "name",
+    [
+        "a",
+        "agent_a",
+        "Agent-1.2",
+        "two words",
+        "a" * 64,
+        "console",
+        "7",
+        "ä",
+        "研究员",
+        "ผู้วิจัย",
+        "शोध",
+    ],
 )
-def test_ordinary_ids_are_fine(name: str) -> None:
+def test_ordinary_ids_are_fine_in_every_script(name: str) -> None:
     assert safe_name(name) == name
+
+
+def test_an_id_is_one_however_its_accents_are_written() -> None:
+    assert safe_name("Zoe\u0308") == "Zo\u00eb"
+    with pytest.raises(ValidationError, match="two agents are named 'Zoë'"):
+        TeamSpec.model_validate(
+            {"agents": [{**AGENT, "id": "Zoe\u0308"}, {**AGENT, "id": "Zo\u00eb"}]}
+        )
+
+
+def test_a_session_and_agents_may_have_ids_of_every_script(tmp_path: Path) -> None:
+    team = scripted_team(研究员=ScriptedModel(Answer("四十二")))
+    run = nb_agents.start("问", team, "会话", options=RunOptions(session_root=tmp_path))
+    assert run.wait(20) == "四十二"
+    assert (tmp_path / "会话" / "turn_1" / "workspaces" / "研究员").is_dir()
+    assert load_session(find_session(tmp_path, "会话")).turns[0].view.answer == "四十二"
 
 
 @given(st.text())
@@ -333,13 +374,20 @@ def test_a_safe_name_stays_inside_its_directory(name: str) -> None:
         path = Path("/root", safe_name(name))
     except ValueError:
         return
-    assert path.parent == Path("/root") and path.name == name
+    assert path.parent == Path("/root") and path.name == unicodedata.normalize("NFC", name)
 
 
-@pytest.mark.parametrize("ids", [("ada", "ada"), ("ada", "ben", "ADA"), ("ADA", "ada")])
-def test_ids_must_differ_by_more_than_case(ids: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "ids, says",
+    [
+        (("ada", "ada"), "two agents are named 'ada'"),
+        (("ada", "ben", "ADA"), "'ada' and 'ADA' differ by case alone"),
+        (("ADA", "ada"), "'ADA' and 'ada' differ by case alone"),
+    ],
+)
+def test_ids_must_differ_by_more_than_case(ids: tuple[str, ...], says: str) -> None:
     agents = [{**AGENT, "id": i} for i in ids]
-    with pytest.raises(ValidationError, match="(?i)two agents are named 'ada'"):
+    with pytest.raises(ValidationError, match=says):
         TeamSpec.model_validate({"agents": agents})
 
 

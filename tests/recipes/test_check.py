@@ -417,6 +417,18 @@ def test_a_required_variable_that_a_call_leaves_out_is_told(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize("suffix", [".yaml", ".yml"])
+def test_a_recipe_named_without_its_suffix_is_told_by_its_name(tmp_path: Path, suffix: str) -> None:
+    written(tmp_path, f"default-workflow{suffix}", "steps: [{id: b, agent: x, prompt: p}]\n")
+    near = f"Did you mean 'default-workflow{suffix}'?"
+    with pytest.raises(RecipeError) as refused:
+        find_recipe("default-workflow", tmp_path / "a.yaml", {})
+    assert str(refused.value).endswith(near)
+    with pytest.raises(RecipeError) as refused:
+        find_recipe("@b:default-workflow", None, {"b": str(tmp_path)})
+    assert str(refused.value).endswith(near)
+
+
 @pytest.mark.parametrize("name", ["\0", "x" * 5000, "/", "..", ""])
 def test_an_odd_path_is_no_recipe(name: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="No recipe .* beside this one or in"):
