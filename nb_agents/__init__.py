@@ -22,7 +22,8 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NbAgentsError, RunCancelled, RunFailed, UserError
 from nb_agents.options import RunOptions
 from nb_agents.runs.approvals import ask
-from nb_agents.runs.registry import runs, start
+from nb_agents.runs.finding import runs
+from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.subagents import call

@@ -13,7 +13,7 @@ import typer
 from nb_agents.cli.printing import complain, replace_what_is_lacking
 from nb_agents.errors import UserError
 from nb_agents.presentation.arguments import files_at, session_names
-from nb_agents.runs.registry import runs
+from nb_agents.runs.finding import runs
 
 __all__ = [
     "Bundles",
@@ -114,7 +114,7 @@ Session = Annotated[
     typer.Option("--session", "-s", help="Its id.", autocompletion=session_names),
 ]
 SomeSession = Annotated[
-    str, typer.Argument(help="By default the one used last.", autocompletion=session_names)
+    str, typer.Argument(help="By default the last one of a terminal.", autocompletion=session_names)
 ]
 StoredSession = Annotated[str, typer.Argument(help="Its id.", autocompletion=session_names)]
 Continue = Annotated[bool, typer.Option("--continue", help="Next turn of a session.")]

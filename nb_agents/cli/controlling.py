@@ -25,17 +25,18 @@ from nb_agents.cli.application import (
 )
 from nb_agents.cli.printing import say, say_json, table, warn
 from nb_agents.cli.starting import card_of, facts_of, wait_for_end
-from nb_agents.errors import UnknownRunError, UserError
+from nb_agents.errors import UnknownRunError
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import TERMINAL, decide
 from nb_agents.presentation.cards import card_bundle
 from nb_agents.presentation.sweep_list import SWEEP_HEADS, live_work, pressed, sweep_row
+from nb_agents.runs.finding import find_known
 from nb_agents.runs.loop import interrupt_calls
-from nb_agents.runs.registry import find_known
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
 from nb_agents.session.journal import POLL_S, follow, read_journal
-from nb_agents.session.layout import TurnPaths, find_session, session_root
+from nb_agents.session.layout import TurnPaths, session_root
+from nb_agents.session.lookup import find_session
 from nb_agents.sweeps.manifest import (
     is_live_sweep,
     is_sweep,
@@ -58,14 +59,14 @@ def _found_run(name: str, root: Path | None) -> Run:
 
 
 def _found_sweep(name: str, root: Path | None) -> Path | None:
-    path = resolve_sweep(name, session_root(root))
+    path = resolve_sweep(name, root)
     return path if path is not None and is_sweep(path) else None
 
 
 @app.command("runs")
-def runs_(as_json: Json = False) -> None:
-    """List the live runs of this user; a sweep as a whole."""
-    alone, sweeps = live_work()
+def runs_(root: Root = None, as_json: Json = False) -> None:
+    """List the live runs of this user, or of one session root; a sweep as a whole."""
+    alone, sweeps = live_work(root)
     rows = [(r.session, str(r.turn), text.chip(r.view), r.where, r.view.task) for r in alone]
     for path, where in sweeps.items():
         name, status, done, *_, task = sweep_row(path)
@@ -155,8 +156,8 @@ def stop(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Stop a run or a sweep, wherever it lives."""
-    sweep = None if agent else resolve_sweep(name, session_root(root))
+    """Stop a run or a sweep, wherever it lives; without a name, the one of this directory."""
+    sweep = None if agent else resolve_sweep(name, root)
     if sweep is not None and stop_sweep(sweep, now, "cli", reason):
         if as_json:
             say_json({"changed": True, "status": "asked", "sweep": sweep.name})
@@ -172,8 +173,9 @@ def stop(
 
 
 def _stopped(run: Run, result: StopResult) -> str:
+    if result.status == "finished":
+        return f"Run {run.id} is over already ({run.status}); nothing was changed."
     said = {
-        "finished": f"Run {run.id} is over already ({run.status}); nothing was changed.",
         "asked": f"Run {run.id} is asked to stop; it will as soon as it can be reached.",
         "vetoed": f"Run {run.id} goes on: its before_cancel hook vetoed the stop. Try --now.",
         "stopping": f"Run {run.id} is stopping; calls in flight may finish. --now cuts them.",
@@ -198,9 +200,7 @@ def continue_(name: LiveRun = "", root: Root = None, as_json: Json = False) -> N
     if _pauses_sweep(name, root, False, "It goes on.", as_json):
         return
     run = _found_run(name, root)
-    if not run.view.is_paused:
-        raise UserError(f"Run {run.id} is not paused; it is {run.status}.")
-    run.resume()
+    run.unpause()
     _tell(run, "It goes on.", as_json)
 
 
@@ -245,7 +245,7 @@ def _tell(run: Run, said: str, as_json: bool) -> None:
 
 def _pauses_sweep(name: str, root: Path | None, is_paused: bool, said: str, as_json: bool) -> bool:
     """Hold the sweep that a name means, or let it go on; return whether there is one at work."""
-    sweep = resolve_sweep(name, session_root(root))
+    sweep = resolve_sweep(name, root)
     if sweep is None or not pause_sweep(sweep, is_paused):
         return False
     if as_json:

@@ -28,7 +28,8 @@ from nb_agents.presentation.sweep_list import SWEEP_HEADS, sweep_rows
 from nb_agents.runs.file_report import check_file
 from nb_agents.runs.team_report import AgentReport
 from nb_agents.session.history import load_session
-from nb_agents.session.layout import LISTED, find_session, session_root, sessions_in
+from nb_agents.session.layout import LISTED, session_root, sessions_in
+from nb_agents.session.lookup import find_session
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
 

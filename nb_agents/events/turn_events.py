@@ -62,12 +62,14 @@ class Decide:
         message: What the person says; to a question, the answer.
         by: Who decides.
         gate: Address of the gate; "" is the one that has waited longest.
+        wants: With no gate: only gates for an approval, or for an input; "" means any.
     """
 
     approved: bool
     message: str = ""
     by: str = ""
     gate: str = ""
+    wants: Literal["", "approval", "input"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class TurnStarted(BaseEvent):
         team: The team as it was, without keys, so that a resume needs no file; None for a team
             with models made in Python.
         config: The team file's path, or "".
+        origin: The notebook or terminal that it was begun in; "" in older journals.
         recipe: Name of the recipe that this runs, or "".
         context: The values that a recipe was started with.
         again: Of a resume: agents that had been stopped alone and take part again.
@@ -146,6 +149,7 @@ class TurnStarted(BaseEvent):
     resumes: Count = 0
     team: dict[str, Any] | None = None
     config: str = ""
+    origin: str = ""
     recipe: str = ""
     context: dict[str, Any] = field(default_factory=dict)
     again: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from nb_agents.jupyter.magic import AgentsMagics
 from nb_agents.jupyter.verbs import VERBS
 from nb_agents.options import RunOptions
 from nb_agents.presentation.arguments import files_at, session_names
-from nb_agents.runs.registry import runs
+from nb_agents.runs.finding import runs
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -33,6 +33,7 @@ __all__ = [
     "magics_class",
     "parse_line",
     "parse_message",
+    "root_option",
     "show_table",
     "table_bundle",
 ]
@@ -48,7 +49,10 @@ _display: Callable[..., Any] = untyped_display
 arguments: Callable[[str], Callable[[F], F]] = magic_arguments.magic_arguments
 argument: Callable[..., Callable[[F], F]] = magic_arguments.argument
 
+root_option = argument("--session-root", metavar="DIR", help="where sessions are")
+
 _LINE_END = re.compile(r"\s*\n\s*")
+_OPTION = re.compile(r"--\w[\w-]*[ =]\s*(?:\"[^\"]*\"|'[^']*'|\S+)\s+")
 
 
 def display(bundle: Mapping[str, Any], *, display_id: bool | None = None) -> Any:
@@ -80,10 +84,7 @@ def parse_line(function: Any, line: str) -> Any:
         UsageError: The arguments don't fit.
         ValueError: A quote is not closed.
     """
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
-    lexer.whitespace_split = True
-    lexer.commenters = lexer.escape = ""
-    words = list(lexer)
+    words = _words(line)
     try:
         return function.parser.parse_args(words)
     except UsageError as exc:
@@ -95,6 +96,13 @@ def parse_line(function: Any, line: str) -> Any:
                 hint = f" Did you mean {near}?" if near else ""
                 raise UsageError(f"There is no option {option}.{hint}") from None
         raise
+
+
+def _words(line: str) -> list[str]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
+    lexer.whitespace_split = True
+    lexer.commenters = lexer.escape = ""
+    return list(lexer)
 
 
 def actions_of(function: Any) -> Sequence[Action]:
@@ -112,7 +120,7 @@ def parse_message(function: Any, line: str) -> Any:
 
     Args:
         function: Declared with `argument`: the word, and the message as one more.
-        line: The line; quotes around the whole message are left out.
+        line: The line, options before the word; quotes around the whole message are left out.
 
     Returns:
         The namespace.
@@ -120,12 +128,16 @@ def parse_message(function: Any, line: str) -> Any:
     Raises:
         UsageError: There is no word.
     """
-    word, _, message = line.strip().partition(" ")
+    options, line = list[str](), line.strip()
+    while found := _OPTION.match(line):
+        options += _words(found[0])
+        line = line[found.end() :]
+    word, _, message = line.partition(" ")
     message = message.strip()
     if message[:1] in ("'", '"') and message[:1] == message[-1:]:
         message = message[1:-1]
     # Without the dashes a message might be taken for an option.
-    return function.parser.parse_args(["--", *filter(None, (word, message))])
+    return function.parser.parse_args([*options, "--", *filter(None, (word, message))])
 
 
 def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 from nb_agents.cancel import StopResult
 from nb_agents.errors import UserError
 from nb_agents.runs import registry
+from nb_agents.runs.finding import find_run
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -212,16 +213,13 @@ def stop_as_asked(content: Any) -> StopResult:
         What it did: nothing when the message makes no sense, or names what is not there.
     """
     match content:
-        case {"sweep": str(name), **more} if name:
-            return registry.stop(name, bool(more.get("now")), "widget")
         # "" would be the latest run, whichever that is.
-        case {"run": str(run), **more} if run and isinstance(
+        case {"sweep": str(name), **more} | {"run": str(name), **more} if name and isinstance(
             agent := more.get("agent"), str | None
         ):
-            try:
-                return registry.stop(run, bool(more.get("now")), "widget", agent=agent)
-            except UserError:
-                pass
+            # There is no such agent, or several runs are called so.
+            with suppress(UserError):
+                return registry.stop(name, bool(more.get("now")), "widget", agent=agent)
     return StopResult(False, "unknown")
 
 
@@ -241,7 +239,7 @@ def say_once(run: str, text: str, message_id: str) -> str:
     Returns:
         "" when the agents get it, else why not.
     """
-    return _once(message_id, lambda: registry.find_run(run).say(text))
+    return _once(message_id, lambda: find_run(run).say(text))
 
 
 def decide_once(run: str, gate: str, approved: bool, text: str, message_id: str) -> str:
@@ -257,7 +255,7 @@ def decide_once(run: str, gate: str, approved: bool, text: str, message_id: str)
     Returns:
         "" when it is decided so, else why not.
     """
-    return _once(message_id, lambda: registry.find_run(run).decide(approved, text, gate=gate))
+    return _once(message_id, lambda: find_run(run).decide(approved, text, gate=gate))
 
 
 def _once(message_id: str, do: Callable[[], object]) -> str:

@@ -115,7 +115,7 @@ class AgentsMagics(Magics):
         "--continue",
         dest="continue_",
         action="store_true",
-        help="next turn of the session used last (or of --session)",
+        help="next turn of this notebook's last session (or of --session)",
     )
     @argument(
         "--from",
@@ -165,7 +165,7 @@ class AgentsMagics(Magics):
     def agents_line(self, line: str) -> None:
         """Look after runs and sessions.
 
-        %agents                                  table of this kernel's runs
+        %agents                                  table of this kernel's runs, and of live ones
         %agents stop [RUN] [--now] [--agent A] [--reason T]
         %agents pause [RUN]                      let it hold still at its next boundary
         %agents continue [RUN]                   let a paused run go on
@@ -193,7 +193,9 @@ class AgentsMagics(Magics):
         %agents prune --older 30d [--keep-answers] [--incomplete] [--yes]
                                                  remove what was not used for so long
 
-        What takes a SESSION, `sessions` and `prune` take --session-root DIR too.
+        A RUN is a run's id, or the name of a session here, else of a live one anywhere. Without
+        one, the latest run of this kernel is meant, else the only live one of this notebook. With
+        --session-root DIR (before RUN where a text follows), a verb looks nowhere else.
         """
         verb, _, rest = line.strip().partition(" ")
         if verb.startswith("-"):
@@ -215,6 +217,9 @@ class AgentsMagics(Magics):
     def _start_by_line(self, line: str) -> None:
         """Start a recipe without a cell of values: IPython refuses a cell magic without a body."""
         args = _parse(type(self).agents, line)
+        if not args.recipe and line.split()[0].startswith("--session-root"):
+            self._guarded(lambda: verbs.table(self.shell, _parse(verbs.table, line)))
+            return
         if not args.recipe:
             raise UsageError("A task goes below %%agents; only --recipe starts from a line.")
         self._guarded(lambda: self._start(args, ""))

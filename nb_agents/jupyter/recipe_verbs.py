@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nb_agents.jupyter.ipython import argument, arguments, display
+from nb_agents.jupyter.ipython import argument, arguments, display, root_option
 from nb_agents.presentation.asking import decide
-from nb_agents.runs import registry
+from nb_agents.runs.finding import find_known
 
 __all__ = ["RECIPE_VERBS", "WITH_MESSAGE"]
 
@@ -15,7 +15,11 @@ WITH_MESSAGE = frozenset({"answer", "approve", "deny", "say"})
 """Verbs whose line is one word and a text."""
 
 
-_run = argument("run", metavar="RUN", help="run id, such as r1")
+def _run(function: Any) -> Any:
+    """Declare what names a run, and its session root."""
+    return argument("run", metavar="RUN", help="run id, such as r1")(root_option(function))
+
+
 _message = argument(
     "message", nargs="?", default="", metavar="MESSAGE", help="what to say about it"
 )
@@ -42,7 +46,7 @@ def deny(ip: Any, args: Any) -> None:
 @argument("message", metavar="TEXT", help="the answer")
 def answer(ip: Any, args: Any) -> None:
     """Answer the question that a run asks for a text."""
-    registry.find_known(args.run).answer(args.message)
+    find_known(args.run, args.session_root).answer(args.message)
     _say(f"Run {args.run} has its answer.")
 
 
@@ -51,12 +55,12 @@ def answer(ip: Any, args: Any) -> None:
 @argument("message", metavar="TEXT", help="what its agents are to know")
 def say(ip: Any, args: Any) -> None:
     """Add a text to a run's task while it works."""
-    registry.find_known(args.run).say(args.message)
+    find_known(args.run, args.session_root).say(args.message)
     _say("Its agents read it with their next request.")
 
 
 def _decide(args: Any, approved: bool) -> None:
-    _say(decide(registry.find_known(args.run), approved, args.message))
+    _say(decide(find_known(args.run, args.session_root), approved, args.message))
 
 
 @arguments("agents plan")

@@ -22,6 +22,7 @@ from nb_agents.presentation import text
 from nb_agents.presentation.sweep_card import sweep_bundle, sweep_title
 from nb_agents.presentation.sweep_list import live_work, pressed
 from nb_agents.runs import registry
+from nb_agents.runs.finding import find_run
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import POLL_S
@@ -124,9 +125,9 @@ def follow_sweep(ip: Any, sweep: Sweep, *, wait: bool) -> None:
         display({"text/plain": repr(sweep)})
 
 
-def live_sweep(name: str) -> Sweep | None:
+def live_sweep(name: str, root: str | None) -> Sweep | None:
     """Find the live sweep of this kernel that a person means by a name, or by none; or None."""
-    return cast("Sweep | None", registry.find_group(name))
+    return cast("Sweep | None", registry.find_group(name, root))
 
 
 def _scorer(
@@ -164,12 +165,12 @@ def dead_sweeps(root: Path) -> list[str]:
     return said
 
 
-def find_sweep(name: str, root: Path) -> Path | None:
+def find_sweep(name: str, root: str | None) -> Path | None:
     """Find the sweep that a name means which is none of this kernel's live ones.
 
     Args:
         name: Its own; "" means the only one that lives elsewhere, or that the latest run was of.
-        root: Where sessions are.
+        root: A session root that limits the search.
 
     Returns:
         Its directory; None when a run or a session is meant.
@@ -180,7 +181,7 @@ def find_sweep(name: str, root: Path) -> Path | None:
         return path
     if not name:
         with suppress(UserError):  # there is none, or several: said to who looks for a run
-            return sweep_of(registry.find_run().path)
+            return sweep_of(find_run(root=root).path)
     return None
 
 

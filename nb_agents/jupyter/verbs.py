@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nb_agents.cancel import StopResult
 from nb_agents.disk.entry import join_names
 from nb_agents.errors import UnknownRunError, UserError, said_by
 from nb_agents.jupyter import kernel
-from nb_agents.jupyter.ipython import argument, arguments, display, show_table
+from nb_agents.jupyter.ipython import argument, arguments, display, root_option, show_table
 from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE
 from nb_agents.jupyter.sweep_verbs import (
@@ -34,8 +33,8 @@ from nb_agents.presentation import text
 from nb_agents.presentation.arguments import context_of
 from nb_agents.presentation.asking import question
 from nb_agents.presentation.sweep_list import SWEEP_HEADS, live_work, sweep_row, sweep_rows
-from nb_agents.runs import registry
 from nb_agents.runs.file_report import check_file
+from nb_agents.runs.finding import find_known, find_run
 from nb_agents.runs.resume import preview
 from nb_agents.runs.resume import resume as resume_turn
 from nb_agents.runs.status import log_lines
@@ -45,12 +44,11 @@ from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (
     LISTED,
     TurnPaths,
-    find_session,
-    find_turn,
     session_root,
     sessions_in,
     turns_of,
 )
+from nb_agents.session.lookup import find_session, find_turn
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
 from nb_agents.tools.functions import find_functions
@@ -63,7 +61,6 @@ __all__ = [
     "cluster_option",
     "options_of",
     "options_option",
-    "root_option",
     "set_option",
     "tell_of_dead_turns",
     "tools_option",
@@ -97,7 +94,6 @@ options_option = argument(
 cluster_option = argument(
     "--cluster", metavar="ADDRESS", help="on the workers of a Dask cluster; local:N begins one here"
 )
-root_option = argument("--session-root", metavar="DIR", help="where sessions are")
 trust_option = argument(
     "--trust", action="store_true", help="go on with a session that you have not made here"
 )
@@ -276,13 +272,19 @@ def _say(sentence: str) -> None:
     display({"text/plain": sentence})
 
 
-_run = argument("run", nargs="?", default="", metavar="RUN", help="run id, such as r1; the latest")
+def _run(function: Any) -> Any:
+    """Declare what names a run, by default the latest, and its session root."""
+    name = argument(
+        "run", nargs="?", default="", metavar="RUN", help="run id (default: the latest)"
+    )
+    return name(root_option(function))
 
 
 @arguments("agents")
+@root_option
 def table(ip: Any, args: Any) -> None:
     """Show this kernel's runs, and the live ones of other processes; sweeps as a whole."""
-    alone, live = live_work()
+    alone, live = live_work(args.session_root)
     rows = [
         (
             run.id,
@@ -311,16 +313,12 @@ def stop(ip: Any, args: Any) -> None:
     """Stop a run, or a sweep."""
     from nb_agents.sweeps.manifest import resolve_sweep, stop_sweep
 
-    sweep = None if args.agent else resolve_sweep(args.run, session_root())
+    sweep = None if args.agent else resolve_sweep(args.run, args.session_root)
     if sweep is not None and stop_sweep(sweep, args.now, "magic", args.reason):
         _say(f"Sweep {sweep.name} is stopping; no further row begins.")
         return
-    run = registry.find_known(args.run)
-    agent = run.view.agents.get(args.agent)
-    if agent and agent.outcome and not run.is_over:
-        result = StopResult(False, "finished")
-    else:
-        result = run.stop(args.now, args.agent, args.reason, source="magic")
+    run = find_known(args.run, args.session_root)
+    result = run.stop(args.now, args.agent, args.reason, source="magic")
     what = f"agent {args.agent} of run {run.id}" if args.agent else f"run {run.id}"
     said = {
         "finished": f"{what} is over already; nothing was changed.",
@@ -339,12 +337,12 @@ def pause(ip: Any, args: Any) -> None:
     """Pause a run, or a sweep, at its next boundary; its time does not count meanwhile."""
     from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
-    sweep = resolve_sweep(args.run, session_root())
+    sweep = resolve_sweep(args.run, args.session_root)
     if sweep is not None and pause_sweep(sweep, True):
         said = f"Sweep {sweep.name} is paused: calls in flight finish, no row begins."
         _say(f"{said} `%agents continue {sweep.name}` goes on.")
         return
-    run = registry.find_known(args.run)
+    run = find_known(args.run, args.session_root)
     run.pause()
     said = f"Run {run.id} is paused: calls in flight finish, none begins."
     display({"text/plain": f"{said} `%agents continue {run.id}` goes on."})
@@ -356,14 +354,12 @@ def continue_(ip: Any, args: Any) -> None:
     """Continue a paused run or sweep."""
     from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
 
-    sweep = resolve_sweep(args.run, session_root())
+    sweep = resolve_sweep(args.run, args.session_root)
     if sweep is not None and pause_sweep(sweep, False):
         _say(f"Sweep {sweep.name} goes on.")
         return
-    run = registry.find_known(args.run)
-    if not run.view.is_paused:
-        raise UserError(f"Run {run.id} is not paused; it is {run.status}.")
-    run.resume()
+    run = find_known(args.run, args.session_root)
+    run.unpause()
     display({"text/plain": f"Run {run.id} goes on."})
 
 
@@ -371,13 +367,13 @@ def continue_(ip: Any, args: Any) -> None:
 @_run
 def wait(ip: Any, args: Any) -> None:
     """Stay in the cell until a run, or a sweep, is over; an interrupt stops it."""
-    if (sweep := live_sweep(args.run)) is not None:
+    if (sweep := live_sweep(args.run, args.session_root)) is not None:
         follow_sweep(ip, sweep, wait=True)
         return
-    if (path := find_sweep(args.run, session_root())) is not None:
+    if (path := find_sweep(args.run, args.session_root)) is not None:
         wait_for_sweep_on_disk(path)
         return
-    follow(ip, registry.find_known(args.run), wait=True)
+    follow(ip, find_known(args.run, args.session_root), wait=True)
 
 
 @arguments("agents show")
@@ -388,18 +384,18 @@ def wait(ip: Any, args: Any) -> None:
 @root_option
 def show(ip: Any, args: Any) -> None:
     """Show the live panel of a run or a sweep, or the card of a turn on disk."""
-    if (sweep := live_sweep(args.what)) is not None:
+    if (sweep := live_sweep(args.what, args.session_root)) is not None:
         if kernel.has_front_end(ip):
             show_sweep(sweep)
         else:
             _say(repr(sweep))
         return
-    if (path := find_sweep(args.what, session_root(args.session_root))) is not None:
+    if (path := find_sweep(args.what, args.session_root)) is not None:
         show_sweep_on_disk(path)
         return
     functions = find_functions(args.tools, ip.user_ns) if args.tools else ()
     try:
-        run = registry.find_run(args.what)
+        run = find_run(args.what, args.session_root)
         if functions:
             run.offer(functions)
     except UnknownRunError:
@@ -427,11 +423,10 @@ def check(ip: Any, args: Any) -> None:
 
 @arguments("agents log")
 @_run
-@root_option
 def log(ip: Any, args: Any) -> None:
     """Show what happened in a turn, one line an event (streamed words left out)."""
     try:
-        paths = TurnPaths(registry.find_run(args.run).path)
+        paths = TurnPaths(find_known(args.run, args.session_root).path)
     except UnknownRunError:
         paths = find_turn(session_root(args.session_root), args.run)
     recovered = read_journal(paths.journal)
@@ -481,7 +476,7 @@ def _named_options(name: str, namespace: Mapping[str, Any]) -> RunOptions:
 
 
 @arguments("agents resume")
-@argument("session", nargs="?", default="", metavar="SESSION", help="default: the one used last")
+@argument("session", nargs="?", default="", metavar="SESSION", help="default: this notebook's last")
 @argument(
     "--config", "-c", "--agents-config", metavar="F", help="team file (default: the turn's own)"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
@@ -10,7 +11,9 @@ from threading import Thread
 
 from nb_agents.presentation import text
 from nb_agents.runs import registry
+from nb_agents.runs.finding import runs
 from nb_agents.runs.run import Run
+from nb_agents.session.layout import SWEEP_FILE, session_root
 from nb_agents.session.views import read_json
 
 __all__ = ["SWEEP_HEADS", "live_work", "pressed", "sweep_row", "sweep_rows"]
@@ -18,8 +21,13 @@ __all__ = ["SWEEP_HEADS", "live_work", "pressed", "sweep_row", "sweep_rows"]
 SWEEP_HEADS = ("sweep", "status", "done", "failed", "tokens", "cost", "task")
 
 
-def live_work() -> tuple[list[Run], dict[Path, str]]:
+def live_work(
+    root: str | os.PathLike[str] | None = None,
+) -> tuple[list[Run], dict[Path, str]]:
     """Return the live runs, with a sweep in the place of its rows' runs.
+
+    Args:
+        root: A session root that limits the list; by default all roots.
 
     Returns:
         The runs that are on no row of a sweep, and each live sweep's directory with where it lives.
@@ -27,18 +35,20 @@ def live_work() -> tuple[list[Run], dict[Path, str]]:
     from nb_agents.sweeps.manifest import is_live_sweep, sweep_of
 
     alone, rows, sweeps = list[Run](), defaultdict[Path, list[Run]](list), dict[Path, str]()
-    for run in registry.runs():
+    place = None if root is None else session_root(root).resolve()
+    for run in runs(root):
         path = sweep_of(run.path)
         if path is None:
             alone.append(run)
         elif not run.is_over:
             rows[path].append(run)
-    for path, runs in rows.items():
+    for path, at_work in rows.items():
         if is_live_sweep(path):
-            sweeps[path] = runs[0].where
+            sweeps[path] = at_work[0].where
         else:  # they are asked once more: a sweep ends after its rows
-            alone += [run for run in runs if not run.is_over]
-    here = {group.path.resolve(): "here" for group in registry.groups()}
+            alone += [run for run in at_work if not run.is_over]
+    groups = [each.path.resolve() for each in registry.groups()]
+    here = {path: "here" for path in groups if place is None or path.parent == place}
     return alone, sweeps | here
 
 
@@ -51,9 +61,9 @@ def sweep_rows(root: Path) -> list[tuple[str, ...]]:
 
 def sweep_row(path: Path) -> tuple[str, ...]:
     """Return a sweep's row of `SWEEP_HEADS`."""
-    from nb_agents.sweeps.manifest import ABOUT, is_live_sweep, read_results
+    from nb_agents.sweeps.manifest import is_live_sweep, read_results
 
-    about, results = read_json(path / ABOUT), read_results(path).values()
+    about, results = read_json(path / SWEEP_FILE), read_results(path).values()
     done = sum(result.status == "completed" for result in results)
     failed = sum(result.status == "failed" for result in results)
     costs = [result.cost for result in results]

@@ -27,6 +27,7 @@ from nb_agents.options import Cluster, RunOptions
 from nb_agents.runs.offering import Offering
 from nb_agents.runs.turn_spec import checked_functions, mask_for
 from nb_agents.session.layout import session_root
+from nb_agents.session.lookup import origin_here
 
 __all__ = ["Begun", "begin_detached", "is_detached"]
 
@@ -99,7 +100,7 @@ def begin_detached(
     root = session_root(options.session_root)
     given = replace(options, detach=False, cluster=None, session_root=root, trust=False)
     files = {name: _absolute(arguments.get(name)) for name in ("config", "recipe")}
-    job = {**arguments, **files, "options": given}
+    job = {**arguments, **files, "options": given, "origin": origin_here(root)}
     cluster = _cluster_of(options)
     begin = partial(_begin, what, team=team, root=root, cluster=cluster, project=project)
     if cluster is not None and cluster.ship:

@@ -23,6 +23,7 @@ from nb_agents.runs.live_runs import asking_before_start
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
+from nb_agents.session.lookup import acting_for
 from nb_agents.session.ownership import handed
 
 _ACTIONS: dict[str, Callable[..., Run]] = {"start": start, "resume": resume}
@@ -50,15 +51,16 @@ def carry_out(job: bytes, ask: Callable[[Path, str], object] = lambda path, run_
     """Start the run that another process requests.
 
     Args:
-        job: The pickled request: "start" or "resume", the arguments of that function and the
-            session's mark, and the working directory of the requesting process.
+        job: The pickled request: "start" or "resume", the arguments of that function, the session's
+            mark and the requesting process's origin; and that process's working directory.
         ask: Called before the run starts, as in `asking_before_start`.
 
     Raises:
         UserError: The run can't start.
     """
     what, arguments, place = pickle.loads(job)
-    with started_in(place), handed(arguments.pop("mark")), asking_before_start(ask):
+    mark, origin = arguments.pop("mark"), arguments.pop("origin")
+    with started_in(place), handed(mark), acting_for(origin), asking_before_start(ask):
         return _ACTIONS[what](**arguments)
 
 

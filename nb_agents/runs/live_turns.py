@@ -24,12 +24,13 @@ from platformdirs import user_state_path
 
 from nb_agents.disk.directory import read_file
 from nb_agents.service_loops import ServiceLoop
-from nb_agents.session.layout import TurnPaths
+from nb_agents.session.layout import SWEEP_FILE, TurnPaths
 
 __all__ = [
     "LiveTurn",
     "announce",
     "announce_here",
+    "is_below",
     "live_turns",
     "place_of_this_process",
     "watched",
@@ -90,8 +91,7 @@ def announce(turn: LiveTurn) -> Callable[[], None]:
         A function that removes the entry. Without it, `live_turns` removes the entry of a turn that
         has ended.
     """
-    name = sha256(os.fsencode(turn.path)).hexdigest()[:16]
-    entry = _folder() / f"{turn.pid}-{name}.json"
+    entry = _folder() / f"{_short(turn.paths.session)}-{_short(turn.path)}-{turn.pid}.json"
     aside = entry.with_suffix(".new")
     text = json.dumps(vars(turn))
     try:
@@ -111,11 +111,20 @@ def announce(turn: LiveTurn) -> Callable[[], None]:
     return end
 
 
-def live_turns() -> tuple[LiveTurn, ...]:
-    """Return the announced turns that are live, oldest first; remove the entries of others."""
+def live_turns(session: str = "", root: Path | None = None) -> tuple[LiveTurn, ...]:
+    """Return the announced turns that are live, oldest first; remove the entries of others.
+
+    What is not asked for is left alone: neither its lock nor any journal is looked at.
+
+    Args:
+        session: Only turns of the session of this name.
+        root: Only turns of this session root, and rows of its sweeps.
+    """
     found = []
-    for entry in _entries():
+    for entry in _entries(session):
         turn = _read(entry)
+        if turn is not None and root is not None and not is_below(turn.paths, root):
+            continue
         if turn is not None and turn.paths.is_live(0):
             found.append((turn.paths.path.stat().st_ctime, turn))
         else:  # its process has died, or has just finished it
@@ -124,15 +133,29 @@ def live_turns() -> tuple[LiveTurn, ...]:
     return tuple(turn for _, turn in sorted(found, key=lambda each: each[0]))
 
 
+def is_below(turn: TurnPaths, root: Path) -> bool:
+    """Return whether a turn is of a session in a root, or of a row of one of its sweeps."""
+    # By the real path, as a root may be reached by a link.
+    wanted, found = Path(os.path.realpath(root)), Path(os.path.realpath(turn.root))
+    return found == wanted or (found.parent == wanted and os.path.isfile(found / SWEEP_FILE))
+
+
 def _folder() -> Path:
     return user_state_path("nb_agents") / "live"
 
 
-def _entries() -> list[Path]:
+def _entries(session: str) -> list[Path]:
+    begin = f"{_short(session)}-" if session else ""
     try:
-        return sorted(each for each in _folder().iterdir() if each.suffix == ".json")
+        names = os.listdir(_folder())
     except OSError:
         return []
+    found = (each for each in names if each.startswith(begin) and each.endswith(".json"))
+    return [_folder() / each for each in sorted(found)]
+
+
+def _short(name: str) -> str:
+    return sha256(os.fsencode(name)).hexdigest()[:16]
 
 
 def _read(entry: Path) -> LiveTurn | None:

@@ -86,8 +86,13 @@ class TurnReader:
 
     @property
     def is_over(self) -> bool:
-        """Whether no process runs the turn any more."""
-        return self.view is not None and self._is_over
+        """Whether no process runs the turn any more, by its lock alone."""
+        return self._is_over or not self._paths.is_live(0)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop was requested, as far as the journal was read."""
+        return self._view.stop is not None
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -126,7 +131,7 @@ class TurnReader:
         if is_loop_thread():  # which must not wait
             send(self._paths, command)
             return StopResult(False, "asked") if isinstance(command, StopRequest) else True
-        answer = ask(self._paths, command, ANSWER_S, self._paths.is_live)
+        answer = ask(self._paths, command, ANSWER_S, lambda: self._paths.is_live(0))
         if isinstance(command, StopRequest):
             if answer is not None:
                 return StopResult(answer.changed, answer.status)  # type: ignore[arg-type]
@@ -184,6 +189,9 @@ class TurnReader:
                 submit(self._follow, self._done)
             return self._done
 
+    def _is_read_to_end(self) -> bool:
+        return self.view is not None and self._is_over
+
     def _has_news(self) -> bool:
         # Accessing the view reads the journal as well.
         return self._view.seq != self._shown or self._reader.has_news()
@@ -193,7 +201,7 @@ class TurnReader:
         tell = partial(asyncio.get_running_loop().call_soon_threadsafe, news.set)
         try:
             with watched(self._has_news, tell):
-                while not await to_thread.run_sync(lambda: self.is_over):
+                while not await to_thread.run_sync(self._is_read_to_end):
                     if self._view.seq != self._shown:
                         self._shown = self._view.seq
                         with ServiceLoop.FOLLOWED.item():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -20,7 +19,6 @@ from nb_agents.errors import (
     StorageError,
     TaskError,
     UnknownRunError,
-    UnknownSessionError,
     UserError,
 )
 from nb_agents.masking import safe_errors
@@ -28,6 +26,7 @@ from nb_agents.models.fit import check_fit
 from nb_agents.models.providers import check_team, load_or_leave
 from nb_agents.options import RunOptions
 from nb_agents.runs.detach import is_detached
+from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_runs import (
     begun_runs,
     config_path,
@@ -38,9 +37,8 @@ from nb_agents.runs.live_runs import (
     timeout_of,
     wait_until_saved,
 )
-from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.loop import at_shutdown, interrupt_tries
-from nb_agents.runs.resume import attach, begin_elsewhere, resume
+from nb_agents.runs.resume import begin_elsewhere, resume
 from nb_agents.runs.run import Run
 from nb_agents.runs.team_report import skipped
 from nb_agents.runs.trust import trusted_mark, would_run
@@ -55,6 +53,7 @@ from nb_agents.session import layout
 from nb_agents.session.copying import not_copied
 from nb_agents.session.history import Session, load_session
 from nb_agents.session.layout import TurnPaths
+from nb_agents.session.lookup import find_session, origin_here, with_task
 from nb_agents.session.manage import fork_session
 from nb_agents.unicode import well_formed
 
@@ -63,17 +62,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Group",
-    "attach",
     "demo_team",
     "find_group",
-    "find_known",
-    "find_run",
+    "group_at",
     "groups",
     "interrupts_press_new",
     "join",
     "live_runs",
     "press",
-    "runs",
     "start",
     "stop",
     "stop_all",
@@ -96,7 +92,7 @@ class Group(Protocol):
 
     @property
     def name(self) -> str:
-        """The group's name, unique among groups and runs."""
+        """The group's name, unique in its session root."""
         ...
 
     def stop(self, now: bool, *, reason: str, source: StopSource) -> StopResult:
@@ -112,12 +108,7 @@ class Group(Protocol):
         ...
 
 
-_groups: dict[str, Group] = {}
-
-# The handles of live runs in other processes, so that each run has only one.
-_elsewhere: dict[Path, Run] = {}
-# Separates the threads that list runs: panels, REST, the command line's own.
-_listing = threading.Lock()
+_groups: dict[Path, Group] = {}
 
 DEMO_NOTICE = (
     "Demo model: offline, free, nobody's key is used. For real models give --config team.yaml "
@@ -144,7 +135,7 @@ def start(
         config: A team file, or a TeamSpec, such as ``TeamSpec.from_model("openai:gpt-5-mini")``;
             by default three demo agents that need no key.
         session: The session's id: continues it when it exists, else creates it. By default a new
-            session, or with ``continue_`` the one used last.
+            session, or with ``continue_`` the last one of this notebook, else of a terminal.
         continue_: Whether to add a turn to a session, which must exist.
         recipe: A recipe file, or a Recipe, for the agents to run.
         context: The values that the recipe starts with.
@@ -196,6 +187,7 @@ def start(
     load_or_leave({agent.backend.type for agent in spec.everyone})
     notices += check_fit(spec)
     past, left_out = _open_session(options, found)
+    told = [f"Session: {with_task(past.path, turn.view.task)}" for turn in past.turns[-1:]]
     mask = mask_for(spec)
 
     def make(paths: TurnPaths) -> TurnSpec:
@@ -215,8 +207,9 @@ def start(
             writable=() if read else writable_places(spec, paths.root),
             project=project_place(read, spec, given, paths.root) if read else None,
             timeout_s=timeout_s,
-            notices=(*notices, *loaded.notices, *past.restored(), *left_out),
+            notices=(*notices, *loaded.notices, *past.restored(), *told, *left_out),
             owner=owner(),
+            origin=origin_here(paths.root),
             config=config_path(config),
             recipe=read,
             given=given,
@@ -228,42 +221,43 @@ def start(
     return launch(past, make, resume)
 
 
-def runs() -> tuple[Run, ...]:
-    """Return the runs of this process, oldest first, then the live ones of other processes.
-
-    `Run.where` describes the other process.
-    """
-    begun = {run.path: run for run in begun_runs()}
-    others = {turn.paths.path: turn for turn in live_turns() if turn.paths.path not in begun}
-    with _listing:
-        for gone in _elsewhere.keys() - others.keys():
-            del _elsewhere[gone]
-        for path, turn in others.items():
-            if path not in _elsewhere:
-                _elsewhere[path] = attach(path, turn.where)
-        return (*begun.values(), *_elsewhere.values())
-
-
 def groups() -> tuple[Group, ...]:
     """Return the live groups of this process, oldest first."""
     return tuple(_groups.values())
 
 
-def find_group(name: str = "") -> Group | None:
+def find_group(name: str = "", root: str | os.PathLike[str] | None = None) -> Group | None:
     """Return a live group of this process; None if there is none.
 
     Args:
         name: The group's name; "" means the one that started last, unless a single run started
             later.
+        root: A session root that limits the search.
+
+    Raises:
+        UserError: There are several groups of that name.
     """
+    here = [each for each in groups() if root is None or _is_same(each.path.parent, root)]
     if name:
-        return _groups.get(name)
-    latest = max(groups(), key=lambda group: group.began_at, default=None)
+        named = [each for each in here if each.name == name]
+        if len(named) > 1:
+            told = ", ".join(str(each.path.parent) for each in named)
+            raise UserError(f"{name!r} names several sweeps, in {told}. Add --session-root DIR.")
+        return named[0] if named else None
+    latest = max(here, key=lambda group: group.began_at, default=None)
     if latest is None:
         return None
-    alone = (run for run in begun_runs() if not _is_in_group(run))
-    is_later = any(run.view.started_at > latest.began_at for run in alone if not run.view.is_over)
-    return None if is_later else latest
+    later = (run for run in begun_runs() if run.began_at > latest.began_at and not run.is_over)
+    return latest if all(map(_is_in_group, later)) else None
+
+
+def group_at(path: Path) -> Group | None:
+    """Return the live group of this process in a directory; None if there is none."""
+    return next((each for each in groups() if _is_same(each.path, path)), None)
+
+
+def _is_same(path: Path, other: str | os.PathLike[str]) -> bool:
+    return path == other or os.path.realpath(path) == os.path.realpath(other)
 
 
 def press(but: Collection[Group | Run] = ()) -> bool:
@@ -296,59 +290,13 @@ def _is_in_group(run: Run) -> bool:
 
 def join(group: Group) -> Callable[[], None]:
     """Register a group that has started; return a function that unregisters it."""
-    _groups[group.name] = group
+    _groups[group.path] = group
 
     def leave() -> None:
-        if _groups.get(group.name) is group:
-            del _groups[group.name]
+        if _groups.get(group.path) is group:
+            del _groups[group.path]
 
     return leave
-
-
-def find_run(name: str = "") -> Run:
-    """Return a run of this process, or a live one of another.
-
-    Args:
-        name: The run's id, its session's id, or "session/turn"; "" means the latest live run here,
-            else the only live one in another process, else the latest that this process started.
-
-    Raises:
-        UnknownRunError: There is no such run.
-    """
-    if not name and (live := live_runs()):
-        return live[-1]
-    known = runs()
-    elsewhere = [run for run in known if run.where and not run.is_over]
-    if not name and len(elsewhere) == 1:
-        return elsewhere[0]
-    if not name and (over := [run for run in begun_runs() if run.is_over]):
-        return over[-1]
-    if not name and elsewhere:
-        raise UserError(f"Several runs are live: {', '.join(r.id for r in elsewhere)}. Name one.")
-    for run in reversed(known):
-        if name in (run.id, run.session, f"{run.session}/{run.turn}"):
-            return run
-    raise UnknownRunError(name, tuple(run.id for run in known))
-
-
-def find_known(name: str = "", root: str | os.PathLike[str] | None = None) -> Run:
-    """Return a run, or else a handle of a turn on disk that has ended.
-
-    Args:
-        name: As for `find_run`; "" finds only runs.
-        root: The session root.
-
-    Raises:
-        UnknownRunError: There is neither.
-    """
-    try:
-        return find_run(name)
-    except UnknownRunError:
-        if not name:
-            raise
-        with suppress(UnknownSessionError):
-            return attach(layout.find_turn(layout.session_root(root), name).path, "disk")
-        raise
 
 
 def stop(
@@ -369,8 +317,11 @@ def stop(
 
     Returns:
         Whether this changed anything, and the run's state; "unknown" if there is no such run.
+
+    Raises:
+        UserError: The run has no such agent, or there are several runs or groups of that name.
     """
-    if (group := _groups.get(run_id)) is not None:
+    if run_id and (group := find_group(run_id)) is not None:
         return group.stop(now, reason=reason, source=source)
     try:
         run = find_run(run_id)
@@ -495,7 +446,7 @@ def _find_session(options: RunOptions, session: str | None, continue_: bool) -> 
     if options.from_turn is not None and not continue_:
         raise UserError("--from names a turn to go on from: it goes with --continue.")
     if continue_:
-        return layout.find_session(where, session or "")
+        return find_session(where, session or "")
     return layout.named_session(where, session) if session else None
 
 

@@ -47,6 +47,7 @@ from nb_agents.session import layout
 from nb_agents.session.copying import copy_workspaces, not_copied
 from nb_agents.session.history import PastTurn, Session, load_session, past_events
 from nb_agents.session.layout import TurnPaths, find_task, restore_workspaces, turns_of
+from nb_agents.session.lookup import find_session, origin_here, with_task
 from nb_agents.view.timeline import TimelineFold
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def preview(
     """Return what `resume` would do with the same arguments, without doing it.
 
     Args:
-        session: The session's id; "" means the one used last.
+        session: The session's id; "" means the last one of this notebook, else of a
+            terminal.
         config: The team.
         agent: Id of an agent that failed or was stopped alone and is to take part again.
         recipe: A recipe that replaces the turn's.
@@ -112,7 +114,8 @@ def resume(
     Agents that failed are called again; those that were stopped alone stay out.
 
     Args:
-        session: The session's id; "" means the one used last.
+        session: The session's id; "" means the last one of this notebook, else of a
+            terminal.
         config: The team; by default that of the turn's team file, else the one in its journal.
         agent: Id of an agent that failed or was stopped alone and is to take part again; then the
             turn may also be complete. Existing answers and votes are kept, and the vote is decided
@@ -172,7 +175,8 @@ def resume(
     functions = checked_functions(tools)
     before = past_session.before(turn.paths.number)
     timeout_s = timeout_of(options.timeout_s, spec, is_recipe=going is not None)
-    notices = (str(told), *team.notices, *fit, *(going.notices if going else ()))
+    session_told = f"Session: {with_task(past_session.path, turn.view.task)}"
+    notices = (str(told), session_told, *team.notices, *fit, *(going.notices if going else ()))
     mask = mask_for(spec)
 
     before_it = [e.resumes for e in events if isinstance(e, TurnStarted) and e.resumes]
@@ -199,6 +203,7 @@ def resume(
             timeout_s=timeout_s,
             notices=(*notices, *not_copied(left_out)),
             owner=owner(),
+            origin=origin_here(paths.root),
             config=team.path,
             resumed=Resumed(
                 turn.paths.number,
@@ -268,7 +273,7 @@ def attach(
         UserError: The directory is not a turn's.
     """
     paths = TurnPaths(Path(path).absolute())
-    if not (paths.journal.is_file() or paths.metadata.is_file()):
+    if not (os.path.isfile(paths.journal) or os.path.isfile(paths.metadata)):
         raise UserError(
             f"{paths.path} is not a turn: it has no {paths.journal.name}. Give its turn_N."
         )
@@ -282,7 +287,7 @@ def attach(
 def _find(
     session: str, root: str | os.PathLike[str] | None, agent: str = "", from_step: str = ""
 ) -> tuple[PastTurn, Session]:
-    path = layout.find_session(layout.session_root(root), session)
+    path = find_session(layout.session_root(root), session)
     wait_until_saved(path)
     found = load_session(path)
     last = (found.begun or found.turns)[-1]

@@ -83,6 +83,7 @@ class Run:
         options: The run's options.
         where: The description of another process; "" for a run in this one.
         functions: The functions of this process that the run's agents may call.
+        began_at: When this process began the run, or first looked at it, in Unix seconds.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Run:
         # A team from a file is loaded again on resume; another one is kept, with its keys.
         self._team = None if spec is None or spec.config else spec.team
         self.functions = spec.functions if spec else ()
+        self.began_at = time.time()
         self._was_pressed = False
         self._preview: Preview | None = None
 
@@ -283,12 +285,11 @@ class Run:
         Raises:
             UserError: No gate is waiting; for a question that wants a text see `answer`.
         """
-        # The gates of a stopped run stay open for a resume.
-        gates = () if self.is_over else self.view.gates.values()
-        gate = next((g.address for g in gates if g.wants == "approval"), "")
-        if gates and not gate:
-            raise UserError(f"Run {self.id} asks for a text: run.answer(text) gives it.")
-        self.decide(True, message, by, gate)
+        if not self._decide(Decide(True, message, by, wants="approval")):
+            # The gates of a stopped run stay open for a resume.
+            if self.view.gates and not self.is_over:
+                raise UserError(f"Run {self.id} asks for a text: run.answer(text) gives it.")
+            raise UserError(f"Run {self.id} waits for no approval; it is {self.status}.")
 
     def deny(self, message: str = "", by: str = "") -> None:
         """Deny the gate that has waited longest, which stops a recipe; a resume asks again.
@@ -314,11 +315,15 @@ class Run:
         Raises:
             UserError: The gate is not waiting, or none is.
         """
-        who = by or getuser()
-        said = well_formed(message)
-        if self.is_over or not self._turn.send(Decide(approved, said, who, gate)):
+        if not self._decide(Decide(approved, message, by, gate)):
             what = f"at no gate {gate!r}" if gate else "for no approval"
             raise UserError(f"Run {self.id} waits {what}; it is {self.status}.")
+
+    def _decide(self, decision: Decide) -> bool:
+        """Send a decision; return whether a gate was waiting for it."""
+        said, who = well_formed(decision.message), decision.by or getuser()
+        sent = replace(decision, message=said, by=who)
+        return not self.is_over and bool(self._turn.send(sent))
 
     def wait_for_approval(
         self, message: str | None = None, timeout: float | None = None
@@ -386,11 +391,8 @@ class Run:
         Raises:
             UserError: No question is waiting.
         """
-        gates = self.view.gates.values()
-        gate = next((g.address for g in gates if g.wants == "input"), "")
-        if not gate:
+        if not self._decide(Decide(True, text, by, wants="input")):
             raise UserError(f"Run {self.id} asks for no text; it is {self.status}.")
-        self.decide(True, text, by, gate)
 
     def _answer_to(
         self, question: Callable[[Turn], Awaitable[_Answer]], timeout: float | None
@@ -453,6 +455,18 @@ class Run:
             state = "over" if self.is_over else "stopping"
             raise UserError(f"Run {self.id} can't be paused: it is {state}.")
 
+    def unpause(self) -> None:
+        """Continue after a pause.
+
+        Raises:
+            UserError: The run is not paused.
+        """
+        if not self._goes_on():
+            raise UserError(f"Run {self.id} is not paused; it is {self.status}.")
+
+    def _goes_on(self) -> bool:
+        return not self.is_over and bool(self._turn.send(Continue()))
+
     # Stopping -------------------------------------------------------------------------------
 
     def stop(
@@ -477,14 +491,15 @@ class Run:
         Raises:
             UserError: The run has no such agent.
         """
-        turn = self._turn
-        if agent is not None and agent not in turn.agents:
-            known = ", ".join(turn.agents)
-            raise UserError(f"Run {self.id} has no agent {agent!r}. It has: {known}.")
-        if turn.view.is_over or self.is_over:
+        if self.is_over:
             return StopResult(False, "finished")
         level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
-        return turn.send(StopRequest(level, source, reason, agent or ""))  # type: ignore[no-any-return]
+        if agent != "":  # which is no agent, and not the run either
+            result: StopResult = self._turn.send(StopRequest(level, source, reason, agent or ""))
+            if result.status != "unknown":
+                return result
+        known = ", ".join(self._turn.agents)
+        raise UserError(f"Run {self.id} has no agent {agent!r}. It has: {known}.")
 
     async def cancel(self, reason: str | None = None) -> StopResult:
         """Stop the run according to its CancelPolicy, and wait until it is stopped and saved.
@@ -508,7 +523,7 @@ class Run:
         Does not block, for signal handlers.
         """
         # Decided here, as by the time the loop runs, this interrupt may have stopped the sweep.
-        now = self._was_pressed or self.view.stop is not None
+        now = self._was_pressed or self._turn.is_stopping
         self._was_pressed = True
         post(partial(self.stop, now, reason="interrupted", source="interrupt"))
 
@@ -541,7 +556,7 @@ class Run:
             UserError: The turn is complete, or is not the session's last.
         """
         given = (config, agent, recipe, context, from_step, tools, options)
-        if self.view.is_paused and not any(given) and self._turn.send(Continue()):
+        if not any(given) and self._goes_on():
             return self
         last = turns_of(self.path.parent)[-1].number
         if last != self.turn:

@@ -209,7 +209,8 @@ class Turn:
 
     def _may_be_vetoed(self, request: StopRequest) -> bool:
         is_hard = request.level >= CancellationStatus.IMMEDIATE or request.agent
-        return not is_hard and not self.is_stopping and self.hooks.may_veto
+        is_late = is_hard or self.is_stopping or self.view.is_over
+        return not is_late and self.hooks.may_veto
 
     def take(self, command: Command) -> Any:
         """Carry out a command, after journalling it.
@@ -252,6 +253,9 @@ class Turn:
             return StopResult(False, "finished")
         if request.agent and request.agent not in self.agents:
             return StopResult(False, "unknown")
+        one = self.view.agents.get(request.agent)
+        if one is not None and one.outcome:
+            return StopResult(False, "finished")
         token = self.agents[request.agent] if request.agent else self._token
         changed = request.level > token.status
         if changed:
@@ -320,7 +324,13 @@ class Turn:
     def _decide(self, decision: Decide) -> str:
         if self.view.is_over:
             return ""
-        said = (decision.approved, decision.message, decision.by, decision.gate)
+        gate = decision.gate
+        if decision.wants and not gate:
+            open_ = self.view.gates.values()
+            gate = next((g.address for g in open_ if g.wants == decision.wants), "")
+            if not gate:
+                return ""
+        said = (decision.approved, decision.message, decision.by, gate)
         address = self.approvals.decide(*said)
         if not address and self._driver is not None:
             address = self._driver.decide(*said)

@@ -99,6 +99,7 @@ class TurnSpec:
         timeout_s: The orchestrator timeout, in seconds.
         notices: One-line notices for the panel.
         owner: A description of the process that runs it.
+        origin: The notebook or terminal that it was begun in; see `nb_agents.session.lookup`.
         config: The team file's path, or "".
         resumed: The turn that this one resumes, or None.
         recipe: The recipe that the agents run instead of a task, or None.
@@ -119,6 +120,7 @@ class TurnSpec:
     timeout_s: float = DEFAULT_ORCHESTRATOR_TIMEOUT_S
     notices: tuple[str, ...] = ()
     owner: str = ""
+    origin: str = ""
     config: str = ""
     resumed: Resumed | None = None
     recipe: Recipe | None = None
@@ -170,6 +172,7 @@ class TurnSpec:
             revised=dict(self.resumed.revised) if self.resumed else {},
             team=snapshot(self.team),
             config=self.config,
+            origin=self.origin,
             recipe=self.recipe.name if self.recipe else "",
             context=dict(self.given),
         )

@@ -287,15 +287,15 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
         and stop_sweep(paths.root, body.immediate, body.source, body.reason)
     )
     run = attach(paths.path)
-    message = f"{paths.session}/{paths.number} is over."
-    over = (202, _ASKED) if is_sweep_told else (409, {"status": run.status, "message": message})
-    if run.is_over and action != "resume":
-        return over
+    # What is asked is sent first: the state, which is replied, takes a reading of the journal.
     if action == "stop":
         result = run.stop(body.immediate, body.agent, body.reason, source=body.source)
-        return over if result.status == "finished" else (202, asdict(result))
+        if result.status != "finished":
+            return 202, asdict(result)
+        is_over = {"status": run.status, "message": f"{paths.session}/{paths.number} is over."}
+        return (202, _ASKED) if is_sweep_told else (409, is_over)
     try:
-        if run.is_over:
+        if action == "resume" and run.is_over:
             return 202, resume_turn(paths, body.trust)
         _COMMANDS[action](run, body)
     except NotYoursError:

@@ -176,6 +176,9 @@ class Places:
 
     def _only(self, name: str, is_one: Callable[[Path], bool]) -> Path:
         found = {path for path in self._candidates(name) if is_one(path)}
+        if not found:
+            self.live()  # which knows of more roots; what is known is not searched for
+            found = {path for path in self._candidates(name) if is_one(path)}
         if len(found) != 1:
             raise UnknownNameError(name)
         return found.pop()
@@ -183,7 +186,6 @@ class Places:
     def _candidates(self, name: str) -> Iterator[Path]:
         if not name or "\0" in name:
             return
-        self.live()
         for base in (self._root_dir, *self.session_roots(), Path(self._root_dir.anchor)):
             path = self._inside(base / name.lstrip("/"))
             if path is not None:

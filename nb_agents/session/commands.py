@@ -31,7 +31,8 @@ from nb_agents.events import Command, CommandAnswered, Continue, Decide, OfferTo
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
-from nb_agents.session.layout import TurnPaths, find_session, session_root, turns_of
+from nb_agents.session.layout import TurnPaths, session_root, turns_of
+from nb_agents.session.lookup import find_session
 from nb_agents.session.views import read_json, write_atomic
 
 __all__ = [

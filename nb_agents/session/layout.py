@@ -30,7 +30,6 @@ Source: MassGen's session layout, so that its reader loads ours.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shutil
@@ -60,15 +59,14 @@ __all__ = [
     "ALLOT_LOCK",
     "LISTED",
     "SESSIONS_VARIABLE",
+    "SWEEP_FILE",
     "SessionList",
     "TICKETS",
     "TurnPaths",
     "WORKTREES",
     "claim_turn",
     "discard_turn",
-    "find_session",
     "find_task",
-    "find_turn",
     "is_real_directory",
     "keep_idle",
     "last_use",
@@ -90,6 +88,9 @@ ALLOT_LOCK = ".allot.lock"
 
 TICKETS = ".tickets"
 """Where in a session root a cluster's runs have a file each until a worker begins them."""
+
+SWEEP_FILE = "sweep.json"
+"""A sweep's description; its directory has the sessions of its rows."""
 
 WORKTREES = "worktrees"
 """Directory in an agent's workspace with copies of the user's files."""
@@ -251,29 +252,6 @@ def new_session(root: Path, now: datetime) -> Path:
     raise StorageError(str(root), "ten thousand sessions began in one second")
 
 
-def find_session(root: Path, name: str = "") -> Path:
-    """Return the directory of an existing session.
-
-    Args:
-        root: The session root.
-        name: The session's id; "" means the one used last.
-
-    Raises:
-        UnknownSessionError: There is no such session.
-        SessionUnreadableError: It can't be read.
-    """
-    if name and Path(name).name == name and turns_of(root / name):
-        return root / name  # without reading the thousands beside it
-    found = sessions_in(root)
-    if not name and found.by_use:
-        return found.by_use[0]
-    for each in found.unreadable:
-        if not name or name == Path(each.path).name:
-            raise each
-    near = difflib.get_close_matches(name, [path.name for path in found.by_use[:LISTED]], n=1)
-    raise UnknownSessionError(name, str(root), near[0] if near else "")
-
-
 def named_session(root: Path, name: str) -> Path:
     """Return the directory of a session, created if it is new.
 
@@ -356,26 +334,6 @@ def turns_of(session: Path) -> list[TurnPaths]:
         return []
     except OSError as exc:
         raise SessionUnreadableError(str(session), exc.strerror or str(exc)) from None
-
-
-def find_turn(root: Path, name: str = "") -> TurnPaths:
-    """Return an existing turn.
-
-    Args:
-        root: The session root.
-        name: SESSION, for its last turn, or SESSION/TURN; "" is the session used last.
-
-    Raises:
-        UnknownSessionError: There is no such turn.
-        SessionUnreadableError: It can't be read.
-    """
-    session, _, number = name.partition("/")
-    turns = turns_of(find_session(root, session))
-    wanted = number.removeprefix("turn_") or str(turns[-1].number)
-    for turn in turns:
-        if str(turn.number) == wanted:
-            return turn
-    raise UnknownSessionError(name, str(root), f"{session}/{turns[-1].number}")
 
 
 def claim_turn(

@@ -39,13 +39,20 @@ from nb_agents.disk.lock import PROBE_S, is_held
 from nb_agents.errors import SessionUnreadableError, StorageError, SweepBusyError, UserError
 from nb_agents.events import Command
 from nb_agents.events.turn_events import Continue, Pause
-from nb_agents.runs.registry import find_group, live_runs, runs, stop
+from nb_agents.runs.finding import live_runs_of_here, runs_elsewhere_of_here
+from nb_agents.runs.registry import find_group, group_at
 from nb_agents.session.commands import remove_commands_before, send
-from nb_agents.session.layout import TICKETS, TurnPaths, make_root, turns_of
+from nb_agents.session.layout import (
+    SWEEP_FILE,
+    TICKETS,
+    TurnPaths,
+    make_root,
+    session_root,
+    turns_of,
+)
 from nb_agents.session.views import read_json, write_atomic
 
 __all__ = [
-    "ABOUT",
     "FIRST_ROWS",
     "Manifest",
     "Note",
@@ -81,7 +88,6 @@ FIRST_ROWS = 20
 MAX_ASKED = 200
 """Characters of a task that are shown when two are mistaken for one."""
 
-ABOUT = "sweep.json"
 ROWS = "rows.jsonl"
 _LOCK = "owner.lock"
 
@@ -205,7 +211,7 @@ class Manifest:
             remove_commands_before(TurnPaths(path), sent_before)
             _remove_tickets(path)
             self._check_same(about)
-            write_atomic(path / ABOUT, json.dumps(about, indent=1))
+            write_atomic(path / SWEEP_FILE, json.dumps(about, indent=1))
             self._file = (path / ROWS).open("a+", encoding="utf-8", newline="\n")
             self.results, self.at_work = read_noted(path)
             self._mend()
@@ -242,7 +248,7 @@ class Manifest:
 
     def _check_same(self, about: Mapping[str, Any]) -> None:
         """Refuse another task or recipe, which the results on disk do not belong to."""
-        before, now = _asked(read_json(self.path / ABOUT)), _asked(about)
+        before, now = _asked(read_json(self.path / SWEEP_FILE)), _asked(about)
         if before and now and before != now:
             raise UserError(
                 f"Sweep {self.path.name!r} asks {before[:MAX_ASKED]!r}, and this call asks "
@@ -315,16 +321,15 @@ def read_notes(lines: Iterable[bytes]) -> Iterator[Note]:
 def sweep_paths(root: Path) -> list[Path]:
     """Return the directories of the sweeps in a session root, sorted by name."""
     try:
-        return sorted(path.parent for path in root.glob(f"*/{ABOUT}"))
+        return sorted(path.parent for path in root.glob(f"*/{SWEEP_FILE}"))
     except OSError:
         return []
 
 
 def sweeps_in(root: Path) -> list[tuple[Path, Mapping[str, Any], bool]]:
     """Return the directory and description of each sweep in a session root, and whether it runs."""
-    return [
-        (path, read_json(path / ABOUT), is_held(owner_lock(path))) for path in sweep_paths(root)
-    ]
+    paths = sweep_paths(root)
+    return [(path, read_json(path / SWEEP_FILE), is_held(owner_lock(path))) for path in paths]
 
 
 def has_died(path: Path, noted: Noted) -> bool:
@@ -347,7 +352,7 @@ def has_died(path: Path, noted: Noted) -> bool:
 
 def is_sweep(path: Path) -> bool:
     """Return whether a directory is a sweep's."""
-    return os.path.isfile(path / ABOUT)  # Path.is_file would raise for a name that is too long
+    return os.path.isfile(path / SWEEP_FILE)  # Path.is_file would raise for a name that is too long
 
 
 def sweep_of(turn: Path) -> Path | None:
@@ -361,24 +366,28 @@ def is_live_sweep(path: Path) -> bool:
     return is_sweep(path) and is_held(owner_lock(path))
 
 
-def resolve_sweep(name: str, root: Path) -> Path | None:
+def resolve_sweep(name: str, root: str | os.PathLike[str] | None = None) -> Path | None:
     """Return the directory of the sweep that the user refers to.
 
     Args:
         name: The sweep's name; "" means the one that this process started last, else the only one
-            that runs in another process.
-        root: The session root.
+            of here that runs in another process.
+        root: A session root that limits the search. By default a name means a sweep of this
+            process, else one in this directory's root.
 
     Returns:
         The directory, which need not exist; None when ``name`` is "" and there is no such sweep.
+
+    Raises:
+        UserError: This process runs several sweeps of that name.
     """
-    if name:
-        return root / name
-    if (group := find_group()) is not None:
+    if (group := find_group(name, root)) is not None:
         return group.path
-    if live_runs():
+    if name:
+        return session_root(root) / name
+    if live_runs_of_here(root):
         return None
-    sweeps = {sweep_of(run.path) for run in runs() if run.where and not run.is_over}
+    sweeps = {sweep_of(run.path) for run in runs_elsewhere_of_here(root)}
     return sweeps.pop() if len(sweeps) == 1 else None
 
 
@@ -386,7 +395,7 @@ def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> b
     """Stop a sweep, whichever process runs it.
 
     Args:
-        path: The sweep's directory; a sweep of this process is found by its name.
+        path: The sweep's directory.
         now: Whether to stop all rows immediately.
         source: The interface that the request came from.
         reason: The reason, for the record.
@@ -397,8 +406,8 @@ def stop_sweep(path: Path, now: bool, source: StopSource, reason: str = "") -> b
     Raises:
         StorageError: The command can't be written.
     """
-    if find_group(path.name) is not None:
-        stop(path.name, now, source, reason)
+    if (sweep := group_at(path)) is not None:
+        sweep.stop(now, reason=reason, source=source)
         return True
     level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
     return _send_command(path, StopRequest(level, source, reason))
@@ -408,7 +417,7 @@ def pause_sweep(path: Path, is_paused: bool) -> bool:
     """Pause or continue a sweep, whichever process runs it.
 
     Args:
-        path: The sweep's directory; a sweep of this process is found by its name.
+        path: The sweep's directory.
         is_paused: Whether to pause it.
 
     Returns:
@@ -417,7 +426,7 @@ def pause_sweep(path: Path, is_paused: bool) -> bool:
     Raises:
         StorageError: The command can't be written.
     """
-    if (sweep := find_group(path.name)) is not None:
+    if (sweep := group_at(path)) is not None:
         sweep.hold(is_paused)
         return True
     return _send_command(path, Pause() if is_paused else Continue())

@@ -15,10 +15,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from nb_agents.session.journal import LineReader
-from nb_agents.session.layout import TurnPaths
+from nb_agents.session.layout import SWEEP_FILE, TurnPaths
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import (
-    ABOUT,
     FIRST_ROWS,
     ROWS,
     Note,
@@ -365,7 +364,7 @@ class SweepReader:
     """
 
     def __init__(self, path: Path) -> None:
-        self.about = read_json(path / ABOUT)
+        self.about = read_json(path / SWEEP_FILE)
         self.turns: dict[str, TurnPaths] = {}
         self.changed_at: float | None = None
         self._path, self._notes = path, NoteReader(path)

@@ -127,6 +127,7 @@ def _turn_started(view: RunView, e: ev.TurnStarted) -> RunView:
         notices=e.notices,
         resumes=e.resumes,
         recipe=e.recipe,
+        origin=e.origin,
     )
     if not e.resumes:
         return fresh

@@ -226,6 +226,7 @@ class RunView:
         file_bytes: Their size together.
         resumes: Number of the turn that this one went on with, or 0.
         recipe: Name of the recipe that this runs, or "" for a team.
+        origin: The notebook or terminal that it was begun in, or "" where it is not known.
         steps: Of a recipe: its units by address, in the order in which they began.
         gates: Of a recipe: the open gates by address, oldest first.
         approvals: Of a recipe: the gates that were decided, in order.
@@ -262,6 +263,7 @@ class RunView:
     file_bytes: int = 0
     resumes: int = 0
     recipe: str = ""
+    origin: str = ""
     steps: Mapping[str, StepView] = field(default_factory=lambda: MappingProxyType({}))
     gates: Mapping[str, GateView] = field(default_factory=lambda: MappingProxyType({}))
     approvals: tuple[ApprovalView, ...] = ()

@@ -24,7 +24,8 @@ from nb_agents.runs.live_turns import live_turns
 from nb_agents.server import handlers
 from nb_agents.server.places import Places
 from nb_agents.session.history import load_session
-from nb_agents.session.layout import LISTED, find_session, sessions_in
+from nb_agents.session.layout import LISTED, sessions_in
+from nb_agents.session.lookup import find_session
 from nb_agents.sweeps.prune import PruneSpec, prune
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn, scripted_team
 from tests.bench.server import BenchServer

@@ -42,7 +42,6 @@ NOTEBOOK_ALONE = {
 }
 BESIDES = {
     "--json": "what a program reads",
-    "--session-root": "a terminal is in any directory",
     "--html": "a notebook shows it anyway",
 }
 

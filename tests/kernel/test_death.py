@@ -226,6 +226,7 @@ def test_continue_after_a_kill(open_notebook: Open, server: ModelServer) -> None
         "Task: Count to six.",
         "Partial answers saved from: ada",
         "The incomplete turn's partial progress is saved in the session directory.",
+        "Session: lab (“Count to six.”)",
     ]
     assert "TURN 1 [INCOMPLETE - KERNEL DIED]" in turn.summary
     assert "TURN 2\n" in turn.summary

@@ -342,7 +342,7 @@ def going_on_tells_the_turns(root: Path) -> None:
 def going_on_tells_of_the_incomplete_turn(root: Path) -> None:
     stopped(root)
     run, _ = go_on(root)
-    assert run.view.notices[3:] == (
+    assert run.view.notices[3:-1] == (
         "⚠️  Previous turn was incomplete (cancelled during coordinating phase)",
         f"   Task: {TASK}",
         "   Partial answers saved from: agent_a, agent_b",

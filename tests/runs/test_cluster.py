@@ -25,8 +25,9 @@ from nb_agents.errors import ClusterLostError, UserError
 from nb_agents.options import Cluster, Retry, RunOptions
 from nb_agents.runs import cluster as cluster_module
 from nb_agents.runs.cluster import ask, connect
+from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.registry import attach, find_run
+from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import read_noted

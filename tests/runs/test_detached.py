@@ -17,8 +17,8 @@ from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
 from nb_agents.options import Retry, RunOptions, Timeout
 from nb_agents.runs import detach
+from nb_agents.runs.finding import find_run, runs
 from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.registry import find_run, runs
 from nb_agents.runs.run import Run
 from nb_agents.testing import ScriptedModel, scripted_team
 from tests import canaries

@@ -13,8 +13,8 @@ import nb_agents
 from nb_agents import events as ev
 from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.options import RunOptions
+from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_turns import live_turns
-from nb_agents.runs.registry import find_run
 from nb_agents.runs.run import Run
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import TurnPaths

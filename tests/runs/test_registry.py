@@ -26,11 +26,12 @@ from nb_agents.errors import (
     UnknownSessionError,
     UserError,
 )
+from nb_agents.runs import finding, registry
 from nb_agents.runs import live_runs as live_runs_module
-from nb_agents.runs import registry
+from nb_agents.runs.finding import find_run
 from nb_agents.runs.live_turns import LiveTurn, live_turns
 from nb_agents.runs.loop import call
-from nb_agents.runs.registry import find_run, live_runs, start, stop
+from nb_agents.runs.registry import live_runs, start, stop
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S, finish, metadata, prompt, read_line, script, sessions
@@ -71,16 +72,16 @@ def test_threads_that_list_runs_while_others_come_and_go_share_one_handle_of_eac
     for turn in turns:
         turn.paths.path.mkdir(parents=True)
         turn.paths.journal.touch()
-    monkeypatch.setattr(registry, "_elsewhere", {})
-    monkeypatch.setattr(registry, "live_turns", lambda: random.sample(turns, 20))
+    monkeypatch.setattr(finding, "_elsewhere", {})
+    monkeypatch.setattr(finding, "live_turns", lambda root: random.sample(turns, 20))
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
-            for listed in [pool.submit(registry.runs) for _ in range(400)]:
+            for listed in [pool.submit(nb_agents.runs) for _ in range(400)]:
                 assert len(listed.result()) >= 20
-            monkeypatch.setattr(registry, "live_turns", lambda: turns)
-            lists = [pool.submit(registry.runs).result() for _ in range(4)]
+            monkeypatch.setattr(finding, "live_turns", lambda root: turns)
+            lists = [pool.submit(nb_agents.runs).result() for _ in range(4)]
     finally:
         sys.setswitchinterval(switch_s)
     assert all(lists[0] == each for each in lists)

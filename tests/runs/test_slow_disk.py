@@ -71,7 +71,7 @@ print(view.status, view.completed, view.failed, flush=True)
 
 WATCH = """
 import sys
-from nb_agents.runs.registry import find_known
+from nb_agents.runs.finding import find_known
 run = find_known("s/1", sys.argv[1])
 run.subscribe(lambda view: print(view.status, view.agents["a"].partial, flush=True))
 run.wait(raise_on_stop=False)

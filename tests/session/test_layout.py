@@ -25,13 +25,15 @@ from nb_agents.session.layout import (
     new_session,
     turns_of,
 )
+from nb_agents.session.lookup import find_session
 from tests import processes
 
 LIST = """
 import sys
 from pathlib import Path
 from nb_agents.errors import UserError
-from nb_agents.session.layout import find_session, sessions_in, turns_of
+from nb_agents.session.layout import sessions_in, turns_of
+from nb_agents.session.lookup import find_session
 root = Path(sys.argv[1])
 print(sorted(path.name for path in sessions_in(root).by_use))
 print(*sessions_in(root).unreadable)
@@ -133,7 +135,7 @@ def test_a_root_that_can_not_be_written_is_told_with_the_way_out(tmp_path: Path)
 def test_a_root_that_does_not_exist_has_no_sessions(tmp_path: Path) -> None:
     assert layout.sessions_in(tmp_path / "nothing") == ([], [])
     with pytest.raises(UnknownSessionError, match="No session to continue"):
-        layout.find_session(tmp_path / "nothing")
+        find_session(tmp_path / "nothing")
 
 
 def test_the_session_used_last_comes_first(tmp_path: Path) -> None:
@@ -146,10 +148,9 @@ def test_the_session_used_last_comes_first(tmp_path: Path) -> None:
     (tmp_path / "a file").touch()
     (tmp_path / "empty").mkdir()
     assert [p.name for p in layout.sessions_in(tmp_path).by_use] == ["new", "middle", "old"]
-    assert layout.find_session(tmp_path) == tmp_path / "new"
     # Looking at an old session may mend its files; that is no use of it.
     (tmp_path / "old" / "turn_1" / "metadata.json").touch()
-    assert layout.find_session(tmp_path) == tmp_path / "new"
+    assert [p.name for p in layout.sessions_in(tmp_path).by_use] == ["new", "middle", "old"]
 
 
 def test_a_session_that_can_not_be_read_hides_no_other(tmp_path: Path) -> None:
@@ -174,9 +175,9 @@ def test_a_session_that_can_not_be_read_hides_no_other(tmp_path: Path) -> None:
 def test_a_session_that_is_nearly_named_is_suggested(tmp_path: Path) -> None:
     make_turns(tmp_path / "session_20261120_120000", 1)
     with pytest.raises(UnknownSessionError, match="Did you mean 'session_20261120_120000'"):
-        layout.find_session(tmp_path, "session_20261120_120001")
+        find_session(tmp_path, "session_20261120_120001")
     with pytest.raises(UnknownSessionError):
-        layout.find_session(tmp_path, "../" + tmp_path.name + "/session_20261120_120000")
+        find_session(tmp_path, "../" + tmp_path.name + "/session_20261120_120000")
 
 
 # Turns --------------------------------------------------------------------------------------
@@ -317,7 +318,7 @@ def test_a_session_is_found_by_its_name_without_a_look_at_the_others(
 ) -> None:
     (tmp_path / "mine" / "turn_1").mkdir(parents=True)
     monkeypatch.setattr(layout, "sessions_in", None)
-    assert layout.find_session(tmp_path, "mine") == tmp_path / "mine"
+    assert find_session(tmp_path, "mine") == tmp_path / "mine"
 
 
 @pytest.mark.parametrize("name", ["../mine", "sessions/../mine", ".", "mine/turn_1"])
@@ -325,7 +326,7 @@ def test_a_name_leads_to_nothing_beside_the_root(tmp_path: Path, name: str) -> N
     (tmp_path / "mine" / "turn_1" / "turn_1").mkdir(parents=True)
     (tmp_path / "sessions").mkdir()
     with pytest.raises(UnknownSessionError):
-        layout.find_session(tmp_path / "sessions", name)
+        find_session(tmp_path / "sessions", name)
 
 
 @pytest.mark.parametrize(
