@@ -29,6 +29,7 @@ class Dask:
 
     Attributes:
         folder: Where the scheduler and the workers keep their files.
+        nanny: The process that starts the workers and starts them anew.
     """
 
     def __init__(self, folder: Path, workers: int, places: int | None, before: list[str]) -> None:
@@ -51,10 +52,15 @@ class Dask:
         resources = [] if places is None else ["--resources", f"nb_agents={places}"]
         many = ["--nworkers", str(workers), "--nthreads", "1", *resources]
         here = ["--local-directory", str(self.folder)]
-        self._start([*before, *dask, "worker", *file, *plain, *many, *here])
+        self._nanny = [*before, *dask, "worker", *file, *plain, *many, *here]
+        self.start_nanny()
         self.client = Client(scheduler_file=str(self._file), timeout=WAIT_S)
         self.client.wait_for_workers(workers, timeout=WAIT_S)
         self.address = self.client.scheduler.address
+
+    def start_nanny(self) -> None:
+        """Start workers."""
+        self.nanny = self._start(self._nanny)
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
         start = WarmProcess if command[0] == sys.executable else subprocess.Popen

@@ -8,6 +8,7 @@ models say is told by what they are sent, so that a call that is sent again gets
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,12 @@ from nb_agents.session.journal import read_journal
 from nb_agents.view.run_view import RunView
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
-__all__ = ["SHAPES", "Shape", "do", "events_of", "turns_in"]
+__all__ = ["SHAPES", "TOOLS_URL", "Shape", "do", "events_of", "turns_in"]
 
 SESSION = "s"
 TASKS = ("First one.", "Then two.", "Then three.", "Or else four.")
 SAID = "Write in verse."
+TOOLS_URL = "TESTS_TOOLS_URL"
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,16 @@ WORK = (
 )
 
 
+WRITES = partial(
+    _says,
+    (
+        Reply("", (ToolCall("mcp__t__line", {"text": "one"}, "one"),)),
+        Reply(
+            "", tuple(ToolCall("mcp__t__line", {"text": text}, text) for text in ("two", "three"))
+        ),
+        Reply("", (_answer("All is written."),)),
+    ),
+)
 WORKS = partial(_says, WORK)
 
 
@@ -244,6 +256,12 @@ def _converses(request: Request) -> Reply:
 def _one(kind: str, server: ModelServer, **more: Any) -> dict[str, Any]:
     backend = {**server.backend(kind), "model": "m", **more}
     return {"agents": [{"id": "a", "backend": backend}]}
+
+
+def _with_tools(server: ModelServer) -> dict[str, Any]:
+    """A team whose agent has a server of tools, at the address in the environment."""
+    given = {"url": os.environ[TOOLS_URL], "authorization": "Bearer s3cret-token"}
+    return _one("vllm", server, mcp_servers=[{"name": "t", **given}])
 
 
 def _waits_for_talk(request: Request) -> Callable[[Sequence[Any]], bool] | None:
@@ -287,6 +305,7 @@ SHAPES = {
         waits=_waits_for_talk,
         besides=r', \{"content": "While you worked, the person [^"]*", "role": "user"\}',
     ),
+    "mcp": Shape("MCP over HTTP in flight", plain, WRITES, _with_tools),
     "gate": Shape("approval of a recipe", approved, _recipe_says, partial(_one, "vllm"), RECIPE),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import re
 import time
@@ -17,14 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from nb_agents import events as ev
-from tests.kills.shapes import SHAPES, Shape, events_of, turns_in
+from tests.kills.shapes import SHAPES, TOOLS_URL, Shape, events_of, turns_in
 from tests.kills.understudy import NEVER, Kill, Understudy, understudy
 from tests.model_server import ModelServer, Reply, Request, wait_until
+from tests.processes import line, python
 from tests.runs.proof import files_of, without_time
 
 __all__ = ["Outcome", "Played", "Stage", "stage"]
 
-MAX_PROCESSES = 20
+LINES = "lines.txt"
+_TOOLS = """
+import os, runpy, sys
+os.environ["LINES"] = sys.argv[3]
+runpy.run_path("tests/tools/mcp_server.py", run_name="__main__")
+"""
 _MADE_UP = re.compile(r'"timestamp": "[^"]*"|"input_tokens": [0-9]+')
 _PLACE = re.compile("session_[0-9]+_[0-9]+|turn_[0-9]+")
 
@@ -39,6 +46,7 @@ class Outcome:
         calls: The replies that were recorded, each as often.
         tools: The calls of tools that ended, with their results.
         asked: What models were sent.
+        served: The calls that a server of tools ended.
     """
 
     result: Any
@@ -46,6 +54,7 @@ class Outcome:
     calls: Counter[str]
     tools: Counter[str]
     asked: frozenset[str]
+    served: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -143,8 +152,13 @@ class Stage:
         root = self._place / f"{key}-{self._count}"
         self._server.shape, self._server.root = SHAPES[key], root
         self._seen = len(self._server.requests)
+        (self._place / LINES).write_text("")
         SHAPES[key].prepare(root, self._server)
         return root
+
+    def _lines(self) -> list[str]:
+        """What the server of tools wrote in this play."""
+        return (self._place / LINES).read_text().splitlines()
 
     def _outcome(self, root: Path) -> Outcome:
         self._server.wait_closed()
@@ -159,6 +173,7 @@ class Stage:
             calls=Counter(f"{e.agent} {_MADE_UP.sub('', json.dumps(e.response))}" for e in said),
             tools=Counter(f"{e.agent} {e.tool} {e.result}" for e in ended),
             asked=frozenset(map(self._server.worded, self._requests)),
+            served=frozenset(line for line in self._lines() if line.startswith("ended")),
         )
 
 
@@ -188,5 +203,10 @@ def kills_for(events: int, count: int, in_a_row: int, seed: int) -> Iterator[tup
 
 @contextmanager
 def stage(place: Path) -> Iterator[Stage]:
-    with _Server() as server, understudy() as forks:
+    with (
+        _Server() as server,
+        python(_TOOLS, os.devnull, "http", place / LINES) as tools,
+        understudy() as forks,
+    ):
+        os.environ[TOOLS_URL] = f"http://127.0.0.1:{line(tools)}/mcp"
         yield Stage(server, forks, place)

@@ -32,6 +32,11 @@ def note(mark: str, text: str) -> None:
     Path(mark).write_text(text)
 
 
+def add_line(text: str) -> None:
+    with open(os.environ["LINES"], "a") as file:
+        print(text, file=file)
+
+
 def sleep_for_ever() -> None:
     while True:
         time.sleep(1000)
@@ -41,6 +46,15 @@ def sleep_for_ever() -> None:
 async def add(a: int, b: int) -> str:
     """Add two numbers."""
     return str(a + b)
+
+
+@server.tool(annotations=ToolAnnotations.model_validate({"idempotentHint": True}))
+async def line(text: str) -> str:
+    """Write a line into the file that the environment names, when it begins and when it ends."""
+    add_line(f"begun {text}")
+    await anyio.sleep(0.05)
+    add_line(f"ended {text}")
+    return f"wrote {text}"
 
 
 @server.tool()
