@@ -229,7 +229,7 @@ def test_loading_twice_is_loading_once(server: ModelServer, tmp_path: Path) -> N
         once = kernel.eval(callbacks)
         result = kernel.run("%load_ext nb_agents\n%reload_ext nb_agents\n%reload_ext nb_agents")
         assert (result.status, result.stderr) == ("ok", "")
-        assert kernel.eval(callbacks) == once == before + 1
+        assert kernel.eval(callbacks) == once > before
         # One press is one stop, not three.
         turn = notebook.start_held()
         kernel.interrupt()
