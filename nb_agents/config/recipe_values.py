@@ -28,6 +28,7 @@ __all__ = [
     "Backoff",
     "DELAY",
     "FACTOR",
+    "FENCED",
     "INITIAL_DELAY_MS",
     "ITERATIONS",
     "LoopVariable",
@@ -57,6 +58,9 @@ __all__ = [
 
 RESERVED = ("recipe", "session", "step")
 """Variables that the runtime sets; a step can't."""
+
+FENCED = "_fenced"
+"""Value of a start that names those that come from elsewhere, as from a table's row."""
 
 _VARIABLE = re.compile(r"\w+")
 

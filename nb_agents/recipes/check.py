@@ -7,7 +7,7 @@ anything: it is put on one line and cut.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from nb_agents.recipes.diagram import Outline, one_line
 from nb_agents.recipes.expression import parse
 from nb_agents.recipes.output import value_of
 from nb_agents.recipes.shell_values import misplaced
-from nb_agents.recipes.template import variables
+from nb_agents.recipes.template import reads, variables
 from nb_agents.recipes.units import FailedError, FaultyError, is_within, join
 
 __all__ = [
@@ -120,6 +120,7 @@ RESERVED = {
 }
 """What every step sees besides the recipe's variables, and what is in it."""
 
+_NUMBERS = ("_loop_index", "_loop_iteration")
 _CONDITIONS = ("condition", "while_condition", "break_when")
 _BEFORE_LOOP = ["condition", "while_condition", "foreach", "max_iterations", "parallel"]
 _AFTER_BODY = ("update_context", "break_when", "steps")
@@ -247,16 +248,24 @@ class _Checker:
     outline: Outline = field(default_factory=Outline)
     seen: set[Path] = field(default_factory=set)
     settled: dict[str, Any] = field(default_factory=dict)
+    fenced: set[str] = field(default_factory=set)
     is_certain: bool = True
     """Whether the step at hand is done whatever comes, and its failure ends the recipe."""
 
-    def recipe(self, recipe: Recipe, given: set[str], callers: tuple[_Caller, ...]) -> None:
+    def recipe(
+        self,
+        recipe: Recipe,
+        given: set[str],
+        callers: tuple[_Caller, ...],
+        fenced: Set[str] = frozenset(),
+    ) -> None:
         """Check a recipe.
 
         Args:
             recipe: The recipe.
             given: Variables that its caller gives.
             callers: The recipes on the way to it.
+            fenced: Those of the given whose values are made of what steps gave.
         """
         self.warnings += recipe.warnings
         self.outline.recipe(recipe)
@@ -265,13 +274,14 @@ class _Checker:
             self.seen.add(path)
             callers = (*callers, _Caller(path, self.is_certain))
         known = {*recipe.context, *recipe.required, *given}
-        outer, self.settled = (self.settled, self.is_certain), _settled(recipe, given)
+        outer = (self.settled, self.fenced, self.is_certain)
+        self.settled, self.fenced = _settled(recipe, given), _fenced(recipe, fenced)
         self.is_certain = True
         with self.outline.inside():
             for placed in recipe.placed_stages:
                 with self._only_if(bool(placed.stage.condition)):
                     self._stage(recipe, placed, known, callers)
-        self.settled, self.is_certain = outer
+        self.settled, self.fenced, self.is_certain = outer
 
     @contextmanager
     def _only_if(self, has_condition: bool) -> Iterator[None]:
@@ -390,7 +400,8 @@ class _Checker:
         if missing:
             what = f"Recipe {sub.name!r} requires {_named(missing)}, which step {step.id!r} "
             self.warnings.append(recipe.finding(f"{what}does not give.", *path, "recipe"))
-        self.recipe(sub, set(step.context), callers)
+        fenced = {name for name, value in step.context.items() if reads(value) & self.fenced}
+        self.recipe(sub, set(step.context), callers, fenced)
 
     def _uses(
         self, recipe: Recipe, step: Step, path: Keys, known: set[str], keys: list[str]
@@ -409,7 +420,11 @@ class _Checker:
     def _command(self, recipe: Recipe, text: str, path: Keys, who: str, known: set[str]) -> None:
         """Check that values stand where they stay data."""
         try:
-            found = misplaced(text, lambda name: _is_known(name, known), self.settled)
+            found = misplaced(
+                text,
+                lambda name: _is_known(name, known),
+                {*known, *RESERVED, *_NUMBERS} - self.fenced,
+            )
         except RecipeError:  # it is no template, which was told
             return
         for each in found:
@@ -463,10 +478,7 @@ def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
     An empty one is there to be given; an index is a number.
     """
     changed: set[str | None] = {*given}
-    waiting = [step for placed in recipe.placed_stages for step in placed.stage.steps]
-    while waiting:
-        step = waiting.pop()
-        waiting += step.steps
+    for step in _all_steps(recipe):
         changed |= {step.output, step.output_exit_code, step.collect, step.as_}
         changed |= step.update_context.keys()
     index = {"index": 0}
@@ -476,6 +488,23 @@ def _settled(recipe: Recipe, given: set[str]) -> dict[str, Any]:
         if name not in changed and value not in (None, "")
     }
     return {**settled, "step": index, "stage": index, "_loop_index": 0, "_loop_iteration": 1}
+
+
+def _all_steps(recipe: Recipe) -> Iterator[Step]:
+    for stage, path in recipe.placed_stages:
+        yield from (step for step, _ in _steps(stage.steps, path))
+
+
+def _fenced(recipe: Recipe, given: Set[str]) -> set[str]:
+    """Return the names of the values that are a step's, or made of such."""
+    steps = list(_all_steps(recipe))
+    fenced = {*given, "_approval_message"}
+    fenced |= {name for s in steps for name in (s.output, s.output_exit_code, s.collect) if name}
+    made = [(step.as_, step.foreach) for step in steps if step.foreach]
+    made += [each for step in steps for each in step.update_context.items()]
+    while more := {name for name, value in made if name not in fenced and reads(value) & fenced}:
+        fenced |= more
+    return fenced
 
 
 def _unreadable(who: str, path: Keys, exc: RecipeError) -> str:

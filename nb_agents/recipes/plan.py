@@ -26,7 +26,7 @@ from nb_agents import events as ev
 from nb_agents.config import recipe_values as ranges
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Approval, Stage, Step
-from nb_agents.config.recipe_values import Recursion
+from nb_agents.config.recipe_values import FENCED, Recursion
 from nb_agents.recipes import units
 from nb_agents.recipes.check import path_of, with_place
 from nb_agents.recipes.output import Read, Wanted, wanted
@@ -119,6 +119,9 @@ def _inner(recipe: Recipe, progress: Progress) -> dict[str, Any]:
 
 
 _UNREAD = Wanted()
+
+_OURS = frozenset({"recipe", "session", "stage", "step", "_skipped_steps"})
+"""What the run itself sets, of what its recipe and who started it say."""
 
 
 class _Flow(Enum):
@@ -251,7 +254,9 @@ class Planner:
         """Walk the whole recipe: its outputs."""
         root = self._progress.recipes[""]
         given = {**root.context, **self._progress.context}
-        scope = Scope({**given, **_inner(root, self._progress)})
+        inner = _inner(root, self._progress)
+        trusted = frozenset(given) - {*self._progress.context.get(FENCED, ())} | _OURS
+        scope = Scope({**given, **inner}, trusted=trusted)
         yield from self._recipe(_Frame("", root, root.recursion, (root.name,)), scope)
         return scope.set_by_steps
 
@@ -520,7 +525,10 @@ class Planner:
         given = units.value(step.context, scope, address)
         if missing := [name for name in recipe.required if name not in given]:
             self._fail(address, f"{recipe.name} needs {missing[0]!r} in its context.", "recipe")
-        inner = Scope({**recipe.context, **given, **_inner(recipe, self._progress)})
+        fenced = {name for name, each in step.context.items() if not scope.trusts(each)}
+        values = {**recipe.context, **given, **_inner(recipe, self._progress)}
+        trusted = frozenset(values) - fenced - {"_approval_message"} | _OURS
+        inner = Scope(values, trusted=trusted)
         called = _Frame(address, recipe, limits, stack, frame.wanted(step).reads)
         yield from self._recipe(called, inner)
         self._end(address)
@@ -558,7 +566,7 @@ class Planner:
     ) -> _Walk[tuple[_Flow, list[Any]]]:
         results: list[Any] = []
         for index, item in enumerate(items):
-            with scope.bound(**{step.as_: item}):
+            with scope.bound(scope.trusts(step.foreach), **{step.as_: item}):
                 flow, value = yield from self._iteration(frame, scope, step, f"{address}[{index}]")
                 results.append(value)
                 if flow is not _Flow.DONE or self._is_broken(step, scope, address):
@@ -569,7 +577,8 @@ class Planner:
         self, width: float, frame: _Frame, scope: Scope, step: Step, address: str, items: list[Any]
     ) -> _Walk[tuple[_Flow, list[Any]]]:
         def begin(index: int) -> None:
-            inner = scope.copy(**{step.as_: items[index], "_parallel_group_id": address})
+            values = {step.as_: items[index], "_parallel_group_id": address}
+            inner = scope.copy(scope.trusts(step.foreach), **values)
             loop.walks[index] = self._iteration(frame, inner, step, f"{address}[{index}]")
 
         def has_begun(index: int) -> bool:
@@ -627,7 +636,7 @@ class Planner:
         results: list[Any] = []
         flow = _Flow.DONE
         for index in range(int(most)):
-            with scope.bound(_loop_index=index, _loop_iteration=index + 1):
+            with scope.bound(True, _loop_index=index, _loop_iteration=index + 1):
                 if not self._goes_on(step, scope, address, index):
                     break
                 flow, value = yield from self._iteration(frame, scope, step, f"{address}[{index}]")
@@ -658,7 +667,8 @@ class Planner:
     def _is_broken(self, step: Step, scope: Scope, address: str) -> bool:
         """Update the context after an iteration; tell whether it was the last."""
         for name, text in step.update_context.items():
-            scope.set(name, units.value(text, scope, address))
+            given = units.value(text, scope, address)
+            scope.set(name, given, is_trusted=scope.trusts(text))
         return bool(step.break_when) and units.holds(step.break_when, scope, address, "break_when")
 
     # What is so by now -----------------------------------------------------------------------

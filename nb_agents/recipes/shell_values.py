@@ -1,46 +1,36 @@
-r"""Values in bash commands: what a model wrote becomes data there, never a command.
+r"""Values in bash commands: what somebody else wrote becomes data there, never a command.
 
 A value's text stands in one place only, before the command: ``nb_value_0=$'…'; ``. Where the
 recipe has ``{{x}}`` stands ``"${nb_value_0}"``, with the quotes that the place needs, and bash
 doesn't read as code what an expansion gives. An empty value without quotes is no argument.
 
-Bash looks again at some texts, and programs run some of theirs. So a value may be anything only
-where it is known to stay data: in the arguments of a command that doesn't run them, in what is
-assigned, in a here-document or a redirection, in ``for``, ``case`` and ``[[ == ]]``. Everywhere
-else its characters must be harmless, in arithmetic those of a number; so they must be in all of a
-command that runs text to which a value could get by way of a variable, a file or a pipe. Bash's
-grammar (tree-sitter's) tells the places apart; a command that it can't read takes no values. In
-Python code that a command gives as it stands, a value may be anything too where it stands in a text
-or a comment: there it is written with Python's escapes (`nb_agents.recipes.python_texts`).
+A value never becomes syntax of the recipe's own command, nor an option of a program that it names;
+what the script or the programs in it do with data that they were given or that it had them write is
+theirs. Whose word a value is decides what it may be:
 
-What this can't do:
+- What the recipe's author or who starts it gave is trusted as the command itself is. It is quoted
+  where the place is a text, and a part of the command elsewhere, as for the name of a program.
+- What models, commands, files and the rows of a sweep gave, and what is made of it, may be anything
+  where bash's grammar (tree-sitter's) has a text. A number must stand where bash calculates, and
+  nothing that begins with ``-`` where an option could (`nb_agents.recipes.shell_places`).
+- In a command that also runs text as code (`nb_agents.recipes.shell_evaluators`), or that the
+  grammar can't read, such a value must be of harmless characters. Others go into the step's `env`.
 
-- A program or script that isn't known here may run its arguments: ``./run.sh {{x}}`` is data for
-  bash, and for ``run.sh`` what it makes of it. So may code in other languages, and what reads
-  variables of the step's ``env``.
-- A file that the command writes and then runs is followed by its name alone, and not when a
-  program writes it that isn't known to.
-- A value may name a file that isn't meant, with ``/`` or ``..`` in it.
-
-``{{x | raw}}`` inserts the text as it is, as a part of the command: for text that the recipe's
-author wrote.
+``{{x | raw}}`` inserts any value as it is, as a part of the command.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tree_sitter import Node
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.expression import as_text, lookup
-from nb_agents.recipes.python_texts import NOT_RAW, escaped
-from nb_agents.recipes.shell_flow import Tree, is_quoted, source
-from nb_agents.recipes.shell_places import Script
-from nb_agents.recipes.shell_programs import Rule, nowhere
+from nb_agents.recipes.shell_places import HARMLESS, Rule, Script
+from nb_agents.recipes.shell_tree import Tree, is_quoted, source
 from nb_agents.recipes.template import Insertion, fill, shapes
 
 __all__ = ["Misplaced", "misplaced", "render_command"]
@@ -49,39 +39,46 @@ _PREFIX = "nb_value_"
 _WORD = ("word", "concatenation")
 _LISTS_WORDS = ("command", "command_name", "array", "for_statement")
 
+Pieces = Sequence[str | Insertion]
 
-def render_command(command: str, context: Mapping[str, Any]) -> str:
-    """Fill a bash command in, so that no value can become a command.
+
+def render_command(
+    command: str, context: Mapping[str, Any], trusted: Collection[str] = frozenset()
+) -> str:
+    """Fill a bash command in, so that no value of somebody else can become a command.
 
     Args:
         command: The template.
         context: Values by name.
+        trusted: The names of those that the recipe's author or who started it gave.
 
     Returns:
-        The script for ``bash -c``. Its lines have the numbers that the filled-in template's have.
+        The script for ``bash -c``. Its lines have the numbers that the filled-in template's have,
+        but where a trusted value that is a part of the command has lines of its own.
 
     Raises:
-        RecipeError: A variable is not defined, or stands where bash would run its value.
+        RecipeError: A variable is not defined, or holds what can't stand where it stands.
     """
-    pieces = [
+    pieces: Pieces = [
         piece.text if isinstance(piece, Insertion) and piece.is_raw else piece
         for piece in fill(command, context)
     ]
-    if not any(isinstance(piece, Insertion) for piece in pieces):
-        return "".join(map(str, pieces))
-    return _without_empty(pieces).rendered()
+    while any(isinstance(piece, Insertion) for piece in pieces):
+        whole = _Command(pieces, trusted)
+        absent, parts = whole.absent(), whole.parts()
+        if not absent and not parts:
+            return whole.rendered()
+        # Something else then takes its place, so the command is read anew.
+        pieces = [
+            piece.text if isinstance(piece, Insertion) and _is_among(piece, parts) else piece
+            for piece in pieces
+            if not _is_among(piece, absent)
+        ]
+    return "".join(map(str, pieces))
 
 
-def _without_empty(pieces: list[str | Insertion]) -> _Command:
-    """Return a command without the empty values that are whole words: they are no arguments.
-
-    What is behind one then takes its place, so the command is read anew.
-    """
-    whole = _Command(pieces)
-    absent = whole.absent()
-    if not absent:
-        return whole
-    return _Command([piece for piece in pieces if not any(piece is each for each in absent)])
+def _is_among(piece: str | Insertion, others: Sequence[Insertion]) -> bool:
+    return any(piece is other for other in others)
 
 
 class Misplaced(NamedTuple):
@@ -91,7 +88,7 @@ class Misplaced(NamedTuple):
         line: Its line in the command, from 1.
         path: The variable.
         what: What is wrong, in a sentence.
-        is_fault: Whether it doesn't belong there; else it is refused when it isn't harmless.
+        is_fault: Whether no such value can stand there; else one of harmless characters can.
     """
 
     line: int
@@ -101,14 +98,14 @@ class Misplaced(NamedTuple):
 
 
 def misplaced(
-    command: str, is_set: Callable[[str], bool], known: Mapping[str, Any]
+    command: str, is_set: Callable[[str], bool], trusted: Collection[str]
 ) -> list[Misplaced]:
     """Find the values of a command that may be refused, before they are there.
 
     Args:
         command: The template.
         is_set: Tells whether something sets a variable.
-        known: The values that are known, by name.
+        trusted: The names of those that are the author's or the starter's.
 
     Returns:
         One for each value and line, the worst.
@@ -118,20 +115,13 @@ def misplaced(
         values = [piece for piece in pieces if isinstance(piece, Insertion)]
         if not values or any(value.is_raw for value in values):
             continue  # what is raw can't be read before
-        for value, rule in _Command(pieces).rules():
+        restrictive = (each for each in _Command(pieces, trusted).rules() if each[1].is_restrictive)
+        for value, rule in restrictive:
             at, before = (value.line, value.path), found.get((value.line, value.path))
-            is_worse = before is None or (rule.is_fault and not before.is_fault)
-            if is_worse and not rule.is_silent and not _is_known_as(value.path, rule, known):
-                found[at] = Misplaced(*at, rule.refusal(value.path), rule.is_fault)
+            is_fault = rule.allowed is None
+            if before is None or (is_fault and not before.is_fault):
+                found[at] = Misplaced(*at, rule.refusal(value.path), is_fault)
     return list(found.values())
-
-
-def _is_known_as(path: str, rule: Rule, known: Mapping[str, Any]) -> bool:
-    try:
-        text = as_text(lookup(known, path))
-    except RecipeError:
-        return False
-    return rule.allows(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,45 +131,45 @@ class _Slot:
     value: Insertion
     name: str
     at: range
+    is_trusted: bool
 
 
 class _Command:
     """A command, in bytes because tree-sitter counts them."""
 
-    def __init__(self, pieces: list[str | Insertion]) -> None:
+    def __init__(self, pieces: Pieces, trusted: Collection[str]) -> None:
         names = _names(pieces)
+        self._pieces = pieces
         self._slots: list[_Slot] = []
         self._source = b""
         for piece in pieces:
             start = len(self._source)
             if isinstance(piece, Insertion):
-                name = names[piece.path]
-                self._slots.append(_Slot(piece, name, range(start, start + len(name))))
+                name, is_trusted = names[piece.path], piece.path.partition(".")[0] in trusted
+                at = range(start, start + len(name))
+                self._slots.append(_Slot(piece, name, at, is_trusted))
                 piece = name
             self._source += piece.encode("utf-8", "surrogatepass")
-        self._tree = Tree(self._source)
-        self._script = Script(self._tree, [slot.at for slot in self._slots])
+        self._tree = Tree(self._source, [slot.at for slot in self._slots])
+        self._script = Script(self._tree)
 
     def rendered(self) -> str:
         """Return the script, or raise what is wrong with it."""
         for value, rule in self.rules():
             if not rule.allows(value.text):
                 raise RecipeError(f"Line {value.line}: {rule.refusal(value.path)}")
-        texts = self._script.texts
-        edits = {(mark.start, mark.stop): NOT_RAW for mark in texts.values() if mark}
-        values: dict[str, Insertion] = {}
+        if self._tree.error_line:  # all are harmless in any quotes
+            return "".join(p.text if isinstance(p, Insertion) else p for p in self._pieces)
+        edits: dict[tuple[int, int], str] = {}
         for slot in self._slots:
-            name, value = slot.name, slot.value
-            if slot.at in texts:
-                name, value = f"{name}_text", replace(value, text=escaped(value.text))
-            values[name] = value
             around = list(self._tree.around(self._tree.leaf(slot.at)))
             edits |= _without_quotes(around)
-            edits[slot.at.start, slot.at.stop] = _reference(around) % name
+            edits[slot.at.start, slot.at.stop] = _reference(around) % slot.name
         script, at = "", 0
         for (start, end), text in sorted(edits.items()):
             script += self._text(at, start) + text
             at = end
+        values = {slot.name: slot.value for slot in self._slots}
         head = "".join(f"{name}={_quoted(value)}; " for name, value in values.items())
         return head + script + self._text(at, len(self._source))
 
@@ -188,25 +178,32 @@ class _Command:
         empty = [slot for slot in self._slots if not slot.value.text]
         return [slot.value for slot in empty if self._is_word(slot)]
 
+    def parts(self) -> list[Insertion]:
+        """Return the trusted values that are parts of the command: they are no texts in it."""
+        if self._tree.error_line:
+            return []
+        trusted = [slot for slot in self._slots if slot.is_trusted]
+        return [slot.value for slot in trusted if not self._script.is_text(slot.at)]
+
     def _is_word(self, slot: _Slot) -> bool:
         around = self._tree.around(self._tree.leaf(slot.at))
         holder = next(node.type for node in around if node.type not in _WORD)
         return holder in _LISTS_WORDS
 
-    def rules(self) -> Iterator[tuple[Insertion, Rule]]:
-        """Yield what each value must be like."""
-        if self._tree.error_line:
-            where = f"in a command whose line {self._tree.error_line} can't be read as bash"
-            yield from ((slot.value, nowhere(where)) for slot in self._slots)
-            return
-        for slot in self._slots:
-            yield from ((slot.value, rule) for rule in self._script.rules(slot.at))
+    def rules(self) -> list[tuple[Insertion, Rule]]:
+        """Return what each value must be like that may not be any text."""
+        if line := self._tree.error_line:
+            where = f"in a command whose line {line} can't be read here"
+            rule = Rule(where, HARMLESS, "letters, digits and _./:,@+-")
+            return [(slot.value, rule) for slot in self._slots]
+        fenced = [slot for slot in self._slots if not slot.is_trusted]
+        return [(slot.value, rule) for slot in fenced for rule in self._script.rules(slot.at)]
 
     def _text(self, start: int, end: int) -> str:
         return self._source[start:end].decode("utf-8", "surrogatepass")
 
 
-def _names(pieces: list[str | Insertion]) -> dict[str, str]:
+def _names(pieces: Pieces) -> dict[str, str]:
     """Return a bash variable for each path, under names that the command does not use."""
     text = "".join(piece for piece in pieces if isinstance(piece, str))
     prefix = _PREFIX

@@ -257,7 +257,7 @@ def _prompt(step: Step, wanted: Wanted, scope: Scope, address: str) -> str:
 
 def _command(step: Step, scope: Scope, address: str) -> str:
     try:
-        return render_command(step.command, scope.values)
+        return render_command(step.command, scope.values, scope.trusted)
     except RecipeError as exc:
         raise FaultyError((address,), str(exc)) from exc
 

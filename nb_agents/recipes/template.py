@@ -25,7 +25,7 @@ from nb_agents.errors import RecipeError
 from nb_agents.recipes import expression
 from nb_agents.recipes.expression import Expression, as_text, lookup
 
-__all__ = ["Insertion", "fill", "render", "render_value", "shapes", "variables"]
+__all__ = ["Insertion", "fill", "reads", "render", "render_value", "shapes", "variables"]
 
 _TAG = re.compile(
     r"""(?P<escape>\\?)(?:
@@ -131,6 +131,24 @@ def variables(text: str) -> tuple[str, ...]:
         RecipeError: A block is not closed, or its condition can't be parsed.
     """
     return tuple(dict.fromkeys(_paths(_parse(text))))
+
+
+def reads(value: Any) -> set[str]:
+    """Return the names of the variables that the templates of a YAML value read.
+
+    Args:
+        value: A text, a list or mapping of such, or anything else.
+
+    Raises:
+        RecipeError: A block is not closed, or its condition can't be parsed.
+    """
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
+        return set().union(*map(reads, value))
+    if not isinstance(value, str):
+        return set()
+    return {path.partition(".")[0] for path in variables(value)}
 
 
 def fill(text: str, context: Mapping[str, Any]) -> list[str | Insertion]:

@@ -20,7 +20,7 @@ from nb_agents.recipes import expression
 from nb_agents.recipes.diagram import does
 from nb_agents.recipes.expression import as_text
 from nb_agents.recipes.output import value_of
-from nb_agents.recipes.template import render, render_value
+from nb_agents.recipes.template import reads, render, render_value
 
 __all__ = [
     "FailedError",
@@ -111,6 +111,8 @@ class Scope:
         hidden: The names that loops have taken for a while.
         stage: The name of the stage, or "".
         last: What the last step gave.
+        trusted: The names of the values that the recipe's author or who started it gave, and of
+            those made of nothing else.
     """
 
     values: dict[str, Any]
@@ -118,25 +120,34 @@ class Scope:
     hidden: frozenset[str] = frozenset()
     stage: str = ""
     last: Any = None
+    trusted: frozenset[str] = frozenset()
 
-    def set(self, name: str | None, value: Any) -> None:
+    def trusts(self, given: Any) -> bool:
+        """Return whether a value of the recipe is filled in with trusted values alone."""
+        return reads(given) <= self.trusted
+
+    def set(self, name: str | None, value: Any, *, is_trusted: bool = False) -> None:
         """Set a variable, as a step's output, if the step names one."""
         if name:
             self.values[name] = value
+            self.trusted = self.trusted - {name} | ({name} if is_trusted else set())
             self.set_by_steps.pop(name, None)
             self.set_by_steps[name] = value
 
-    def copy(self, **more: Any) -> Scope:
+    def copy(self, is_trusted: bool = False, /, **more: Any) -> Scope:
         """Return a scope with the same variables, whose changes stay in it."""
-        return Scope({**self.values, **more}, {}, self.hidden | more.keys(), self.stage)
+        values, hidden = {**self.values, **more}, self.hidden | more.keys()
+        trusted = self.trusted | more.keys() if is_trusted else self.trusted - more.keys()
+        return Scope(values, {}, hidden, self.stage, trusted=trusted)
 
     @contextmanager
-    def bound(self, **values: Any) -> Iterator[None]:
+    def bound(self, is_trusted: bool = False, /, **values: Any) -> Iterator[None]:
         """Set variables within a block; a nested loop gives the outer one its own back."""
-        outer = self.hidden
+        outer, trusted = self.hidden, self.trusted & values.keys()
         hidden = {name: self.values[name] for name in values if name in self.values}
         self.values |= values
         self.hidden = outer | values.keys()
+        self.trusted = self.trusted | values.keys() if is_trusted else self.trusted - values.keys()
         try:
             yield
         finally:
@@ -144,6 +155,7 @@ class Scope:
                 self.values.pop(name, None)
             self.values |= hidden
             self.hidden = outer
+            self.trusted = self.trusted - values.keys() | trusted
 
 
 class FailedError(Exception):

@@ -14,6 +14,7 @@ from typing import Any
 
 from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import Recipe
+from nb_agents.config.recipe_values import FENCED
 from nb_agents.config.team import TeamSpec, safe_name
 from nb_agents.errors import NotYoursError, TaskError, UserError
 from nb_agents.masking import safe_errors
@@ -114,9 +115,9 @@ def map(
         _check_owner(path, [row.name for row in rows], team, retry_failed)
 
     def begin(row: Row) -> Run:
+        context = None if read is None else {**row.values, FENCED: [*row.values]}
         if any(turn.has_begun for turn in turns_of(path / row.name)):
             return resume(row.name, team, tools=functions, options=options)
-        context = None if read is None else row.values
         asked = render(task, row.values)
         return start(
             asked, team, row.name, recipe=read, context=context, tools=functions, options=options

@@ -35,14 +35,26 @@ def unset(report: Report) -> list[str]:
 
 # Values in commands ----------------------------------------------------------------------------
 
-CODE = [
-    'bash -euo pipefail -c "echo {{x}}"',
-    "sudo -n env A=1 sh -c 'ls {{x}}'",
+MADE = "context: {given: ''}\nsteps:\n- {id: m, type: bash, command: ls, output: x}\n"
+STEP = MADE + "- id: a\n  type: bash\n  command: |\n    true\n"
+NOWHERE = [
     '$SHELL -c "{{x}}"',
     "eval {{x}}",
+    "sudo -n sh -c 'cd; {{x}}'",
+    "bash <<'EOF'\n{{x}}\nEOF",
+    "bash <(echo {{x}})",
+    "{{x}} --version",
+    "find . -exec {{x}} ';'",
+    "sed {{x}} f",
+    "export {{x}}",
+    "echo ${{{x}}}",
+    "cat <<EOF\n`{{x}}`\nEOF",
+    "{{#if given}}echo a{{else}}eval {{x}}{{/if}}",
+]
+HARMLESS = [
+    'bash -euo pipefail -c "echo {{x}}"',
+    "sudo -n env A=1 sh -c 'ls {{x}}'",
     "script -qc {{x}} /dev/null",
-    "flock lock -c {{x}}",
-    "env -S {{x}}",
     "git -c alias.a={{x}} a",
     "ssh host ls {{x}}",
     "find . -exec sh -c 'echo {{x}}' ';'",
@@ -54,28 +66,35 @@ CODE = [
     "make A={{x}}",
     "echo {{x}} | bash",
     "cat <<EOF | sh\n{{x}}\nEOF",
-    "bash <(echo {{x}})",
-    "{{x}} --version",
-    "export {{x}}",
-    "echo ${{{x}}}",
-    "cat <<EOF\n`{{x}}`\nEOF",
-    "{{#if given}}echo a{{else}}eval {{x}}{{/if}}",
+    'y={{x}}/run.sh; "$y"',
+    'y={{x}}; eval "$y"',
+    "y={{x}}; echo $((y))",
+    "echo {{x}} > f; sh f",
 ]
-STEP = "context: {x: '', given: ''}\nsteps:\n- id: a\n  type: bash\n  command: |\n    true\n"
 
 
 def indented(command: str) -> str:
     return "".join(f"    {line}\n" for line in command.splitlines())
 
 
-@pytest.mark.parametrize("command", CODE)
-def test_a_value_in_code_is_a_fault_with_its_line_and_what_to_do(command: str) -> None:
+@pytest.mark.parametrize("command", [*NOWHERE, *HARMLESS])
+def test_a_steps_value_in_code_is_told_with_its_line_and_what_to_do(command: str) -> None:
     report = checked(STEP + indented(command))
-    (fault,) = report.faults
+    faults, others = report.faults, report.warnings
+    (found,), none = (faults, others) if command in NOWHERE else (others, faults)
     before = command[: command.rindex("{{x}}")].count("\n")
-    assert (fault.line, report.warnings) == (10 + before, ())
-    assert fault.what.startswith("Step 'a': {{x}} stands ")
-    assert "argument" in fault.what and "env" in fault.what and "{{x | raw}}" in fault.what
+    assert (found.line, none) == (11 + before, ())
+    assert found.what.startswith("Step 'a': {{x}}, which a step or a row gave, stands ")
+    assert "env: {X:" in found.what and "{{x | raw}}" in found.what
+    assert ("letters, digits and" in found.what) is (command in HARMLESS)
+
+
+@pytest.mark.parametrize("command", [*NOWHERE, *HARMLESS])
+def test_the_authors_value_may_stand_in_code(command: str) -> None:
+    report = checked(
+        STEP.replace("given: ''", "x: '', given: ''").replace(", output: x", "") + indented(command)
+    )
+    assert (report.faults, report.warnings) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -96,20 +115,7 @@ def test_a_value_that_is_data_or_a_number_or_raw_is_no_fault(command: str) -> No
     assert [w.what for w in report.warnings if "stands" in w.what] == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    ['y={{x}}/run.sh; "$y"', 'y={{x}}; eval "$y"', "y={{x}}; echo $((y))", "echo {{x}} > f; sh f"],
-)
-def test_what_will_be_refused_unless_it_is_harmless_is_told(command: str) -> None:
-    report = checked(STEP + indented(command))
-    assert report.faults == ()
-    assert ["letters, digits and" in each.what for each in report.warnings] == [True]
-    assert report.warnings[0].line == 10
-
-
-SETTLED = (
-    "context: {x: v1.2-rc, other: x}\nsteps:\n- {id: a, type: bash, command: 'sed s/a/{{x}}/'%s}\n"
-)
+OWN = "context: {x: a b, other: []}\nsteps:\n- {id: a, type: bash, command: 'eval {{x}}'%s}\n"
 
 
 @pytest.mark.parametrize(
@@ -118,20 +124,26 @@ SETTLED = (
         ("", False),
         (", output: other", False),
         (", output: x", True),
-        (", while_condition: 'true', update_context: {x: 1}", True),
-        (", foreach: '{{other}}', as: x", True),
+        (", collect: x, foreach: '{{other}}'", True),
+        (", while_condition: 'true', update_context: {x: 1}", False),
+        (", while_condition: 'true', update_context: {x: '{{y}}'}, output: y", True),
+        (", foreach: '{{other}}', as: x", False),
+        (", foreach: '{{other}}', as: x, output: other", True),
     ],
 )
-def test_a_harmless_value_that_no_step_changes_may_stand_in_code(more: str, is_fault: bool) -> None:
-    assert bool(checked(SETTLED % more).faults) is is_fault
+def test_what_is_made_of_a_steps_value_is_its_too(more: str, is_fault: bool) -> None:
+    assert bool(checked(OWN % more).faults) is is_fault
 
 
-def test_a_value_that_a_caller_gives_is_not_known(tmp_path: Path) -> None:
-    written(tmp_path, "sub.yaml", SETTLED % "")
-    call = "steps: [{id: s, type: recipe, recipe: sub.yaml, context: {%s: '{{y}}'}}]\n"
-    known = check(Recipe.from_file(written(tmp_path, "one.yaml", call % "other")))
-    given = check(Recipe.from_file(written(tmp_path, "two.yaml", call % "x")))
-    assert (known.faults, len(given.faults)) == ((), 1)
+def test_what_a_caller_makes_of_its_own_steps_values_is_theirs_in_the_called(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path, "sub.yaml", OWN % "")
+    call = "steps:\n- {id: b, type: bash, command: ls, output: made}\n"
+    call += "- {id: s, type: recipe, recipe: sub.yaml, context: {x: 'ls {{%s}}'}}\n"
+    own = check(Recipe.from_file(written(tmp_path, "one.yaml", call % "recipe.name")))
+    given = check(Recipe.from_file(written(tmp_path, "two.yaml", call % "made")))
+    assert (own.faults, len(given.faults)) == ((), 1)
     assert str(given.faults[0].file).endswith("sub.yaml")
 
 

@@ -179,7 +179,7 @@ ELSEWHERE = {
         test_shell_values.test_every_place_gets_exactly_the_value_and_no_command_in_it_runs,
         test_shell_values.test_where_a_value_would_run_it_is_refused_in_a_sentence,
         test_shell_values.test_a_raw_value_is_a_part_of_the_command,
-        test_check.test_a_value_in_code_is_a_fault_with_its_line_and_what_to_do,
+        test_check.test_a_steps_value_in_code_is_told_with_its_line_and_what_to_do,
     ],
     "where bash runs": [
         test_executor.test_commands_share_the_workspace_may_work_in_the_project_and_see_no_keys,

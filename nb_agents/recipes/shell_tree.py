@@ -1,0 +1,264 @@
+"""A bash command as a tree, and its words as far as they can be read there.
+
+The tree is by tree-sitter's grammar of bash. Where that grammar fails at what bash reads
+(`_MISREAD`), it is shown something of the same length that it can read.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+__all__ = ["FILLING", "Tree", "Word", "is_quoted", "nodes", "source", "worked_out"]
+
+# Jinja's `{%`, which is the name of a command to bash; `${T//]/}`, `${T%%]*}` and the like.
+_MISREAD = re.compile(
+    rb"(?<!\S)\{%(?=\s)|(?<=\$\{)(?P<name>\w+)(?:\[[@*\d]+\])?[#%/][^{}'\"$`\\]*(?=\})"
+)
+FILLING = {
+    *("simple_expansion", "expansion", "arithmetic_expansion", "brace_expression"),
+    *("command_substitution", "process_substitution"),
+}
+"""Kinds of nodes in whose place bash puts something."""
+_OPERATORS = {"binary_expression", "unary_expression", "parenthesized_expression"}
+_COMPARES = re.compile(r"-(?:eq|ne|lt|le|gt|ge)")
+_SLICE = re.compile(r"\$\{[\w@*]+(?:\[[^\]]*\])?:(?![-=+?])")
+_BRACES = re.compile(r"\{[^{}\s]*(,|\.\.)")
+_UNQUOTED = re.compile(r"\\(?P<escaped>.)|(?P<glob>[*?\[])|(?P<text>[^\\*?\[]+)", re.DOTALL)
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Parser:
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+class Word(NamedTuple):
+    """A word of a command, as far as it can be read there.
+
+    Attributes:
+        node: Where it stands; None for the words that ``xargs`` adds.
+        pieces: Its text without quotes; None where bash, a program or a value fills in.
+    """
+
+    node: Node | None
+    pieces: tuple[str | None, ...]
+
+    @property
+    def text(self) -> str | None:
+        """All of it, or None when something fills in."""
+        return None if None in self.pieces else "".join(map(str, self.pieces))
+
+    @property
+    def head(self) -> str:
+        """What it begins with."""
+        return (self.pieces[0] if self.pieces else "") or ""
+
+    @property
+    def tail(self) -> str:
+        """What it ends with."""
+        return (self.pieces[-1] if self.pieces else "") or ""
+
+
+class Tree:
+    """A parsed command.
+
+    Args:
+        command: Its text.
+        slots: The bytes where values stand, in order.
+
+    Attributes:
+        nodes: All named nodes, in order.
+        error_line: Where it can't be read, from 1; None when it can.
+        text: The command.
+    """
+
+    def __init__(self, command: bytes, slots: Sequence[range] = ()) -> None:
+        self._source = command
+        self.text = command.decode(errors="surrogateescape")
+        self._slots = slots
+        self._starts = [slot.start for slot in slots]
+        self._root = _parser().parse(command).root_node
+        if self._root.has_error:
+            self._root = _parser().parse(_MISREAD.sub(_readable, command)).root_node
+        self.nodes = list(nodes(self._root))
+        self.error_line = _error_line(self._root)
+        # A node finds its parent by a search from the root.
+        self._parents = {child.id: node for node in self.nodes for child in node.named_children}
+
+    def leaf(self, at: range) -> Node:
+        """Return the smallest node around some bytes."""
+        leaf = self._root.descendant_for_byte_range(at.start, at.stop)
+        assert leaf is not None
+        return leaf
+
+    def parent(self, node: Node) -> Node | None:
+        """Return the node that a node is in."""
+        return self._parents.get(node.id)
+
+    def around(self, node: Node | None) -> Iterator[Node]:
+        """Yield a node and all that it is in, from the inside."""
+        while node is not None:
+            yield node
+            node = self.parent(node)
+
+    def slots_in(self, node: Node | None) -> Sequence[range]:
+        """Return the values that stand in a node."""
+        if node is None:
+            return ()
+        first = bisect.bisect_left(self._starts, node.start_byte)
+        return self._slots[first : bisect.bisect_left(self._starts, node.end_byte)]
+
+    def parts(self, test: Node) -> list[Word]:
+        """Return the words and operators of a test."""
+        return [self.word(part) for part in _parts(test)]
+
+    # Words ------------------------------------------------------------------------------------
+
+    def words(self, command: Node) -> list[Word]:
+        """Return a command's words in order, its name first."""
+        found = [
+            *command.children_by_field_name("name"),
+            *command.children_by_field_name("argument"),
+            *self.strays(command),
+        ]
+        ordered = sorted(found, key=lambda node: node.start_byte)
+        return [self.word(node) for node in ordered if not self._is_descriptor(node)]
+
+    def strays(self, command: Node) -> list[Node]:
+        """Return the words of a command that the grammar takes for targets of redirections."""
+        redirects = command.children_by_field_name("redirect")
+        parent = self.parent(command)
+        if parent is not None and parent.type == "redirected_statement":
+            redirects = [*redirects, *parent.children_by_field_name("redirect")]
+        found: list[Node] = []
+        for redirect in redirects:
+            found += redirect.children_by_field_name("argument")
+            for each in [redirect, *redirect.children_by_field_name("redirect")]:
+                found += each.children_by_field_name("destination")[1:]
+        return found
+
+    def _is_descriptor(self, node: Node) -> bool:
+        """Return whether a word is the ``0`` of ``0<file``."""
+        is_before = self._source[node.end_byte : node.end_byte + 1] in (b"<", b">")
+        return is_before and bool(re.fullmatch(r"\d+|\{\w+\}", source(node)))
+
+    def word(self, node: Node) -> Word:
+        """Return a word as far as it can be read."""
+        pieces: list[str | None] = []
+        for piece in self._pieces(node):
+            if piece is not None and pieces and pieces[-1] is not None:
+                pieces[-1] += piece
+            else:
+                pieces.append(piece)
+        return Word(node, tuple(pieces))
+
+    def _pieces(self, node: Node) -> Iterator[str | None]:
+        kind, text = node.type, source(node)
+        if kind in FILLING or (kind == "concatenation" and _BRACES.search(text)):
+            yield None
+        elif kind in ("concatenation", "command_name"):
+            for child in node.children:
+                yield from self._pieces(child)
+        elif kind == "string":
+            for piece in self._cut(node):
+                yield piece and re.sub(r'\\([$`"\\])|\\\n', r"\1", piece)
+        elif kind == "raw_string" or (kind == "ansi_c_string" and "\\" not in text):
+            yield from self._cut(node)
+        elif kind == "ansi_c_string":
+            yield None
+        else:
+            yield from self._unquoted(node)
+
+    def _unquoted(self, node: Node) -> Iterator[str | None]:
+        for piece in self._cut(node, quotes=False):
+            if piece is None:
+                yield None
+            for each in _UNQUOTED.finditer(piece or ""):
+                is_glob = each["glob"] and source(node) != "["
+                yield None if is_glob else (each["escaped"] or each[0]).replace("\n", "")
+
+    def _cut(self, node: Node, quotes: bool = True) -> Iterator[str | None]:
+        """Yield a node's text, without its quotes, and None for what fills in."""
+        start, end, at = node.start_byte, node.end_byte - quotes, node.start_byte
+        if quotes:
+            at += re.search(rb"['\"]", node.text or b"").end()  # type: ignore[union-attr]
+        holes = [range(c.start_byte, c.end_byte) for c in node.named_children if c.type in FILLING]
+        for hole in sorted([*holes, *self.slots_in(node)], key=lambda hole: hole.start):
+            if hole.start >= max(at, start):
+                yield self._source[at : hole.start].decode(errors="surrogateescape")
+                yield None
+                at = hole.stop
+        yield self._source[at:end].decode(errors="surrogateescape")
+
+
+def source(node: Node | None) -> str:
+    """Return a node's text."""
+    return ((node.text if node else None) or b"").decode(errors="surrogateescape")
+
+
+def nodes(root: Node) -> Iterator[Node]:
+    """Yield a node and all that is in it, in order."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(node.named_children)
+
+
+def worked_out(node: Node) -> list[Node]:
+    """Return what of a node bash works out as arithmetic."""
+    match node.type:
+        case "arithmetic_expansion":
+            return [node]
+        case "compound_statement" if node.children[0].type == "((":
+            return [node]
+        case "c_style_for_statement":
+            body = node.child_by_field_name("body")
+            return [child for child in node.named_children if child != body]
+        case "subscript":
+            return [each for each in node.named_children[1:] if source(each) not in ("@", "*")]
+        case "expansion" if _SLICE.match(source(node)):
+            return [node]
+        case "array" if re.search(r"\[.*?\]\+?=", source(node), re.DOTALL):
+            return [node]
+        case "test_command" if node.children[0].type == "[[":
+            parts = [None, *_parts(node), None]
+            sides = zip(parts, parts[1:], parts[2:], strict=False)
+            found = (sides for sides in sides if _COMPARES.fullmatch(source(sides[1])))
+            return [side for before, _, after in found for side in (before, after) if side]
+    return []
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    """Yield a test's words and operators in order: the grammar groups them its own way."""
+    for child in node.children[1:-1] if node.type == "test_command" else node.children:
+        if child.type in _OPERATORS:
+            yield from _parts(child)
+        else:
+            yield child
+
+
+def is_quoted(redirect: Node) -> bool:
+    """Return whether a here-document's tag is quoted, so that nothing in its text is expanded."""
+    tags = [child for child in redirect.children if child.type == "heredoc_start"]
+    return any(re.search(r"[\\'\"]", source(tag)) for tag in tags)
+
+
+def _readable(found: re.Match[bytes]) -> bytes:
+    if found["name"] is None:
+        return b": "
+    return found["name"].ljust(len(found[0]), b"_")
+
+
+def _error_line(node: Node) -> int | None:
+    if not node.has_error:
+        return None
+    while not (node.is_error or node.is_missing):
+        node = next(child for child in node.children if child.has_error)
+    return node.start_point.row + 1

@@ -1,0 +1,207 @@
+"""Each way in which a value gets into a command × each way in which a command runs text, in bash.
+
+CI runs a part. All of it: ``python -m tests.recipes.test_shell_matrix``, and with ``probes`` those
+of ``probes.txt`` that are not refused.
+"""
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from nb_agents.errors import RecipeError
+from nb_agents.recipes.shell_values import render_command
+from tests.recipes.test_shell_properties import RUN, VALUES, run
+
+WAYS = r"""
+SINK {{x}}
+SINK "a {{x}}"
+SINK <<< {{x}}
+SINK <<EOF\n{{x}}\nEOF
+echo {{x}} | SINK
+cat <<'EOF' | SINK\n{{x}}\nEOF
+y={{x}}; SINK "$y"
+y={{x}}; SINK $y
+y={{x}} SINK '$y'
+export y={{x}}; SINK 'eval $y'
+env y={{x}} SINK '$y'
+a=({{x}}); SINK "${a[@]}"
+for y in {{x}}; do SINK "$y"; done
+read -r y <<< {{x}}; SINK "$y"
+f() { SINK "$1"; }; f {{x}}
+set -- {{x}}; SINK "$@"
+echo {{x}} > g; SINK g
+echo {{x}} > g; SINK ./g
+dd of=g <<< {{x}}; SINK g
+echo {{x}} > g; cp g h; SINK h
+f=g; echo {{x}} > $f; SINK $f
+cat > "g" <<EOF\n{{x}}\nEOF\nSINK "$PWD/g"
+echo {{x}} > .bashrc; HOME=. SINK
+echo {{x}} > g; BASH_ENV=g SINK :
+trap "SINK {{x}}" EXIT
+"""
+SINKS = r"""
+eval
+sh -c
+sh
+bash
+bash -i -c
+bash -l
+env sh -c
+env -i bash -c
+xargs sh -c
+xargs -I{} sh -c {}
+xargs
+timeout 5 sh
+nice -n 1 bash -c
+command eval
+exec sh -c
+.
+source
+find . -maxdepth 0 -exec sh -c
+python3 -c
+python3
+python3 -i
+perl -e
+awk
+awk -f
+sed -n
+sed -f
+trap
+let
+declare
+export
+unset
+read
+printf -v
+printf
+test -v
+[ 1 -eq
+[[ 1 -eq
+echo $((y))
+coproc
+mapfile -C eval -c 1 y
+git -c alias.q=!sh q
+tar cf /dev/null --checkpoint=1
+sort --compress-program
+chmod +x g; ./g
+./g
+$y
+"$y"
+${!y}
+${y@P}
+cat
+"""
+GIT_HOOK = (
+    "git init -q .; printf '#!/bin/sh\\n%s\\n' {{x}} > .git/hooks/post-commit; "
+    "chmod +x .git/hooks/post-commit; git -c user.name=a -c user.email=a commit -qm a --allow-empty"
+)
+NAMED = [
+    "env v={{x}} sh -c '$v'",
+    "dd of=g <<< {{x}}; sh g",
+    "echo {{x}} > .bashrc; HOME=. bash -i -c :",
+    GIT_HOOK,
+]
+OPTIONS = ["-rf", "--output=canary", "-o", f"--checkpoint-action=exec={RUN}", "-", "--"]
+OPERANDS = [
+    *("rm {{x}}", "rm -r {{x}} b", "cp {{x}} b", "cp a {{x}}", "ls {{x}}", "date {{x}}"),
+    *('rm "{{x}}"', "rm '{{x}}{{empty}}'", 'rm "{{empty}}{{x}}"', "sudo -n rm {{x}}"),
+    *("git log {{x}}", "tar cf a.tar {{x}}", "find {{x}}", "mytool a {{x}}", "cat a | sort {{x}}"),
+    *("grep -n {{x}} f", "git commit -a {{x}}", "x=1 mytool {{x}}", "mytool <f {{x}}"),
+    *("mytool -{{x}}", "mytool --{{x}}", "mytool --no-{{x}}", "ls -l{{x}}", "echo $(rm {{x}})"),
+]
+NO_OPERANDS = [
+    *("rm -- {{x}}", "rm ./{{x}}", "mytool --title={{x}}", "gh pr create --title {{x}}"),
+    *("git commit -m {{x}}", "git commit -am {{x}} -- a", "jq --arg y {{x}} .a", "curl -d {{x}} a"),
+    *("printf '%s' {{x}}", "grep -e {{x}} f", "y={{x}}", "cat > {{x}}", "cat <<< {{x}}"),
+    *("f() { :; }; f {{x}}", "for y in {{x}}; do :; done", "[ -n {{x}} ]", "y=({{x}})"),
+]
+
+
+ALL = [*VALUES, "touch canary", "$(touch canary)", f"x=$({RUN})", f"print `{RUN}`"]
+
+
+def lines(text: str) -> list[str]:
+    return [line.replace(r"\n", "\n") for line in text.strip().splitlines()]
+
+
+def matrix() -> list[str]:
+    """Return all commands."""
+    return [
+        *NAMED,
+        *(w.replace("SINK", s) for w, s in itertools.product(lines(WAYS), lines(SINKS))),
+    ]
+
+
+def executed(commands: list[str]) -> Iterator[tuple[str, str, bool]]:
+    """Run each command with each value that it takes: yield both, and whether the value ran."""
+    for command, value in itertools.product(commands, ALL):
+        try:
+            script = render_command(command, {"x": value, "y": value})
+        except RecipeError:
+            continue
+        with TemporaryDirectory() as folder:
+            run(script, folder)
+            yield command, value, Path(folder, "canary").exists()
+
+
+def runnable(command: str) -> bool:
+    """Return whether it runs what a value says, when that is inserted as it is."""
+    with TemporaryDirectory() as folder:
+        run(command.replace("{{x}}", "'touch canary'"), folder)
+        return Path(folder, "canary").exists()
+
+
+@pytest.mark.parametrize("command", NAMED)
+def test_no_value_runs_in_what_runs_text_that_it_is_given(command: str) -> None:
+    assert runnable(command)
+    assert [each for each in executed([command]) if each[2]] == []
+
+
+def test_no_value_runs_in_a_sample_of_all_combinations() -> None:
+    assert [each for each in executed(matrix()[:: len(matrix()) // 40]) if each[2]] == []
+
+
+@pytest.mark.parametrize("command", OPERANDS)
+def test_no_value_becomes_an_option(command: str) -> None:
+    for option in OPTIONS:
+        with pytest.raises(RecipeError, match="option"):
+            render_command(command, {"x": option, "empty": ""})
+    assert render_command(command, {"x": "7", "empty": ""})
+
+
+@pytest.mark.parametrize("command", NO_OPERANDS)
+def test_behind_two_dashes_and_in_an_options_argument_a_value_may_begin_so(command: str) -> None:
+    for option in OPTIONS:
+        assert render_command(command, {"x": option})
+
+
+MISREAD = ["${T//]/}", "${T%%]*}", "${T#*]}", "${T//[]]/}", "${T##*]}", "${T// ]/}", "${T[0]//]/}"]
+
+
+@pytest.mark.parametrize("expansion", MISREAD)
+def test_bash_that_the_grammar_misreads_takes_values_as_other_bash(expansion: str) -> None:
+    command = f'T="a]b"\necho "{expansion}"\nprintf %s {{{{x}}}}\n'
+    assert "${nb_value_0}" in render_command(command, {"x": "a b; $(c)"})
+    with pytest.raises(RecipeError, match="name of a program"):
+        render_command(command + "{{x}} a", {"x": "a"})
+
+
+@pytest.mark.parametrize("command", ["if {{x}}", "echo 'a {{x}}", "echo {{x}} ) b"])
+def test_in_what_the_grammar_can_not_read_a_value_is_harmless_or_refused(command: str) -> None:
+    assert render_command(command, {"x": "v1.2"}) == command.replace("{{x}}", "v1.2")
+    for value in ("a b", "'", "$(c)", "-c", "a\nb"):
+        for trusted in ({"x"}, set()):
+            with pytest.raises(RecipeError, match=r"line 1 can't be read .* only letters, digits"):
+                render_command(command, {"x": value}, trusted)
+
+
+if __name__ == "__main__":
+    probes = Path(__file__).with_name("probes.txt").read_text("utf-8")
+    chosen = lines(probes) if "probes" in sys.argv else matrix()
+    ran = list(executed(chosen))
+    print(f"{len(chosen)} commands × {len(ALL)} values: {len(ran)} taken, executed:")
+    print(sum(each[2] for each in ran), *(each for each in ran if each[2]), sep="\n")
