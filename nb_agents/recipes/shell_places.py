@@ -129,8 +129,6 @@ class Script:
         direct = list(itertools.takewhile(lambda node: node.type not in _OUTPUTS, around))
         if any(slot in self._tree.slots_in(n) for node in direct for n in worked_out(node)):
             yield Rule("in arithmetic", _NUMBER, "a number", "See that it is one. ")
-        for command in (node for node in self._tree.nodes if node.type == "command"):
-            yield from self._argument(self._tree.words(command), direct)
         for node in self._evaluators.programs:
             if slot in self._tree.slots_in(node):
                 allowed = HARMLESS if "/" in self._tree.word(node).tail else None
@@ -144,6 +142,8 @@ class Script:
         if self._evaluators.what:
             where = f"in a command that also runs text as code: {self._evaluators.what}"
             yield Rule(where, HARMLESS, _CHARACTERS)
+        for command in (node for node in self._tree.nodes if node.type == "command"):
+            yield from self._argument(self._tree.words(command), direct)
 
     def _code(self, slot: range, node: Node, kind: str) -> Rule:
         before = source(node).encode(errors="surrogateescape")[: slot.start - node.start_byte]
