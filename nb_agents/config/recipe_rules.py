@@ -32,7 +32,7 @@ _FORBIDS = {
     "recipe": ("agent", "prompt", "mode", "command"),
 }
 _MODEL_KEYS = ("provider", "model", "provider_preferences", "model_role", "spawn_mode")
-_BASH_KEYS = ("cwd", "env", "output_exit_code")
+_BASH_KEYS = ("cwd", "env", "output_exit_code", "repeatable")
 _IDLE = {
     "agent": (*_BASH_KEYS, "recursion"),
     "bash": _MODEL_KEYS,

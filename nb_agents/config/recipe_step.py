@@ -79,6 +79,8 @@ class Step(Spec):
         cwd: Where, from the workspace.
         env: Variables of its environment.
         output_exit_code: The variable that takes its exit code, as text.
+        repeatable: Whether a resume runs its command again when that was cut; else a person is
+            asked first, as all or a part of it may have happened.
         output: The variable that takes the step's result.
         condition: The step runs only when this holds.
         timeout: Seconds that it may take; of a step that calls a recipe, see `recipe_timeout`.
@@ -117,6 +119,7 @@ class Step(Spec):
     cwd: str = ""
     env: dict[str, Text] = Field(default_factory=dict)
     output_exit_code: VariableName | None = None
+    repeatable: bool = True
     output: VariableName | None = None
     condition: Text = ""
     timeout: Annotated[Number, BeforeValidator(v.TIMEOUT.written)] = 600

@@ -64,6 +64,11 @@ _MAX_STREAMED = 100_000
 _FAULTY = {LoadWork: "recipe", CommandWork: "cwd"}
 """The key that is at fault where a step's work can't begin."""
 
+_RUN_AGAIN = """This command was cut by a stop or a crash: all, a part or nothing of it may have
+happened. Look at what is there. Run it again?
+
+{command}"""
+
 _NO_JSON = "Its answer holds no JSON, and later steps read fields of it (parse_json)."
 
 _MAX_ERRORS = 2000
@@ -86,6 +91,7 @@ class Models:
         own_tools: Gives a step, by its address, tools over files of its own; may block. None when
             there are no such tools.
         skills: What agents are told of the skills, or "".
+        ask: Asks a person about a step, given its address and the question.
     """
 
     team: TeamSpec
@@ -96,6 +102,7 @@ class Models:
     secrets: Sequence[str] = ()
     own_tools: Callable[[str], Sequence[Tool]] | None = None
     skills: str = ""
+    ask: Callable[[str, str], Awaitable[Decision]] | None = None
 
 
 @dataclass(frozen=True)
@@ -448,6 +455,8 @@ class Executor:
     async def _command(self, work: CommandWork, boundary: StopScope) -> None:
         await boundary.sleep(work.delay_s)
         address = work.address
+        if work.was_cut and not work.is_repeatable:
+            await self._ask_to_repeat(work)
         self._emit(
             ev.StepStarted(step=address, unit="bash", attempt=work.attempt, asks=work.command)
         )
@@ -483,6 +492,13 @@ class Executor:
                 step=address, outcome="ok", output=done.output, exit_code=done.exit_code
             )
         )
+
+    async def _ask_to_repeat(self, work: CommandWork) -> None:
+        assert self._models.ask is not None
+        said = await self._models.ask(work.address, _RUN_AGAIN.format(command=work.command))
+        if not said.approved:
+            self._deny(work.address, said)
+            self._token.checkpoint()
 
     def _flush_output(self, address: str) -> None:
         written = self._written[address]

@@ -35,6 +35,7 @@ class Unit:
         failures: Attempts that failed.
         why: Why the last attempt failed, or why it was skipped.
         cut_by: Address of the called recipe whose time was over while this was open, or "".
+        has_begun: Whether an attempt has begun whose end is not known: at work, or cut.
     """
 
     kind: ev.StepKind
@@ -44,6 +45,7 @@ class Unit:
     failures: int = 0
     why: str = ""
     cut_by: str = ""
+    has_begun: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -119,11 +121,13 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
             unit = progress.units.get(step)
             if unit is None or unit.outcome:  # of a loop, where a changed recipe has one step
                 unit = Unit(kind)
-            return _with_unit(progress, step, replace(unit, kind=kind))
+            return _with_unit(progress, step, replace(unit, kind=kind, has_begun=True))
         case ev.StepFailed(step=step, attempt=attempt, error=error):
             # An attempt may fail before it has begun: no model, no key.
             unit = progress.units.get(step) or Unit("group")
-            progress = _with_unit(progress, step, replace(unit, failures=attempt, why=error))
+            progress = _with_unit(
+                progress, step, replace(unit, failures=attempt, why=error, has_begun=False)
+            )
             return _cut_within(progress, step) if unit.kind == "recipe" else progress
         case ev.StepFinished(step=step):
             unit = progress.units.get(step) or Unit("group")
@@ -135,6 +139,7 @@ def apply(progress: Progress, event: ev.Event) -> Progress:
                 ),
                 exit_code=event.exit_code,
                 why=event.why,
+                has_begun=False,
             )
             return _with_unit(progress, step, over)
         case ev.ApprovalAsked(step=step):

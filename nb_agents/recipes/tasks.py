@@ -78,6 +78,8 @@ class CommandWork:
         retry_s: Seconds until the next attempt should this one fail; None when it is the last.
         timeout_s: Seconds that it may take.
         tolerates: Whether a code other than 0 is a result like any other.
+        was_cut: Whether it had begun before, and all or a part of it may have happened.
+        is_repeatable: Whether it is run again then without asking.
     """
 
     address: str
@@ -90,6 +92,8 @@ class CommandWork:
     retry_s: float | None
     timeout_s: float
     tolerates: bool
+    was_cut: bool = False
+    is_repeatable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +232,8 @@ def step_task(
         retry_s=retry_s,
         timeout_s=timeout_s,
         tolerates=step.on_error == "continue" and is_last,
+        was_cut=unit.has_begun,
+        is_repeatable=step.repeatable,
     )
 
 

@@ -80,6 +80,19 @@ class Approvals:
         self._token.checkpoint()
         return answer
 
+    async def ask_about(self, what: str, question: str) -> Decision:
+        """Ask for an approval of something and wait for it.
+
+        Args:
+            what: Names the gate.
+            question: The question.
+
+        Raises:
+            AgentStopped: A stop was requested while waiting.
+        """
+        gate = self._new_gate(what)
+        return await self._wait(gate, question, "approval", current_token())
+
     async def ask_whether(self, message: str) -> str:
         """Ask for an approval and wait for it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -52,6 +52,7 @@ class Job:
         note: Adds a notice for the user.
         admit: Called with the id and token of each sub-agent.
         ask: Asks the user whether a tool call is allowed.
+        ask_about: Asks the user about a step, given its address and the question.
         stop: Stops the run.
         look: Checks whether another process has requested a stop.
         wake: Called, from any thread, when there is something new to show.
@@ -65,6 +66,7 @@ class Job:
     note: Callable[[str], None]
     admit: Callable[[str, CancelToken], None]
     ask: Ask
+    ask_about: Callable[[str, str], Awaitable[Decision]]
     stop: Callable[[StopRequest], object]
     look: Callable[[], None]
     wake: Callable[[], None]
@@ -250,6 +252,7 @@ async def _executor(job: Job, client: SharedClient, kit: RunTools, children: Sub
             withheld_keys(spec.team),
             _step_tools(spec.team, spec.paths.live_workspaces),
             skills_guide(found),
+            job.ask_about,
         ),
         spec.project.path if spec.project else spec.paths.live_workspaces / spec.recipe.name,
         spec.context,

@@ -406,7 +406,8 @@ class RecipePreview(NamedTuple):
         finished: The number of agents' and commands' steps kept.
         open: Addresses of agents' steps that continue where they were.
         failed: Addresses of agents' steps that failed and start again.
-        cut: Addresses of commands that were interrupted, perhaps halfway.
+        cut: Addresses of commands that were interrupted, perhaps halfway, and run again.
+        to_ask: Addresses of those that only run again once a person agrees.
         tried: Addresses of commands that failed and run again.
         gates: Addresses of gates that were not approved.
         next: Addresses of the first steps to run, in order.
@@ -418,6 +419,7 @@ class RecipePreview(NamedTuple):
     open: tuple[str, ...]
     failed: tuple[str, ...]
     cut: tuple[str, ...]
+    to_ask: tuple[str, ...]
     tried: tuple[str, ...]
     gates: tuple[str, ...]
     next: tuple[str, ...]
@@ -437,14 +439,15 @@ def resume_preview(going: RecipeResume, events: Sequence[ev.Event]) -> RecipePre
     asked = {e.step for e in events if isinstance(e, ev.ApprovalAsked)}
     work = plan(going.progress).work
     agents = [w for w in work if isinstance(w, AgentWork)]
-    commands = [w.address for w in work if isinstance(w, CommandWork)]
+    commands = [w for w in work if isinstance(w, CommandWork)]
     units = [u for u in going.progress.units.values() if u.kind in ("agent", "bash")]
     return RecipePreview(
         finished=sum(1 for unit in units if unit.outcome == "ok"),
         open=tuple(w.address for w in agents if goes_on(going.past.rounds.get(w.address), w)),
         failed=tuple(w.address for w in agents if _has_failed(last.get(w.address))),
-        cut=tuple(c for c in commands if isinstance(last.get(c), ev.StepStarted)),
-        tried=tuple(c for c in commands if _has_failed(last.get(c))),
+        cut=tuple(w.address for w in commands if w.was_cut and w.is_repeatable),
+        to_ask=tuple(w.address for w in commands if w.was_cut and not w.is_repeatable),
+        tried=tuple(w.address for w in commands if _has_failed(last.get(w.address))),
         gates=tuple(w.address for w in work if isinstance(w, GateWork) and w.address in asked),
         next=tuple(w.address for w in work),
         again=tuple(step for step, output in going.revised.items() if output is None),

@@ -74,6 +74,11 @@ class Preview:
         gates = self.recipe.gates if self.recipe else ()
         stuck = self.recipe.stuck if self.recipe else ""
         asks = f" Asks again: the gate of {', '.join(gates)}." if gates else ""
+        if self.recipe and self.recipe.to_ask:
+            steps = ", ".join(self.recipe.to_ask)
+            asks += (
+                f" Asks whether to run again (cut: it may have happened): the command of {steps}."
+            )
         told = ""
         if self.tools_told:
             told = (

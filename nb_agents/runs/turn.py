@@ -451,6 +451,7 @@ class Turn:
             note=self._recorder.note,
             admit=self._admit,
             ask=self.approvals.ask,
+            ask_about=self.approvals.ask_about,
             stop=self.take,
             look=self._look_for_stop,
             wake=self._wake,

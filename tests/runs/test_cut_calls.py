@@ -23,6 +23,7 @@ from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
 from nb_agents.tools import functions, mcp_server
 from tests.model_server import wait_until
+from tests.recipes.live import begin, files_of, hold, let_go, over, wait_for_gate, wait_held, write
 from tests.runs.proof import all_events
 from tests.runs.test_tools import mcp_server as served
 from tests.runs.test_tools import results
@@ -322,3 +323,59 @@ def test_an_answer_of_an_mcp_server_that_comes_while_a_stop_at_once_waits_for_it
     assert run.status == "cancelled" and results(run) == ["written"]
     run.resume().wait(WAIT_S)
     assert written(tmp_path) == 1
+
+
+# Commands of recipes
+
+STEP = 'steps: [{{id: build, type: bash, command: "{command}", output: built{more}}}]\n'
+
+
+def cut_command(root: Path, more: str = "") -> Run:
+    """A recipe whose only command was cut by a stop at once, after its line was written."""
+    command = f"echo line >> lines; {hold('it')}"
+    run = begin(write(root, STEP.format(command=command, more=more)))
+    wait_held(run, "it")
+    run.stop(now=True)
+    finish(run)
+    let_go(run, "it")
+    return run
+
+
+def test_a_cut_command_of_a_recipe_runs_again_as_its_preview_says(tmp_path: Path) -> None:
+    run = cut_command(tmp_path)
+    told = preview("s", session_root=tmp_path / "sessions")
+    assert "Runs again: the command of build (cut: it may have happened in part)." in str(told)
+    again = run.resume()
+    assert over(again).status == "completed" and again.view.notices[0] == str(told)
+    assert files_of(again)["main/lines"] == "line\nline\n"
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_cut_command_that_is_not_repeatable_asks_before_it_runs_again(
+    tmp_path: Path, approved: bool
+) -> None:
+    run = cut_command(tmp_path, ", repeatable: false")
+    told = preview("s", session_root=tmp_path / "sessions")
+    assert "Runs again: nothing." in str(told)
+    assert "Asks whether to run again (cut: it may have happened): the command of build." in str(
+        told
+    )
+    for _ in range(2):  # it asks again when it is stopped while it waits
+        told = preview("s", session_root=tmp_path / "sessions")
+        run = run.resume()
+        assert run.view.notices[0] == str(told)
+        (gate,) = wait_for_gate(run)
+        assert "Look at what is there. Run it again?" in run.view.gates[gate].prompt
+        run.stop(now=True)
+        over(run)
+    again = run.resume()
+    wait_for_gate(again)
+    again.approve() if approved else again.deny("it is built")
+    over(again)
+    assert again.status == ("completed" if approved else "cancelled")
+    assert files_of(again)["main/lines"] == "line\n" * (1 + approved)
+    if not approved:
+        assert again.view.stop is not None and "it is built" in again.view.stop.reason
+        told = preview("s", session_root=tmp_path / "sessions")
+        assert "Asks whether to run again" in str(told)
+        assert over(again.resume(context={"built": "by hand"})).status == "completed"
