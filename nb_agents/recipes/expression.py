@@ -10,6 +10,8 @@ Ours beyond it:
   (``<``) of None, a list or a mapping fails;
 - ``contains`` looks for an item in a list, or for a text in any other value as it is shown; an
   empty text is in nothing, so that no gate opens because a value is missing;
+- ``'text' in name`` is ``name contains 'text'``, ``not in`` its opposite, as other runners have it;
+- ``name is defined`` and ``name is not defined`` ask whether anything has set it;
 - a variable may stand in quotes, as in ``'{{x}}' == 'y'``;
 - a bare name alone or left of an operator is a variable, where Amplifier reads a constant;
 - the side of an ``and`` or ``or`` that can't matter is not evaluated.
@@ -53,20 +55,28 @@ _GRAMMAR = r"""
 ?both: negation ("and" negation)*
 ?negation: "not" negation -> negation | comparison
 ?comparison: left ((COMPARISON | CONTAINS) right)?
-?left: value | NAME -> name
-?right: value | NAME -> word
+    | left "in" left -> within
+    | left "not" "in" left -> without
+    | left "is" "defined" -> defined
+    | left "is" "not" "defined" -> undefined
+?left: value | (NAME | IN | IS | DEFINED) -> name
+?right: value | (NAME | HYPHENED | IN | IS | DEFINED) -> word
 ?value: VARIABLE -> variable | STRING -> string | NUMBER -> word | "(" either ")"
 COMPARISON: "==" | "!=" | "<=" | ">=" | "<" | ">"
 CONTAINS: "contains"
+IN: "in"
+IS: "is"
+DEFINED: "defined"
 _FILLED: /\{\{\s*\w+(\.\w+)*\s*\}\}/
 VARIABLE.1: _FILLED | "'" _FILLED "'" | "\"" _FILLED "\""
 STRING: /'(\\.|[^'\\])*'|"(\\.|[^"\\])*"/s
 NUMBER.1: /-?\d+(\.\d+)?(?![\w.])/
+HYPHENED.2: /[\w.]+(-[\w.]+)+/
 NAME: /\w+(\.\w+)*/
 %ignore /\s+/
 """
 
-_VALUES = {"VARIABLE", "STRING", "NUMBER", "NAME", "LPAR", "NOT"}
+_VALUES = {"VARIABLE", "STRING", "NUMBER", "NAME", "LPAR"}
 _EXPECTED = {
     "AND": "`and`",
     "OR": "`or`",
@@ -84,6 +94,10 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_FOREIGN = {
+    "[": "a field is written {{name.key}}",
+    "(": "there are no functions, and numbers are compared as numbers without one",
+}
 _NAMES_SHOWN = 12
 _LEAVES = {"variable", "name", "string", "word"}
 
@@ -171,7 +185,13 @@ def parse(text: str) -> Expression:
             raise _fault(
                 text, _token(leaf).start_pos or 0, "a variable inside other text is not filled in"
             )
-    paths = [path for leaf in leaves if (path := _path(leaf))]
+    asked = [*tree.find_data("defined"), *tree.find_data("undefined")]
+    tested = {id(leaf) for test in asked for leaf in test.children}
+    for test in asked:
+        if not _path(cast("Tree[Token]", test.children[0])):
+            at = _token(cast("Tree[Token]", test.children[0])).start_pos or 0
+            raise _fault(text, at, "only a variable can be defined")
+    paths = [path for leaf in leaves if id(leaf) not in tested and (path := _path(leaf))]
     return Expression(text, tuple(dict.fromkeys(paths)), tuple(_comparisons(tree, True)), tree)
 
 
@@ -277,6 +297,9 @@ def _comparisons(node: Tree[Token] | Token, is_wanted: bool) -> Iterator[Compari
     elif node.data in ("either", "both", "negation"):
         for child in node.children:
             yield from _comparisons(child, is_wanted is (node.data != "negation"))
+    elif node.data in ("within", "without"):
+        item, holder = cast("list[Tree[Token]]", node.children)
+        yield from _comparison(holder, "contains", item, is_wanted is (node.data == "within"))
     elif path := _path(node):
         yield Comparison(path, "", "", is_wanted)
 
@@ -307,9 +330,24 @@ def _value(node: Tree[Token] | Token, context: Mapping[str, Any]) -> Any:
     if node.data == "comparison":
         left, sign, right = node.children
         return _compare(_value(left, context), str(sign), _value(right, context))
+    if node.data in ("within", "without"):
+        item, holder = (_value(child, context) for child in node.children)
+        return _contains(holder, item) is (node.data == "within")
+    if node.data in ("defined", "undefined"):
+        return _is_set(_path(cast("Tree[Token]", node.children[0])), context) is (
+            node.data == "defined"
+        )
     if path := _path(node):
         return lookup(context, path)
     return _literal(node)
+
+
+def _is_set(path: str, context: Mapping[str, Any]) -> bool:
+    try:
+        lookup(context, path)
+    except RecipeError:
+        return False
+    return True
 
 
 def _is_true(value: Any) -> bool:
@@ -369,8 +407,10 @@ def _number(value: Any) -> Decimal | None:
 def _unexpected(text: str, exc: UnexpectedInput) -> ExpressionError:
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
+    at = exc.pos_in_stream or 0
+    if hint := re.search(r"\w([\[(])$", text[: at + 1]):
+        return _fault(text, at, _FOREIGN[hint[1]])
     if isinstance(exc, UnexpectedCharacters):
-        at = exc.pos_in_stream or 0
         opened = text[at] in "'\""
         return _fault(
             text, at, "a quote is not closed" if opened else f"{text[at]!r} means nothing here"

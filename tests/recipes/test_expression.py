@@ -30,6 +30,9 @@ CONTEXT: dict[str, Any] = {
     "none_left": [],
     "step": {"result": {"ok": "true", "list": [1, 2]}, "bare": {}},
     "quote": 'it\'s "so"',
+    "mode": "critics-only",
+    "day": "2026-01-02",
+    "in": 1,
 }
 
 
@@ -41,6 +44,15 @@ CONTEXT: dict[str, Any] = {
         "{{word}} == 'high'",
         '{{word}} == "high"',
         "{{word}} == high",
+        "{{mode}} == critics-only",
+        "mode != critics and {{day}} == 2026-01-02",
+        "'ig' in word",
+        "'x' not in {{word}} and 'a' in items",
+        "2 in step.result.list",
+        "word is defined and {{missing}} is not defined",
+        "not missing.key is defined",
+        "nothing is defined",
+        "in == 1 and {{word}} != in",
         "{{word}} != 'none'",
         "'{{word}}' == 'high'",
         '"{{n}}" == 5',
@@ -108,6 +120,10 @@ def test_a_condition_holds(condition: str) -> None:
         "''",
         "{{word}} contains 'HIGH'",
         "{{items}} contains ''",
+        "'' in word",
+        "'high' not in word",
+        "missing is defined",
+        "word is not defined",
         "{{word}} contains ''",
         "{{word}} contains {{nothing}}",
         "{{nothing}} contains 'x'",
@@ -134,7 +150,10 @@ def test_a_condition_does_not_hold(condition: str) -> None:
         ("{{a}} == 'a {{b}}'", 10, "a variable inside other text"),
         ("{{a}} == 1 == 2", 12, "found `==`"),
         ("{{a}}.upper()", 6, "'.' means nothing here"),
-        ("__import__('os')", 11, "found `(`"),
+        ("__import__('os')", 11, "there are no functions"),
+        ("found['key'] > 0", 6, "a field is written {{name.key}}"),
+        ("{{n}} == 1 and 'a' is defined", 16, "only a variable can be defined"),
+        ("a-b == 'c'", 1, "expected a value, found `a-b`"),
     ],
 )
 def test_a_fault_tells_its_column_and_what_was_expected(
