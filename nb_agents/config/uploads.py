@@ -3,7 +3,7 @@ r"""Files that a person gives to agents: MassGen's ``upload_files``, and ``@path
 An uploaded file is on this machine, or has an address that its provider fetches; nothing is fetched
 from here. ``@path`` is read only in what a person typed, never in what a variable, a table or a
 model put there: it lets agents read a file. Where there is no such file it is plain text, as in
-``@property``.
+``@property``, unless it can hardly be anything but a path.
 
 Source: MassGen 0.1.97, `backend/base_with_custom_tool_and_mcp.py` (the keys of an entry) and
 `path_handling/prompt_parser.py` (where a path ends; ``:w``; ``\@``); pydantic-ai 2.68 (which
@@ -190,6 +190,13 @@ _MENTION = re.compile(
     r"(?=\s|$|[,;!?)}\]>:]|\.(?=\s|$))"
 )
 _ESCAPED = re.compile(r"\\@(?=\S)")
+_HERE = re.compile(r"\.{1,2}/|~/")
+_SUFFIX = re.compile(r"[^/]\.\w{1,8}$")
+_OF_FILES = frozenset(
+    ".csv .tsv .json .jsonl .parquet .txt .md .rst .pdf .docx .xlsx .pptx .py .ipynb .yaml .yml "
+    ".toml .html .xml .sql .png .jpg .jpeg .gif .webp .svg .zip".split()
+)
+"""Suffixes that only names of files have; ``@pytest.fixture`` ends in none of them."""
 
 
 class Mentions(NamedTuple):
@@ -214,7 +221,8 @@ def mentions(task: str) -> Mentions:
         The task and the files. ``\@`` stands for an @ that is none.
 
     Raises:
-        TaskError: One is to be written, which a team's file allows and a task does not.
+        TaskError: One is to be written, which a team's file allows and a task does not, or what
+            is plainly a path leads to nothing.
 
     Example:
         >>> mentions("Ask ada@example.org about @property.").paths
@@ -225,6 +233,11 @@ def mentions(task: str) -> Mentions:
     def place(match: re.Match[str]) -> str:
         path = _existing(match["quoted"] or match["plain"])
         if path is None:
+            if match["write"] or _is_plainly_a_path(match["quoted"] or match["plain"]):
+                raise TaskError(
+                    f"There is no file for {match[0]} in {Path.cwd()}. Mend the path, or write "
+                    f"\\{match[0]} for the text itself."
+                )
             return match[0]
         if match["write"]:
             raise TaskError(
@@ -235,6 +248,17 @@ def mentions(task: str) -> Mentions:
         return str(path)
 
     return Mentions(_ESCAPED.sub("@", _MENTION.sub(place, task)), tuple(found))
+
+
+def _is_plainly_a_path(name: str) -> bool:
+    """Return whether a text is nothing but a path: no decorator, no package, no address."""
+    if _HERE.match(name) or PurePosixPath(name).suffix.lower() in _OF_FILES:
+        return True
+    folder = PurePosixPath(name).parent
+    is_absolute = name.startswith("/")  # also "@/components/x.vue", in which "@" is a directory
+    if "/" in name and not is_absolute and _SUFFIX.search(name):
+        return True
+    return "/" in name and folder != PurePosixPath("/") and _existing(str(folder)) is not None
 
 
 def _existing(name: str) -> Path | None:

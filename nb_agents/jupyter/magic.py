@@ -6,7 +6,6 @@ run ends its cell with its card, and a person's mistake with a sentence: neither
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -45,7 +44,7 @@ from nb_agents.jupyter.verbs import (
 )
 from nb_agents.jupyter.waiting import follow_new
 from nb_agents.masking import Mask
-from nb_agents.presentation.arguments import context_of
+from nb_agents.presentation.arguments import context_of, fill_in
 from nb_agents.runs import registry
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths
@@ -55,11 +54,9 @@ from nb_agents.unicode import without_controls
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["AgentsMagics", "as_usage_error", "fill_in", "show_cancelled_as_cards"]
+__all__ = ["AgentsMagics", "as_usage_error", "show_cancelled_as_cards"]
 
 _WITH_OVER = ("limit", "name", "max_cost", "score", "retry_failed")
-
-_NAME = re.compile(r"(\\?)\{\{\s*([A-Za-z_]\w*)\s*\}\}")
 
 
 def show_cancelled_as_cards(ip: Any) -> None:
@@ -259,34 +256,6 @@ class AgentsMagics(Magics):
             action()
         except UserError as exc:
             raise as_usage_error(exc) from None
-
-
-def fill_in(task: str, names: dict[str, Any]) -> str:
-    r"""Replace the names of notebook variables in a task with their values.
-
-    Args:
-        task: The cell's text; ``{{name}}`` takes a variable, ``\{{name}}`` stays ``{{name}}``.
-        names: The notebook's variables.
-
-    Returns:
-        The task.
-
-    Raises:
-        TaskError: A name is not defined.
-    """
-
-    def value(match: re.Match[str]) -> str:
-        escaped, name = match.groups()
-        if escaped:
-            return match[0][1:]
-        if name not in names:
-            raise TaskError(
-                f"The task uses {{{{{name}}}}}, and no variable {name!r} is defined. Define it in "
-                f"a cell before, or write \\{{{{{name}}}}} for the braces themselves."
-            )
-        return str(names[name])
-
-    return _NAME.sub(value, task)
 
 
 def _parse(function: Any, line: str, *, has_message: bool = False) -> Any:

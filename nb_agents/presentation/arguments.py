@@ -16,11 +16,13 @@ from nb_agents.session.layout import session_root, sessions_in
 __all__ = [
     "context_of",
     "files_at",
+    "fill_in",
     "session_names",
 ]
 
 MAX_FILES = 200
-_NAME = re.compile(r"(\\?)(\{\{\s*([A-Za-z_]\w*)\s*\}\})")
+_NAME = re.compile(r"(\\?)(\{\{\s*([^\W\d][\w .-]*?)\s*\}\})")
+"""What can be meant as a variable of the notebook, and hardly as another's template."""
 
 
 def session_names() -> list[str]:
@@ -108,15 +110,38 @@ class _Marks:
         return self._mark.sub(lambda mark: str(self._meant(mark)), str(value))
 
     def _meant(self, mark: re.Match[str]) -> Any:
-        escaped, braces, name = self._found[int(mark[1])].groups()
-        if escaped:
-            return braces
-        if name not in self._names:
-            raise TaskError(
-                f"The cell uses {{{{{name}}}}}, and no variable {name!r} is defined. Define it in "
-                f"a cell before, or write \\{{{{{name}}}}} for the braces themselves."
-            )
-        return self._names[name]
+        return _meant(self._found[int(mark[1])], self._names, "cell")
+
+
+def fill_in(task: str, names: Mapping[str, Any]) -> str:
+    r"""Replace the names of notebook variables in a task with their values.
+
+    Args:
+        task: The cell's text; ``{{name}}`` takes a variable, ``\{{name}}`` stays ``{{name}}``.
+        names: The notebook's variables.
+
+    Returns:
+        The task.
+
+    Raises:
+        TaskError: A name is not defined, or can't be a variable's.
+    """
+    return _NAME.sub(lambda found: str(_meant(found, names, "task")), task)
+
+
+def _meant(found: re.Match[str], names: Mapping[str, Any], where: str) -> Any:
+    escaped, braces, name = found.groups()
+    if escaped:
+        return braces
+    if name in names:
+        return names[name]
+    why = f"no variable {name!r} is defined. Define it in a cell before"
+    if not name.isidentifier():
+        why = "no variable of the notebook can be called that. Put the value into one"
+    raise TaskError(
+        f"The {where} uses {{{{{name}}}}}, and {why}, or write \\{{{{{name}}}}} for the braces "
+        "themselves."
+    )
 
 
 def _setting(text: str) -> tuple[str, Any]:

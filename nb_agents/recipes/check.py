@@ -132,6 +132,7 @@ _IN_LOOP = [
 # What looks like a template of ours or of Jinja; ``\{{`` and GitHub's ``${{`` are meant as such.
 _BRACES = re.compile(r"(?<![\\$])\{\{\s*[#/\w][^{}\n]*\}\}|\{%[^\n]*?%\}")
 _ALONE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_PLAIN = re.compile(r"\w+(\.\w+)*")
 _UNDERSTOOD = re.compile(
     r"\{\{\s*\w+(\.\w+)*(\s*\|\s*raw)?\s*\}\}|\{\{#if\s.+\}\}|\{\{else\}\}|\{\{/if\}\}"
 )
@@ -448,8 +449,14 @@ class _Checker:
         except RecipeError as exc:
             self.faults.append(recipe.finding(_unreadable(who, path, exc), *path))
             return
-        self._known(recipe, names, path, who, known)
-        foreign = [b[0] for b in _BRACES.finditer(text) if not _UNDERSTOOD.fullmatch(b[0])]
+        plain = tuple(name for name in names if _PLAIN.fullmatch(name))
+        self._known(recipe, plain, path, who, known)
+        others = {name for name in names if name not in plain and _is_known(name, known)}
+        foreign = [
+            b[0]
+            for b in _BRACES.finditer(text)
+            if not _UNDERSTOOD.fullmatch(b[0]) and b[0].strip("{} \t") not in others
+        ]
         if foreign:
             more = f" ({len(foreign) - 1} more such)" if len(foreign) > 1 else ""
             what = (

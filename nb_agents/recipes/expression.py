@@ -221,11 +221,13 @@ def lookup(context: Mapping[str, Any], path: str) -> Any:
 
     Args:
         context: Values by name.
-        path: ``name`` or ``name.key.key``.
+        path: ``name`` or ``name.key.key``; a name that has dots itself comes first.
 
     Raises:
         RecipeError: There is none; names what there is, and the nearest.
     """
+    if path in context:
+        return context[path]
     value: Any = context
     done: list[str] = []
     for part in path.split("."):

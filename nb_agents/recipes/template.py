@@ -1,7 +1,8 @@
 r"""Templates of recipes: ``{{name}}``, ``{{name.key}}``, ``{{#if name}}…{{else}}…{{/if}}``.
 
 A value is inserted as text and never looked at again, so that a ``{{…}}`` which a model wrote
-stays what it is. Braces of any other form stay as they are too: recipes hold JSON, Jinja and
+stays what it is. Braces around anything else are a variable if it is the name of one, such as a
+table's column ``{{Company name}}``; if not, they stay as they are: recipes hold JSON, Jinja and
 GitHub expressions. So does ``{{ name }}`` when nothing has set it: Amplifier reads only what has no
 blanks, and prompts quote the templates of others. ``\{{name}}`` gives the braces themselves.
 
@@ -10,7 +11,8 @@ In ``{{#if name}}`` a name that nothing has set is empty, as one that a skipped 
 ``{{name | raw}}`` matters in a bash command only (see `nb_agents.recipes.shell_values`).
 
 Source: https://github.com/microsoft/amplifier-bundle-recipes, whose ``{{name}}`` this extends by
-``{{ name }}``, ``{{#if}}`` with any condition, ``{{else}}``, ``\{{`` and ``| raw``.
+``{{ name }}``, names that are no identifiers, ``{{#if}}`` with any condition, ``{{else}}``,
+``\{{`` and ``| raw``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,16 @@ from nb_agents.errors import RecipeError
 from nb_agents.recipes import expression
 from nb_agents.recipes.expression import Expression, as_text, lookup
 
-__all__ = ["Insertion", "fill", "reads", "render", "render_value", "shapes", "variables"]
+__all__ = [
+    "Insertion",
+    "fill",
+    "looks_like_a_name",
+    "reads",
+    "render",
+    "render_value",
+    "shapes",
+    "variables",
+]
 
 _TAG = re.compile(
     r"""(?P<escape>\\?)(?:
@@ -33,11 +44,13 @@ _TAG = re.compile(
     | (?P<else>\{\{else\}\})
     | (?P<end>\{\{/if\}\})
     | (?:\{\{|(?<!\$)\{\{\s+)               # `${{ x }}` is GitHub's
-      (?P<path>\w+(?:\.\w+)*)
-      (?:\s*\|\s*(?P<raw>raw))?\s*\}\}
+      (?: (?P<path>\w+(?:\.\w+)*) (?:\s*\|\s*(?P<raw>raw))?
+        | (?P<other>[^{}\s\#/][^{}\n]*?)
+      )\s*\}\}
     )""",
     re.VERBOSE,
 )
+_LIKE_A_NAME = re.compile(r"[^\W\d][\w .-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,7 @@ def variables(text: str) -> tuple[str, ...]:
 
     Returns:
         Their paths (``a.b``), in order, each once; those of conditions and of both branches too.
+        What is in braces counts, whatever it is: it is a variable if there is one of that name.
 
     Raises:
         RecipeError: A block is not closed, or its condition can't be parsed.
@@ -184,6 +198,16 @@ def shapes(text: str, is_set: Callable[[str], bool]) -> list[list[str | Insertio
     nodes = _parse(text)
     takes = (True, False) if any(isinstance(node, _If) for node in nodes) else (True,)
     return [list(_shape(nodes, is_set, first)) for first in takes]
+
+
+def looks_like_a_name(name: str) -> bool:
+    """Return whether a text in braces can be meant as a variable's name, and hardly as another's.
+
+    Example:
+        >>> looks_like_a_name("Company name"), looks_like_a_name("x | upper")
+        (True, False)
+    """
+    return _LIKE_A_NAME.fullmatch(name) is not None
 
 
 def _shape(
@@ -273,7 +297,10 @@ class _Parser:
 
     def _take(self, tag: re.Match[str], line: int) -> None:
         if tag["escape"]:
-            self._add(tag[0][1:])
+            is_ours = not tag["other"] or looks_like_a_name(tag["other"])
+            self._add(tag[0][1:] if is_ours else tag[0])
+        elif tag["other"]:
+            self._add(_Variable(tag["other"], line, False, tag[0]))
         elif tag["path"]:
             has_blanks = tag[0] != f"{{{{{tag['path']}}}}}"
             instead = tag[0] if has_blanks and not tag["raw"] else ""

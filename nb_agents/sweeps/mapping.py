@@ -19,7 +19,7 @@ from nb_agents.config.team import TeamSpec, safe_name
 from nb_agents.errors import NotYoursError, TaskError, UserError
 from nb_agents.masking import safe_errors
 from nb_agents.options import RunOptions
-from nb_agents.recipes.template import render, variables
+from nb_agents.recipes.template import looks_like_a_name, render, variables
 from nb_agents.runs.registry import start, team_for
 from nb_agents.runs.resume import resume, would_resume
 from nb_agents.runs.run import Run
@@ -163,16 +163,17 @@ def _check_owner(path: Path, rows: Sequence[str], team: TeamSpec, retry_failed: 
 
 def _check_columns(task: str, rows: Sequence[Row]) -> None:
     """Raise `TaskError` if the task names a column that a row lacks, before anything is run."""
-    for path in variables(task):
+    for path in filter(looks_like_a_name, variables(task)):
         column = path.partition(".")[0]
         for number, row in enumerate(rows, 1):
-            if column not in row.values:
-                near = nearest(column, list(row.values))
+            if not {column, path} & row.values.keys():
+                near = nearest(path, list(row.values))
                 hint = f" Did you mean {near!r}?" if near else ""
                 has = ", ".join(row.values)
                 raise TaskError(
-                    f"The task uses {{{{{column}}}}}, and row {number} has no such column.{hint} "
-                    f"It has: {has}. What is the same for all rows goes into a column, too."
+                    f"The task uses {{{{{path}}}}}, and row {number} has no such column.{hint} "
+                    f"It has: {has}. What is the same for all rows goes into a column, too; "
+                    f"\\{{{{{path}}}}} stands for the braces themselves."
                 )
 
 

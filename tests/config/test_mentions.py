@@ -33,6 +33,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("Explain @property and @pytest.fixture", []),
         ("@", []),
         ("@~nobody-here/x @a\0b", []),
+        ("Add @types/node, @vue/runtime and @/components/x.vue as @x.setter", []),
+        (r"Keep \@./data/nofile.csv", []),
     ],
 )
 def test_a_file_is_named_where_there_is_one(task: str, names: list[str], here: Path) -> None:
@@ -42,6 +44,24 @@ def test_a_file_is_named_where_there_is_one(task: str, names: list[str], here: P
 def test_the_task_says_where_the_file_is(here: Path) -> None:
     assert mentions("Review @notes.md.").task == f"Review {here / 'notes.md'}."
     assert mentions(r"Keep \@notes.md and a @b").task == "Keep @notes.md and a @b"
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "@./data/nofile.csv",
+        "@../x",
+        "@~/no-such-file",
+        "@src/gone",
+        "@gone/x.tex",
+        "@nofile.csv",
+        '@"my file.md"',
+    ],
+)
+def test_what_is_plainly_a_path_to_nothing_is_refused(mention: str, here: Path) -> None:
+    with pytest.raises(TaskError, match="There is no file for") as refused:
+        mentions(f"Read {mention}, please.")
+    assert mention in str(refused.value) and f"\\{mention}" in str(refused.value)
 
 
 def test_a_task_allows_no_writing() -> None:

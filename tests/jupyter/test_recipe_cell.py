@@ -45,7 +45,7 @@ NAMES: dict[str, Any] = {
         # Braces that are meant as such.
         (r"x: \{{city}}", {"x": "{{city}}"}),
         (r'x: "\{{city}} is {{city}}"', {"x": "{{city}} is Oslo"}),
-        ("x: '{city} $city {{city.name}} {{ }}'", {"x": "{city} $city {{city.name}} {{ }}"}),
+        (r"x: '{city} $city \{{city.name}} {{ }}'", {"x": "{city} $city {{city.name}} {{ }}"}),
         ("# {{unknown}}\nx: 1", {"x": 1}),
     ],
 )
@@ -84,6 +84,7 @@ def test_settings_of_the_line_win(settings: list[str], wanted: dict[str, Any]) -
         ("a: 2026-99-99", [], "are not valid YAML"),
         ("a: {{unknown}}", [], "The cell uses {{unknown}}, and no variable 'unknown' is defined."),
         ("{{unknown}}: 1", [], "no variable 'unknown' is defined"),
+        ("a: '{{user-id}}'", [], "uses {{user-id}}, and no variable of the notebook can be called"),
         ("", ["depth"], "--set depth is not NAME=VALUE."),
         ("", ["=3"], "--set =3 is not NAME=VALUE."),
         ("", ["a.b=3"], "--set a.b=3 is not NAME=VALUE."),

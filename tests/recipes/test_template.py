@@ -15,6 +15,10 @@ CONTEXT: dict[str, Any] = {
     "yes": True,
     "nothing": None,
     "empty": "",
+    "Company name": "Acme {{a}}",
+    "user-id": 7,
+    "Price ($)": "5",
+    "v1.2": "dots",
 }
 
 
@@ -29,6 +33,12 @@ CONTEXT: dict[str, Any] = {
         ("{{a | raw}} {{a|raw}}", "x x"),
         (r"\{{a}} \{{#if a}} \{{/if}}", "{{a}} {{#if a}} {{/if}}"),
         ("${{ a }} ${{a}}", "${{ a }} $x"),
+        ("{{Company name}} {{ user-id }} {{Price ($)}} {{v1.2}}", "Acme {{a}} 7 5 dots"),
+        ("${{Company name}} ${{ Company name }}", "$Acme {{a}} ${{ Company name }}"),
+        (
+            r"\{{Company name}} \{{x + 1}} {{company name}}",
+            r"{{Company name}} \{{x + 1}} {{company name}}",
+        ),
         ('{"k": {"j": 1}} {{"k": 1}} {% if x %} {{#each x}} {{a-b}} {{}}', None),
         ("{{{a}}}", "{x}"),
         ("{{ setp }} {{ step.ids }} {{b\n}} {{ a }}", "{{ setp }} {{ step.ids }} {{b\n}} x"),
@@ -89,6 +99,7 @@ def test_a_whole_text_variable_keeps_its_type_at_any_depth() -> None:
 def test_the_variables_of_a_template_are_listed_in_order() -> None:
     text = r"{{b.c}} {{#if d == e and f}}{{a}}{{else}}{{b.c}}{{g | raw}}{{/if}} \{{no}}"
     assert variables(text) == ("b.c", "d", "f", "a", "g")
+    assert variables("{{a-b}} {{ Company name }} {{#each x}}") == ("a-b", "Company name")
 
 
 def test_an_insertion_knows_its_line_and_whether_it_is_raw() -> None:

@@ -379,11 +379,35 @@ def test_a_frame_is_there_at_any_time_and_goes_into_files_and_back(
     assert [row.values["said"] for row in read_rows(parquet)] == frame.said.to_list()
 
 
+def test_a_task_uses_columns_whatever_they_are_called(options: RunOptions) -> None:
+    table = [{"Company name": "Acme", "user-id": 7, "Price ($)": 5}]
+    task = r"{{Company name}} {{ user-id }} {{Price ($)}} {{x | upper}} \{{Other one}}"
+    model = ScriptedModel(Answer("So."))
+    nb_agents.map(table, task, scripted_team(a=model), options=options).wait()
+    assert "Acme 7 5 {{x | upper}} {{Other one}}" in str(model.requests[0])
+
+
+def test_a_recipe_uses_columns_whatever_they_are_called(
+    options: RunOptions, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "name: r\ndescription: d\nversion: 1.0.0\n"
+        "steps: [{id: a, agent: a, prompt: 'About {{Company name}}'}]\n"
+    )
+    model = ScriptedModel(Turn(text="So."))
+    team, table = scripted_team(a=model), [{"Company name": "Acme"}]
+    nb_agents.map(table, config=team, recipe=recipe, options=options).wait()
+    assert "About Acme" in str(model.requests[0])
+
+
 @pytest.mark.parametrize(
     "more, says",
     [
         ({"task": "Answer: {{question}}"}, "no such column. It has: id, q"),
         ({"task": "{{ids}}"}, "Did you mean 'id'?"),
+        ({"task": "{{user-id}}"}, "uses {{user-id}}, and row 1 has no such column"),
+        ({"task": "{{Company name}}"}, r"\{{Company name}} stands for the braces themselves"),
         ({"task": ""}, "Give a task"),
         ({"limit": 0}, "The limit is 0"),
         ({"max_cost": -1}, "max_cost is -1"),
