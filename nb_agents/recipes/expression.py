@@ -221,12 +221,12 @@ def lookup(context: Mapping[str, Any], path: str) -> Any:
 
     Args:
         context: Values by name.
-        path: ``name`` or ``name.key.key``; a name that has dots itself comes first.
+        path: ``name`` or ``name.key.key``; or a name that has dots itself.
 
     Raises:
         RecipeError: There is none; names what there is, and the nearest.
     """
-    if path in context:
+    if path in context and path.partition(".")[0] not in context:
         return context[path]
     value: Any = context
     done: list[str] = []

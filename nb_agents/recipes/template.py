@@ -148,7 +148,7 @@ def variables(text: str) -> tuple[str, ...]:
 
 
 def reads(value: Any) -> set[str]:
-    """Return the names of the variables that the templates of a YAML value read.
+    """Return the names of the variables that the templates of a YAML value read, if there are such.
 
     Args:
         value: A text, a list or mapping of such, or anything else.
@@ -162,7 +162,8 @@ def reads(value: Any) -> set[str]:
         return set().union(*map(reads, value))
     if not isinstance(value, str):
         return set()
-    return {path.partition(".")[0] for path in variables(value)}
+    paths = variables(value)
+    return {*paths, *(path.partition(".")[0] for path in paths)}  # a name may have dots itself
 
 
 def fill(text: str, context: Mapping[str, Any]) -> list[str | Insertion]:

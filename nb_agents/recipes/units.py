@@ -124,7 +124,7 @@ class Scope:
 
     def trusts(self, given: Any) -> bool:
         """Return whether a value of the recipe is filled in with trusted values alone."""
-        return reads(given) <= self.trusted
+        return reads(given) & self.values.keys() <= self.trusted
 
     def set(self, name: str | None, value: Any, *, is_trusted: bool = False) -> None:
         """Set a variable, as a step's output, if the step names one."""
