@@ -132,6 +132,8 @@ class Recipe(Spec):
         orchestrator: RateLimiter of the calls.
         workspace: With "project" its steps work in the directory that the run is started in, and
             not in one of the run's own.
+        sandbox: Whether its commands run in a sandbox, or not at all where there is none.
+        network: Whether they reach the network there.
 
     Example:
         >>> text = "{name: hi, description: d, version: 1.0.0, "
@@ -154,6 +156,8 @@ class Recipe(Spec):
     rate_limiting: RateLimiting | None = None
     orchestrator: Orchestrator = Orchestrator()
     workspace: Literal["own", "project"] = "own"
+    sandbox: bool = False
+    network: bool = False
     _origin: Origin = PrivateAttr(default=Origin())
     _text: str = PrivateAttr(default="")
     _path: Path | None = PrivateAttr(default=None)

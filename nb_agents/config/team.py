@@ -134,6 +134,9 @@ class TeamSpec(Spec):
         workspace: With "project" the directory that the team is loaded in is a context path that
             the agent may write which presents, and a recipe's steps work there; the path stands
             here then.
+        sandbox: Whether the commands of recipes run in a sandbox, or not at all where there is
+            none. Those of agents do so by themselves.
+        network: Whether they reach the network there.
 
     Example:
         >>> team = TeamSpec.model_validate(
@@ -154,6 +157,8 @@ class TeamSpec(Spec):
     callable_agents: tuple[AgentSpec, ...] = ()
     detach: bool = False
     workspace: str = OWN
+    sandbox: bool = False
+    network: bool = False
     _origin: Origin = PrivateAttr(default=Origin())
 
     @model_validator(mode="before")

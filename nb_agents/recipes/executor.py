@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +29,11 @@ from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, NbAgentsError, RecipeError, said_by
 from nb_agents.models.backend import Backend
-from nb_agents.process.command import run_bash
-from nb_agents.process.environment import user_env
 from nb_agents.process.writable import WritablePath
 from nb_agents.recipes import agents
 from nb_agents.recipes.agents import Worker, resolve_agent
 from nb_agents.recipes.check import fault_at, find_recipe
+from nb_agents.recipes.commands import CommandRunner
 from nb_agents.recipes.output import Output, final_text
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
@@ -148,6 +145,7 @@ class Executor:
     ) -> None:
         self._progress = progress
         self._project = project
+        self._commands = CommandRunner(models.team, workspace, context, project, models.secrets)
         self._models = models
         self._workspace = workspace
         self._context = context
@@ -468,21 +466,10 @@ class Executor:
             wake()
 
         try:
-            done = await run_bash(
-                work.command,
-                cwd=_directory(self._workspace, work.cwd),
-                # By this name recipes find a Python.
-                env=user_env(
-                    {"AMPLIFIER_PYTHON": sys.executable, **work.env}, self._models.secrets
-                ),
-                timeout_s=work.timeout_s,
-                on_output=write,
-            )
+            done = await self._commands.run(work, self._recipes_of(address), write)
         finally:
             self._flush_output(address)
             del self._written[address]
-        if done.exit_code is None:
-            raise TimeoutError(f"The command took longer than {work.timeout_s:g} s.")
         if done.exit_code and not work.tolerates:
             errors = last_chars(done.errors.strip(), _MAX_ERRORS)
             said = f": {errors}" if errors else "."
@@ -492,6 +479,11 @@ class Executor:
                 step=address, outcome="ok", output=done.output, exit_code=done.exit_code
             )
         )
+
+    def _recipes_of(self, address: str) -> list[Recipe]:
+        """Return the recipe that has a step, and those on the way to it."""
+        recipes = self._progress.recipes
+        return [recipes[each] for each in recipes if not each or is_within(address, each)]
 
     async def _ask_to_repeat(self, work: CommandWork) -> None:
         assert self._models.ask is not None
@@ -538,13 +530,6 @@ def _last_text(progress: Progress) -> str:
     """Return the text of the last step, for a recipe that names no outputs."""
     said = [unit.output.text.strip() for unit in progress.units.values() if unit.output.text]
     return said[-1] if said else ""
-
-
-def _directory(workspace: Path, cwd: str) -> Path:
-    path = workspace / os.path.expanduser(cwd)
-    if not path.is_dir():
-        raise RecipeError(f"The directory {cwd!r} does not exist.")
-    return path
 
 
 def _read_recipe(path: str, beside: Path | None, bundles: Mapping[str, str]) -> Recipe:
