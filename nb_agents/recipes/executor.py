@@ -33,7 +33,7 @@ from nb_agents.process.writable import WritablePath
 from nb_agents.recipes import agents
 from nb_agents.recipes.agents import Worker, resolve_agent
 from nb_agents.recipes.check import fault_at, find_recipe
-from nb_agents.recipes.commands import CommandRunner
+from nb_agents.recipes.command_runner import CommandRunner
 from nb_agents.recipes.output import Output, final_text
 from nb_agents.recipes.plan import Planner, plan
 from nb_agents.recipes.progress import Progress, apply
