@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import pickle
 import re
@@ -417,6 +418,7 @@ def ask(
 
 _submitters: dict[Client, _Submitter] = {}
 _clients: dict[str, Client] = {}
+_failures: dict[str, tuple[float, str]] = {}
 # Separates the threads of a sweep, which connect at the same time.
 _connecting = threading.Lock()
 
@@ -471,13 +473,9 @@ def connect(cluster: Cluster) -> Client:
         ClusterLostError: No scheduler answers.
         UserError: A variable is not set here.
     """
+    asked_at, given = time.monotonic(), cluster.client
     with _connecting:
-        given = cluster.client
-        if isinstance(given, str) and (
-            given not in _clients or _clients[given].status != "running"
-        ):
-            _clients[given] = _open(given)
-        client: Client = _clients[given] if isinstance(given, str) else given
+        client: Client = _connected(given, asked_at) if isinstance(given, str) else given
         if client.asynchronous:
             raise UserError(
                 "The cluster's client is asynchronous; give Client(asynchronous=False)."
@@ -486,6 +484,26 @@ def connect(cluster: Cluster) -> Client:
             variables = _Variables(cluster.forward_env)
             ask(client, partial(client.register_plugin, variables), TELL_S)
     return client
+
+
+def _connected(address: str, asked_at: float) -> Client:
+    """Return the client of an address, connected anew if it has to be.
+
+    Args:
+        address: The address, or "local:N".
+        asked_at: When it was asked for: what failed since then is not tried again, as each of a
+            sweep's rows would wait for its own attempt.
+    """
+    if address not in _clients or _clients[address].status != "running":
+        failed_at, why = _failures.get(address, (-math.inf, ""))
+        if failed_at >= asked_at:
+            raise ClusterLostError(address, why)
+        try:
+            _clients[address] = _open(address)
+        except ClusterLostError as exc:
+            _failures[address] = time.monotonic(), exc.why
+            raise
+    return _clients[address]
 
 
 def _submitter(client: Client) -> _Submitter:

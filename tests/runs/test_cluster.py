@@ -170,6 +170,38 @@ def test_no_scheduler_is_told_in_a_sentence(root: Path, monkeypatch: pytest.Monk
         nb_agents.start("t", options=options)
 
 
+def test_rows_that_wait_for_a_lost_scheduler_share_one_attempt_to_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[str] = []
+    has_five = threading.Barrier(5)
+
+    class Lock:
+        """Lets a thread in when five of them wait."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            has_five.wait(WAIT_S)
+            self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    def fail(address: str) -> Client:
+        attempts.append(address)
+        raise ClusterLostError(address, "refused")
+
+    monkeypatch.setattr(cluster_module, "_connecting", Lock())
+    monkeypatch.setattr(cluster_module, "_open", fail)
+    with ThreadPoolExecutor(5) as threads:
+        for _ in range(2):  # who asks later is tried for again
+            asked = [threads.submit(connect, Cluster("tcp://127.0.0.1:9")) for _ in range(5)]
+            assert all(isinstance(each.exception(), ClusterLostError) for each in asked)
+    assert len(attempts) == 2
+
+
 def test_keys_that_are_forwarded_reach_the_model_and_never_the_disk(
     two: Dask, root: Path, tmp_path: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
