@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ MAX_VALUE = 4_000
 """Characters of another value."""
 MAX_VALUES = 30
 MAX_ROWS = 60
+MAX_UNHEARD = 10
+"""Agents' steps of a completed recipe whose words are shown though no output holds them."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,8 @@ def took(row: UnitRow) -> str:
 
 
 def _outputs(view: RunView) -> Iterator[Value]:
+    if not view.outputs and (given := [step for step in _done(view) if step.output]):
+        yield replace(_given(given[-1]), text=text.cut(view.answer, MAX_FINAL))
     # As in `nb_agents.recipes.output.final_text`: without that name, the last one stands for all.
     first = ["final_output"] if "final_output" in view.outputs else list(view.outputs)[-1:]
     names = sorted(view.outputs, key=lambda name: name not in first)
@@ -245,13 +249,39 @@ def _left(view: RunView) -> Iterator[Value]:
 
 
 def _aside(view: RunView) -> Iterator[Value]:
-    """Yield what agents wrote beside the outputs of their steps, and their reasoning."""
+    """Yield what agents wrote and no output holds, and their reasoning."""
+    yield from map(_given, _unheard(view))
     for agent in view.agents.values():
         step = view.steps.get(agent.id)
         if step is not None and step.is_over and agent.unsubmitted:
             yield Value(agent.id, text.cut(agent.unsubmitted, MAX_VALUE), "markdown", "not used")
         if agent.thoughts:
             yield Value(agent.id, text.cut(agent.thoughts, MAX_VALUE), "markdown", "thinking")
+
+
+def _unheard(view: RunView) -> Iterator[StepView]:
+    """Yield the last agents' steps of a completed recipe whose words are in none of its outputs."""
+    from nb_agents.recipes.output import value_of  # what a team never needs
+
+    held = {*_parts(view.outputs)} if view.outputs else {json.dumps(view.answer.strip())}
+    wrote = [s for s in _done(view) if s.unit == "agent" and str(s.output or "").strip()]
+    for step in wrote[-MAX_UNHEARD:]:
+        values = (value_of(str(step.output), sought) for sought in (False, True))
+        if view.status == "completed" and held.isdisjoint(map(_canonical, values)):
+            yield step
+
+
+def _parts(value: Any) -> Iterator[str]:
+    """Yield a value and all that it holds, as JSON."""
+    yield _canonical(value)
+    if isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _parts(each)
+
+
+def _canonical(value: Any) -> str:
+    plain = dict(value) if isinstance(value, Mapping) else value
+    return json.dumps(plain, sort_keys=True)
 
 
 def _below(caller: str, called: Mapping[str, Sequence[AgentView]]) -> Iterator[AgentView]:

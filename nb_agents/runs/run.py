@@ -151,7 +151,10 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """The final answer, or a recipe's outputs by name; None while there is none."""
+        """The final answer, or a recipe's outputs by name; None while there is none.
+
+        Of a recipe without outputs it is the text of its last step.
+        """
         return result_of(self.view)
 
     @property

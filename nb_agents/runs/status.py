@@ -117,7 +117,7 @@ def result_of(view: RunView) -> Any:
     """Return a completed turn's answer, or its recipe's outputs by name; else None."""
     if view.status != "completed":
         return None
-    return dict(view.outputs) if view.recipe else view.answer
+    return dict(view.outputs) or view.answer
 
 
 def failure_of(run_id: str, view: RunView, path: Path) -> RunFailed:

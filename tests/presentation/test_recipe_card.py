@@ -13,13 +13,14 @@ from nb_agents import RunOptions
 from nb_agents import events as ev
 from nb_agents.config.team import TeamSpec
 from nb_agents.presentation.cards import TURN_MIME, card_bundle
-from nb_agents.presentation.recipe_card import MAX_VALUES
+from nb_agents.presentation.recipe_card import MAX_VALUES, recipe_card
 from nb_agents.presentation.rows import units
 from nb_agents.runs.resumption import Preview
 from nb_agents.testing import Call, Gate, ScriptedModel, Turn
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import Timeline, fold_timeline
+from tests.cli.calls import call_here
 from tests.presentation.recipe_views import (
     OUTLINE,
     again,
@@ -32,7 +33,7 @@ from tests.presentation.recipe_views import (
     wrote,
 )
 from tests.presentation.test_cards import EVIL, Page
-from tests.recipes.live import write
+from tests.recipes.live import answering, begin, write
 from tests.team_kit import WAIT_S, finish
 
 GATHERED = (
@@ -144,6 +145,31 @@ def test_a_complete_card_shows_the_final_output_first_and_then_the_others() -> N
 def test_without_a_final_output_the_last_one_stands_for_all() -> None:
     view = recipe(over("completed", outputs={"a": "first", "b": "last"}))
     assert plain(view).index("**b**") < plain(view).index("**a**")
+
+
+def test_what_a_recipe_without_outputs_made_is_shown_everywhere(tmp_path: Path) -> None:
+    path = write(tmp_path, "steps: [{id: ask, agent: worker, prompt: 'Why?'}]\n")
+    run = finish(begin(path, answering("Forty-two *words*.")))
+    assert run.result == (run.path / "answer.txt").read_text() == "Forty-two *words*."
+    bundle = card_bundle(run.view, str(run.path))
+    assert "Forty-two <em>words</em>." in bundle["text/html"]
+    assert "no outputs" not in bundle["text/html"]
+    printed = call_here("show", "s", "--session-root", str(tmp_path / "sessions"))
+    for told in (bundle["text/plain"], printed):
+        assert told.count("Forty-two *words*.") == 1
+
+
+def test_words_that_no_output_holds_are_on_a_complete_card() -> None:
+    view = recipe(
+        *wrote("gather/draft", "A draft."),
+        finished("gather/draft", "A draft."),
+        *wrote("gather/each", "In one list."),
+        finished("gather/each", "In one list."),
+        *wrote("publish/send", 'Here: {"sent": "yes"}'),
+        finished("publish/send", 'Here: {"sent": "yes"}'),
+        over("completed", outputs={"sent": {"sent": "yes"}, "all": ["In one list."]}),
+    )
+    assert [(v.name, v.text) for v in recipe_card(view).aside] == [("gather/draft", "A draft.")]
 
 
 def test_a_complete_card_lists_the_steps_and_who_decided_what() -> None:
