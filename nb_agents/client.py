@@ -207,7 +207,7 @@ class Client:
         body = {"immediate": now, "agent": agent, "reason": reason}
         try:
             told = self._post(f"{_path(run)}/stop", body, run)
-        except _RefusedError:
+        except _ConflictError:
             return StopResult(False, "finished")
         return StopResult(bool(told.get("changed")), told.get("status", "asked"))
 
@@ -298,13 +298,13 @@ class Client:
         if code == 404 and run:
             raise UnknownRunError(run, tuple(str(each.get("id")) for each in self.runs()))
         if code == 409:
-            raise _RefusedError(said)
+            raise _ConflictError(said)
         if code < 400 or code >= 500:
             raise ServerError(self._url, f"it answers {code}")
         raise UserError(said or f"The server answers {code}.")
 
 
-class _RefusedError(UserError):
+class _ConflictError(UserError):
     """A run is over, or not at a point where this can be asked."""
 
 

@@ -25,7 +25,7 @@ from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
 from nb_agents.events import WorktreeBased
 from nb_agents.process.writable import WritablePath
-from nb_agents.session.conversation import Message
+from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.memories import read_memories
 from nb_agents.tools.base import Toolbox
@@ -254,7 +254,7 @@ def _presenting(rules: Rules) -> str:
 
 def coordination_prompt(
     task: str,
-    history: Sequence[Message],
+    history: Sequence[PastMessage],
     answers: Mapping[str, str],
     own_label: str,
     said: Sequence[str] = (),
@@ -278,7 +278,7 @@ def coordination_prompt(
 
 def judging_prompt(
     task: str,
-    history: Sequence[Message],
+    history: Sequence[PastMessage],
     answer: str,
     said: Sequence[str] = (),
     restarts: Sequence[Restart] = (),
@@ -297,7 +297,7 @@ def judging_prompt(
 
 
 def _asked(
-    task: str, history: Sequence[Message], said: Sequence[str], restarts: Sequence[Restart]
+    task: str, history: Sequence[PastMessage], said: Sequence[str], restarts: Sequence[Restart]
 ) -> str:
     asked = f"<TASK>\n{fenced(task)}\n</TASK>\n\n"
     if said:
@@ -310,7 +310,7 @@ def _asked(
 
 def presentation_prompt(
     task: str,
-    history: Sequence[Message],
+    history: Sequence[PastMessage],
     answers: Mapping[str, str],
     own_label: str,
     votes: Mapping[str, int],
@@ -351,7 +351,7 @@ def _added(texts: Sequence[str]) -> str:
     return "\n".join(f"<FOLLOW_UP>\n{fenced(text)}\n</FOLLOW_UP>" for text in texts)
 
 
-def _history(history: Sequence[Message]) -> str:
+def _history(history: Sequence[PastMessage]) -> str:
     if not history:
         return ""
     lines = "\n".join(f"{m.role.capitalize()}: {fenced(m.content)}" for m in history)
@@ -458,7 +458,7 @@ class Briefing:
     rules: Rules
     paths: TurnPaths
     task: str
-    history: Sequence[Message]
+    history: Sequence[PastMessage]
     context: Sequence[Path]
     tools: Mapping[str, AgentTools] = field(default_factory=dict)
     skills: Sequence[Skill] = ()

@@ -45,7 +45,7 @@ from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
 from nb_agents.errors import ModelCallError, said_by
 from nb_agents.models.backend import Backend
-from nb_agents.session.conversation import Message
+from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.policy import AgentTools
 
@@ -105,7 +105,7 @@ class Team:
         backends: Mapping[str, Backend],
         paths: TurnPaths,
         task: str,
-        history: Sequence[Message],
+        history: Sequence[PastMessage],
         context: Sequence[Path],
         token: CancelToken,
         tokens: Mapping[str, CancelToken],

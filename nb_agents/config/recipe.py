@@ -29,7 +29,7 @@ from nb_agents.config.recipe_values import (
     PlainMap,
     RateLimiting,
     Recursion,
-    Retry,
+    StepRetry,
 )
 from nb_agents.config.spec import Spec
 from nb_agents.errors import ConfigError
@@ -44,7 +44,7 @@ __all__ = [
     "RateLimiting",
     "Recipe",
     "Recursion",
-    "Retry",
+    "StepRetry",
     "Stage",
     "Step",
     "is_recipe",

@@ -21,7 +21,7 @@ from nb_agents.config.recipe_values import (
     Plain,
     PlainMap,
     Recursion,
-    Retry,
+    StepRetry,
     Text,
     Texts,
     VariableName,
@@ -126,7 +126,7 @@ class Step(Spec):
     on_error: OnError = "fail"
     depends_on: Texts = ()
     parse_json: bool = False
-    retry: Retry = Retry()
+    retry: StepRetry = StepRetry()
     foreach: str = ""
     as_: LoopVariable = Field(default="item", alias="as")
     collect: VariableName | None = None

@@ -46,7 +46,7 @@ __all__ = [
     "Range",
     "RateLimiting",
     "Recursion",
-    "Retry",
+    "StepRetry",
     "SUCCESSES",
     "TIMEOUT",
     "Text",
@@ -281,7 +281,7 @@ class Orchestrator(Spec):
     config: Pacing = Pacing()
 
 
-class Retry(Spec):
+class StepRetry(Spec):
     """How often a step is tried.
 
     Attributes:

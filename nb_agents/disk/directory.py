@@ -27,7 +27,7 @@ from typing import BinaryIO
 from nb_agents.disk.entry import (
     OUT_OF_RESOURCES,
     TEMP,
-    Entry,
+    DirEntry,
     Kind,
     RefusedError,
     kind_of,
@@ -194,7 +194,7 @@ class Directory:
             require_file(stat_at(name, folder))
             os.unlink(name, dir_fd=folder)
 
-    def walk(self, path: str = ".") -> Generator[Entry]:
+    def walk(self, path: str = ".") -> Generator[DirEntry]:
         """Walk a directory tree, without following links.
 
         Args:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple
 
 __all__ = [
-    "Entry",
+    "DirEntry",
     "Kind",
     "OUT_OF_RESOURCES",
     "RefusedError",
@@ -82,7 +82,7 @@ class RefusedError(OSError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class DirEntry:
     """An entry that a walk found; it can be opened until the walk goes on.
 
     Attributes:
@@ -152,7 +152,7 @@ class Scanned(NamedTuple):
     """A scanned directory: its open descriptor and its entries."""
 
     folder: int
-    entries: Iterator[Entry]
+    entries: Iterator[DirEntry]
 
 
 def scan(name: str, folder: int, prefix: str) -> Scanned:
@@ -161,7 +161,7 @@ def scan(name: str, folder: int, prefix: str) -> Scanned:
     Args:
         name: The subdirectory's name.
         folder: The open directory's descriptor.
-        prefix: What precedes each name in `Entry.path`.
+        prefix: What precedes each name in `DirEntry.path`.
 
     Returns:
         Files sorted by name, then subdirectories. The caller closes the descriptor.
@@ -180,10 +180,10 @@ def scan(name: str, folder: int, prefix: str) -> Scanned:
     return Scanned(inner, iter(entries))
 
 
-def _entries(prefix: str, name: str, folder: int) -> Iterator[Entry]:
+def _entries(prefix: str, name: str, folder: int) -> Iterator[DirEntry]:
     with suppress(FileNotFoundError):  # deleted since the directory was read
         found = stat_at(name, folder)
-        yield Entry(prefix + name, kind_of(found.st_mode), found, folder)
+        yield DirEntry(prefix + name, kind_of(found.st_mode), found, folder)
 
 
 def open_file(name: str | os.PathLike[str], folder: int | None = None) -> BinaryIO:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "BrokenReplyError",
-    "Ending",
+    "ReplyEnding",
     "PydanticBackend",
     "ending_of",
     "read_uploads",
@@ -242,7 +242,7 @@ class BrokenReplyError(Exception):
     """A reply came to its end, and is none: the call is tried again."""
 
 
-class Ending(NamedTuple):
+class ReplyEnding(NamedTuple):
     """How a reply ended.
 
     Attributes:
@@ -264,7 +264,7 @@ class Ending(NamedTuple):
         return f"by its server ({self.reason})"
 
 
-def ending_of(response: ModelResponse) -> Ending:
+def ending_of(response: ModelResponse) -> ReplyEnding:
     """Return how a reply ended.
 
     Args:
@@ -278,14 +278,14 @@ def ending_of(response: ModelResponse) -> Ending:
     given = details.get("finish_reason") or details.get("block_reason") or ""
     reason = str(given)[:MAX_REASON]
     if response.state == "suspended":
-        return Ending("whole", reason)
+        return ReplyEnding("whole", reason)
     match response.finish_reason:
         case "content_filter":
-            return Ending("refused", reason, str(details.get("refusal") or "")[:MAX_WORDS])
+            return ReplyEnding("refused", reason, str(details.get("refusal") or "")[:MAX_WORDS])
         case "length":
-            return Ending("cut", reason if reason in _LENGTH else "length")
+            return ReplyEnding("cut", reason if reason in _LENGTH else "length")
         case "error":
-            return Ending("broken", reason or "error")
+            return ReplyEnding("broken", reason or "error")
         case None if reason and reason.lower() not in _NORMAL:
-            return Ending("cut", reason)
-    return Ending("whole", reason)
+            return ReplyEnding("cut", reason)
+    return ReplyEnding("whole", reason)

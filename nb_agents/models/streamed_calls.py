@@ -49,7 +49,7 @@ class CallPiece(NamedTuple):
     args: str | None = None
 
 
-class _Call:
+class _StreamedCall:
     def __init__(self, number: int, id: str | None, name: str) -> None:
         self.number = number
         self.id = id
@@ -115,9 +115,9 @@ class StreamedCalls:
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
         self._count = 0
-        self._last: _Call | None = None
-        self._by_index: dict[int, _Call] = {}
-        self._by_id: dict[str, _Call] = {}
+        self._last: _StreamedCall | None = None
+        self._by_index: dict[int, _StreamedCall] = {}
+        self._by_id: dict[str, _StreamedCall] = {}
 
     def is_more(self, index: int | None, args: Any) -> bool:
         """Add a piece of arguments if it is plainly more of the last call, as most are.
@@ -163,7 +163,7 @@ class StreamedCalls:
         if not is_told:
             yield CallPiece(call.number, *new)
 
-    def _find(self, index: int | None, id: str, name: str) -> _Call | None:
+    def _find(self, index: int | None, id: str, name: str) -> _StreamedCall | None:
         """Return the call that a piece seems to belong to."""
         if index is not None and index in self._by_index:
             return self._by_index[index]
@@ -173,18 +173,18 @@ class StreamedCalls:
         is_more = index is None or not (id or name or last is None or last.is_whole)
         return last if is_more else None
 
-    def _is_another(self, call: _Call, id: str, name: str) -> bool:
+    def _is_another(self, call: _StreamedCall, id: str, name: str) -> bool:
         """Return whether a piece that came under a call's number begins one of its own."""
         if name and call.name and name != call.name and not self._continues(call, name):
             return True
         return bool(id and call.id and id != call.id and name and not call.is_open)
 
-    def _continues(self, call: _Call, name: str) -> bool:
+    def _continues(self, call: _StreamedCall, name: str) -> bool:
         whole = call.name + name
         return not call.has_args and any(known.startswith(whole) for known in self._names)
 
-    def _begin(self, index: int | None, id: str, name: str) -> _Call:
-        call = self._last = _Call(self._count, id or None, name)
+    def _begin(self, index: int | None, id: str, name: str) -> _StreamedCall:
+        call = self._last = _StreamedCall(self._count, id or None, name)
         self._count += 1
         if index is not None:
             self._by_index[index] = call
@@ -192,7 +192,7 @@ class StreamedCalls:
             self._by_id[id] = call
         return call
 
-    def _learn(self, call: _Call, id: str, name: str) -> tuple[str | None, str | None]:
+    def _learn(self, call: _StreamedCall, id: str, name: str) -> tuple[str | None, str | None]:
         """Return what of an id and a name is new to a call."""
         self._last = call
         more = "" if name == call.name else name

@@ -16,7 +16,7 @@ from typing import Literal
 
 from nb_agents.presentation import text
 from nb_agents.view.run_view import AgentView, RunView
-from nb_agents.view.timeline import Entry, EntryKind, Stretch, Timeline
+from nb_agents.view.timeline import EntryKind, Stretch, Timeline, TimelineEntry
 
 __all__ = [
     "Bar",
@@ -117,7 +117,7 @@ class Scale:
         hours, minutes = divmod(minutes, 60)
         return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
-    def when(self, entry: Entry) -> str:
+    def when(self, entry: TimelineEntry) -> str:
         """Return when an entry was."""
         start, end = self.clock(self.seconds(entry.start)), self.clock(self.seconds(entry.end))
         return start if start == end else f"{start} to {end}"
@@ -193,7 +193,7 @@ class Picture:
     ticks: tuple[Tick, ...]
     gaps: tuple[tuple[float, float], ...]
     lines: tuple[Mark, ...]
-    votes: tuple[Entry, ...]
+    votes: tuple[TimelineEntry, ...]
     left_out: int
     label: str
 
@@ -280,12 +280,12 @@ def _label(timeline: Timeline, scale: Scale) -> str:
 class _Placed:
     """An entry and where it is, in percent."""
 
-    entry: Entry
+    entry: TimelineEntry
     left: float
     right: float
 
 
-_Groups = dict[str, list[list[Entry]]]
+_Groups = dict[str, list[list[TimelineEntry]]]
 
 
 def _within(limit: int, lay: Callable[[float], _Groups]) -> _Groups:
@@ -298,10 +298,10 @@ def _within(limit: int, lay: Callable[[float], _Groups]) -> _Groups:
         slot *= 2
 
 
-def _bars(placed: Iterable[_Placed], slot: float) -> list[list[Entry]]:
+def _bars(placed: Iterable[_Placed], slot: float) -> list[list[TimelineEntry]]:
     """Group spans of one kind that together are shorter than a slot, in percent."""
-    groups: list[list[Entry]] = []
-    last: dict[str, tuple[float, list[Entry]]] = {}
+    groups: list[list[TimelineEntry]] = []
+    last: dict[str, tuple[float, list[TimelineEntry]]] = {}
     for each in placed:
         kind = each.entry.kind
         if kind not in ("model", "tool", "step"):
@@ -316,7 +316,7 @@ def _bars(placed: Iterable[_Placed], slot: float) -> list[list[Entry]]:
     return groups
 
 
-def _bar(group: list[Entry], scale: Scale) -> Bar:
+def _bar(group: list[TimelineEntry], scale: Scale) -> Bar:
     first = group[0]
     end = max(e.end for e in group)
     left = scale.left(first.start)
@@ -331,7 +331,7 @@ def _bar(group: list[Entry], scale: Scale) -> Bar:
     return Bar(first.kind, min(left, 99.55), round(width, 2), tone, title)
 
 
-def _said_together(group: list[Entry], scale: Scale) -> str:
+def _said_together(group: list[TimelineEntry], scale: Scale) -> str:
     names = Counter("model calls" if e.kind == "model" else e.name for e in group)
     first, last = group[0], max(group, key=lambda e: e.end)
     start, end = scale.clock(scale.seconds(first.start)), scale.clock(scale.seconds(last.end))
@@ -339,7 +339,7 @@ def _said_together(group: list[Entry], scale: Scale) -> str:
     return f"{start} to {end} · {text.clip(listed, 120)}"
 
 
-def _said(entry: Entry, scale: Scale) -> str:
+def _said(entry: TimelineEntry, scale: Scale) -> str:
     """Return an entry as a line of text."""
     match entry.kind:
         case "model":
@@ -373,9 +373,9 @@ def _said(entry: Entry, scale: Scale) -> str:
     return " · ".join(p for p in (scale.when(entry), what, outcome, used, price, words) if p)
 
 
-def _marks(placed: Iterable[_Placed], slot: float) -> list[list[Entry]]:
+def _marks(placed: Iterable[_Placed], slot: float) -> list[list[TimelineEntry]]:
     """Group marks of one kind that follow each other within a slot, in percent."""
-    groups: list[list[Entry]] = []
+    groups: list[list[TimelineEntry]] = []
     left = 0.0
     for each in placed:
         if each.entry.kind not in _MARKS:
@@ -388,7 +388,7 @@ def _marks(placed: Iterable[_Placed], slot: float) -> list[list[Entry]]:
     return groups
 
 
-def _mark(group: list[Entry], scale: Scale, places: dict[str, int]) -> Mark:
+def _mark(group: list[TimelineEntry], scale: Scale, places: dict[str, int]) -> Mark:
     last = group[-1]
     title = _said(last, scale)
     if len(group) > 1:
@@ -411,7 +411,7 @@ def _named(lines: list[Mark]) -> list[Mark]:
     return named
 
 
-def _calls(entries: Iterable[Entry]) -> str:
+def _calls(entries: Iterable[TimelineEntry]) -> str:
     count: Counter[str] = Counter(e.kind for e in entries)
     listed = [(count["model"], "model call"), (count["tool"], "tool call")]
     return ", ".join(f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in listed if n)

@@ -14,7 +14,7 @@ from nb_agents import events as ev
 from nb_agents.config import recipe_values as ranges
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Step
-from nb_agents.config.recipe_values import Range, Retry
+from nb_agents.config.recipe_values import Range, StepRetry
 from nb_agents.errors import RecipeError
 from nb_agents.recipes import expression
 from nb_agents.recipes.diagram import does
@@ -249,7 +249,7 @@ def number(range_: Range, given: object, scope: Scope, address: str) -> float:
         raise FaultyError((address,), f"{exc}.") from exc
 
 
-def delay_s(retry: Retry, failures: int, scope: Scope, address: str) -> float:
+def delay_s(retry: StepRetry, failures: int, scope: Scope, address: str) -> float:
     """Return the seconds before the next attempt: none before the first.
 
     Args:

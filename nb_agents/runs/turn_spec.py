@@ -19,7 +19,7 @@ from nb_agents.masking import Mask
 from nb_agents.models.retry import Retry
 from nb_agents.options import RunOptions
 from nb_agents.process.writable import WritablePath
-from nb_agents.session.conversation import Message
+from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.session.ownership import OwnerMark
 from nb_agents.tools.functions import function_tool
@@ -113,7 +113,7 @@ class TurnSpec:
     team: TeamSpec
     paths: TurnPaths
     mark: OwnerMark
-    history: Sequence[Message] = ()
+    history: Sequence[PastMessage] = ()
     context: Sequence[Path] = ()
     writable: Sequence[WritablePath] = ()
     project: WritablePath | None = None

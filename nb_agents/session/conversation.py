@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nb_agents.view.run_view import AgentView, RunView
 
-__all__ = ["Message", "messages_of", "restored_lines"]
+__all__ = ["PastMessage", "messages_of", "restored_lines"]
 
 _LEAVES = ("agent", "bash")
 MAX_STEPS = 20
@@ -27,14 +27,16 @@ _PARTIAL_HEADER = "[PARTIAL TEXT - written by agents before the stop, never subm
 
 
 @dataclass(frozen=True)
-class Message:
+class PastMessage:
     """One message of the conversation so far; ``role`` is "user" or "assistant"."""
 
     role: str
     content: str
 
 
-def messages_of(view: RunView, spaces: Sequence[Path], resumed: Sequence[RunView]) -> list[Message]:
+def messages_of(
+    view: RunView, spaces: Sequence[Path], resumed: Sequence[RunView]
+) -> list[PastMessage]:
     """Return the messages that represent a past turn in the next one's conversation.
 
     Args:
@@ -45,14 +47,14 @@ def messages_of(view: RunView, spaces: Sequence[Path], resumed: Sequence[RunView
     Returns:
         The user's messages, then the answer or the partial results.
     """
-    messages = [Message("user", text) for text in (view.task, *view.said) if text]
+    messages = [PastMessage("user", text) for text in (view.task, *view.said) if text]
     if view.status == "completed":
-        return messages + ([Message("assistant", view.answer)] if view.answer else [])
+        return messages + ([PastMessage("assistant", view.answer)] if view.answer else [])
     told = _incomplete_recipe(view, spaces) if view.recipe else _incomplete_team(view, spaces)
     if told:
-        messages.append(Message("assistant", told))
+        messages.append(PastMessage("assistant", told))
     if text := _unsubmitted([*resumed, view]):
-        messages.append(Message("assistant", text))
+        messages.append(PastMessage("assistant", text))
     return messages
 
 

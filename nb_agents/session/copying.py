@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import Entry, RefusedError, join_names, printable_name
+from nb_agents.disk.entry import DirEntry, RefusedError, join_names, printable_name
 
 __all__ = ["copy_file", "copy_tree", "copy_workspaces", "not_copied"]
 
@@ -42,7 +42,7 @@ def copy_workspaces(source: Path, target: Path) -> tuple[str, ...]:
 
 
 def copy_tree(
-    source: Path, target: Path, is_wanted: Callable[[Entry], bool] = lambda entry: True
+    source: Path, target: Path, is_wanted: Callable[[DirEntry], bool] = lambda entry: True
 ) -> tuple[str, ...]:
     """Copy the contents of a directory.
 
@@ -78,7 +78,7 @@ def copy_file(old: IO[bytes], new: IO[bytes], size: int) -> None:
         size -= len(data)
 
 
-def _copy(entry: Entry, new: Directory, left_out: list[str]) -> None:
+def _copy(entry: DirEntry, new: Directory, left_out: list[str]) -> None:
     try:
         if entry.kind == "folder":
             new.make(entry.path)

@@ -31,7 +31,7 @@ MAX_COUNT = 10**15
 """Tokens or dollars; a larger number is not one that nb_agents wrote."""
 
 
-class _Ending(NamedTuple):
+class _EndState(NamedTuple):
     """A turn's status and times, as far as its metadata has them."""
 
     status: RunStatus
@@ -134,17 +134,17 @@ def _agent(agent_id: str, entry: object, spent: tuple[int, float | None]) -> Age
     )
 
 
-def _ending(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> _Ending:
+def _ending(data: Mapping[str, Any], paths: TurnPaths, complete: bool) -> _EndState:
     at = _moment(data, paths)
     took = data.get("duration_seconds")
     started = at - took if isinstance(took, int | float) and 0 <= took <= at else 0.0
     reason = data.get("reason")
     if complete:
-        return _Ending("completed", None, started, at, at)
+        return _EndState("completed", None, started, at, at)
     if reason in ("kernel died", "running"):  # "running": it never recorded an end
-        return _Ending("cancelled", None, started, None, at)
+        return _EndState("cancelled", None, started, None, at)
     status: RunStatus = "failed" if data.get("run_status") == "failed" else "cancelled"
-    return _Ending(status, _stop(data, at), started, at, at)
+    return _EndState(status, _stop(data, at), started, at, at)
 
 
 def _stop(data: Mapping[str, Any], at: float) -> StopView | None:

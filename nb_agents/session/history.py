@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from nb_agents.disk.directory import Directory, resolve_parent
 from nb_agents.disk.entry import join_names, printable_name
 from nb_agents.events import Event, FileInfo, FilesListed, TurnStarted
-from nb_agents.session.conversation import Message, messages_of, restored_lines
+from nb_agents.session.conversation import PastMessage, messages_of, restored_lines
 from nb_agents.session.files import read_files
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import (
@@ -112,7 +112,7 @@ class Session:
         return tuple(turn for turn in self.begun if turn.paths.number not in resumed)
 
     @property
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[PastMessage, ...]:
         """The conversation that the next turn sees."""
         return tuple(
             message

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from nb_agents.config.team import safe_name
 from nb_agents.disk.directory import Directory
-from nb_agents.disk.entry import Entry, RefusedError, printable_name
+from nb_agents.disk.entry import DirEntry, RefusedError, printable_name
 from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError, said_by
 from nb_agents.session.copying import copy_file, copy_tree
 from nb_agents.session.history import is_up_to_date, load_turn
@@ -172,7 +172,7 @@ def fork_session(session: Path, turn: int, now: datetime) -> SessionCopy:
     return SessionCopy(fork, tuple(left_out))
 
 
-def _is_no_leftover(entry: Entry) -> bool:
+def _is_no_leftover(entry: DirEntry) -> bool:
     """Return whether an entry of a turn is neither its lock nor an unfinished temporary file."""
     is_temp = entry.name.startswith(".") and entry.name.endswith(".tmp")
     return entry.depth > 0 or not (is_temp or entry.name == "owner.lock")
@@ -191,7 +191,7 @@ def _fill(archive: zipfile.ZipFile, session: Path) -> tuple[str, ...]:
     return tuple(left_out)
 
 
-def _add(archive: zipfile.ZipFile, session: str, entry: Entry) -> None:
+def _add(archive: zipfile.ZipFile, session: str, entry: DirEntry) -> None:
     # Names in a zip are Unicode: bytes that are not UTF-8 are escaped.
     name = f"{session}/{entry.path}".encode(errors="surrogateescape").decode(
         errors="backslashreplace"
@@ -213,7 +213,7 @@ def _add(archive: zipfile.ZipFile, session: str, entry: Entry) -> None:
         raise RefusedError(entry.what)
 
 
-def _inner(entry: Entry) -> bytes:
+def _inner(entry: DirEntry) -> bytes:
     """Return the text of a link that stays within the session.
 
     Components ``..`` may only come first, where the parents are real directories: after another

@@ -60,7 +60,7 @@ MAX_BYTES = 64_000_000
 """Size limit of a JSON file; a larger one is not one that nb_agents wrote."""
 
 
-class _Block(NamedTuple):
+class _TurnBlock(NamedTuple):
     turn: int
     text: str
 
@@ -78,13 +78,13 @@ def summary(view: RunView, paths: TurnPaths, left: str) -> str:
     """
     before, blocks = _read_summary(paths)
     kept = [block for block in blocks if block.turn != view.turn]
-    made = _Block(view.turn, _block(view, paths, left))
+    made = _TurnBlock(view.turn, _block(view, paths, left))
     ordered = sorted([*kept, made], key=lambda block: block.turn)
     head = f"{_RULE}\nMulti-Turn Session: {view.session}\n{_RULE}\n"
     return head + before + "".join(block.text for block in ordered)
 
 
-def _read_summary(paths: TurnPaths) -> tuple[str, Sequence[_Block]]:
+def _read_summary(paths: TurnPaths) -> tuple[str, Sequence[_TurnBlock]]:
     """Return the text between the head and the first block, and the blocks."""
     try:
         text = read_file(paths.summary, MAX_SUMMARY_BYTES).decode("utf-8", "replace")
@@ -98,7 +98,7 @@ def _read_summary(paths: TurnPaths) -> tuple[str, Sequence[_Block]]:
     starts = [(found.start(), int(found[1])) for found in _BLOCK.finditer(text)]
     ends = [*(start for start, _ in starts[1:]), len(text)]
     first = starts[0][0] if starts else len(text)
-    blocks = [_Block(n, text[start:end]) for (start, n), end in zip(starts, ends, strict=False)]
+    blocks = [_TurnBlock(n, text[start:end]) for (start, n), end in zip(starts, ends, strict=False)]
     return text[:first], blocks
 
 

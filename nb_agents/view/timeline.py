@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 from nb_agents import events as ev
 
-__all__ = ["COLUMNS", "Entry", "EntryKind", "Stretch", "Timeline", "TimelineFold", "fold_timeline"]
+__all__ = [
+    "COLUMNS",
+    "TimelineEntry",
+    "EntryKind",
+    "Stretch",
+    "Timeline",
+    "TimelineFold",
+    "fold_timeline",
+]
 
 EntryKind = Literal[
     "model", "tool", "step", "answer", "vote", "restart", "rejected", "timeout", "failed",
@@ -32,7 +40,7 @@ MAX_TEXT = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TimelineEntry:
     """Something that took a while (a span), or happened at one moment (a mark).
 
     Attributes:
@@ -86,7 +94,7 @@ class Timeline:
 
     agents: tuple[str, ...] = ()
     turns: tuple[Stretch, ...] = ()
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TimelineEntry, ...] = ()
     left_out: int = 0
 
     def rows(self) -> list[dict[str, Any]]:
@@ -120,10 +128,10 @@ class TimelineFold:
     def __init__(self, events: Iterable[ev.Event] = ()) -> None:
         self._agents: dict[str, None] = {}
         self._turns: list[Stretch] = []
-        self._entries: list[Entry] = []
+        self._entries: list[TimelineEntry] = []
         self._left_out = 0
         self._last_at = 0.0
-        self._open: dict[tuple[str, str, str], Entry] = {}
+        self._open: dict[tuple[str, str, str], TimelineEntry] = {}
         self._votes: dict[str, int] = {}
         self._answers: dict[str, int] = {}
         self._seen: dict[str, dict[str, int]] = {}
@@ -157,7 +165,7 @@ class TimelineFold:
         for key in list(self._open):
             self._close(key, outcome="cut")
 
-    def _put(self, entry: Entry) -> int:
+    def _put(self, entry: TimelineEntry) -> int:
         """Append an entry; returns its place, or -1 when there is no room."""
         if len(self._entries) >= MAX_ENTRIES:
             self._left_out += 1
@@ -166,13 +174,13 @@ class TimelineFold:
         return len(self._entries) - 1
 
     def _mark(self, kind: EntryKind, agent: str, name: str = "", **more: Any) -> int:
-        return self._put(Entry(kind, agent, name, self._last_at, self._last_at, **more))
+        return self._put(TimelineEntry(kind, agent, name, self._last_at, self._last_at, **more))
 
     def _begin(self, kind: EntryKind, agent: str, call: str, name: str, text: str = "") -> None:
         key = (agent, kind, call)
         self._close(key, outcome="cut")
         now = self._last_at
-        self._open[key] = Entry(kind, agent, name, now, now, "running", text=text)
+        self._open[key] = TimelineEntry(kind, agent, name, now, now, "running", text=text)
 
     def _close(self, key: tuple[str, str, str], **changes: Any) -> None:
         entry = self._open.pop(key, None)

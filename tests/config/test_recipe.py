@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from nb_agents.config import recipe_values
 from nb_agents.config.recipe import Recipe
 from nb_agents.config.recipe_step import Step
-from nb_agents.config.recipe_values import Backoff, Range, Retry
+from nb_agents.config.recipe_values import Backoff, Range, StepRetry
 from nb_agents.errors import ConfigError
 
 HEAD = "name: r\ndescription: d\nversion: 1.0.0\n"
@@ -65,7 +65,9 @@ def test_a_staged_recipe_has_its_stages_with_their_places() -> None:
 def test_defaults_are_amplifiers() -> None:
     it = step("agent: x, prompt: p")
     assert (it.type, it.timeout, it.on_error, it.parse_json) == ("agent", 600, "fail", False)
-    assert it.retry == Retry(max_attempts=1, backoff="exponential", initial_delay=5, max_delay=300)
+    assert it.retry == StepRetry(
+        max_attempts=1, backoff="exponential", initial_delay=5, max_delay=300
+    )
     assert (it.as_, it.max_iterations, it.parallel) == ("item", 100, False)
     assert (it.max_while_iterations, it.checkpoint_iterations) == (100, False)
     recipe = load(f"{HEAD}rate_limiting: {{}}\nsteps:\n{AGENT}")

@@ -7,7 +7,7 @@ import pytest
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 
 from nb_agents import TeamSpec
-from nb_agents.models.backend import Ending, ending_of
+from nb_agents.models.backend import ReplyEnding, ending_of
 from nb_agents.models.providers import backend_for, http_client
 from tests.model_server import ModelServer, Reply
 
@@ -80,14 +80,14 @@ async def test_a_limit_of_tokens_cuts_a_reply(server: ModelServer, kind: str) ->
 @pytest.mark.parametrize("kind", ["vllm", "responses"])
 async def test_a_refusal_comes_with_its_words(server: ModelServer, kind: str) -> None:
     response = await _reply(server, kind, Reply(refusal="I can't help with that."))
-    assert ending_of(response) == Ending("refused", "", "I can't help with that.")
+    assert ending_of(response) == ReplyEnding("refused", "", "I can't help with that.")
     assert response.parts == []
 
 
 async def test_a_prompt_that_is_blocked_is_refused(server: ModelServer) -> None:
     body = b'data: {"promptFeedback": {"blockReason": "SAFETY"}}\n\n'
     response = await _reply(server, "gemini", Reply(body=lambda: [body]))
-    assert ending_of(response) == Ending("refused", "SAFETY")
+    assert ending_of(response) == ReplyEnding("refused", "SAFETY")
 
 
 @pytest.mark.parametrize("more", [{}, {"provider_details": {"timestamp": 1}}])

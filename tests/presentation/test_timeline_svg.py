@@ -18,7 +18,7 @@ from nb_agents.presentation.timeline_svg import (
     revisions,
 )
 from nb_agents.view.run_view import AgentView
-from nb_agents.view.timeline import Entry, Stretch, Timeline, fold_timeline
+from nb_agents.view.timeline import Stretch, Timeline, TimelineEntry, fold_timeline
 from tests.strategies import EVENTS, STARTED
 
 DAY_S = 86400.0
@@ -26,7 +26,7 @@ ONE = Stretch(1, 0.0, 30.0)
 TWO = Stretch(2, DAY_S, DAY_S + 10.0)
 
 
-def drawn(*entries: Entry, agents: tuple[str, ...] = ("ada", "ben")) -> Timeline:
+def drawn(*entries: TimelineEntry, agents: tuple[str, ...] = ("ada", "ben")) -> Timeline:
     return Timeline(agents, (Stretch(1, 0.0, 100.0),), entries)
 
 
@@ -61,8 +61,8 @@ def test_the_scale_has_a_few_round_numbers(total_s: float, labels: list[str]) ->
 
 
 def test_a_vote_points_to_the_row_of_whom_it_is_for() -> None:
-    vote = Entry("vote", "ben", "ada", 50.0, 50.0, "counts", text="best")
-    stranger = Entry("vote", "ada", "nobody", 60.0, 60.0, "counts")
+    vote = TimelineEntry("vote", "ben", "ada", 50.0, 50.0, "counts", text="best")
+    stranger = TimelineEntry("vote", "ada", "nobody", 60.0, 60.0, "counts")
     shown = picture(drawn(vote, stranger))
     assert shown is not None
     assert [(r.agent, [(m.left, m.target) for m in r.marks]) for r in shown.rows] == [
@@ -75,7 +75,7 @@ def test_a_vote_points_to_the_row_of_whom_it_is_for() -> None:
 def test_one_that_was_called_is_named_shortly_further_in_than_its_caller() -> None:
     step = "check/each[2]/review"
     agents = ("check/list", step, f"{step}/critic#1", f"{step}/critic#1/expert#1", "check/end")
-    shown = picture(drawn(Entry("stop", "", "now", 1.0, 1.0), agents=agents))
+    shown = picture(drawn(TimelineEntry("stop", "", "now", 1.0, 1.0), agents=agents))
     assert shown is not None
     assert [(row.name, row.depth) for row in shown.rows] == [
         ("check/list", 0),
@@ -88,8 +88,8 @@ def test_one_that_was_called_is_named_shortly_further_in_than_its_caller() -> No
 
 
 def test_stops_are_lines_across_all_rows_whose_names_do_not_collide() -> None:
-    stops = [Entry("stop", "", n, at, at) for n, at in (("requested", 50.0), ("now", 51.0))]
-    third = Entry("said", "", "", 52.0, 52.0, text="hello")
+    stops = [TimelineEntry("stop", "", n, at, at) for n, at in (("requested", 50.0), ("now", 51.0))]
+    third = TimelineEntry("said", "", "", 52.0, 52.0, text="hello")
     shown = picture(drawn(*stops, third))
     assert shown is not None
     assert [(m.name, m.level) for m in shown.lines] == [("stop", 0), ("stop now", 1), ("", 0)]
@@ -98,10 +98,10 @@ def test_stops_are_lines_across_all_rows_whose_names_do_not_collide() -> None:
 
 def test_thousands_of_calls_are_merged_into_a_bounded_number_of_bars() -> None:
     entries = [
-        Entry("model" if n % 2 else "tool", "ada", "ls", n / 50, n / 50 + 0.01, "ok")
+        TimelineEntry("model" if n % 2 else "tool", "ada", "ls", n / 50, n / 50 + 0.01, "ok")
         for n in range(5000)
     ]
-    marks = [Entry("restart", "ben", str(n), n / 50, n / 50) for n in range(5000)]
+    marks = [TimelineEntry("restart", "ben", str(n), n / 50, n / 50) for n in range(5000)]
     shown = picture(drawn(*entries, *marks))
     assert shown is not None
     assert 20 < sum(len(row.bars) for row in shown.rows) <= MAX_BARS
@@ -111,7 +111,7 @@ def test_thousands_of_calls_are_merged_into_a_bounded_number_of_bars() -> None:
 
 
 def test_a_merged_bar_is_red_only_when_most_of_it_failed() -> None:
-    calls = [Entry("tool", "ada", "ls", 10.0, 10.01, o) for o in ("ok", "ok", "error")]
+    calls = [TimelineEntry("tool", "ada", "ls", 10.0, 10.01, o) for o in ("ok", "ok", "error")]
     shown = picture(drawn(*calls))
     assert shown is not None
     assert [bar.tone for bar in shown.rows[0].bars] == ["ok"]

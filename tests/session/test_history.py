@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from nb_agents import events as ev
-from nb_agents.session.conversation import Message
+from nb_agents.session.conversation import PastMessage
 from nb_agents.session.history import (
     LISTED,
     PastTurn,
@@ -120,8 +120,8 @@ def test_an_incomplete_turn_reads_exactly_as_massgens_document_says(tmp_path: Pa
     }
     paths = massgen_turn(tmp_path, 2, files)
     user, assistant = session_of(tmp_path).messages
-    assert user == Message("user", "Complex question...")
-    assert assistant == Message(
+    assert user == PastMessage("user", "Complex question...")
+    assert assistant == PastMessage(
         "assistant",
         f"""\
 [INCOMPLETE TURN - Session was cancelled before completion]
@@ -198,8 +198,8 @@ def test_words_never_submitted_are_told_apart_from_answers(tmp_path: Path) -> No
 def test_a_complete_turn_is_its_task_and_its_answer(tmp_path: Path) -> None:
     write_turn(turn_paths(tmp_path), started(), answer("ada", ADA), COMPLETED)
     assert session_of(tmp_path).messages == (
-        Message("user", "Why?"),
-        Message("assistant", "The answer."),
+        PastMessage("user", "Why?"),
+        PastMessage("assistant", "The answer."),
     )
 
 
@@ -609,7 +609,7 @@ def test_a_winner_that_nobody_knows_breaks_nothing(tmp_path: Path) -> None:
 
 def test_a_task_of_none_is_no_task(tmp_path: Path) -> None:
     massgen_turn(tmp_path, 1, {"metadata.json": {**COMPLETE, "task": None}, "answer.txt": "A"})
-    assert session_of(tmp_path).messages == (Message("assistant", "A"),)
+    assert session_of(tmp_path).messages == (PastMessage("assistant", "A"),)
 
 
 # Files that are no files ----------------------------------------------------------------------

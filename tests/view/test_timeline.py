@@ -17,7 +17,7 @@ from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, Vote
 from nb_agents.view import timeline as tl
-from nb_agents.view.timeline import Entry, Timeline, TimelineFold, fold_timeline
+from nb_agents.view.timeline import Timeline, TimelineEntry, TimelineFold, fold_timeline
 from tests.strategies import AGENTS, EVENTS, STARTED
 from tests.team_kit import finish, start
 
@@ -46,11 +46,11 @@ def model(at: float, end: ev.Event | None = None, agent: str = "ada") -> list[ev
 def test_a_model_call_is_a_span_with_its_outcome_tokens_and_cost() -> None:
     done = ev.ModelFinished(agent="ada", call=1, response={}, usage=USAGE, at=104.0)
     assert folded(*model(101.0, done)).entries == (
-        Entry("model", "ada", "1", 101.0, 104.0, "finished", 120, 0.5),
+        TimelineEntry("model", "ada", "1", 101.0, 104.0, "finished", 120, 0.5),
     )
     failed = ev.ModelFailed(agent="ada", call=1, error="HTTP 503", retry_in_s=1, at=102.0)
     assert folded(*model(101.0, failed)).entries == (
-        Entry("model", "ada", "1", 101.0, 102.0, "failed", text="HTTP 503"),
+        TimelineEntry("model", "ada", "1", 101.0, 102.0, "failed", text="HTTP 503"),
     )
     cut = ev.ModelCut(agent="ada", call=1, at=103.0)
     assert folded(*model(101.0, cut)).entries[0].outcome == "cut"
@@ -63,15 +63,15 @@ def test_a_tool_call_is_a_span_and_one_that_never_ran_a_moment() -> None:
         ev.ToolFinished(agent="ada", call_id="2", tool="list_files", outcome="cancelled", at=104.0),
     )
     assert timeline.entries == (
-        Entry("tool", "ada", "write_file", 101.0, 103.0, "error", text="a.py"),
-        Entry("tool", "ada", "list_files", 104.0, 104.0, "cancelled"),
+        TimelineEntry("tool", "ada", "write_file", 101.0, 103.0, "error", text="a.py"),
+        TimelineEntry("tool", "ada", "list_files", 104.0, 104.0, "cancelled"),
     )
 
 
 def test_a_streamed_word_moves_the_end_of_what_is_open_and_nothing_else() -> None:
     word = ev.TextStreamed(agent="ada", call=1, channel="text", text="x", at=109.0)
     timeline = folded(*model(101.0), word, is_live=True)
-    assert timeline.entries == (Entry("model", "ada", "1", 101.0, 109.0, "running"),)
+    assert timeline.entries == (TimelineEntry("model", "ada", "1", 101.0, 109.0, "running"),)
     assert timeline.turns[-1].end == 109.0
 
 
