@@ -380,8 +380,8 @@ def test_nobody_is_called_for_an_agent_that_has_ended_meanwhile(
 
     place, placed = SubAgents._place, Event()
 
-    def placed_late(self: SubAgents, name: str, caller: str) -> tuple[str, Path]:
-        made = place(self, name, caller)
+    def placed_late(self: SubAgents, *given: Any) -> tuple[str, Path]:
+        made = place(self, *given)
         run.stop(now=True, agent="a")
         wait_until(lambda: run.view.agents["a"].outcome, WAIT_S, "the caller's end")
         placed.set()

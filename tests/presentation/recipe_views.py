@@ -78,7 +78,9 @@ def over(status: Any, **more: Any) -> ev.TurnEnded:
 
 def again(*next_: str, asked: tuple[str, ...] = (), **recipe: tuple[str, ...]) -> Preview:
     """What a resume does: of a recipe that begins with these units, or of a team."""
-    lists = dict.fromkeys(("open", "failed", "cut", "tried", "gates"), ()) | recipe
+    lists = dict.fromkeys(("open", "failed", "cut", "to_ask", "tried", "gates"), ()) | recipe
     does = RecipePreview(finished=0, next=next_, **lists)
-    nothing = {"answers": 0, "votes": 0, "calls": 0, "begun_again": (), "tools_again": ()}
-    return Preview(1, asked_again=asked, cost=None, recipe=does if next_ else None, **nothing)
+    nothing = {"answers": 0, "votes": 0, "calls": 0}
+    none = dict.fromkeys(("begun_again", "tools_again", "tools_told"), ())
+    does_it = does if next_ else None
+    return Preview(1, asked_again=asked, cost=None, recipe=does_it, **nothing, **none)
