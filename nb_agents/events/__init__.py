@@ -11,7 +11,7 @@ Versions of the journal (the first event carries it):
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from pydantic import Discriminator, TypeAdapter
 
@@ -99,6 +99,7 @@ __all__ = [
     "FileInfo",
     "FilesListed",
     "FinalAnswerGiven",
+    "KINDS",
     "ModelCut",
     "ModelFailed",
     "ModelFinished",
@@ -182,6 +183,11 @@ Event = (
     | TurnEnded
     | FilesListed
 )
+
+KINDS: tuple[str, ...] = tuple(
+    each.__dataclass_fields__["kind"].default for each in get_args(Event)
+)
+"""The kinds of all events."""
 
 EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Discriminator("kind")])
 """Reads and writes an event's JSON."""

@@ -431,6 +431,9 @@ def _step_event(view: RunView, e: Any) -> RunView:
     return _changed(view, steps=apply_step(view.steps, e))
 
 
+_output_streamed = _step_failed = _step_event
+
+
 def _step_started(view: RunView, e: ev.StepStarted) -> RunView:
     view = _step_event(view, e)
     if e.unit != "agent" or e.step in view.agents:
@@ -538,45 +541,5 @@ def _files_listed(view: RunView, e: ev.FilesListed) -> RunView:
 
 
 _APPLY: dict[str, Callable[[RunView, Any], RunView]] = {
-    "turn_started": _turn_started,
-    "round_started": _round_started,
-    "model_started": _model_started,
-    "text_streamed": _text_streamed,
-    "model_finished": _model_finished,
-    "model_failed": _model_failed,
-    "model_cut": _model_cut,
-    "tool_started": _tool_started,
-    "tool_told": _tool_told,
-    "tool_finished": _tool_finished,
-    "turn_rejected": _turn_rejected,
-    "reply_cut": _reply_cut,
-    "told": _told,
-    "round_timed_out": _round_timed_out,
-    "answer_given": _answer_given,
-    "vote_cast": _vote_cast,
-    "vote_ignored": _vote_ignored,
-    "abstained": _abstained,
-    "agent_failed": _agent_failed,
-    "agent_ended": _agent_ended,
-    "agent_called": _agent_called,
-    "presentation_started": _presentation_started,
-    "final_answer_given": _final_answer_given,
-    "orchestration_restarted": _orchestration_restarted,
-    "recipe_loaded": _recipe_loaded,
-    "step_started": _step_started,
-    "output_streamed": _step_event,
-    "step_failed": _step_event,
-    "step_finished": _step_finished,
-    "approval_asked": _approval_asked,
-    "approval_given": _approval_given,
-    "stop_requested": _stop_requested,
-    "paused": _paused,
-    "continued": _continued,
-    "said": _said,
-    "noticed": _noticed,
-    "command_answered": _command_answered,
-    "context_changed": _context_changed,
-    "worktree_based": _worktree_based,
-    "turn_ended": _turn_ended,
-    "files_listed": _files_listed,
+    kind: globals()[f"_{kind}"] for kind in ev.KINDS
 }

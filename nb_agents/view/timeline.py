@@ -6,7 +6,7 @@ costs an append at most, a streamed word not even that; the number of entries is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -146,11 +146,11 @@ class TimelineFold:
             self.cut_open()
             self._turns = list(self.timeline().turns)
         self._last_at = event.at or self._last_at
-        take = _TAKE.get(event.kind)
+        take = getattr(self, f"_{event.kind}", None)
         agent = getattr(event, "agent", "")
         is_new = event.kind == "agent_called"
         if take is not None and (not agent or agent in self._agents or is_new):
-            take(self, event)
+            take(event)
 
     def timeline(self) -> Timeline:
         """Return the timeline so far."""
@@ -187,7 +187,7 @@ class TimelineFold:
         if entry is not None:
             self._put(replace(entry, end=max(entry.start, self._last_at), **changes))
 
-    # What each event adds ---------------------------------------------------------------------
+    # What each kind of event adds, in the method of its name ----------------------------------
 
     def _turn_started(self, e: ev.TurnStarted) -> None:
         self._agents.update((a.id, None) for a in e.agents)
@@ -312,33 +312,3 @@ class TimelineFold:
         if self._presenter == "":
             self._clear_votes()
         self._mark("said", "", text=e.text)
-
-
-_TAKE: dict[str, Callable[[TimelineFold, Any], None]] = {
-    "turn_started": TimelineFold._turn_started,
-    "turn_ended": TimelineFold._turn_ended,
-    "round_started": TimelineFold._round_started,
-    "told": TimelineFold._told,
-    "model_started": TimelineFold._model_started,
-    "model_finished": TimelineFold._model_finished,
-    "model_failed": TimelineFold._model_failed,
-    "model_cut": TimelineFold._model_cut,
-    "tool_started": TimelineFold._tool_started,
-    "tool_finished": TimelineFold._tool_finished,
-    "turn_rejected": TimelineFold._turn_rejected,
-    "reply_cut": TimelineFold._reply_cut,
-    "round_timed_out": TimelineFold._round_timed_out,
-    "answer_given": TimelineFold._answer_given,
-    "vote_cast": TimelineFold._vote_cast,
-    "vote_ignored": TimelineFold._vote_ignored,
-    "agent_called": TimelineFold._agent_called,
-    "agent_failed": TimelineFold._agent_failed,
-    "presentation_started": TimelineFold._presentation_started,
-    "final_answer_given": TimelineFold._final_answer_given,
-    "orchestration_restarted": TimelineFold._orchestration_restarted,
-    "step_started": TimelineFold._step_started,
-    "step_failed": TimelineFold._step_failed,
-    "step_finished": TimelineFold._step_finished,
-    "stop_requested": TimelineFold._stop_requested,
-    "said": TimelineFold._said,
-}
