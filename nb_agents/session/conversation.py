@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nb_agents.view.run_view import AgentView, RunView
+from nb_agents.view.run_view import AgentView, Learned, RunView
 
 __all__ = ["PastMessage", "messages_of", "restored_lines"]
 
@@ -20,6 +20,8 @@ MAX_STEP_CHARS = 2_000
 """Characters included of each step's output, and of an agent's reasoning."""
 MAX_PARTIAL_CHARS = 20_000
 """Characters included of the text that an agent never submitted: the last ones."""
+
+_LEARNED_HEADER = "[TOOL RESULTS - told to agents before the stop, in no answer yet]"
 
 _VERBS = {"stopped": "cancelled"}
 """The wording of MassGen's document."""
@@ -53,8 +55,9 @@ def messages_of(
     told = _incomplete_recipe(view, spaces) if view.recipe else _incomplete_team(view, spaces)
     if told:
         messages.append(PastMessage("assistant", told))
-    if text := _unsubmitted([*resumed, view]):
-        messages.append(PastMessage("assistant", text))
+    for text in (_unsubmitted([*resumed, view]), _learned([*resumed, view])):
+        if text:
+            messages.append(PastMessage("assistant", text))
     return messages
 
 
@@ -151,6 +154,20 @@ def _unsubmitted(views: Sequence[RunView]) -> str:
         if thoughts := _joined(a.thoughts for a in agents):
             blocks.append(f"## {name} was thinking:\n{_tail(thoughts, MAX_STEP_CHARS)}")
     return _joined([_PARTIAL_HEADER, *blocks]) if blocks else ""
+
+
+def _learned(views: Sequence[RunView]) -> str:
+    """Return what tools told the agents in the turns of one task since their last answers."""
+    blocks: list[str] = []
+    for name in dict.fromkeys(name for view in views for name in view.agents):
+        told: list[Learned] = []
+        answers = 0
+        for agent in (view.agents[name] for view in views if name in view.agents):
+            told = [*(told if len(agent.answers) <= answers else ()), *agent.learned]
+            answers = len(agent.answers)
+        if not agent.returned:
+            blocks += [f"## {name} called {each.call}:\n{each.result}" for each in told]
+    return _joined([_LEARNED_HEADER, *blocks]) if blocks else ""
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from nb_agents.view.run_view import (
     AgentPhase,
     AgentView,
     Draft,
+    Learned,
     RunStatus,
     RunView,
     StopView,
@@ -70,6 +71,8 @@ def _joined(words: Iterable[Any]) -> Iterable[ev.TextStreamed]:
 
 
 MAX_NOTICE_CHARS = 300
+MAX_LEARNED, MAX_LEARNED_CHARS = 8, 4_000
+"""Results of an agent's tools that are kept, and characters of each: the journal has them whole."""
 
 _GROWS: dict[ev.Channel, str] = {
     "text": "partial",
@@ -299,8 +302,15 @@ def _tool_told(view: RunView, e: ev.ToolTold) -> RunView:
 
 def _tool_finished(view: RunView, e: ev.ToolFinished) -> RunView:
     tools = _ended(view.tools, e)
-    return _with_agent(
+    view = _with_agent(
         replace(view, tools=tools), e.agent, phase="thinking", tool="", tool_summary=""
+    )
+    if e.agent not in view.agents or e.outcome not in ("ok", "error") or not e.result:
+        return view
+    ended = (each for each in reversed(tools) if (each.agent, each.call_id) == (e.agent, e.call_id))
+    learned = Learned(f"{e.tool} {next(ended).summary}".strip(), e.result[:MAX_LEARNED_CHARS])
+    return _with_agent(
+        view, e.agent, learned=(*view.agents[e.agent].learned, learned)[-MAX_LEARNED:]
     )
 
 
@@ -338,7 +348,11 @@ def _answer_given(view: RunView, e: ev.AnswerGiven) -> RunView:
     agents = {k: _without_vote(a) for k, a in view.agents.items()}
     mine = agents[e.agent]
     agents[e.agent] = replace(
-        mine, answers=(*mine.answers, e.answer), phase="answered", **_drafts(mine, e.answer)
+        mine,
+        answers=(*mine.answers, e.answer),
+        phase="answered",
+        learned=(),
+        **_drafts(mine, e.answer),
     )
     return replace(view, agents=MappingProxyType(agents))
 
@@ -451,7 +465,7 @@ def _step_finished(view: RunView, e: ev.StepFinished) -> RunView:
     told = e.output if isinstance(e.output, str) else agent.partial
     answer = told if told.strip() else str(e.output)
     drafts = _drafts(agent, answer)
-    return _with_agent(view, e.step, phase="answered", answers=(answer,), **drafts)
+    return _with_agent(view, e.step, phase="answered", answers=(answer,), learned=(), **drafts)
 
 
 def _approval_asked(view: RunView, e: ev.ApprovalAsked) -> RunView:

@@ -20,6 +20,7 @@ __all__ = [
     "AgentView",
     "Draft",
     "Ending",
+    "Learned",
     "RunStatus",
     "RunView",
     "StopView",
@@ -56,6 +57,19 @@ class ToolView:
     size: int = 0
     seconds: float = 0.0
     thread: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a tool told an agent.
+
+    Attributes:
+        call: The tool, and in a few words what it was asked.
+        result: The beginning of what it said.
+    """
+
+    call: str
+    result: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +120,7 @@ class AgentView:
         partial_call: JSON of another tool's arguments as far as it had come.
         thinking: Reasoning of that model call.
         drafts: What earlier calls wrote and no answer contains, oldest first.
+        learned: The last results of its tools since its last answer, oldest first.
         heard: How many of the follow-up texts it has been told.
         calls: Model requests begun.
         in_flight: Whether a model request is open.
@@ -137,6 +152,7 @@ class AgentView:
     partial_call: str = ""
     thinking: str = ""
     drafts: tuple[Draft, ...] = ()
+    learned: tuple[Learned, ...] = ()
     calls: int = 0
     in_flight: bool = False
     streamed_at: float = 0.0
