@@ -61,9 +61,9 @@ def show_run(run: Run) -> None:
     with _lock:
         # A run whose view is over may still list its files: its panel gets them.
         if not run.is_over:
-            panel = _panels.get(run.id)
+            panel = _panels.get(run.path)
             if panel is None:
-                panel = _panels[run.id] = Panel(run)
+                panel = _panels[run.path] = Panel(run)
             panel.show()
             return
     display(card_bundle(run.view, _shown_path(run), run.timeline, run.preview))
@@ -202,7 +202,7 @@ class Panel:
             self._freeze(self._run.view)
 
     def _state(self) -> PanelState:
-        return panel_state(self._run.view, self._run.id, time.time())
+        return panel_state(self._run.view, self._run.address, time.time())
 
     def _on_news(self, view: RunView) -> None:
         self._outputs.draw()
@@ -227,7 +227,7 @@ class Panel:
         run = self._run
         bundle = card_bundle(view, _shown_path(run), run.timeline, run.preview)
         self._outputs.freeze(bundle)
-        _panels.pop(run.id, None)
+        _panels.pop(run.path, None)
 
 
 def do_as_asked(content: Any) -> None:
@@ -250,7 +250,7 @@ def do_as_asked(content: Any) -> None:
 
 # Separates cells, which show a panel, from the loop thread, which freezes it and closes its widget.
 _lock = threading.RLock()
-_panels: dict[str, Panel] = {}
+_panels: dict[Path, Panel] = {}
 
 
 def _shown_path(run: Run) -> str:
@@ -339,7 +339,7 @@ class _Opened:
         view = self._run.view
         if view.is_over and not self._card:
             self._card = card_bundle(view, text.shown_path(self._run.path))["text/html"]
-        return OpenedRow(self._name, self._run.id, view, self._card)
+        return OpenedRow(self._name, self._run.address, view, self._card)
 
 
 # Separates cells, which show a panel and open rows of it, from the sweep's thread, which draws.

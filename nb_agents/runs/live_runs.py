@@ -48,7 +48,7 @@ MAX_OVER = 50
 
 # Separates threads that start runs at the same moment.
 _lock = threading.Lock()
-_runs: dict[str, Run] = {}
+_runs: dict[Path, Run] = {}
 _numbers = itertools.count(1)
 _before_start: ContextVar[Callable[[Path, str], object]] = ContextVar(
     "nb_agents_before_start", default=lambda path, run_id: None
@@ -116,7 +116,7 @@ def remember(run: Run) -> Run:
     It stays in the list after its end, as its functions and options are known only here.
     """
     with _lock:
-        _runs[run.id] = run
+        _runs[run.path] = run
         _prune()
     return run
 
@@ -127,7 +127,7 @@ def _prune() -> None:
     for run in tuple(_runs.values())[: max(0, len(_runs) - MAX_OVER)]:
         if run.is_over and not run.is_unsaved:
             run.release()
-            del _runs[run.id]
+            del _runs[run.path]
 
 
 def _forget() -> None:

@@ -130,6 +130,11 @@ class Run:
         return self._paths.path
 
     @property
+    def address(self) -> str:
+        """What names the run among all runs, also of other roots: its id here, else its path."""
+        return str(self.path) if self.where else self.id
+
+    @property
     def view(self) -> RunView:
         """The turn's current state: answers, votes, calls; `timeline` has their times."""
         return self._turn.view

@@ -49,6 +49,7 @@ from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn
 from nb_agents.session.journal import JournalReader
 from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
+from nb_agents.session.lookup import TERMINAL_ORIGIN, acting_for
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
 from nb_agents.sweeps.manifest import (
@@ -223,14 +224,17 @@ class Runs(_Handler):
 
     def _start(self, body: Start) -> Run:
         folder = self.places.folder(body.folder)
-        return start(
-            body.task,
-            config=self.places.file(folder, body.config),
-            session=body.session,
-            recipe=self.places.file(folder, body.recipe),
-            context=body.context,
-            options=RunOptions(detach=True, session_root=folder / DEFAULT_ROOT, trust=body.trust),
-        )
+        with acting_for(TERMINAL_ORIGIN):  # no notebook's
+            return start(
+                body.task,
+                config=self.places.file(folder, body.config),
+                session=body.session,
+                recipe=self.places.file(folder, body.recipe),
+                context=body.context,
+                options=RunOptions(
+                    detach=True, session_root=folder / DEFAULT_ROOT, trust=body.trust
+                ),
+            )
 
     def _of_turn(self, turn: LiveTurn, feed: TurnFeed) -> dict[str, Any]:
         told = _told(self.places.name(feed.path), feed.view, feed.is_live)

@@ -31,6 +31,7 @@ from nb_agents.runs.resumption import started_of, stored_team
 from nb_agents.runs.run import Run
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths, session_root, turns_of
+from nb_agents.session.lookup import acting_for, origin_of
 from nb_agents.sweeps.manifest import ROWS, is_live_sweep, is_sweep, sweep_of
 from nb_agents.sweeps.sweep_view import SweepReader, SweepView
 
@@ -252,7 +253,8 @@ def resume_turn(paths: TurnPaths, trust: bool) -> Run:
     if last.number != paths.number:
         raise UserError(f"{paths.session}/{paths.number} is followed by turn {last.number}.")
     options = RunOptions(detach=True, session_root=paths.root, trust=trust)
-    return resume(paths.session, options=options)
+    with acting_for(origin_of(paths)):  # it stays its notebook's
+        return resume(paths.session, options=options)
 
 
 def continue_session(session: Path, task: str, trust: bool) -> Run:
@@ -272,7 +274,9 @@ def continue_session(session: Path, task: str, trust: bool) -> Run:
         NotYoursError: It is not this user's, and not trusted.
     """
     options = RunOptions(detach=True, session_root=session.parent, trust=trust)
-    return start(task, _team(turns_of(session)[-1]), session.name, True, options=options)
+    last = turns_of(session)[-1]
+    with acting_for(origin_of(last)):  # it stays its notebook's
+        return start(task, _team(last), session.name, True, options=options)
 
 
 def _team(last: TurnPaths) -> str | TeamSpec:

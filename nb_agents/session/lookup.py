@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from hashlib import sha256
 from pathlib import Path
 
 from nb_agents.errors import UnknownSessionError, UserError
@@ -39,7 +40,7 @@ MAX_NAMED = 5
 MAX_TASK = 60
 """Characters of a session's task that are shown beside its name."""
 
-_origin: ContextVar[str] = ContextVar("nb_agents_origin", default="")
+_origin: ContextVar[str | None] = ContextVar("nb_agents_origin", default=None)
 
 
 @contextmanager
@@ -58,14 +59,17 @@ def origin_here(root: Path) -> str:
     Args:
         root: The session root. A notebook is named from there, so that both may move together.
     """
-    if given := _origin.get():
+    if (given := _origin.get()) is not None:
         return given
+    if "ipykernel" not in sys.modules:  # a kernel's children inherit its environment
+        return TERMINAL_ORIGIN
     if notebook := _notebook():
         return f"notebook:{_from_root(notebook, root)}"
     # A kernel that is restarted keeps its connection file.
-    files = [Path(word).name for word in sys.argv[1:] if word.endswith(".json")]
-    kernel = [name for name in files if name.startswith("kernel-")]
-    return f"kernel:{kernel[0]}" if kernel else TERMINAL_ORIGIN
+    for word in sys.argv[1:]:
+        if word.endswith(".json"):
+            return f"kernel:{sha256(os.fsencode(word)).hexdigest()[:16]}"
+    return TERMINAL_ORIGIN
 
 
 def origin_of(turn: TurnPaths) -> str:
@@ -75,8 +79,6 @@ def origin_of(turn: TurnPaths) -> str:
 
 def _notebook() -> str:
     """Return the path of this kernel's notebook, where its front end tells it."""
-    if "ipykernel" not in sys.modules:  # a kernel's children inherit its environment
-        return ""
     # Set by Jupyter servers and by VS Code.
     main = sys.modules.get("__main__")
     return os.environ.get("JPY_SESSION_NAME") or str(getattr(main, "__vsc_ipynb_file__", ""))

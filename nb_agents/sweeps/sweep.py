@@ -713,7 +713,7 @@ class Sweep:
 
     def _current_view(self) -> SweepView:
         elapsed_s = self._elapsed_s or time.monotonic() - self._began
-        live = tuple(LiveRow(name, run.id, run.view) for name, run in self._running.items())
+        live = tuple(LiveRow(name, run.address, run.view) for name, run in self._running.items())
         return self._totals.view(
             live,
             name=self.name,

@@ -1,13 +1,29 @@
-"""From an immediate stop to the last closed connection, and to the turn complete on disk."""
+"""From an immediate stop to the last closed connection, and to the turn complete on disk.
+
+Also beside live turns of others, whose journals are long: they may not slow a stop.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from nb_agents import events as ev
+from nb_agents.jupyter.kernel import stop_as_asked
+from nb_agents.runs.finding import find_run
+from nb_agents.runs.live_turns import LOOK_S, LiveTurn, announce
+from nb_agents.runs.resume import attach
+from nb_agents.runs.run import Run
+from nb_agents.session.journal import Journal
+from nb_agents.session.layout import TurnPaths
 from tests.bench.clients import bare_streams, live_team
 from tests.bench.server import BenchServer
 from tests.bench.table import paired_ratio, print_table, spread, verdict
@@ -17,6 +33,10 @@ REPEATS = 11
 WORDS_PER_SECOND = 20
 CLOSED_RATIO = 2.0
 ON_DISK_S = 0.25
+NEIGHBOURS = (0, 3, 50)
+EVENTS = 100_000
+BESIDE_REPEATS = 41
+BESIDE_RATIO = 1.1
 
 
 class Stopped(NamedTuple):
@@ -35,6 +55,89 @@ def main(server: BenchServer) -> None:
         ("agents", "all closed", "bare", "ratio", "aim", "", "on disk", "aim", ""),
         rows,
     )
+
+    _print_beside(server)
+
+
+def _print_beside(server: BenchServer) -> None:
+    """Measure stops beside other live turns, each number in turn."""
+    seconds: dict[tuple[str, int], list[float]] = {}
+    with TemporaryDirectory() as folder:
+        journal = _long_journal(Path(folder))
+        for _ in range(BESIDE_REPEATS):
+            for count in NEIGHBOURS:
+                with _live_beside(journal, count):
+                    for name, door in _DOORS.items():
+                        seconds.setdefault((name, count), []).append(_stop_beside(server, door))
+    rows = []
+    for (name, count), took in sorted(seconds.items()):
+        ratio = paired_ratio(took, seconds[name, 0])
+        aim = (f"<= {BESIDE_RATIO}", verdict(ratio <= BESIDE_RATIO))
+        if name == _BY_DISK:  # any time between two looks, whoever else is live
+            aim = (f"<= {LOOK_S} s", verdict(median(took) <= LOOK_S))
+        rows.append([name, str(count), spread(took, 4), f"{ratio:.2f}", *aim])
+    print_table(
+        f"stop: seconds from a click to the end of the request, beside live turns of {EVENTS:,} "
+        f"events each, median of {BESIDE_REPEATS} (least-greatest)",
+        ("door", "others", "request's end", "ratio", "aim", ""),
+        rows,
+    )
+
+
+def _by_panel(run: Run) -> None:
+    stop_as_asked({"run": run.id, "now": True})
+
+
+def _by_path(run: Run) -> None:
+    """Stop it as the server does, which knows a run by its directory alone."""
+    attach(run.path).stop(True)
+
+
+def _by_name(run: Run) -> None:
+    """Stop it as `%agents stop NAME` does."""
+    find_run(run.session).stop(True)
+
+
+_BY_DISK = "REST"
+_DOORS: dict[str, Callable[[Run], None]] = {
+    "panel": _by_panel,
+    "%agents stop NAME": _by_name,
+    _BY_DISK: _by_path,
+}
+
+
+def _stop_beside(server: BenchServer, door: Callable[[Run], None]) -> float:
+    with live_team(server.url, 1) as run:
+        server.wait_streaming(1)
+        asked = time.monotonic()
+        door(run)
+        run.wait(raise_on_stop=False)
+        return server.last_close() - asked
+
+
+def _long_journal(folder: Path) -> Path:
+    path = folder / "events.jsonl"
+    journal = Journal(path)
+    agents = (ev.AgentInfo(id="a", model="m"),)
+    journal.append(ev.TurnStarted(session="s", turn=1, task="t", agents=agents, timeout_s=0))
+    for number in range(EVENTS):
+        journal.append(ev.TextStreamed(agent="a", call=1, channel="text", text=f"word {number} "))
+    journal.close()
+    return path
+
+
+@contextmanager
+def _live_beside(journal: Path, count: int) -> Iterator[None]:
+    """Let so many turns be live within the block, each with this journal."""
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        for number in range(count):
+            paths = TurnPaths(Path(folder, f"session_{number}", "turn_1"))
+            paths.path.mkdir(parents=True)
+            os.link(journal, paths.journal)
+            stack.enter_context(paths.lock())
+            turn = LiveTurn(str(paths.path), "r1", os.getpid(), "host", "other.ipynb")
+            stack.callback(announce(turn))
+        yield
 
 
 def _row(server: BenchServer, size: int) -> list[str]:

@@ -230,7 +230,9 @@ def test_a_run_of_one_name_in_two_roots_is_found_by_its_root(
             assert [run.path for run in nb_agents.runs(root)] == [paths.path]
             monkeypatch.setenv("NB_AGENTS_SESSIONS", str(root))  # the root of here wins
             assert find_run("same").path == paths.path
-            assert find_run(str(paths.path)).path == paths.path
+            run = find_run("same", root)
+            assert run.address == str(paths.path)  # what a page's buttons name
+            assert find_run(run.address) is run
         monkeypatch.setenv("NB_AGENTS_SESSIONS", str(tmp_path / "c"))
         with pytest.raises(UserError, match=r"several runs: same/1 in .*/a, same/1 in .*/b\. Add"):
             find_run("same")

@@ -15,6 +15,9 @@ from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
 from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
+from nb_agents.server import places
+from nb_agents.session.layout import TurnPaths
+from nb_agents.session.lookup import origin_here
 from nb_agents.testing import Answer, Gate, ScriptedModel
 from tests.model_server import wait_until
 from tests.server.conftest import JupyterServer
@@ -83,6 +86,25 @@ def test_an_incomplete_turn_is_resumed_in_a_process_of_its_own(
     assert again.status_code == 409
     assert "turn 2" in again.json()["message"]
     assert end(jupyter, told).view.resumes == 1
+
+
+def test_a_session_that_goes_on_from_the_page_stays_its_notebooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+
+    def begin(*_: object, **__: object) -> None:
+        begun.append(origin_here(tmp_path))
+
+    for name in ("start", "resume"):
+        monkeypatch.setattr(places, name, begin)
+    monkeypatch.setattr(places, "_team", lambda last: None)
+    turn = TurnPaths(tmp_path / "s" / "turn_1")
+    turn.path.mkdir(parents=True)
+    turn.metadata.write_text('{"origin": "notebook:../../a.ipynb"}')
+    places.resume_turn(turn, False)
+    places.continue_session(turn.path.parent, "And then?", False)
+    assert begun == ["notebook:../../a.ipynb"] * 2
 
 
 def test_a_complete_turn_is_not_resumed(jupyter: JupyterServer, complete: Run) -> None:

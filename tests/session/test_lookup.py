@@ -29,7 +29,7 @@ from nb_agents.session.lookup import (
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
 from tests.team_kit import WAIT_S, finish
 
-NOTEBOOKS = ("notebook:../../a.ipynb", "notebook:../../b.ipynb", "kernel:kernel-1.json")
+NOTEBOOKS = ("notebook:../../a.ipynb", "notebook:../../b.ipynb", "kernel:0123")
 
 
 def session(root: Path, name: str, origin: str | None, used_at: int, task: str = "t") -> Path:
@@ -81,7 +81,10 @@ def test_a_notebook_is_known_by_its_path_from_the_session_root(
     assert origin_here(root) == "notebook:../../a.ipynb"
     monkeypatch.delenv("JPY_SESSION_NAME")
     monkeypatch.setattr(sys, "argv", ["launcher", "-f", str(tmp_path / "kernel-12.json")])
-    assert origin_here(root) == "kernel:kernel-12.json"
+    kernel = origin_here(root)
+    assert kernel.startswith("kernel:") and str(tmp_path) not in kernel
+    monkeypatch.setattr(sys, "argv", ["launcher", f"--f={tmp_path / 'kernel-13.json'}"])
+    assert origin_here(root) not in (kernel, TERMINAL_ORIGIN)
     main = ModuleType("__main__")
     main.__vsc_ipynb_file__ = str(tmp_path / "b.ipynb")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", main)
