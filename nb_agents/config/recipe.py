@@ -44,9 +44,9 @@ __all__ = [
     "RateLimiting",
     "Recipe",
     "Recursion",
-    "StepRetry",
     "Stage",
     "Step",
+    "StepRetry",
     "is_recipe",
 ]
 
