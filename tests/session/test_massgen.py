@@ -68,7 +68,11 @@ def theirs(state: Any) -> list[tuple[str, str]]:
 def ours(session: Path) -> list[tuple[str, str]]:
     """Our messages, but for those that say what is in no answer."""
     told = [(m.role, m.content) for m in load_session(session).messages]
-    return [(role, text) for role, text in told if not text.startswith(("[PARTIAL TEXT", "[TOOL RESULTS"))]
+    return [
+        (role, text)
+        for role, text in told
+        if not text.startswith(("[PARTIAL TEXT", "[TOOL RESULTS"))
+    ]
 
 
 def complete(root: Path) -> Run:
