@@ -34,6 +34,7 @@ from nb_agents.cli.application import (
 from nb_agents.cli.chat import Chat
 from nb_agents.cli.live_view import told_of
 from nb_agents.cli.printing import say, say_json, warn
+from nb_agents.cli.saving import save
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.config.uploads import Mentions, mentions
 from nb_agents.errors import RunCancelled, RunFailed
@@ -41,6 +42,7 @@ from nb_agents.options import RunOptions
 from nb_agents.presentation.arguments import context_of
 from nb_agents.presentation.asking import TERMINAL, wait_for_gate
 from nb_agents.presentation.cards import card_text
+from nb_agents.runs.live_runs import begun_runs
 from nb_agents.runs.registry import interrupts_press_new, start
 from nb_agents.runs.resume import preview, resume
 from nb_agents.runs.run import Run
@@ -130,6 +132,8 @@ def chat(
         return str(run.result) if is_told else card_of(run)
 
     Chat(begin, ending, say).talk(sys.stdin)
+    if not all(save(run, asks=False) for run in begun_runs()):
+        raise typer.Exit(FAILED)
 
 
 @app.command("resume")
@@ -223,7 +227,8 @@ def wait_for_end(run: Run, as_json: bool) -> NoReturn:
             say(card_of(run))
     if nobody:
         warn(nobody)
-    sys.exit(code)
+    asks = sys.stdin.isatty() and sys.stderr.isatty()
+    sys.exit(code if save(run, asks=asks) else FAILED)
 
 
 def _stop_when_asked(run: Run) -> str:

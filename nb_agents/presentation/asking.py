@@ -83,7 +83,7 @@ TERMINAL = Door(
     later="at any time",
     once_saved="with what the disk has",
     writer="process",
-    retried="Its end tries again.",
+    retried="The command waits, and tries again.",
     quote=shlex.quote,
 )
 

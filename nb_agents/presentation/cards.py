@@ -104,7 +104,7 @@ def card_text(view: RunView, path: str, again: Preview | None = None, door: Door
         case _:
             body = _live_text(view, path, door)
     lines = [f"### {text.clip(view.task, 200)} [{text.state(view)}]", "", *body]
-    lines += ["", *(f"> {note}" for note in _notes(view))]
+    lines += ["", *(f"> {note}" for note in _notes(view, door))]
     lines += ["", " · ".join(filter(None, [_address(view), text.spent(view), path]))]
     return "\n".join(lines)
 
@@ -192,7 +192,7 @@ def _kept_work(view: RunView) -> list[str]:
     return [_count(answers, "answer"), _count(partials, "partial text")]
 
 
-def _notes(view: RunView) -> list[str]:
+def _notes(view: RunView, door: Door) -> list[str]:
     """The notices, and the follow-up texts that came too late to be read."""
     late = view.unheard if view.ending else ()
     reader = "No step" if view.recipe else "No agent"
@@ -201,7 +201,8 @@ def _notes(view: RunView) -> list[str]:
         for each in late
     )
     notices = (notice for notice in view.notices if notice.strip())
-    return [*notices, *map(_changes, view.context_changes), *unread]
+    retried = [door.retried] if view.status == "completed" and not view.is_saved else []
+    return [*notices, *retried, *map(_changes, view.context_changes), *unread]
 
 
 def _changes(event: ContextChanged) -> str:
@@ -365,7 +366,7 @@ def _html(
         limit=MAX_SHOWN if text.state(view) == "complete" else MAX_SHOWN // 5,
         show_line=door.line("show", [_address(view)]),
         writer=door.writer,
-        notices=_notes(view),
+        notices=_notes(view, door),
         resume_cell="\n".join(_resume(view, path, again, door)),
         resume_line="".join(_resume(view, path, None, door)[-1:]),
         resume_button=_resume_button(view, path) if door is CELL else None,

@@ -19,12 +19,15 @@ from typing import Any
 
 from nb_agents.config.spec import started_in
 from nb_agents.errors import UserError
-from nb_agents.runs.live_runs import asking_before_start
+from nb_agents.runs.live_runs import asking_before_start, save_patiently
 from nb_agents.runs.registry import start
 from nb_agents.runs.resume import resume
 from nb_agents.runs.run import Run
 from nb_agents.session.lookup import acting_for
 from nb_agents.session.ownership import handed
+
+DISK_S = 3600.0
+"""How long a disk that refuses the end of a run is tried."""
 
 _ACTIONS: dict[str, Callable[..., Run]] = {"start": start, "resume": resume}
 
@@ -45,6 +48,8 @@ def main() -> None:
     _answer({"path": str(run.path)})
     _stop_at_signals(run)
     run.wait(raise_on_stop=False)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    save_patiently(run, DISK_S)
 
 
 def carry_out(job: bytes, ask: Callable[[Path, str], object] = lambda path, run_id: None) -> Run:

@@ -7,6 +7,7 @@ import math
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -42,6 +43,9 @@ __all__ = [
 
 SAVED_S = 2.0
 """How long to wait for an ended turn to be saved before its session counts as busy."""
+
+SAVE_AGAIN_S = 1.0
+"""Interval at which a disk that has refused something is tried again."""
 
 MAX_OVER = 50
 """Ended runs that are kept in the list; the handle of an older one can still be used."""
@@ -181,6 +185,25 @@ def wait_until_saved(session: Path) -> None:
             run.wait(SAVED_S, raise_on_stop=False)
         if run.is_unsaved:
             run.save()
+
+
+def save_patiently(run: Run, limit_s: float) -> bool:
+    """Save a run that is over, and try again while the disk refuses it.
+
+    Args:
+        run: The run.
+        limit_s: Seconds after which to give up.
+
+    Returns:
+        Whether all of it is on the disk.
+    """
+    deadline = time.monotonic() + limit_s
+    while run.is_unsaved and time.monotonic() < deadline:
+        with suppress(StorageError, TimeoutError):
+            run.save(max(0.0, deadline - time.monotonic()))
+            break
+        time.sleep(SAVE_AGAIN_S)
+    return not run.is_unsaved
 
 
 def begun_runs() -> tuple[Run, ...]:

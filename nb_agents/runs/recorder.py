@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 from anyio import to_thread
@@ -20,6 +21,7 @@ from nb_agents.events import Event, FilesListed, Noticed
 from nb_agents.masking import Mask
 from nb_agents.runs.hiding import EventMask
 from nb_agents.service_loops import ServiceLoop
+from nb_agents.session.copying import copy_tree
 from nb_agents.session.history import workspace_files
 from nb_agents.session.journal import Journal
 from nb_agents.session.layout import TurnPaths, store_workspaces
@@ -99,13 +101,35 @@ class TurnFiles:
             self._recorder.close()
         return error
 
+    def write_elsewhere(self, root: Path) -> Path:
+        """Write the session, with what its own disk has not taken, below another directory.
+
+        Args:
+            root: The directory.
+
+        Returns:
+            The session's directory there.
+
+        Raises:
+            OSError: It can't be written, or is there already.
+        """
+        session = self._paths.path.parent
+        target = root / session.name
+        target.mkdir(parents=True)
+        copy_tree(session, target)
+        paths = TurnPaths(target / self._paths.path.name)
+        with open(paths.journal, "ab") as journal:
+            journal.write(self._recorder.unwritten)
+        write_views(self._recorder.view, paths, self._owner)
+        return target
+
     async def _write_last(self) -> OSError | None:
         try:
             self._tell(await to_thread.run_sync(self._sync_and_write, self._recorder.view))
         except OSError as exc:
             logger.warning("run %s: saving failed: %s", self._id, exc)
             why = exc.strerror or str(exc)
-            text = f"Saving failed: {why}. All is kept in memory: run.save() tries again."
+            text = f"Saving failed: {why}. All is kept in the memory of this process."
             self._tell([text], is_saved=False)
             return exc
         return None
@@ -187,6 +211,11 @@ class Recorder:
     def timeline(self) -> Timeline:
         """The timeline of the turn so far."""
         return self._timeline.timeline()
+
+    @property
+    def unwritten(self) -> bytes:
+        """The end of the journal that the disk has not taken."""
+        return self._journal.unwritten
 
     @property
     def error(self) -> OSError | None:

@@ -637,6 +637,26 @@ class Run:
         if error is not None:
             raise StorageError(str(self.path), error.strerror or str(error))
 
+    def save_elsewhere(self, root: str | os.PathLike[str]) -> Path:
+        """Write the session below another directory, when its own disk does not take it.
+
+        Args:
+            root: A session root.
+
+        Returns:
+            The session's directory there.
+
+        Raises:
+            StorageError: It can't be written there, or is there already.
+            UserError: The run is not over, or was not started in this process.
+        """
+        if not isinstance(self._turn, Turn) or not self.is_over:
+            raise UserError(f"Run {self.id} is {self.status}: only one that has ended here can be.")
+        try:
+            return self._turn.save_elsewhere(Path(root).expanduser().absolute())
+        except OSError as exc:
+            raise StorageError(str(root), exc.strerror or str(exc)) from None
+
     async def execute(self) -> None:
         """Do the work; called once, on the loop, by `nb_agents.runs.live_runs`."""
         assert isinstance(self._turn, Turn)

@@ -19,6 +19,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -677,6 +678,10 @@ class Turn:
             first = alone[0]
             assert first is not None
             self._stop(StopRequest(first.level, first.source, first.reason))
+
+    def save_elsewhere(self, root: Path) -> Path:
+        """Write the session below another directory; see `TurnFiles.write_elsewhere`."""
+        return self._files.write_elsewhere(root)
 
     async def save(self) -> OSError | None:
         """Write everything again after saving failed; return the error if it fails again."""

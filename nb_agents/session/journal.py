@@ -62,13 +62,14 @@ class Journal:
     Attributes:
         path: As given.
         error: The error of the last write; None when all events are on disk.
+        unwritten: What is not on disk yet.
     """
 
     def __init__(self, path: Path, mark: OwnerMark | None = None) -> None:
         self.path = path
         self._marker = LineMarker(mark) if mark else None
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        self._pending = b""
+        self.unwritten = b""
         self._is_held = False
         self.error: OSError | None = None
         self._is_synced = True
@@ -77,7 +78,7 @@ class Journal:
     def append(self, event: Event) -> None:
         """Write an event; on failure keep it for the next attempt and set `error`."""
         line = _line(event)
-        self._pending += self._marker.marked(line) if self._marker else line
+        self.unwritten += self._marker.marked(line) if self._marker else line
         if not self._is_held:
             self.flush()
 
@@ -94,10 +95,10 @@ class Journal:
     def flush(self) -> None:
         """Write pending events, and set or clear `error`."""
         try:
-            while self._pending:
+            while self.unwritten:
                 # A short write (the disk filled up in the middle) leaves the rest pending.
-                written = os.write(self._fd, self._pending)
-                self._pending = self._pending[written:]
+                written = os.write(self._fd, self.unwritten)
+                self.unwritten = self.unwritten[written:]
                 self._is_synced = False
             self.error = None
         except OSError as exc:

@@ -17,7 +17,7 @@ from nb_agents import events as ev
 from nb_agents.agents.team_driver import Team
 from nb_agents.cancel import StopResult
 from nb_agents.errors import StorageError, UserError
-from nb_agents.presentation.cards import card_bundle
+from nb_agents.presentation.cards import card_bundle, card_text
 from nb_agents.runs import recorder, turn
 from nb_agents.runs.loop import call
 from nb_agents.runs.run import Run
@@ -319,7 +319,8 @@ def test_views_that_could_not_be_written_are_written_by_save(
         patch.setattr(recorder, "write_views", full)
         gate.open()
         assert run.wait(WAIT_S) == "A's"
-        assert any("run.save() tries again" in notice for notice in run.view.notices)
+        assert any("kept in the memory of this process" in each for each in run.view.notices)
+        assert "`run.save()` tries again." in card_text(run.view, str(run.path))
         with pytest.raises(StorageError, match="No space left on device"):
             run.save()
     assert metadata(run)["run_status"] == "in-progress"
