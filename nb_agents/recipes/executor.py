@@ -121,7 +121,6 @@ class Executor:
         token: The run's token.
         emit: Takes what happens.
         deny: Told which gate was denied, and how; it stops the run.
-        look: Looks whether another process has asked for a stop; called before anything begins.
         said: Texts that the person has added so far.
         past: Where the agents of steps were, when this goes on with an earlier turn.
         approval: Who decides its gates, and how long those wait that do not say it themselves.
@@ -137,7 +136,6 @@ class Executor:
         token: CancelToken,
         emit: Callable[[ev.Event], None],
         deny: Callable[[str, Decision], None],
-        look: Callable[[], None],
         said: Sequence[str] = (),
         past: Past | None = None,
         approval: ApprovalConfig | None = None,
@@ -152,7 +150,6 @@ class Executor:
         self._token = token
         self._publish = emit
         self._deny = deny
-        self._look = look
         self._said = list(said)
         self._open_rounds = dict(past.rounds) if past else {}
         self._calls = dict(past.calls) if past else {}
@@ -230,7 +227,6 @@ class Executor:
         ended = None
         async with anyio.create_task_group() as group:
             while ended is None:
-                self._look()
                 if not self._token.is_stopping:
                     ended = self._go_on(group)
                 elif not self._busy:

@@ -54,7 +54,6 @@ class Job:
         ask: Asks the user whether a tool call is allowed.
         ask_about: Asks the user about a step, given its address and the question.
         stop: Stops the run.
-        look: Checks whether another process has requested a stop.
         wake: Called, from any thread, when there is something new to show.
     """
 
@@ -68,7 +67,6 @@ class Job:
     ask: Ask
     ask_about: Callable[[str, str], Awaitable[Decision]]
     stop: Callable[[StopRequest], object]
-    look: Callable[[], None]
     wake: Callable[[], None]
 
 
@@ -259,7 +257,6 @@ async def _executor(job: Job, client: SharedClient, kit: RunTools, children: Sub
         job.token,
         job.emit,
         _denier(job),
-        job.look,
         # Follow-ups sent in this turn before there was a driver are passed on separately.
         resumed.view.said if resumed else (),
         resumed.past if resumed else None,

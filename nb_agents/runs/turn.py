@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
@@ -53,7 +52,7 @@ from nb_agents.runs.status import failure_of, result_of
 from nb_agents.runs.subagents import SubAgents
 from nb_agents.runs.turn_spec import TurnSpec, offered_of
 from nb_agents.service_loops import ServiceLoop
-from nb_agents.session.commands import has_commands, read_stop, take_commands
+from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.journal import Journal
 from nb_agents.tools.offer import Offer
 from nb_agents.tools.run_tools import RunTools
@@ -126,7 +125,6 @@ class Turn:
         self._said_before: list[ev.Said] = []
         self._is_vetoing = False
         self._has_worked = False
-        self._stop_file = str(spec.paths.stop)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_news = asyncio.Event()
         self._synced, self._unsynced = 0, asyncio.Event()
@@ -389,11 +387,6 @@ class Turn:
         status = result if isinstance(result, str) else ""
         return ev.CommandAnswered(command="", changed=bool(result), status=status)
 
-    def _look_for_stop(self) -> None:
-        """Carry out a stop that a `SessionStore` in another process has requested."""
-        if os.path.exists(self._stop_file) and (request := read_stop(self._spec.paths)) is not None:
-            self._stop(request)
-
     def _publish(self) -> None:
         with ServiceLoop.VIEWS.item():
             self.subscribers.publish(self.view)
@@ -454,7 +447,6 @@ class Turn:
             ask=self.approvals.ask,
             ask_about=self.approvals.ask_about,
             stop=self.take,
-            look=self._look_for_stop,
             wake=self._wake,
         )
 

@@ -4,8 +4,7 @@ A command is a file in the turn's ``commands`` directory, put there by a rename.
 the turn consumes each file once and answers in the journal (`CommandAnswered`). When no process
 runs the turn, the sender removes its command, so that a later one does not find it.
 
-`SessionStore` cancels a session from any process in this way. A recipe also checks ``stop.json``
-before each step; only the processes that request a stop write that file, so no request is lost.
+`SessionStore` cancels a session from any process in this way.
 
 Source: Amplifier's pull request "Add graceful cancellation support to recipe execution" (the names
 of `SessionStore`'s members).
@@ -40,7 +39,6 @@ __all__ = [
     "SessionStore",
     "ask",
     "has_commands",
-    "read_stop",
     "remove_commands_before",
     "send",
     "take_commands",
@@ -174,9 +172,10 @@ def _waiting(folder: str | Path) -> list[Path]:
     return [Path(folder, name) for name in sorted(names) if name.endswith(_SUFFIX)]
 
 
-_SOURCES = ("api", "rest", "cli", "magic")
-_WANTED = (CancellationStatus.REQUESTED, CancellationStatus.IMMEDIATE)
+_ANSWER_S = 5.0
+"""How long a request to stop waits for its answer; it is carried out later all the same."""
 _NONE, _CANCELLED = CancellationStatus.NONE, CancellationStatus.CANCELLED
+_MARKS = {"none": _NONE, "cancelled": _CANCELLED}
 
 
 class RequestResult(NamedTuple):
@@ -229,17 +228,18 @@ class SessionStore:
         status = self.get_cancellation_status(session_id, project_path)
         if status is _CANCELLED:
             return RequestResult(False, f"Session {session_id} is cancelled already.")
-        if not turn.is_live():
-            return RequestResult(
-                False, f"Session {session_id} is not running: there is nothing to do."
-            )
         if status is CancellationStatus.IMMEDIATE:
             return RequestResult(False, f"Session {session_id} is stopping now already.")
         hard = immediate or status is CancellationStatus.REQUESTED
         level = CancellationStatus.IMMEDIATE if hard else CancellationStatus.REQUESTED
-        _write(turn, {"level": level.name.lower(), "source": source, "reason": reason})
-        if (request := read_stop(turn)) is not None:
-            send(turn, request)
+        request = StopRequest(level, source, reason)
+        answer = ask(turn, request, _ANSWER_S, turn.is_live) if turn.is_live() else None
+        if answer is None and not turn.is_live():
+            return RequestResult(
+                False, f"Session {session_id} is not running: there is nothing to do."
+            )
+        if answer is not None and not answer.changed:
+            return RequestResult(False, f"Session {session_id} goes on: {answer.status}.")
         if hard:
             return RequestResult(True, "Stopping now: the work in hand is cut.")
         return RequestResult(True, "Stopping after the work in hand.")
@@ -257,7 +257,7 @@ class SessionStore:
         turn = self._turn(session_id, project_path)
         if turn.is_live() and self.is_cancellation_requested(session_id, project_path):
             raise UserError(f"Session {session_id} is being stopped; a stop can't be taken back.")
-        _write(turn, {"level": "none"})
+        _mark(turn, level="none")
 
     def get_cancellation_status(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
@@ -267,19 +267,15 @@ class SessionStore:
             paths = self._turn(session_id, project_path)
         except UnknownSessionError:
             return _NONE
-        asked = _level(read_json(paths.stop).get("level"))
+        mark = read_json(paths.stop).get("level")
         turn = load_turn(paths)
-        wanted = asked if asked and asked is not _CANCELLED else _NONE
         stop = turn.view.stop
         if turn.is_live:
-            felt = _level(stop.level) if stop else None
-            return max(wanted, felt or _NONE)
-        if asked is _NONE or asked is _CANCELLED:  # cleared, or marked
-            return asked
-        if turn.view.status != "cancelled":  # the request came too late
-            return _NONE
-        # A process that died was not stopped, even if a stop was requested.
-        return _CANCELLED if stop else wanted
+            return CancellationStatus[stop.level.upper()] if stop else _NONE
+        if isinstance(mark, str) and mark in _MARKS:
+            return _MARKS[mark]
+        # A process that died was not stopped.
+        return _CANCELLED if stop and turn.view.status == "cancelled" else _NONE
 
     def is_cancellation_requested(
         self, session_id: str, project_path: str | os.PathLike[str] | None = None
@@ -310,29 +306,14 @@ class SessionStore:
         turn = self._turn(session_id, project_path)
         if turn.is_live():
             raise UserError(f"Session {session_id} is running; request_cancellation stops it.")
-        _write(turn, {"level": "cancelled", "cancelled_at_step": cancelled_at_step})
+        _mark(turn, level="cancelled", cancelled_at_step=cancelled_at_step)
 
     def _turn(self, session_id: str, project_path: str | os.PathLike[str] | None) -> TurnPaths:
         root = Path(project_path, ".nb_agents", "sessions") if project_path else self._root
         return turns_of(find_session(session_root(root), session_id))[-1]
 
 
-def read_stop(paths: TurnPaths) -> StopRequest | None:
-    """Return the stop that another process has requested of a live turn, if any."""
-    data = read_json(paths.stop)
-    level = _level(data.get("level"))
-    if level not in _WANTED:
-        return None
-    source = data.get("source")
-    known: Any = source if source in _SOURCES else "api"
-    return StopRequest(level, known, str(data.get("reason") or "")[:500])
-
-
-def _level(name: object) -> CancellationStatus | None:
-    return CancellationStatus.__members__.get(name.upper()) if isinstance(name, str) else None
-
-
-def _write(paths: TurnPaths, data: dict[str, Any]) -> None:
+def _mark(paths: TurnPaths, **data: str) -> None:
     try:
         write_atomic(paths.stop, json.dumps({**data, "at": time.time()}))
     except OSError as exc:

@@ -183,7 +183,7 @@ class TurnPaths:
 
     @property
     def stop(self) -> Path:
-        """The stop that another process has requested, as JSON."""
+        """How a `SessionStore` marked the turn: cleared or cancelled, as JSON."""
         return self.path / "stop.json"
 
     @cached_property  # read several times a second

@@ -150,13 +150,6 @@ def test_what_is_finished_can_not_be_cancelled(run: Run, store: SessionStore) ->
     assert not (run.path / "stop.json").exists()
 
 
-def test_a_request_that_came_too_late_is_not_a_stop(run: Run, store: SessionStore) -> None:
-    let_go(run, "one")
-    finish(run)
-    (run.path / "stop.json").write_text('{"level": "requested"}')
-    assert store.get_cancellation_status("s") is NONE
-
-
 def test_no_session_no_status(store: SessionStore) -> None:
     assert store.get_cancellation_status("nobody") is NONE
     assert not store.is_cancellation_requested("nobody")
@@ -183,10 +176,11 @@ def test_a_session_without_a_turn_has_no_status(tmp_path: Path) -> None:
         b"[]",
         b"7",
         b'{"level": 3}',
+        b'{"level": "immediate"}',
         b'{"level": "cancelled"}',
     ],
 )
-def test_a_torn_file_stops_nothing_and_does_not_stand_in_the_way(
+def test_no_file_but_a_command_stops_a_run_or_stands_in_the_way(
     run: Run, store: SessionStore, torn: bytes
 ) -> None:
     (run.path / "stop.json").write_bytes(torn)
@@ -194,22 +188,6 @@ def test_a_torn_file_stops_nothing_and_does_not_stand_in_the_way(
     let_go(run, "one")
     finish(run)
     assert run.status == "completed"
-
-
-def test_a_request_replaces_a_torn_file(run: Run, store: SessionStore) -> None:
-    (run.path / "stop.json").write_bytes(b'{"level": "immed')
-    assert store.request_cancellation("s", immediate=True).changed
-    finish(run)
-    assert run.status == "cancelled"
-
-
-def test_sources_and_reasons_of_files_are_not_trusted(run: Run) -> None:
-    text = f'{{"level": "immediate", "source": "kernel", "reason": "{"x" * 900}"}}'
-    (run.path / "stop.json").write_text(text)
-    let_go(run, "one")
-    finish(run)
-    assert run.receipt.source == "api"
-    assert len(run.receipt.reason) == 500
 
 
 def test_clearing(run: Run, store: SessionStore) -> None:
