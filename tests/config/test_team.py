@@ -19,7 +19,7 @@ from nb_agents.config.team import (
 )
 from nb_agents.errors import ConfigError
 from nb_agents.session.history import load_session
-from nb_agents.session.layout import find_session
+from nb_agents.session.lookup import find_session
 from nb_agents.testing import Answer, ScriptedModel, scripted_team
 
 SECRET = "sk-hunter2-hunter2"
