@@ -32,6 +32,7 @@ _INERT = {
     *("test_operator", "translated_string", "arithmetic_expansion", "c_style_for_statement"),
     *("compound_statement",),
 }
+_WORKED_OUT = ("arithmetic_expansion", "compound_statement")
 _EXPANSION = re.compile(
     r"\$\{(?:#[\w@*]+(?:\[.*\])?|!\w+(?:[@*]|\[[@*]\])"
     r"|(?:\w+|[-@*#?$!])(?:\[[^\]]*\])?(?:(?::?[-=+?]|[#%^,/]).*|@[QULuEaAKk]|:.*)?)\}",
@@ -44,7 +45,6 @@ _COUNT = (
     r"(?:\$(?:[?#$!]|\{#[^}]*\})"
     r"|\$\((?:date \+%s|(?:[^()]*\|\s*)?wc -[clmw](?:\s*<\s*[^\s()]+)?)\))"
 )
-_ARITHMETIC = re.compile(r"\(\(.*?\)\)", re.DOTALL)
 _NUMBERS = re.compile(rf"=[\"']?(?:\d+\b|{_COUNT})|\+?=\$\(\(|\+\+|--")
 _DEVICE = re.compile(r"-$|/dev/|/proc/")
 _FED = {"pipeline", "redirected_statement", "process_substitution", "function_definition"}
@@ -54,9 +54,7 @@ _RUNS = {
         r"|import_module|create_subprocess_shell)\s*\(|(?<!\bre\.)\bcompile\s*\("
         r"|\b(?:pty|runpy)\b|shell *= *True|[\[(]\s*['\"](?:/bin/)?\w*sh['\"]|['\"]-\w*[ceE]['\"]"
     ),
-    "sed": re.compile(
-        r"[^\w\s][gpiImM0-9]*e[gpiImM0-9]*\s*(?:[;}#\n]|$)|(?:^|[\s;{}/0-9$])e\b|-\w*f$"
-    ),
+    "sed": re.compile(r"[^\w\s][gpiImM0-9]*e[gpiImM0-9]*\s*(?:[;}#\n]|$)|(?:^|[\s;{}/0-9$])e\b"),
     "awk": re.compile(r"\b(?:system|getline)\b|\|"),
     "": re.compile(
         r"\b(?:eval|exec(?:[lv]\w*|Sync|File\w*)?|system|popen|spawn\w*|getline|qx|Function)\b|`"
@@ -90,7 +88,12 @@ class Evaluators:
         self.functions = {source(node.child_by_field_name("name")) for node in definitions}
         self._tree = tree
         self._text = outer + tree.text
-        self._plain = _ARITHMETIC.sub("(())", self._text)
+        plain = tree.text.encode(errors="surrogateescape")
+        for node in tree.nodes:
+            if node.type in _WORKED_OUT and node in worked_out(node):
+                number = b"0" * (node.end_byte - node.start_byte)
+                plain = plain[: node.start_byte] + number + plain[node.end_byte :]
+        self._plain = outer + plain.decode(errors="surrogateescape")
         self._command: Node | None = None
         self.what = next(iter([*self._found()]), "")
 
@@ -287,7 +290,9 @@ class Evaluators:
                 code = [*rest][:1]
                 self._note_codes(code, kind)
                 is_filled = starter.startswith(("xargs", "-")) or not code
-                is_own = not is_filled and not code[0].head.startswith(("-", "+"))
+                # Perl and its like open what they are given as commands, too.
+                is_known = kind in ("sh", "python", "node")
+                is_own = is_known and not (is_filled or code[0].head.startswith(("-", "+")))
                 return f"{name} {text}" * (not (is_own and self._is_own_code(code[0].text, kind)))
             if text == "-m" and kind != "sh":
                 module = next(rest, Word(None, (None,))).text
@@ -352,7 +357,8 @@ class Evaluators:
         while rest:
             head, is_known = rest[0].head, rest[0].text is not None
             set_ = re.match(r"(\w+)=", head)
-            if re.match(r"-\w*S|--split|-c$|--command|--call$", head):
+            if re.match(r"-\w*S|-c$", head) or _is_unclear_option(head, valued):
+                self._note(self.programs, rest[1:3])
                 return f"{name} {head}"
             if set_ and programs.SPECIAL.fullmatch(set_[1]):
                 if programs.STARTUP.fullmatch(set_[1]) or not self._is_own_text(rest[0].node):
@@ -361,10 +367,10 @@ class Evaluators:
                 if name == "xargs" and re.match("-I|-i|--replace", head):
                     name = "xargs -I"
                 del rest[0 : re.fullmatch(valued, head) is not None]
-            elif not set_ and not operands:
+            elif not set_ and not operands and not re.fullmatch(r"[\d.]+[smhd]?", head):
                 return self._started(name, rest)
             elif not set_:
-                operands -= 1
+                operands = 0
             del rest[0:1]
         return ""
 
@@ -383,7 +389,10 @@ class Evaluators:
             is_data = programs.takes_text(name, before) or before[-1] in ("--indent", "-L")
             if is_data or (word.head.startswith("-") and word.text is not None):
                 continue
-            if is_code or re.fullmatch("-[nErsuz]*e|--expression", before[-1]):
+            if re.fullmatch("-[nErsuz]*f|--file", before[-1]):
+                if not self._is_own_file(word):
+                    return name
+            elif is_code or re.fullmatch("-[nErsuz]*e|--expression", before[-1]):
                 self._note_codes([word], name)
                 if name != "jq" and (word.text is None or _RUNS[name].search(word.text)):
                     return name
@@ -401,7 +410,7 @@ class Evaluators:
 
     def _other(self, name: str, words: Sequence[Word]) -> str:
         """Return the evaluator that a value makes of a program, or that may stand behind it."""
-        texts = [word.text for word in words]
+        texts, is_open = [word.text for word in words], False
         for at, word in enumerate(words):
             option = word.head.partition("=")[0] if word.head.startswith("-") else ""
             before = texts[at - 1] or "" if at else ""
@@ -409,20 +418,24 @@ class Evaluators:
                 "config" in texts[:at] or re.fullmatch("-u|-O.*", option or before)
             )
             is_code = is_git or programs.CODE_OPTION.fullmatch(option or before)
-            is_started = not option and programs.STARTING.fullmatch(before)
+            is_started = not option and bool(programs.STARTING.fullmatch(before))
+            is_open = is_started or (is_open and (before[:1] == "-" or not before))
             if is_started and before.startswith("-"):
                 if what := self._program(words[at:], before):
                     return what
-            elif (is_code and self._tree.slots_in(word.node)) or (is_started and not word.text):
+            elif (is_code and self._tree.slots_in(word.node)) or (is_open and not word.text):
                 return f"{name} {option or before}"
             if word.text and (programs.interpreter(_last(word.text)) or word.text in _BEHIND):
                 if what := self._program(words[at:], name):
                     return what
+        if name == "git" and any(re.match(r"alias\.|.*=!", text or "") for text in texts):
+            return "git's alias"
         runs = [text for text in texts if re.match("-I|--(?:checkpo|to-c|use-c)", text or "")]
         return f"tar {runs[0]}" if name == "tar" and runs else ""
 
 
 _BEHIND = {"busybox", "env", "eval", "expect", "ssh", "su", "sudo", "toybox", "xargs"}
+_FLAGS = {"--foreground", "--preserve-status", "--null", "--no-run-if-empty", "--wait", "--fork"}
 _HEREDOC_MARKS = {"heredoc_start", "heredoc_end", "file_descriptor"}
 _PROGRAMS: dict[str, Callable[[Evaluators, Sequence[Word]], str]] = {
     **dict.fromkeys((".", "source"), Evaluators._source),
@@ -444,6 +457,12 @@ _LOOKS: dict[str, Callable[[Evaluators, Node], str]] = {
 def _last(path: str) -> str:
     """Return the last part of a path."""
     return path.rpartition("/")[2]
+
+
+def _is_unclear_option(head: str, valued: str) -> bool:
+    """Return whether it isn't known if a word follows an option."""
+    is_known = re.fullmatch(valued, head) or head in _FLAGS or "=" in head
+    return head.startswith("--") and head != "--" and not is_known
 
 
 def _sets_unknown(word: Word) -> bool:

@@ -47,10 +47,7 @@ _NAMED = {
 }
 _OUTPUTS = ("command_substitution", "process_substitution")
 _EXPANDED = ("expansion", "heredoc_body")
-_OPENS = re.compile(
-    r"(?:^|[;&|(){}\n`!]|\b(?:then|do|else|elif|if|while|until|exec|eval|command|time|env|sudo)\s)"
-    r"\s*$"
-)
+_OPENS = re.compile(rb"(?:^|[;&|(){}\n`!]|\b(?:then|do|else|elif|if|while|until)\s)\s*$")
 
 
 class Rule(NamedTuple):
@@ -123,6 +120,11 @@ class Script:
 
     def rules(self, slot: range) -> Iterator[Rule]:
         """Yield what a value must be like that somebody else gave; nothing for any."""
+        if line := self._tree.error_line:
+            where = f"in a command whose line {line} can't be read here"
+            is_name = _OPENS.search(self._tree.bytes[: slot.start])
+            yield Rule(where, None if is_name else HARMLESS, _CHARACTERS)
+            return
         yield from _no_text(self._tree, slot)
         around = list(self._tree.around(self._tree.leaf(slot)))
         # What a program prints in its place is no longer the value.
@@ -146,13 +148,29 @@ class Script:
             yield from self._argument(self._tree.words(command), direct)
 
     def _code(self, slot: range, node: Node, kind: str) -> Rule:
-        before = source(node).encode(errors="surrogateescape")[: slot.start - node.start_byte]
-        text = before.decode(errors="replace").lstrip("$'\"")
-        if _OPENS.search(text) if kind == "sh" else not text.strip():
+        """Return the rule of a place in code; a shell's is read as the command is."""
+        is_quoted_ = node.type in ("string", "raw_string")
+        begin, end = node.start_byte + is_quoted_, node.end_byte - is_quoted_
+        text = self._tree.bytes[begin:end]
+        before, after = text[: slot.start - begin], text[slot.stop - begin :]
+        moved = [range(s.start - begin, s.stop - begin) for s in self._tree.slots_in(node)]
+        at = range(slot.start - begin, slot.stop - begin)
+        if kind == "sh":
+            inner = Tree(text, moved)
+            rules = [] if inner.error_line else Script(inner).rules(at)
+            is_name = _OPENS.search(before) or any(rule.allowed is None for rule in rules)
+        else:
+            is_name = not before.strip()
+        is_line = kind == "sed" and re.match(rb"[,pd]", after)
+        if is_name and not is_line:
             return Rule(f"for what {kind} runs as code")
+        where = f"in what {kind} runs as code"
         if kind in ("sh", "python", "node"):
-            return Rule(f"in what {kind} runs as code", HARMLESS, _CHARACTERS)
-        return Rule(f"in what {kind} runs as code", _WORD, "letters, digits and _.-")
+            return Rule(where, HARMLESS, _CHARACTERS)
+        is_inside = re.search(rb"[/|#%@:_ ^]$", before) and re.match(rb"[/|#%@:_ $]", after)
+        if kind == "sed" and not is_inside:
+            return Rule(where, _PLAIN_NUMBER, "a number", "See that it is one. ")
+        return Rule(where, _WORD, "letters, digits and _.-")
 
     def _argument(self, words: Sequence[Word], direct: Sequence[Node]) -> Iterator[Rule]:
         """Yield the rule of an argument that a program may take for an option."""
@@ -165,18 +183,22 @@ class Script:
             if not texts(before[0], [*before, word.head]):
                 remedy = "Write it as a word of its own, or behind `=`. "
                 yield Rule("in the name of an option", _PLAIN_NUMBER, "a number", remedy)
+        elif name == "tar" and at == 1 and not word.head:
+            yield Rule("in the name of an option", _PLAIN_NUMBER, "a number")
         elif not word.head and "--" not in before and not texts(before[0], before):
             if name == "echo":
                 remedy = "Write printf with a format before it. "
                 yield Rule(_AS_OPTION, _NO_ECHO_OPTION, "what is no option of echo", remedy)
             elif name != "printf" or at == 1:
                 remedy = "Write -- or ./ before it. "
-                yield Rule(_AS_OPTION, _NO_OPTION, "what doesn't begin with -", remedy)
+                signs = ("- or +", _NO_SIGN) if name == "set" else ("-", _NO_OPTION)
+                yield Rule(_AS_OPTION, signs[1], f"what doesn't begin with {signs[0]}", remedy)
 
 
 _NAME = "for the name of a variable"
 _AS_OPTION = "where a program may take it for an option"
 _NO_OPTION = re.compile(r"(?!-).*", re.DOTALL)
+_NO_SIGN = re.compile(r"(?![-+]).*", re.DOTALL)
 _NO_ECHO_OPTION = re.compile(r"(?!-[neE]+$).*", re.DOTALL)
 
 

@@ -32,10 +32,10 @@ ALWAYS = frozenset(
 """Builtins that run or work out what they are given, now or later."""
 
 GIVEN = frozenset(
-    "at batch bmake bwrap crontab dc duckdb ed emacs ex expect fzf gdb gmake gnuplot gosu just"
-    " less lftp lldb m4 machinectl make man mariadb mongo mongosh mysql nsenter nvim parallel proot"
-    " psql rake rlwrap runuser schroot screen script setpriv sftp sg socat sqlite3 ssh su"
-    " systemd-run telnet tmux unshare vi vim watch watchexec".split()
+    "at batch bmake bwrap crontab dc dd duckdb ed emacs ex expect fzf gdb gmake gnuplot gosu"
+    " hyperfine just less lftp lldb m4 machinectl make man mariadb mongo mongosh mysql nsenter"
+    " nvim parallel proot psql rake rlwrap runuser schroot screen script setpriv sftp sg socat"
+    " sqlite3 ssh su systemd-run telnet tmux unshare vi vim watch watchexec".split()
 )
 """Programs that run as code what they are given as arguments or read."""
 
@@ -50,7 +50,7 @@ NAMING = frozenset(
 PLAIN = NAMING | frozenset(
     ": break caller cd continue dirs disown echo exit false kill logout popd pushd pwd return set"
     " shift suspend times true type ulimit umask which"
-    " b2sum base32 base64 basename bc cat chgrp chown cksum cmp comm cp cut date dd df diff"
+    " b2sum base32 base64 basename bc cat chgrp chown cksum cmp comm cp cut date df diff"
     " dirname du egrep expand expr factor fgrep file fmt fold gh grep head hostname id install join"
     " ln ls md5sum mkdir mktemp mv nl nproc numfmt od paste pathchk printenv readlink realpath rev"
     " rm rmdir seq sha1sum sha256sum sha512sum shuf sleep stat strings sum sync tac tail tee touch"
@@ -59,7 +59,10 @@ PLAIN = NAMING | frozenset(
 """Programs that start no other: a word behind them names none."""
 
 WRAPPERS = {
-    **dict.fromkeys("builtin busybox catchsegv command firejail nohup setsid toybox".split(), ""),
+    **dict.fromkeys(
+        "builtin busybox caffeinate catchsegv chronic command firejail nohup setsid toybox".split(),
+        "",
+    ),
     **dict.fromkeys("chroot chrt setarch taskset unbuffer valgrind".split(), ""),
     **dict.fromkeys("doas sudo".split(), "-[CDghpRrTtu]"),
     **dict.fromkeys("npx uvx".split(), "-p|--(?:package|from|with|python)"),
@@ -149,13 +152,19 @@ def interpreter(name: str) -> Interpreter | None:
 
 
 _TEXT = re.compile(
-    r"--(?:message|title|body|text|description|subject|comment|content|notes?|summary|prompt|query"
+    r"--(?:message|title|body|description|subject|comment|content|note|prompt|query"
     r"|question|task|goal|topic|name|label|arg|argjson|data(?:-\w+)?|header|regexp|grep)"
 )
 _OWN_TEXT = {
-    **{"awk": "-[Fv]", "curl": "-[AdFHu]", "cut": "-[cdf]", "gh": "-[bBfFHlRt]"},
-    **{"git": "-a?m|-C|--author|--date", "grep": "-[eABCm]", "head": "-[cn]"},
-    **{"sort": "-[kt]", "tail": "-[cn]"},
+    **{"awk": "-[Fv]", "curl": "-[AdFHu]", "cut": "-[cdf]", "gh": "-[bBFHlRt]"},
+    **{
+        "git": "--author|--date",
+        "git commit": "-a?m",
+        "git tag": "-m",
+        "grep": "-[eABCm]",
+        "head": "-[cn]",
+    },
+    **{"git merge": "-m", "sort": "-[kt]", "tail": "-[cn]"},
 }
 
 
@@ -166,6 +175,7 @@ def takes_text(program: str, before: list[str]) -> bool:
         program: Its name.
         before: The words before, as far as they are known.
     """
-    own = re.fullmatch(_OWN_TEXT.get(program, "(?!)"), before[-1])
+    names = (program, f"{program} {before[1]}" if len(before) > 1 else "")
+    own = any(re.fullmatch(_OWN_TEXT.get(name, "(?!)"), before[-1]) for name in names)
     is_pair = len(before) > 1 and bool(re.fullmatch("--arg(?:json)?", before[-2]))
     return is_pair or bool(own or _TEXT.fullmatch(before[-1]))

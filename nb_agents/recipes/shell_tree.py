@@ -75,11 +75,12 @@ class Tree:
     Attributes:
         nodes: All named nodes, in order.
         error_line: Where it can't be read, from 1; None when it can.
-        text: The command.
+        bytes: The command.
+        text: The same.
     """
 
     def __init__(self, command: bytes, slots: Sequence[range] = ()) -> None:
-        self._source = command
+        self.bytes = command
         self.text = command.decode(errors="surrogateescape")
         self._slots = slots
         self._starts = [slot.start for slot in slots]
@@ -145,7 +146,7 @@ class Tree:
 
     def _is_descriptor(self, node: Node) -> bool:
         """Return whether a word is the ``0`` of ``0<file``."""
-        is_before = self._source[node.end_byte : node.end_byte + 1] in (b"<", b">")
+        is_before = self.bytes[node.end_byte : node.end_byte + 1] in (b"<", b">")
         return is_before and bool(re.fullmatch(r"\d+|\{\w+\}", source(node)))
 
     def word(self, node: Node) -> Word:
@@ -191,10 +192,10 @@ class Tree:
         holes = [range(c.start_byte, c.end_byte) for c in node.named_children if c.type in FILLING]
         for hole in sorted([*holes, *self.slots_in(node)], key=lambda hole: hole.start):
             if hole.start >= max(at, start):
-                yield self._source[at : hole.start].decode(errors="surrogateescape")
+                yield self.bytes[at : hole.start].decode(errors="surrogateescape")
                 yield None
                 at = hole.stop
-        yield self._source[at:end].decode(errors="surrogateescape")
+        yield self.bytes[at:end].decode(errors="surrogateescape")
 
 
 def source(node: Node | None) -> str:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from tree_sitter import Node
 
 from nb_agents.errors import RecipeError
-from nb_agents.recipes.shell_places import HARMLESS, Rule, Script
+from nb_agents.recipes.shell_places import Rule, Script
 from nb_agents.recipes.shell_tree import Tree, is_quoted, source
 from nb_agents.recipes.template import Insertion, fill, shapes
 
@@ -192,11 +192,8 @@ class _Command:
 
     def rules(self) -> list[tuple[Insertion, Rule]]:
         """Return what each value must be like that may not be any text."""
-        if line := self._tree.error_line:
-            where = f"in a command whose line {line} can't be read here"
-            rule = Rule(where, HARMLESS, "letters, digits and _./:,@+-")
-            return [(slot.value, rule) for slot in self._slots]
-        fenced = [slot for slot in self._slots if not slot.is_trusted]
+        is_read = not self._tree.error_line
+        fenced = [slot for slot in self._slots if not (slot.is_trusted and is_read)]
         return [(slot.value, rule) for slot in fenced for rule in self._script.rules(slot.at)]
 
     def _text(self, start: int, end: int) -> str:

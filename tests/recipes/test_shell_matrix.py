@@ -179,6 +179,39 @@ def test_behind_two_dashes_and_in_an_options_argument_a_value_may_begin_so(comma
         assert render_command(command, {"x": option})
 
 
+# Each is refused though a program's or a sub-command's name, a file or a number would be harmless.
+NAMES = [
+    *("{{x}}", "{{x}} a", "env A=1 {{x}}", "nice --adjustment 5 {{x}}", "sudo --user root {{x}}"),
+    *("timeout --foreground 5 {{x}}", "xargs --max-args 1 {{x}}", "env --chdir d {{x}}"),
+    *("find . -exec {{x}} ;", 'sh -c "{{x}} a"', "sh -c 'A=1 {{x}}'", "sh -c 'nohup {{x}}'"),
+    *("sh -c 'true; if {{x}}; then :; fi'", "eval {{x}} a", "eval A=1 {{x}}", "bash <<< {{x}}"),
+    *("bash <<EOF\na\n{{x}}\nEOF", "trap {{x}} EXIT", "source {{x}}", "python3 {{x}}"),
+    *('sed "{{x}}" f', 'sed "1{{x}}" f', 'sed "s/a/b/{{x}}" f', "perl -e {{x}}", "awk {{x}} f"),
+    *("jq {{x}}", "read {{x}} <<< a", "printf -v {{x}} a", "unset {{x}}", "{{x}}=1", "tar {{x}} a"),
+    *("if a ) {{x}}", "echo 'a\n{{x}}"),
+]
+HIDDEN = [
+    *("((true); y={{x}}; (true)); $y", "uv run --with a {{x}}", "docker run -it {{x}}"),
+    *("perl -ne print {{x}}", "perl -pe 's/a/b/' {{x}}", "ruby -ne puts {{x}}", "dd {{x}}"),
+    *("git log -m {{x}}", "grep --text {{x}} f", "gh pr create -f {{x}}", "git diff -C {{x}}"),
+    *("set {{x}}", "make {{x}}", "awk -f g {{x}} > g", "git -c alias.q=!sh q <<< {{x}}"),
+]
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_no_value_names_what_is_run(command: str) -> None:
+    with pytest.raises(RecipeError, match="a step or a row"):
+        render_command(command, {"x": "reboot"})
+
+
+@pytest.mark.parametrize("command", HIDDEN)
+def test_no_value_runs_or_is_an_option_where_it_is_easily_overlooked(command: str) -> None:
+    values = ("-x", "+x") if command.startswith("set") else ("--output=f", "-O: >f |")
+    for value in values:
+        with pytest.raises(RecipeError, match="a step or a row"):
+            render_command(command, {"x": value})
+
+
 MISREAD = ["${T//]/}", "${T%%]*}", "${T#*]}", "${T//[]]/}", "${T##*]}", "${T// ]/}", "${T[0]//]/}"]
 
 
@@ -190,7 +223,7 @@ def test_bash_that_the_grammar_misreads_takes_values_as_other_bash(expansion: st
         render_command(command + "{{x}} a", {"x": "a"})
 
 
-@pytest.mark.parametrize("command", ["if {{x}}", "echo 'a {{x}}", "echo {{x}} ) b"])
+@pytest.mark.parametrize("command", ["if a {{x}}", "echo 'a {{x}}", "echo {{x}} ) b"])
 def test_in_what_the_grammar_can_not_read_a_value_is_harmless_or_refused(command: str) -> None:
     assert render_command(command, {"x": "v1.2"}) == command.replace("{{x}}", "v1.2")
     for value in ("a b", "'", "$(c)", "-c", "a\nb"):
