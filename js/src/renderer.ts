@@ -225,6 +225,7 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     if (!card) return;
     this.cardText = text;
     const hadFocus = this.node.contains(document.activeElement);
+    if (this.card) keepOpen(this.card.node, card.node);
     this.remove("card", ...others);
     this.card = card;
     this.addWidget(card);
@@ -294,6 +295,16 @@ export class RunRenderer extends Panel implements IRenderMime.IRenderer {
     this.problem = problem;
     if (this.panel && this.state) this.drawPanel(this.state);
   }
+}
+
+/** Leave the parts of a card as a person has them, open or closed, when another one takes its place. */
+function keepOpen(old: Element, card: Element): void {
+  const shown = new Map([...old.querySelectorAll("details")].map((part) => [titleOf(part), part.open]));
+  for (const part of card.querySelectorAll("details")) part.open = shown.get(titleOf(part)) ?? part.open;
+}
+
+function titleOf(part: HTMLDetailsElement): string {
+  return part.querySelector("summary")?.textContent?.trim() ?? "";
 }
 
 /** Read what a card's button writes into the cell that it adds. */

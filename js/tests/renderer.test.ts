@@ -114,6 +114,20 @@ test("what a person has opened in a card stays open while the server has nothing
   expect(find("details")).toBe(opened);
 });
 
+test("what a person has opened in a card is open in the one that takes its place", async () => {
+  const { refresh, renderer, tell } = make(false);
+  const parts = (more: string) =>
+    over(`<details><summary>Files</summary></details><details open><summary>ada</summary></details>${more}`);
+  await refresh(parts(""), false);
+  const [files, ada] = renderer.node.querySelectorAll("details");
+  files!.open = true;
+  ada!.open = false;
+  await tell({ kind: "card", bundle: parts("<details><summary>New</summary></details>") });
+  const after = [...renderer.node.querySelectorAll("details")];
+  expect(after.map((part) => part.open)).toEqual([true, false, false]);
+  expect(after[0]).not.toBe(files);
+});
+
 test.each([
   ["a bundle without one", live("so far", {}), true],
   ["a notebook that is not trusted", live("so far"), false],
