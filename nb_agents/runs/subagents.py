@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import anyio
@@ -125,6 +126,9 @@ class SubAgents:
         self._deps = deps
         self._past = {agent: each for agent, each in past.items() if not each.is_told}
         self._known = {agent.id: agent for agent in deps.team.everyone}
+        # Separates the worker threads in which workspaces are created.
+        self._placing = Lock()
+        self._folders = {_folder(agent) for agent in past}
         self._names: dict[str, tuple[str, ...]] = {}
         self._backends: dict[str, Backend] = {}
         self._making = anyio.Lock()
@@ -349,7 +353,8 @@ class SubAgents:
     def _place(self, name: str, caller: str, past: PastChild | None) -> tuple[str, Path]:
         """Create a workspace with the first number that is free on disk, or open a past one.
 
-        The numbers of a resumed turn, which has the old workspaces, therefore continue.
+        The numbers of a resumed turn, which has the old workspaces, therefore continue. One that is
+        empty and nobody's was left by a process that died before it told of its sub-agent.
         """
         if past is not None:
             path = self._deps.workspaces / _folder(past.called.agent)
@@ -358,11 +363,11 @@ class SubAgents:
         for number in range(1, 10_000):
             child_id = f"{caller}/{name}#{number}"
             path = self._deps.workspaces / _folder(child_id)
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            return child_id, path
+            with self._placing:
+                if path.name not in self._folders and _is_empty(path):
+                    self._folders.add(path.name)
+                    path.mkdir(parents=True, exist_ok=True)
+                    return child_id, path
         raise ToolError(f"{name} was called too often.")
 
     async def work(self, child: Child, asked: str) -> tuple[str, str]:
@@ -501,6 +506,13 @@ async def _raise_if_stopped(caller: CancelToken) -> None:
     if caller.status >= CancellationStatus.IMMEDIATE:
         await checkpoint_if_cancelled()
     caller.checkpoint()
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether there is nothing at a path, or a directory without files."""
+    if path.is_symlink() or path.is_file():
+        return False
+    return not path.exists() or not any(path.iterdir())
 
 
 def _folder(child_id: str) -> str:

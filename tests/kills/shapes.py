@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -163,6 +164,19 @@ def approved(root: Path) -> None:
     run.wait(200, raise_on_stop=False)
 
 
+def in_recipe(root: Path) -> None:
+    """A recipe to its end."""
+    options, turns = RunOptions(session_root=root), turns_in(root)
+    if turns and turns[-1].is_complete:
+        return
+    if turns:
+        run = nb_agents.resume(SESSION, options=options)
+    else:
+        recipe = root / "recipe.yaml"
+        run = nb_agents.start("", root / "team.yaml", SESSION, recipe=recipe, options=options)
+    run.wait(200, raise_on_stop=False)
+
+
 def _approve(run: Run) -> None:
     try:
         wait_until(lambda: run.is_over or run.view.gates)
@@ -250,12 +264,41 @@ def _converses(request: Request) -> Reply:
     return _says(replies, request)
 
 
+LEVELS = ("top", "mid", "low")
+
+
+def _calls_others(request: Request) -> Reply:
+    """Each agent of a tree calls two of the level below, and works on a file between."""
+    first = next(m for m in request.messages if m["role"] == "user")
+    asked = re.search(r"(top|mid|low) [.0-9]+", str(first["content"]))
+    own, path = asked[0].split() if asked else ("", "0")
+    below = LEVELS[LEVELS.index(own) + 1 :] if own else LEVELS
+    calls = [
+        ToolCall("call_agent", {"name": below[0], "input": f"{below[0]} {path}.{n}"}, f"{path}.{n}")
+        for n in (1, 2)[: len(below)]
+    ]
+    work = Reply("", tuple(calls[:1]))
+    more = Reply("", (_file("write", f"{path}.md", content=path), *calls[1:]))
+    if own == "low":
+        more = Reply("", (_file("write", f"{path}.md", content=path),))
+    replies = ([work] * bool(calls)) + [more, Reply(f"{own} {path} is done.")]
+    count = sum(m["role"] == "assistant" for m in request.messages)
+    return replies[min(count, len(replies) - 1)]
+
+
 # Teams --------------------------------------------------------------------------------------------
 
 
 def _one(kind: str, server: ModelServer, **more: Any) -> dict[str, Any]:
     backend = {**server.backend(kind), "model": "m", **more}
     return {"agents": [{"id": "a", "backend": backend}]}
+
+
+def _tree(server: ModelServer) -> dict[str, Any]:
+    """A team whose agent calls others, which call others."""
+    backend = {**server.backend("vllm"), "model": "m", "can_call": "*"}
+    callable_ = [{"id": name, "backend": backend} for name in LEVELS]
+    return {"agents": [{"id": "a", "backend": backend}], "callable_agents": callable_}
 
 
 def _with_tools(server: ModelServer) -> dict[str, Any]:
@@ -288,6 +331,17 @@ stages:
 """
 
 
+NESTED = """\
+name: outer
+description: d
+version: 1.0.0
+steps:
+- {id: inner, type: recipe, recipe: recipe.yaml, condition: "{{depth}} == 0", context: {depth: 1}}
+- {id: leaf, agent: a, prompt: "Begin.", condition: "{{depth}} == 1"}
+context: {depth: 0}
+"""
+
+
 def _recipe_says(request: Request) -> Reply:
     return Reply("The end." if "End with" in request.prompt else "A thought.")
 
@@ -305,6 +359,8 @@ SHAPES = {
         waits=_waits_for_talk,
         besides=r', \{"content": "While you worked, the person [^"]*", "role": "user"\}',
     ),
+    "tree": Shape("agents that call agents, 3 deep", plain, _calls_others, _tree),
+    "nested": Shape("the same in a nested recipe", in_recipe, _calls_others, _tree, NESTED),
     "mcp": Shape("MCP over HTTP in flight", plain, WRITES, _with_tools),
     "gate": Shape("approval of a recipe", approved, _recipe_says, partial(_one, "vllm"), RECIPE),
 }
