@@ -5,16 +5,23 @@ With many trees, each killed at each event: ``python -m tests.runs.test_exact_tr
 
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nb_agents import events as ev
+from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.runs.resume import preview
+from nb_agents.runs.run import Run
+from nb_agents.runs.turn import Turn as Writer
 from tests.runs.proof import all_events
 from tests.runs.trees import Script, cut_copy, random_tree
 from tests.team_kit import WAIT_S
+from tests.watching import turns_watched
 
-SEEDS = {15: 3, 24: 3, 22: 3, 27: 17}
+SEEDS = {15: 6, 24: 5, 22: 5, 27: 23}
 """Trees, and how many events lie between two kills."""
 
 
@@ -44,6 +51,46 @@ def test_a_tree_that_is_killed_at_any_event_asks_for_nothing_twice(
     tmp_path: Path, seed: int
 ) -> None:
     assert play_killed(tmp_path, seed, SEEDS[seed]) > 5
+
+
+LEVELS = {"graceful": CancellationStatus.REQUESTED, "at once": CancellationStatus.IMMEDIATE}
+
+
+def stopped(begin: Callable[[Path], Run], root: Path, after: int, level: CancellationStatus) -> Run:
+    """Start or resume a run, and stop it after the event of that number, if it comes."""
+
+    def hear(turn: Writer, event: ev.Event | None) -> None:
+        if event is not None and event.seq == after and not turn.view.is_over:
+            turn.take(StopRequest(level, "api", "at an event"))
+
+    with turns_watched(hear):
+        run = begin(root)
+        run.wait(WAIT_S, raise_on_stop=False)
+    return run
+
+
+@pytest.mark.parametrize("seed", [24, 22])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.timeout(300)
+def test_a_tree_that_is_stopped_at_any_event_asks_for_nothing_twice(
+    tmp_path: Path, level: str, seed: int
+) -> None:
+    """The resumption of every second one is stopped, too."""
+    whole = Script(random_tree(seed))
+    result = whole.start(tmp_path / "whole").wait(WAIT_S)
+    for after in range(3 + seed % 3, len(all_events(tmp_path / "whole")) - 2, 9):
+        root, stops = tmp_path / str(after), [after, 3 + after % 5 if after % 2 else 0, 0]
+        script = Script(whole.tree)
+        run = stopped(script.start, root, stops.pop(0), LEVELS[level])
+        while run.status != "completed":
+            old, told = all_events(root), preview("s", session_root=root)
+            replies, looks = script.finished(old)
+            script.asked, script.looked = Counter(), Counter()
+            run = stopped(script.resume, root, stops.pop(0), LEVELS[level])
+        assert run.result == result, after
+        assert script.asked + replies == whole.asked, after
+        assert script.looked + looks == whole.looked, after
+        script.assert_truthful(told, old, all_events(root)[len(old) :])
 
 
 if __name__ == "__main__":

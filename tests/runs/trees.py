@@ -167,6 +167,7 @@ class Script:
     def finished(self, events: list[Any]) -> tuple[Counter[tuple[str, int]], Counter[str]]:
         """Return what of it a journal holds as finished: the models' replies, and the calls."""
         nodes: dict[str, str] = {}
+        spoken: Counter[str] = Counter()
         replies: Counter[tuple[str, int]] = Counter()
         looks: dict[tuple[str, str], str] = {}
         ended: Counter[str] = Counter()
@@ -174,8 +175,9 @@ class Script:
             match event:
                 case ev.RoundStarted(agent=agent, request=request):
                     nodes[agent] = next(n.name for n in self.tree.all() if n.name in str(request))
-                case ev.ModelFinished(agent=agent, call=call):
-                    replies[nodes[agent], call - 1] += 1
+                case ev.ModelFinished(agent=agent):
+                    replies[nodes[agent], spoken[agent]] += 1
+                    spoken[agent] += 1
                 case ev.ToolStarted(agent=agent, call_id=call_id, tool="look", args=args):
                     looks[agent, call_id] = re.findall(r"node [^\"']*", str(args))[0]
                 case ev.ToolFinished(agent=agent, call_id=call_id, tool="look", outcome="ok"):
@@ -184,20 +186,27 @@ class Script:
 
     def assert_truthful(self, told: Preview, old: list[Any], new: list[Any]) -> None:
         """Check that what was told before a resumption is what came of it."""
-        made = {(e.agent, e.call) for e in old if isinstance(e, ev.ModelStarted)}
+        made = {e.agent: (e.agent, e.call) for e in old if isinstance(e, ev.ModelStarted)}
         asked = {(e.agent, e.call) for e in new if isinstance(e, ev.ModelStarted)}
         ended = {(e.agent, e.call) for e in old if isinstance(e, ev.ModelFinished)}
         assert not asked & ended
-        begun = {a for a, _ in made}
-        again = {e.agent for e in new if isinstance(e, ev.ModelStarted)}
-        assert set(told.asked_again) <= again & begun
-        assert set(told.asked_again) >= {a for a, n in made - ended}
+        assert set(told.asked_again) == {a for a, last in made.items() if last not in ended}
+        assert set(told.asked_again) <= {a for a, _ in asked}
+        tools = [
+            f"{e.agent}: {e.tool}"
+            for e in new
+            if isinstance(e, ev.ToolStarted)
+            and (e.agent, int(e.call_id.partition(".")[0])) in ended
+        ]
+        expected = sorted(tool for tool in tools if "call_agent" not in tool)
+        assert sorted(t for t in told.tools_again if "call_agent" not in t) == expected
+        assert {t for t in told.tools_again if "call_agent" in t} <= set(tools)
 
 
-def cut_copy(root: Path, to: Path, after: int) -> list[Any]:
+def cut_copy(root: Path, to: Path, after: int, session: str = "s") -> list[Any]:
     """Copy a session of one turn as a kill after that many events leaves it; return these."""
     shutil.copytree(root, to, symlinks=True)
-    turn = to / "s" / "turn_1"
+    turn = to / session / "turn_1"
     for name in ("metadata.json", "answer.txt", "partial_answers.json"):
         (turn / name).unlink(missing_ok=True)
     journal = turn / "events.jsonl"
@@ -205,7 +214,7 @@ def cut_copy(root: Path, to: Path, after: int) -> list[Any]:
     journal.write_bytes(b"".join(lines[:after]))
     events = list(read_journal(journal).events)
     known = {e.workspace for e in events if isinstance(e, ev.AgentCalled)}
-    for folder in (to / "s").glob("*/workspaces/*+*"):
+    for folder in (to / session).glob("*/workspaces/*+*"):
         if folder.name not in known:
             shutil.rmtree(folder)
     return events

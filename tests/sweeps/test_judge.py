@@ -1,5 +1,6 @@
 """An agent of the team scores the answers: asked once each, stopped with the sweep, paid by row."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,16 +14,19 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import NotYoursError, UserError
+from nb_agents.events import ModelFinished
 from nb_agents.jupyter.sweep_verbs import _scorer
 from nb_agents.models.backend import Backend
 from nb_agents.runs import registry
 from nb_agents.session.history import load_session
+from nb_agents.session.journal import read_journal
 from nb_agents.sweeps.judge import score_in
 from nb_agents.sweeps.manifest import read_results
 from nb_agents.sweeps.sweep import Sweep
-from nb_agents.testing import Answer, Gate, ScriptedModel, Turn
+from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests import processes
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
+from tests.runs.trees import cut_copy
 from tests.team_kit import ROOT, WAIT_S
 from tests.warm import WarmProcess
 
@@ -255,3 +259,38 @@ def test_who_was_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> Non
         assert done.stdout.split(" ", 1)[1].strip() == "(5.0, 0.0)", done.stderr
         assert len(asked()) - before == 3
         assert sum(request.model == "m" for request in server.requests) == 5
+
+
+def test_a_judge_that_is_killed_at_any_event_is_asked_for_nothing_twice(tmp_path: Path) -> None:
+    def judging(said: list[Any]) -> Turn:
+        ask = Call("call_agent", {"name": "aide", "input": "help me"})
+        return Answer("4") if len(said) > 1 else Turn(calls=(ask,))
+
+    def aiding(said: list[Any]) -> Turn:
+        return Turn(text="helped") if len(said) > 1 else Turn(calls=(Call("list_files"),))
+
+    def play(root: Path) -> tuple[int, Path]:
+        judge, aide = ScriptedModel(judging), ScriptedModel(aiding)
+        agents = [
+            {"id": name, "backend": {"type": "python", "instance": model, "can_call": "*"}}
+            for name, model in (("judge", judge), ("aide", aide))
+        ]
+        answers = {"id": "a", "backend": {"type": "python", "instance": ScriptedModel(Answer("x"))}}
+        spec = TeamSpec.model_validate({"agents": [answers], "callable_agents": agents})
+        sweep = judged(spec, RunOptions(session_root=root), 1)
+        assert sweep.wait(WAIT_S).status == "completed" and scores(sweep) == [4.0]
+        return len(judge.requests) + len(aide.requests), sweep.path / sweep.rows[0].name
+
+    whole, row = play(tmp_path / "whole")
+    assert whole == 4
+    count = len(read_journal(row / "judge/turn_1/events.jsonl").events)
+    for after in range(2, count - 1):
+        root = tmp_path / str(after)
+        place = root / row.relative_to(tmp_path / "whole")
+        shutil.copytree(tmp_path / "whole", root, symlinks=True)
+        next(root.rglob("rows.jsonl")).unlink()
+        shutil.rmtree(place / "judge")
+        events = cut_copy(row, root / "cut", after, "judge")
+        shutil.move(root / "cut" / "judge", place / "judge")
+        finished = sum(isinstance(event, ModelFinished) for event in events)
+        assert play(root)[0] == whole - finished, after
