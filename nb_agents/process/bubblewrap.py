@@ -252,14 +252,11 @@ def _scratch_mounts(tmp_bytes: int, options: frozenset[str]) -> list[_Mount]:
 def _python_places() -> Iterator[Path]:
     """Yield the directories of this Python and its packages."""
     home = Path(os.path.expanduser("~")).resolve()
-    for name in dict.fromkeys([sys.prefix, sys.base_prefix, *_user_packages()]):
+    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    for name in dict.fromkeys([sys.prefix, sys.base_prefix, *users]):
         # A prefix of / would show everything.
         if not home.is_relative_to(Path(name).resolve()):
             yield Path(name)
-
-
-def _user_packages() -> list[str]:
-    return [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
 
 
 def _read_only(path: Path) -> list[_Mount]:

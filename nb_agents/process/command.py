@@ -24,7 +24,6 @@ import sys
 import time
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Iterator,
     Mapping,
@@ -35,7 +34,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Literal, Protocol
+from typing import IO, Literal
 
 import anyio
 from anyio import CancelScope, create_task_group, move_on_after
@@ -125,8 +124,8 @@ async def run_command(
         OSError: ``cwd`` is not a directory that can be entered, or the arguments are too long.
         ValueError: An argument can't be passed: it contains a NUL or a lone surrogate.
     """
-    order = _Order(argv, cwd, env, stdin, limits=limits, folders=folders)
-    return await _run(order, timeout_s, on_output)
+    spec = _CommandSpec(argv, cwd, env, stdin, limits=limits, folders=folders)
+    return await _run(spec, timeout_s, on_output)
 
 
 async def run_bash(
@@ -148,27 +147,10 @@ async def run_bash(
         raise ValueError("A script can't contain a NUL character.")
     data = os.fsencode(script)
     if len(data) <= _MAX_INLINE_BYTES:
-        order = _Order(["bash", "-c", script], cwd, env, stdin)
+        spec = _CommandSpec(["bash", "-c", script], cwd, env, stdin)
     else:
-        order = _Order(["bash"], cwd, env, stdin, script=data)
-    return await _run(order, timeout_s, on_output)
-
-
-@dataclass(frozen=True)
-class OpenCommand:
-    """A running program and its pipes, which do not block: see `anyio.wait_readable`.
-
-    Attributes:
-        stdin: Its input; closing it ends the input.
-        stdout: Its output.
-        stderr: Its error output.
-        wait: Waits until none of its processes is left.
-    """
-
-    stdin: FileIO
-    stdout: FileIO
-    stderr: FileIO
-    wait: Callable[[], Awaitable[None]]
+        spec = _CommandSpec(["bash"], cwd, env, stdin, script=data)
+    return await _run(spec, timeout_s, on_output)
 
 
 @asynccontextmanager
@@ -179,17 +161,16 @@ async def open_command(
 
     Arguments and errors are those of `run_command`.
     """
-    with _started(_Order(argv, cwd, env, stdin=b"")) as command:
-        (stdin, _), *_ = command.feeds
+    with _started(_CommandSpec(argv, cwd, env, stdin=b"")) as command:
         try:
-            yield OpenCommand(stdin, command.output, command.errors, command.wait)
+            yield command
         finally:
             with CancelScope(shield=True):
                 await command.end()
 
 
 @dataclass(frozen=True)
-class _Order:
+class _CommandSpec:
     """A command to start.
 
     Attributes:
@@ -207,20 +188,20 @@ class _Order:
     folders: Sequence[Path] = ()
 
 
-async def _run(order: _Order, timeout_s: float | None, on_output: OnOutput | None) -> Finished:
-    done = await _run_once(order, timeout_s, on_output)
+async def _run(spec: _CommandSpec, timeout_s: float | None, on_output: OnOutput | None) -> Finished:
+    done = await _run_once(spec, timeout_s, on_output)
     # If the fork server was killed before the command began, the next attempt starts a new one.
-    return done or await _run_once(order, timeout_s, on_output) or _NEVER_BEGUN
+    return done or await _run_once(spec, timeout_s, on_output) or _NEVER_BEGUN
 
 
 async def _run_once(
-    order: _Order, timeout_s: float | None, on_output: OnOutput | None
+    spec: _CommandSpec, timeout_s: float | None, on_output: OnOutput | None
 ) -> Finished | None:
     """Run a command; None when it never began."""
     began = time.monotonic()
     output, errors = _Capture(on_output), _Capture(on_output)
     await checkpoint_if_cancelled()  # once requested, the command may start before it is ended
-    with _started(order) as command:
+    with _started(spec) as command:
         # The pumps go on while the command is being ended, as it may still write.
         pumping = CancelScope(shield=True)
         async with create_task_group() as tasks:
@@ -249,24 +230,29 @@ async def _run_once(
 
 
 @dataclass
-class _Command:
-    """A running command.
+class OpenCommand:
+    """A running command and its pipes, which do not block: see `anyio.wait_readable`.
 
     Attributes:
         supervisor: Its supervisor.
-        output: The command's stdout.
-        errors: The command's stderr.
+        stdout: Its output.
+        stderr: Its error output.
         feeds: Its inputs: each pipe to write to, with the data.
         reports: The lines received from the supervisor.
         has_hung_up: Whether the supervisor has closed its end of the socket.
     """
 
     supervisor: Supervisor
-    output: FileIO
-    errors: FileIO
+    stdout: FileIO
+    stderr: FileIO
     feeds: list[tuple[FileIO, bytes]]
     reports: bytes = b""
     has_hung_up: bool = False
+
+    @property
+    def stdin(self) -> FileIO:
+        """Its input, unless it has none; closing it ends the input."""
+        return self.feeds[0][0]
 
     @property
     def reported(self) -> dict[str, str]:
@@ -325,49 +311,46 @@ class _Command:
         return True
 
 
-class _HasFileno(Protocol):
-    def fileno(self) -> int: ...
-
-
 @contextmanager
-def _started(order: _Order) -> Iterator[_Command]:
+def _started(spec: _CommandSpec) -> Iterator[OpenCommand]:
     """Start a command; close our ends of its pipes when the block ends."""
-    request = _request(order)
+    request = _request(spec)
     with supervisor() as given, ExitStack() as ours:
         with ExitStack() as theirs:
             output, stdout = _pipe(ours, theirs)
             errors, stderr = _pipe(ours, theirs)
             feeds = []
-            if order.stdin is not None:
+            if spec.stdin is not None:
                 stdin, writing = _pipe(theirs, ours)
-                feeds.append((writing, order.stdin))
+                feeds.append((writing, spec.stdin))
             else:
                 stdin = theirs.enter_context(open(os.devnull, "rb", buffering=0))
-            files: list[_HasFileno] = [_request_file(request, theirs), stdin, stdout, stderr]
-            if order.script is not None:
+            held = theirs.enter_context(_request_file(request))
+            files = [each.fileno() for each in (held, stdin, stdout, stderr)]
+            if spec.script is not None:
                 reading, writing = _pipe(theirs, ours)
-                feeds.append((writing, order.script))
-                files.append(reading)
-            given.take([each.fileno() for each in files])
+                feeds.append((writing, spec.script))
+                files.append(reading.fileno())
+            given.take(files)
         for pipe in (output, errors, *(pipe for pipe, _ in feeds)):
             os.set_blocking(pipe.fileno(), False)
-        yield _Command(given, output, errors, feeds)
+        yield OpenCommand(given, output, errors, feeds)
 
 
-def _request(order: _Order) -> bytes:
-    """Return what the supervisor reads of an order.
+def _request(spec: _CommandSpec) -> bytes:
+    """Return what the supervisor reads of a command.
 
     Raises:
         OSError: The system would refuse to start the command, or to enter its directory.
         ValueError: So it would, as a text can't be passed.
     """
-    env = {os.fsencode(name): os.fsencode(value) for name, value in order.env.items()}
-    argv = [os.fsencode(text) for text in order.argv]
+    env = {os.fsencode(name): os.fsencode(value) for name, value in spec.env.items()}
+    argv = [os.fsencode(text) for text in spec.argv]
     _check_arguments([*argv, *env, *env.values()])
-    _check_directory(order.cwd)
-    folder = os.fsencode(order.cwd.absolute())  # the supervisor works elsewhere
-    limits = order.limits.model_dump() if order.limits else {}
-    measured = [folder, *map(os.fsencode, order.folders)] if limits else []
+    _check_directory(spec.cwd)
+    folder = os.fsencode(spec.cwd.absolute())  # the supervisor works elsewhere
+    limits = spec.limits.model_dump() if spec.limits else {}
+    measured = [folder, *map(os.fsencode, spec.folders)] if limits else []
     return marshal.dumps((folder, env, argv, limits, measured))
 
 
@@ -390,21 +373,18 @@ def _check_directory(cwd: Path) -> None:
         raise OSError(number, os.strerror(number), str(cwd))
 
 
-def _request_file(request: bytes, theirs: ExitStack) -> IO[bytes]:
-    """Write the supervisor's request to an unnamed file.
+def _request_file(request: bytes) -> IO[bytes]:
+    """Return an unnamed file with the supervisor's request.
 
     The file is in memory where the system supports it, as environment variables may be secret.
     """
-    file = theirs.enter_context(_unnamed_file())
+    if sys.platform == "linux":
+        file: IO[bytes] = open(os.memfd_create("command"), "w+b", buffering=0)
+    else:
+        file = TemporaryFile(buffering=0)
     file.write(request)
     file.seek(0)
     return file
-
-
-def _unnamed_file() -> IO[bytes]:
-    if sys.platform == "linux":
-        return open(os.memfd_create("command"), "w+b", buffering=0)
-    return TemporaryFile(buffering=0)
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
@@ -442,12 +422,14 @@ class _Capture:
         return self._kept.decode("utf-8", errors="replace") + note
 
 
-async def _pump(scope: CancelScope, command: _Command, output: _Capture, errors: _Capture) -> None:
+async def _pump(
+    scope: CancelScope, command: OpenCommand, output: _Capture, errors: _Capture
+) -> None:
     """Write a command's inputs and read its outputs."""
     with scope:
         async with create_task_group() as tasks:
-            tasks.start_soon(_read, command.output, output)
-            tasks.start_soon(_read, command.errors, errors)
+            tasks.start_soon(_read, command.stdout, output)
+            tasks.start_soon(_read, command.stderr, errors)
             for pipe, data in command.feeds:
                 tasks.start_soon(_feed, pipe, data)
 

@@ -108,8 +108,7 @@ def agent_env(
         secrets: Values that must not leak, such as a team's keys.
     """
     hidden = set(secrets)
-    kept = {name: value for name in ORDINARY if (value := os.environ.get(name)) is not None}
-    kept = {name: value for name, value in kept.items() if value not in hidden}
+    kept = {n: each for n, each in os.environ.items() if n in ORDINARY and each not in hidden}
     return kept | dict(extra) | {n: os.environ[n] for n in named if n in os.environ}
 
 

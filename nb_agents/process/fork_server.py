@@ -4,6 +4,10 @@ The server starts with the first command and ends soon after the last, as do sup
 for another command. It shares none of this process's memory, files or variables: it is
 `nb_agents.process.supervisor`, run as a script. Commands inherit the umask, resource limits and
 niceness that this process had when the server started.
+
+What it is worth, in milliseconds a bash step of a recipe (`tests.bench.recipes`; a busy machine of
+two cores, medians of one run): 17 as it is, 23 without the supervisors that are kept, 134 with an
+interpreter started for each command; the bare command, which asyncio starts, 2.7.
 """
 
 from __future__ import annotations

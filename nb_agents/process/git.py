@@ -24,7 +24,7 @@ from typing import NamedTuple
 from anyio import to_thread
 
 from nb_agents.process.command import MAX_KEPT_BYTES, run_command
-from nb_agents.process.environment import ORDINARY
+from nb_agents.process.environment import agent_env
 from nb_agents.process.writable import MAX_LOOKED_AT, NEVER_WRITTEN, WritablePath, entries
 
 __all__ = ["Drift", "GitFailed", "Repository", "has_git"]
@@ -134,9 +134,7 @@ class Repository:
         known = await self._listed(folder, base)
         names = await to_thread.run_sync(_committable, folder, known, place)
         commit = await self._commit(folder, names, base, f"Changes to {place.path}")
-        with suppress(
-            GitFailed
-        ):  # informational only, and a killed process may have left it locked
+        with suppress(GitFailed):  # informational; a killed process may have left it locked
             await self._git("update-ref", f"refs/heads/{branch}", commit)
         return commit
 
@@ -284,8 +282,8 @@ async def _git(
 ) -> str:
     """Run git with settings that keep configuration files from making it run programs."""
     settings = [part for each in _RUNS_NOTHING for part in ("-c", each)]
-    ordinary = {name: value for name in ORDINARY if (value := os.environ.get(name)) is not None}
-    given = ordinary | {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"} | env
+    quiet = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    given = agent_env(quiet | env)
     argv = ["git", *settings, *arguments]
     try:
         done = await run_command(argv, cwd=cwd, env=given, stdin=stdin, timeout_s=GIT_S)

@@ -23,7 +23,6 @@ is in no address space (a memfd, a pipe) is not counted; off Linux, processes an
 
 from __future__ import annotations
 
-import errno
 import marshal
 import os
 import resource
@@ -32,6 +31,7 @@ import signal
 import socket
 import sys
 import time
+import warnings  # noqa: F401 - os.execvpe needs it: imported once here, not by each supervisor
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -96,7 +96,8 @@ def serve(control: int, starter_id: int) -> None:
                 try:
                     os.close(control)
                     os.close(signals)
-                    _supervise(link, starter.seen_from_below(here))
+                    starter.parent = here
+                    _supervise(link, starter)
                 finally:
                     os._exit(1)
             os.close(link)
@@ -145,26 +146,22 @@ class _Starter:
     Its sockets do not show its death, as a process that it forked may keep them open.
 
     Args:
-        parent: Its process id, that of this process's parent.
+        parent: Its process id.
 
     Attributes:
+        parent: The process id of this process's parent.
         files: A pidfd, readable once it has died, where the system supports it; else empty.
     """
 
     def __init__(self, parent: int) -> None:
-        self._parent = parent
+        self.parent = parent
         self.files: list[int] = []
         with suppress(OSError, AttributeError):
             self.files = [os.pidfd_open(parent)]
 
     def is_gone(self, ready: set[int]) -> bool:
         """Return whether it has died; ``ready`` are the descriptors that can be read."""
-        return not ready.isdisjoint(self.files) or os.getppid() != self._parent
-
-    def seen_from_below(self, server: int) -> _Starter:
-        """Adapt this object to a supervisor, whose parent is the fork server."""
-        self._parent = server
-        return self
+        return not ready.isdisjoint(self.files) or os.getppid() != self.parent
 
 
 def _supervise(link: int, starter: _Starter) -> None:
@@ -486,17 +483,12 @@ def _ignore_no_signal() -> None:
 
 
 def _execute(command: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Become a program, found as by `os.execvpe`, which takes longer as it imports a module."""
-    name, fault = command[0], OSError()
-    folders = [b""] if b"/" in name else env.get(b"PATH", os.defpath.encode()).split(b":")
-    for folder in folders:
-        try:
-            os.execve(os.path.join(folder, name), command, env)
-        except OSError as exc:
-            if fault.errno in (None, errno.ENOENT, errno.ENOTDIR):
-                fault = exc
-    os.write(2, name + f": {fault.strerror}\n".encode())
-    os._exit(127 if isinstance(fault, FileNotFoundError) else 126)
+    """Become a program; where there is none that can be run, exit as a shell does."""
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as exc:
+        os.write(2, command[0] + f": {exc.strerror}\n".encode())
+        os._exit(127 if isinstance(exc, FileNotFoundError) else 126)
 
 
 def _descendants() -> list[tuple[int, int]]:
