@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "BrokenReplyError",
-    "ReplyEnding",
     "PydanticBackend",
+    "ReplyEnding",
     "ending_of",
     "read_uploads",
     "usage_of",

@@ -14,10 +14,10 @@ from nb_agents import events as ev
 
 __all__ = [
     "COLUMNS",
-    "TimelineEntry",
     "EntryKind",
     "Stretch",
     "Timeline",
+    "TimelineEntry",
     "TimelineFold",
     "fold_timeline",
 ]
