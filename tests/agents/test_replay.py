@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.agents.replay import Exchange, OpenRound, replay
+from nb_agents.agents.replay import Exchange, Fate, OpenRound, replay
 from tests.strategies import EVENTS
 
 RESPONSE = {"parts": [{"part_kind": "tool-call", "tool_name": "write_file"}]}
@@ -295,3 +295,43 @@ def test_a_recipe_which_has_no_team_leaves_what_failed_as_it_was() -> None:
     began = ev.TurnStarted(session="s", turn=2, task="t", agents=(), timeout_s=0, resumes=1)
     asked = [ev.RoundStarted(agent="step", number=1), ev.ModelStarted(agent="step", call=1)]
     assert replay((), [*asked, ev.AgentFailed(agent="step", error="no"), began]).rounds == {}
+
+
+def started(*, again: bool) -> ev.ToolStarted:
+    return ev.ToolStarted(agent="a", call_id="1.0", tool="t", is_repeatable=again)
+
+
+ASKED = ev.ApprovalAsked(step="a: t #1", prompt="May it?", caller="a", call_id="1.0")
+
+
+def decided(*, approved: bool) -> ev.ApprovalGiven:
+    return ev.ApprovalGiven(step="a: t #1", approved=approved, caller="a", call_id="1.0")
+
+
+CUT, CANCELLED = ends(0, "cut", ""), ends(0, "cancelled")
+FATES: dict[str, tuple[list[ev.Event], Fate]] = {
+    "it never began": ([], "made"),
+    "it began and may be repeated": ([started(again=True)], "made again"),
+    "it began and may not": ([started(again=False)], "told"),
+    "it was cut and may be repeated": ([started(again=True), CUT], "made again"),
+    "it was cut and may not": ([started(again=False), CUT], "told"),
+    "a person is asked": ([started(again=False), ASKED], "made"),
+    "a person was asked until a stop": ([started(again=False), ASKED, CANCELLED], "made"),
+    "a person has denied it": ([started(again=False), ASKED, decided(approved=False)], "made"),
+    "a person has approved it": ([started(again=False), ASKED, decided(approved=True)], "told"),
+    "it was cut, and a person is asked for the repetition": (
+        [started(again=True), CUT, started(again=True), ASKED],
+        "made again",
+    ),
+    "it was cut, and its turn over before it came to it": (
+        [started(again=False), CUT, CUT],
+        "told",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FATES)
+def test_what_becomes_of_a_call_follows_from_what_is_known_of_it(name: str) -> None:
+    told, fate = FATES[name]
+    past = replay(["a", "b"], [opens(), asks(), says(), *told])
+    assert past.rounds["a"].exchanges[-1].fate(0) == fate

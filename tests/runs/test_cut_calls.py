@@ -10,7 +10,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
+import anyio
 import pytest
+from anyio import to_thread
 
 import nb_agents
 from nb_agents import RunOptions, TeamSpec
@@ -21,7 +23,8 @@ from nb_agents.runs.resume import preview
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, ScriptedModel, Turn
-from nb_agents.tools import functions, mcp_server
+from nb_agents.tools import functions, mcp_server, offer
+from nb_agents.tools.base import ToolContext
 from tests.model_server import wait_until
 from tests.recipes.live import begin, files_of, hold, let_go, over, wait_for_gate, wait_held, write
 from tests.runs.proof import all_events
@@ -379,3 +382,27 @@ def test_a_cut_command_that_is_not_repeatable_asks_before_it_runs_again(
         told = preview("s", session_root=tmp_path / "sessions")
         assert "Asks whether to run again" in str(told)
         assert over(again.resume(context={"built": "by hand"})).status == "completed"
+
+
+async def test_an_answer_of_another_process_that_comes_while_a_stop_at_once_waits_for_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offer, "CLEANUP_S", 60.0)
+    made = offer.Offer.make(tmp_path)
+    context = ToolContext("a", tmp_path, [], tmp_path, tmp_path, [], lambda text: None)
+    function = offer.OfferedFunction("f", None, {"type": "object"}, made, is_repeatable=True)
+    tool = function.tool(context)
+    results = []
+
+    async def answer() -> None:
+        ((name, _),) = await to_thread.run_sync(wait_until, made.take_calls)
+        scope.cancel()
+        await to_thread.run_sync(wait_until, made.take_stops)
+        made.answer(name, offer.CallAnswered("all of it"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(answer)
+        with anyio.CancelScope() as scope:
+            results.append(await tool.call({}))
+    made.withdraw()
+    assert results == ["all of it"] and tool.is_repeatable
