@@ -58,12 +58,14 @@ class Rule(NamedTuple):
         allowed: What the value must match; None when none can stand there.
         what: The allowed values, in words.
         remedy: What to do first, before all that helps everywhere.
+        whose: Whose values it is for, in words.
     """
 
     where: str
     allowed: re.Pattern[str] | None = None
     what: str = ""
     remedy: str = ""
+    whose: str = ", which a step or a row gave,"
 
     def allows(self, text: str) -> bool:
         """Return whether a value can stand there."""
@@ -81,10 +83,12 @@ class Rule(NamedTuple):
             path: The variable.
         """
         name, variable = f"{{{{{path}}}}}", re.sub(r"\W", "_", path).upper()
-        only = f"only {self.what}" if self.allowed else "no such value"
+        only = (
+            f"only {self.what}" if self.allowed else "no such value" if self.whose else "no value"
+        )
         remedy = self.remedy.replace("%s", name)
         return (
-            f"{name}, which a step or a row gave, stands {self.where}: {only} can stand there. "
+            f"{name}{self.whose} stands {self.where}: {only} can stand there. "
             f'{remedy}Give it in the step\'s env, as in `env: {{{variable}: "{name}"}}`, and write '
             f'"${variable}", or write {{{{{path} | raw}}}} to insert it as a part of the command.'
         )
@@ -123,7 +127,7 @@ class Script:
         if line := self._tree.error_line:
             where = f"in a command whose line {line} can't be read here"
             is_name = _OPENS.search(self._tree.bytes[: slot.start])
-            yield Rule(where, None if is_name else HARMLESS, _CHARACTERS)
+            yield Rule(where, None if is_name else HARMLESS, _CHARACTERS, whose="")
             return
         yield from _no_text(self._tree, slot)
         around = list(self._tree.around(self._tree.leaf(slot)))

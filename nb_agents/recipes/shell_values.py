@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from subprocess import run
 from typing import Any, NamedTuple
 
 from tree_sitter import Node
@@ -115,10 +116,12 @@ def misplaced(
         values = [piece for piece in pieces if isinstance(piece, Insertion)]
         if not values or any(value.is_raw for value in values):
             continue  # what is raw can't be read before
-        restrictive = (each for each in _Command(pieces, trusted).rules() if each[1].is_restrictive)
-        for value, rule in restrictive:
+        whole = _Command(pieces, trusted)
+        if why := whole.fault():
+            return [Misplaced(whole.error_line or 1, "", f"It is no bash: {why}.", is_fault=True)]
+        for value, rule in (each for each in whole.rules() if each[1].is_restrictive):
             at, before = (value.line, value.path), found.get((value.line, value.path))
-            is_fault = rule.allowed is None
+            is_fault = rule.allowed is None and not whole.error_line
             if before is None or (is_fault and not before.is_fault):
                 found[at] = Misplaced(*at, rule.refusal(value.path), is_fault)
     return list(found.values())
@@ -152,13 +155,21 @@ class _Command:
             self._source += piece.encode("utf-8", "surrogatepass")
         self._tree = Tree(self._source, [slot.at for slot in self._slots])
         self._script = Script(self._tree)
+        self.error_line = self._tree.error_line
+
+    def fault(self) -> str:
+        """Return what bash says of a command that the grammar can't read; "" when it can."""
+        if not self.error_line:
+            return ""
+        said = run(["bash", "-n"], input=self._source, capture_output=True, check=False)
+        return said.stderr.decode(errors="replace").strip().partition("\n")[0]
 
     def rendered(self) -> str:
         """Return the script, or raise what is wrong with it."""
         for value, rule in self.rules():
             if not rule.allows(value.text):
                 raise RecipeError(f"Line {value.line}: {rule.refusal(value.path)}")
-        if self._tree.error_line:  # all are harmless in any quotes
+        if self.error_line:  # all are harmless in any quotes
             return "".join(p.text if isinstance(p, Insertion) else p for p in self._pieces)
         edits: dict[tuple[int, int], str] = {}
         for slot in self._slots:
@@ -180,7 +191,7 @@ class _Command:
 
     def parts(self) -> list[Insertion]:
         """Return the trusted values that are parts of the command: they are no texts in it."""
-        if self._tree.error_line:
+        if self.error_line:
             return []
         trusted = [slot for slot in self._slots if slot.is_trusted]
         return [slot.value for slot in trusted if not self._script.is_text(slot.at)]
@@ -192,7 +203,7 @@ class _Command:
 
     def rules(self) -> list[tuple[Insertion, Rule]]:
         """Return what each value must be like that may not be any text."""
-        is_read = not self._tree.error_line
+        is_read = not self.error_line
         fenced = [slot for slot in self._slots if not (slot.is_trusted and is_read)]
         return [(slot.value, rule) for slot in fenced for rule in self._script.rules(slot.at)]
 

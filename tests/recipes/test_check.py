@@ -37,6 +37,7 @@ def unset(report: Report) -> list[str]:
 
 MADE = "context: {given: ''}\nsteps:\n- {id: m, type: bash, command: ls, output: x}\n"
 STEP = MADE + "- id: a\n  type: bash\n  command: |\n    true\n"
+UNREAD = "exec 3<>f;"
 NOWHERE = [
     '$SHELL -c "{{x}}"',
     "eval {{x}}",
@@ -113,6 +114,18 @@ def test_a_value_that_is_data_or_a_number_or_raw_is_no_fault(command: str) -> No
     report = checked(STEP + indented(command))
     assert report.faults == ()
     assert [w.what for w in report.warnings if "stands" in w.what] == []
+
+
+def test_a_command_that_is_no_bash_is_a_fault_in_bashs_words() -> None:
+    (fault,) = checked(STEP + indented("echo {{x}} )\nls")).faults
+    assert fault.what.startswith("Step 'a': It is no bash: ") and "`)'" in fault.what
+
+
+@pytest.mark.parametrize("command", ["echo ${T//]/} {{x}}", UNREAD + " {{x}}", UNREAD + "\n{{x}}"])
+def test_a_command_that_the_grammar_alone_can_not_read_is_none(command: str) -> None:
+    report = checked(STEP + indented(command))
+    assert report.faults == ()
+    assert bool(report.warnings) is (UNREAD in command)
 
 
 OWN = "context: {x: a b, other: []}\nsteps:\n- {id: a, type: bash, command: 'eval {{x}}'%s}\n"

@@ -200,7 +200,7 @@ HIDDEN = [
 
 @pytest.mark.parametrize("command", NAMES)
 def test_no_value_names_what_is_run(command: str) -> None:
-    with pytest.raises(RecipeError, match="a step or a row"):
+    with pytest.raises(RecipeError, match="can stand there"):
         render_command(command, {"x": "reboot"})
 
 
@@ -208,7 +208,7 @@ def test_no_value_names_what_is_run(command: str) -> None:
 def test_no_value_runs_or_is_an_option_where_it_is_easily_overlooked(command: str) -> None:
     values = ("-x", "+x") if command.startswith("set") else ("--output=f", "-O: >f |")
     for value in values:
-        with pytest.raises(RecipeError, match="a step or a row"):
+        with pytest.raises(RecipeError, match="can stand there"):
             render_command(command, {"x": value})
 
 
