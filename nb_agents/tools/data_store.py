@@ -11,18 +11,17 @@ half done.
 
 from __future__ import annotations
 
+import copy
 import json
 import sqlite3
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import JsonValue
 
@@ -30,24 +29,20 @@ from nb_agents.cancel import checkpoint
 from nb_agents.errors import UserError
 from nb_agents.tools.base import ToolContext
 
-__all__ = [
-    "DEFAULT_NAMESPACE",
-    "DataFile",
-    "DataStore",
-    "Entry",
-    "FILE_NAME",
-    "MAX_FILE_BYTES",
-    "Operation",
-    "WAIT_S",
-]
+__all__ = ["DEFAULT_NAMESPACE", "DataStore", "Entry", "FILE_NAME", "Operation"]
 
 DEFAULT_NAMESPACE = "default"
-"""Where the entries are of those who name no namespace."""
-
 FILE_NAME = "data_store.sqlite"
 """In a session's directory."""
 
 MAX_FILE_BYTES = 100_000_000
+MAX_NAME_CHARS = 1000
+"""The longest key or namespace."""
+MAX_VALUE_CHARS = 1_000_000
+"""The longest value, as JSON."""
+MAX_OPERATIONS = 10_000
+"""How many operations are remembered."""
+MAX_PREVIEW_CHARS = 200
 
 WAIT_S = 10.0
 """How long an operation waits for others to end."""
@@ -68,132 +63,11 @@ CREATE TABLE operations (
 PRAGMA user_version = {_VERSION};
 """
 
-MAX_NAME_CHARS = 1000
-"""The longest key or namespace."""
-MAX_VALUE_CHARS = 1_000_000
-"""The longest value, as JSON."""
-MAX_OPERATIONS = 10_000
-"""How many operations are remembered."""
-MAX_PREVIEW_CHARS = 200
-
-_SET = """
-INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-value = excluded.value, metadata = excluded.metadata, set_by = excluded.set_by,
-set_at = excluded.set_at
-"""
-
 T = TypeVar("T")
 
 
-class DataFile:
-    """A file of entries in namespaces, and of the operations on them.
-
-    Args:
-        path: Where it is; made with its directory at the first use.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._keeper: _Keeper | None = None
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as one transaction; other writers wait.
-
-        Yields:
-            The open file.
-
-        Raises:
-            UserError: The file can't be used.
-            AgentStopped: A stop was asked for, here or while it waited.
-        """
-        checkpoint()
-        try:
-            # Closing takes back what is not committed.
-            with closing(_begin(self._path)) as db:
-                self._keeper = self._keeper or _keeper(self._path)
-                yield db
-                db.execute("COMMIT")
-        except (sqlite3.Error, OSError) as exc:
-            raise UserError(
-                f"The data store {self._path.name!r} can't be used: {self._why(exc)}."
-            ) from exc
-
-    def _why(self, exc: sqlite3.Error | OSError) -> str:
-        if self._path.is_dir():
-            return f"it is a directory. Give the file in it; a session's is {FILE_NAME!r}"
-        return (exc.strerror if isinstance(exc, OSError) else str(exc)) or type(exc).__name__
-
-
-class _Keeper:
-    """An idle connection: only the last one to be closed writes the log back, which is slow."""
-
-    def __init__(self, path: Path) -> None:
-        db = sqlite3.connect(path, check_same_thread=False)
-        weakref.finalize(self, db.close)
-        db.execute("PRAGMA user_version").fetchone()  # SQLite opens a file when it is first read
-
-
-_keepers: WeakValueDictionary[Path, _Keeper] = WeakValueDictionary()
-
-
-def _keeper(path: Path) -> _Keeper:
-    # Two threads that come first may make two: one is dropped.
-    return _keepers.get(path) or _keepers.setdefault(path, _Keeper(path))
-
-
-def _begin(path: Path) -> sqlite3.Connection:
-    """Open the file and wait for the turn to use it; a stop ends the waiting."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    give_up = time.monotonic() + WAIT_S
-    while True:
-        db = sqlite3.connect(path, timeout=_TRY_S, isolation_level=None)
-        try:
-            _prepare(db)
-            return db
-        except BaseException as exc:
-            db.close()
-            if not _is_busy(exc) or time.monotonic() > give_up:
-                raise
-        checkpoint()
-        time.sleep(0.01)  # SQLite does not wait where it sees a deadlock
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    # Written ahead, what a killed process left half done is just not read. Where that can't be (a
-    # network disk), SQLite stays with its rollback journal, which is as safe.
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
-    page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
-    db.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_bytes}")
-    # Readers wait for their turn, too: they write down that they read.
-    db.execute("BEGIN IMMEDIATE")
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version > _VERSION:
-        raise UserError(
-            f"The data store is of version {version}, made by a newer nb_agents; this one reads "
-            f"{_VERSION}. Update nb_agents."
-        )
-    if version == 0:
-        for statement in _TABLES.split(";\n"):  # executescript would commit
-            db.execute(statement)
-
-
-def _is_busy(exc: BaseException) -> bool:
-    code: int = getattr(exc, "sqlite_errorcode", 0)
-    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)  # the rest says why
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A value with what is known of it.
-
-    Attributes:
-        value: What was set.
-        metadata: What was said of it.
-        by: Who set it last: an agent's id, or "".
-        at: When, in UTC, ISO 8601.
-    """
+class Entry(NamedTuple):
+    """A value, what was said of it, who set it last (an agent's id, or ""), and when (UTC)."""
 
     value: JsonValue
     metadata: JsonValue
@@ -201,17 +75,8 @@ class Entry:
     at: str
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A use of the store.
-
-    Attributes:
-        at: When, in UTC, ISO 8601.
-        by: Who: an agent's id, or "".
-        name: Which, such as "set_many".
-        namespace: Where.
-        about: The keys and values of it, cut.
-    """
+class Operation(NamedTuple):
+    """A use of the store: when (UTC), by whom, which one and where; its keys and values, cut."""
 
     at: str
     by: str
@@ -223,8 +88,9 @@ class Operation:
 class DataStore:
     """Values by key, in one namespace of a file.
 
-    Every operation begins with `nb_agents.checkpoint`: within a run that is being stopped, none is
-    done. Those over many keys ask between the keys, too.
+    Keys and namespaces are any text, values and metadata what JSON can say. Every operation begins
+    with `nb_agents.checkpoint`: within a run that is being stopped, none is done. Those over many
+    keys ask between the keys, too, and then do nothing.
 
     Args:
         path: The file, ``data_store.sqlite`` in a session's directory; made with its directory at
@@ -246,8 +112,7 @@ class DataStore:
     """
 
     def __init__(self, path: Path | str, by: str = "", namespace: str = DEFAULT_NAMESPACE) -> None:
-        self._path = Path(path)
-        self._file = DataFile(self._path)
+        self._file = _DataFile(Path(path))
         self._by = by
         self._namespace = _name(namespace)
 
@@ -257,58 +122,50 @@ class DataStore:
         return cls(context.session / FILE_NAME, context.agent)
 
     def use_namespace(self, namespace: str) -> DataStore:
-        """Return the same store with another namespace.
-
-        Args:
-            namespace: Any text; a new one needs no making.
-        """
-        return DataStore(self._path, self._by, namespace)
+        """Return the same store with another namespace; a new one needs no making."""
+        other = copy.copy(self)
+        other._namespace = _name(namespace)
+        return other
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a key's value.
+        """Return a key's value, or ``default`` when it is not there."""
+        return self._get("get", [key]).get(key, default)
 
-        Args:
-            key: Any text.
-            default: What to give when the key is not there.
-        """
-        with self._operation("get", [key]) as db:
-            found = list(self._read(db, [key]))
-        return found[0][1] if found else default
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return the values of keys; those that are not there are left out."""
+        return self._get("get_many", list(keys))
+
+    def get_all(self) -> dict[str, Any]:
+        """Return all values of the namespace by their keys, sorted."""
+        with self._operation("get_all") as db:
+            query = "SELECT key, value FROM entries WHERE namespace = ? ORDER BY key"
+            rows = db.execute(query, (self._namespace,))
+            return {key: json.loads(value) for key, value in _each(rows)}
 
     def set(self, key: str, value: JsonValue, metadata: JsonValue = None) -> None:
-        """Set a key's value, replacing one that is there.
+        """Set a key's value, replacing one that is there; `entry` has the metadata."""
+        self._set("set", {key: value}, metadata)
 
-        Args:
-            key: Any text.
-            value: What JSON can say.
-            metadata: What is to be known of it; `entry` gives it.
-        """
-        self._write("set", {key: value}, metadata)
+    def set_many(self, items: Mapping[str, JsonValue], metadata: JsonValue = None) -> int:
+        """Set the values of keys, all with the same metadata; return how many there are."""
+        return self._set("set_many", items, metadata)
 
     def delete(self, key: str) -> bool:
-        """Remove a key.
-
-        Returns:
-            Whether it was there.
-        """
-        return self._remove("delete", [key]) == 1
+        """Remove a key; return whether it was there."""
+        return self._delete("delete", [key]) == 1
 
     def delete_many(self, keys: Iterable[str]) -> int:
-        """Remove keys; all or, at a stop, none.
-
-        Returns:
-            How many are gone now: those that were not there count.
-        """
+        """Remove keys; return how many are gone now: those that were not there count."""
         keys = list(keys)
-        self._remove("delete_many", keys)
+        self._delete("delete_many", keys)
         return len(keys)
 
-    def list_keys(self, prefix: str | None = None) -> list[str]:
-        """List the keys, sorted.
+    def clear(self) -> int:
+        """Remove all keys of the namespace; return how many there were."""
+        return self._delete("clear", None)
 
-        Args:
-            prefix: What they begin with; None means all.
-        """
+    def list_keys(self, prefix: str | None = None) -> list[str]:
+        """Return the keys that begin with a prefix, sorted; None means all."""
         start = _name(prefix or "")
         query = "SELECT key FROM entries WHERE namespace = ? AND key >= ? ORDER BY key"
         with self._operation("list_keys", [start]) as db:
@@ -316,94 +173,133 @@ class DataStore:
             return list(takewhile(lambda key: key.startswith(start), keys))
 
     def list_namespaces(self) -> list[str]:
-        """List the namespaces that have keys, sorted."""
+        """Return the namespaces that have keys, sorted."""
         query = "SELECT DISTINCT namespace FROM entries ORDER BY namespace"
         with self._operation("list_namespaces") as db:
             return [namespace for (namespace,) in _each(db.execute(query))]
 
-    def get_all(self) -> dict[str, Any]:
-        """Return all values of the namespace by their keys, sorted."""
-        query = "SELECT key, value FROM entries WHERE namespace = ? ORDER BY key"
-        with self._operation("get_all") as db:
-            rows = _each(db.execute(query, (self._namespace,)))
-            return {key: json.loads(value) for key, value in rows}
-
-    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Return the values of keys; those that are not there are left out."""
-        keys = list(keys)
-        with self._operation("get_many", keys) as db:
-            return dict(self._read(db, keys))
-
-    def set_many(self, items: Mapping[str, JsonValue], metadata: JsonValue = None) -> int:
-        """Set the values of keys; all or, at a stop, none.
-
-        Args:
-            items: The values by their keys.
-            metadata: What is to be known of each.
-
-        Returns:
-            How many there are.
-        """
-        return self._write("set_many", items, metadata)
-
-    def clear(self) -> int:
-        """Remove all keys of the namespace; all or, at a stop, none.
-
-        Returns:
-            How many there were.
-        """
-        with self._operation("clear") as db:
-            keys = db.execute("SELECT key FROM entries WHERE namespace = ?", (self._namespace,))
-            return self._drop(db, [key for (key,) in keys.fetchall()])
-
     def entry(self, key: str) -> Entry | None:
         """Return a key's value with what is known of it; None when the key is not there."""
         query = (
-            "SELECT value, metadata, set_by, set_at FROM entries WHERE namespace = ? AND key = ?"
+            "SELECT value, metadata, set_by, set_at FROM entries WHERE (namespace, key) = (?, ?)"
         )
         with self._operation("entry", [key]) as db:
             row = db.execute(query, (self._namespace, _name(key))).fetchone()
         return Entry(json.loads(row[0]), json.loads(row[1]), *row[2:]) if row else None
 
     def operations(self) -> list[Operation]:
-        """List the last operations on all namespaces, in their order; asking is none."""
+        """Return the last operations on all namespaces, in their order; asking is none."""
         query = "SELECT at, by, name, namespace, about FROM operations ORDER BY id"
         with self._file.transaction() as db:
             return [Operation(*row) for row in _each(db.execute(query))]
 
-    def _read(self, db: sqlite3.Connection, keys: Sequence[str]) -> Iterator[tuple[str, JsonValue]]:
-        query = "SELECT value FROM entries WHERE namespace = ? AND key = ?"
-        for key in _each(keys):
-            row = db.execute(query, (self._namespace, _name(key))).fetchone()
-            if row is not None:
-                yield key, json.loads(row[0])
+    def _get(self, name: str, keys: Sequence[str]) -> dict[str, Any]:
+        query = "SELECT value FROM entries WHERE (namespace, key) = (?, ?)"
+        with self._operation(name, keys) as db:
+            rows = ((key, db.execute(query, (self._namespace, _name(key)))) for key in _each(keys))
+            return {key: json.loads(value) for key, found in rows for (value,) in found}
 
-    def _write(self, name: str, items: Mapping[str, JsonValue], metadata: JsonValue) -> int:
+    def _set(self, name: str, items: Mapping[str, JsonValue], metadata: JsonValue) -> int:
         said = _json("metadata", metadata)
         rows = [(_name(key), _json(key, value)) for key, value in _each(items.items())]
         about = [f"{key}={value[:MAX_PREVIEW_CHARS]}" for key, value in rows]
         with self._operation(name, about) as db:
             for row in _each(rows):
-                db.execute(_SET, (self._namespace, *row, said, self._by, _now()))
+                values = (self._namespace, *row, said, self._by, _now())
+                db.execute("REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?)", values)
         return len(rows)
 
-    def _remove(self, name: str, keys: Sequence[str]) -> int:
-        with self._operation(name, keys) as db:
-            return self._drop(db, keys)
-
-    def _drop(self, db: sqlite3.Connection, keys: Sequence[str]) -> int:
-        query = "DELETE FROM entries WHERE namespace = ? AND key = ?"
-        return sum(db.execute(query, (self._namespace, _name(key))).rowcount for key in _each(keys))
+    def _delete(self, name: str, keys: Sequence[str] | None) -> int:
+        with self._operation(name, keys or ()) as db:
+            if keys is None:
+                found = db.execute(
+                    "SELECT key FROM entries WHERE namespace = ?", (self._namespace,)
+                )
+                keys = [key for (key,) in found.fetchall()]
+            query = "DELETE FROM entries WHERE (namespace, key) = (?, ?)"
+            gone = (db.execute(query, (self._namespace, _name(key))) for key in _each(keys))
+            return sum(each.rowcount for each in gone)
 
     @contextmanager
     def _operation(self, name: str, about: Sequence[str] = ()) -> Iterator[sqlite3.Connection]:
         """Run the block as one transaction, and record who ran it."""
         with self._file.transaction() as db:
             yield db
-            values = (_now(), self._by, name, self._namespace, _preview(about))
+            text = ", ".join(about[:MAX_PREVIEW_CHARS])
+            cut = text if len(text) <= MAX_PREVIEW_CHARS else f"{text[: MAX_PREVIEW_CHARS - 1]}…"
+            values = (_now(), self._by, name, self._namespace, cut)
             last = db.execute("INSERT INTO operations VALUES (NULL, ?, ?, ?, ?, ?)", values)
             old = (last.lastrowid or 0) - MAX_OPERATIONS
             db.execute("DELETE FROM operations WHERE id <= ?", (old,))
+
+
+class _DataFile:
+    """The file of a store, made with its directory at the first use."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_kept_open = False
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run the block as one transaction; other writers wait."""
+        checkpoint()
+        try:
+            with closing(_begin(self._path)) as db:  # which takes back what is not committed
+                self._keep_open()
+                yield db
+                db.execute("COMMIT")
+        except (sqlite3.Error, OSError) as exc:
+            why = (exc.strerror if isinstance(exc, OSError) else str(exc)) or type(exc).__name__
+            if self._path.is_dir():
+                why = f"it is a directory. Give the file in it; a session's is {FILE_NAME!r}"
+            raise UserError(f"The data store {self._path.name!r} can't be used: {why}.") from exc
+
+    def _keep_open(self) -> None:
+        """Hold an idle connection: only the last that closes writes the log back, which is slow."""
+        if not self._is_kept_open:
+            self._is_kept_open = True
+            db = sqlite3.connect(self._path, check_same_thread=False)
+            weakref.finalize(self, db.close)
+            db.execute("PRAGMA user_version").fetchone()  # SQLite opens a file when it first reads
+
+
+def _begin(path: Path) -> sqlite3.Connection:
+    """Open the file and wait for the turn to use it; a stop ends the waiting."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    give_up = time.monotonic() + WAIT_S
+    while True:
+        db = sqlite3.connect(path, timeout=_TRY_S, isolation_level=None)
+        try:
+            _prepare(db)
+            return db
+        except BaseException as exc:
+            db.close()
+            code = getattr(exc, "sqlite_errorcode", 0) & 0xFF  # the rest says why
+            is_busy = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not is_busy or time.monotonic() > give_up:
+                raise
+        checkpoint()
+        time.sleep(0.01)  # SQLite does not wait where it sees a deadlock
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    # Written ahead, what a killed process left half done is just not read. Where that can't be (a
+    # network disk), SQLite stays with its rollback journal, which is as safe.
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    page_bytes = db.execute("PRAGMA page_size").fetchone()[0]
+    db.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_bytes}")
+    # Readers wait for their turn, too: they write down that they read.
+    db.execute("BEGIN IMMEDIATE")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version > _VERSION:
+        raise UserError(
+            f"The data store is of version {version}, made by a newer nb_agents; this one reads "
+            f"{_VERSION}. Update nb_agents."
+        )
+    for statement in _TABLES.split(";\n") if version == 0 else ():
+        db.execute(statement)  # executescript would commit
 
 
 def _each(items: Iterable[T]) -> Iterator[T]:
@@ -443,11 +339,6 @@ def _json(key: str, value: JsonValue) -> str:
             "can be kept. Split it, or write a file."
         )
     return text
-
-
-def _preview(parts: Sequence[str]) -> str:
-    text = ", ".join(parts[:MAX_PREVIEW_CHARS])
-    return text if len(text) <= MAX_PREVIEW_CHARS else f"{text[: MAX_PREVIEW_CHARS - 1]}…"
 
 
 def _now() -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from anyio import to_thread
 from pydantic import JsonValue
@@ -15,8 +15,6 @@ from nb_agents.tools.base import Tool, ToolError, current_call
 from nb_agents.tools.data_store import DEFAULT_NAMESPACE, DataStore
 
 __all__ = ["AgentStore"]
-
-T = TypeVar("T")
 
 
 class AgentStore:
@@ -33,120 +31,65 @@ class AgentStore:
 
     def tools(self) -> list[Tool]:
         """The operations, each as a tool."""
-        functions = (
-            self.data_get,
-            self.data_set,
-            self.data_delete,
-            self.data_list_keys,
-            self.data_list_namespaces,
-            self.data_get_all,
-            self.data_get_many,
-            self.data_set_many,
-            self.data_delete_many,
-            self.data_clear,
-        )
-        return [Tool(function, is_repeatable=True) for function in functions]
+        names = [name for name in vars(AgentStore) if name.startswith("data_")]
+        return [Tool(getattr(self, name), is_repeatable=True) for name in names]
 
     async def data_get(self, key: str, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Get a value from the data store that all agents of this session share.
-
-        Args:
-            key: Its key.
-            namespace: Part of the store.
-        """
-        found = await self._do(namespace, lambda store: store.get_many([key]))
-        return _told(found[key]) if key in found else _missing(key, namespace)
+        """Get a value from the data store that all agents of this session share."""
+        found = await self._do(namespace, "get_many", [key])
+        return _as_json(found[key]) if key in found else _missing(key, namespace)
 
     async def data_set(self, key: str, value: JsonValue, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Set a value in the data store that all agents of this session share.
 
-        Args:
-            key: Its key; a value that is there is replaced.
-            value: Any JSON.
-            namespace: Part of the store; a new one needs no making.
+        A value that is there is replaced; a new namespace needs no making.
         """
         self._refuse_secrets({key: value})
-        await self._do(namespace, lambda store: store.set(key, value))
+        await self._do(namespace, "set", key, value)
         return f"Set {key!r}."
 
     async def data_delete(self, key: str, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove a key from the data store.
-
-        Args:
-            key: The key.
-            namespace: Part of the store.
-        """
-        was_there = await self._do(namespace, lambda store: store.delete(key))
-        return (
-            f"Deleted {key!r}."
-            if was_there or current_call().is_repeated
-            else _missing(key, namespace)
-        )
+        """Remove a key from the data store."""
+        was_there = await self._do(namespace, "delete", key)
+        is_gone = was_there or current_call().is_repeated
+        return f"Deleted {key!r}." if is_gone else _missing(key, namespace)
 
     async def data_list_keys(self, prefix: str = "", namespace: str = DEFAULT_NAMESPACE) -> str:
-        """List the keys of the data store.
-
-        Args:
-            prefix: What they begin with.
-            namespace: Part of the store.
-        """
-        return _told(list(await self._do(namespace, lambda store: store.list_keys(prefix))))
+        """List the keys of the data store that begin with a prefix."""
+        return _as_json(await self._do(namespace, "list_keys", prefix))
 
     async def data_list_namespaces(self) -> str:
-        """List the parts of the data store that have keys."""
-        return _told(list(await self._do(DEFAULT_NAMESPACE, lambda store: store.list_namespaces())))
+        """List the namespaces of the data store that have keys."""
+        return _as_json(await self._do(DEFAULT_NAMESPACE, "list_namespaces"))
 
     async def data_get_all(self, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Get all keys of the data store with their values.
-
-        Args:
-            namespace: Part of the store.
-        """
-        return _told(await self._do(namespace, lambda store: store.get_all()))
+        """Get all keys of the data store with their values."""
+        return _as_json(await self._do(namespace, "get_all"))
 
     async def data_get_many(self, keys: list[str], namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Get several values from the data store; keys that are not there are left out.
-
-        Args:
-            keys: Their keys.
-            namespace: Part of the store.
-        """
-        return _told(await self._do(namespace, lambda store: store.get_many(keys)))
+        """Get several values from the data store; keys that are not there are left out."""
+        return _as_json(await self._do(namespace, "get_many", keys))
 
     async def data_set_many(
         self, items: dict[str, JsonValue], namespace: str = DEFAULT_NAMESPACE
     ) -> str:
-        """Set several values in the data store, all or none.
-
-        Args:
-            items: The values by their keys.
-            namespace: Part of the store; a new one needs no making.
-        """
+        """Set several values in the data store by their keys, all or none."""
         self._refuse_secrets(items)
-        return f"Set {await self._do(namespace, lambda store: store.set_many(items))} keys."
+        return f"Set {await self._do(namespace, 'set_many', items)} keys."
 
     async def data_delete_many(self, keys: list[str], namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove several keys from the data store, all or none.
-
-        Args:
-            keys: The keys; those that are not there do not matter.
-            namespace: Part of the store.
-        """
-        return f"Deleted {await self._do(namespace, lambda store: store.delete_many(keys))} keys."
+        """Remove several keys from the data store, all or none, also those that are not there."""
+        return f"Deleted {await self._do(namespace, 'delete_many', keys)} keys."
 
     async def data_clear(self, namespace: str = DEFAULT_NAMESPACE) -> str:
-        """Remove all keys of one part of the data store.
+        """Remove all keys of one namespace of the data store."""
+        return f"Removed {await self._do(namespace, 'clear')} keys."
 
-        Args:
-            namespace: The part.
-        """
-        return f"Removed {await self._do(namespace, lambda store: store.clear())} keys."
-
-    async def _do(self, namespace: str, operation: Callable[[DataStore], T]) -> T:
+    async def _do(self, namespace: str, operation: str, *arguments: Any) -> Any:
         # Never abandoned: after a stop nothing may be written. It does not take long to end.
         try:
             store = self._store.use_namespace(namespace)
-            return await to_thread.run_sync(operation, store)
+            return await to_thread.run_sync(getattr(store, operation), *arguments)
         except UserError as exc:
             raise ToolError(str(exc)) from exc
 
@@ -159,6 +102,5 @@ def _missing(key: str, namespace: str) -> str:
     return f"(no key {key!r} in namespace {namespace!r})"
 
 
-def _told(value: JsonValue) -> str:
-    """Return a value as JSON for a model."""
+def _as_json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()

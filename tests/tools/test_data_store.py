@@ -451,6 +451,32 @@ def test_a_store_of_a_newer_version_is_refused_with_the_fix(
         store.get("a")
 
 
+VERSION_1 = """
+CREATE TABLE entries (
+    namespace TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, metadata TEXT NOT NULL,
+    set_by TEXT NOT NULL, set_at TEXT NOT NULL, PRIMARY KEY (namespace, key)
+) WITHOUT ROWID;
+CREATE TABLE operations (
+    id INTEGER PRIMARY KEY, at TEXT NOT NULL, by TEXT NOT NULL, name TEXT NOT NULL,
+    namespace TEXT NOT NULL, about TEXT NOT NULL
+);
+INSERT INTO entries VALUES ('default', 'a', '{"b": 1}', '"said"', 'ada', '2026-01-01T00:00:00Z');
+INSERT INTO operations VALUES (7, '2026-01-01T00:00:00Z', 'ada', 'set', 'default', 'a={"b": 1}');
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_store_of_the_first_version_is_read_and_written(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as old:
+        old.execute("PRAGMA journal_mode = WAL")
+        old.executescript(VERSION_1)
+    store = DataStore(tmp_path / FILE_NAME)
+    assert store.entry("a") == ({"b": 1}, "said", "ada", "2026-01-01T00:00:00Z")
+    store.set("a", 2)
+    assert store.get_all() == {"a": 2}
+    assert [each.name for each in store.operations()] == ["set", "entry", "set", "get_all"]
+
+
 def test_the_file_is_one_when_nobody_uses_it(tmp_path: Path) -> None:
     store = DataStore(tmp_path / "made" / FILE_NAME)
     store.set("a", 1)
