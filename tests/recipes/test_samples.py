@@ -275,4 +275,4 @@ def test_a_recipe_that_names_no_outputs_answers_with_what_its_last_step_said(
         config=team,
         options=RunOptions(session_root=tmp_path),
     )
-    assert (run.wait(), run.result) == ("Hello.", {})
+    assert (run.wait(), run.result) == ("Hello.", "Hello.")
