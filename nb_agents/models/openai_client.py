@@ -1,12 +1,16 @@
-"""What OpenAI's SDK does anew for each token and each request, done in a cheaper way.
+"""An OpenAI client that does less work for each token and each request than the SDK's own.
 
-The SDK goes through each chunk of a stream field by field in Python, as it takes what no type
-describes. Most chunks are as described; those pydantic makes, to the same objects, and the SDK
-makes the others: a third less work for each token. It goes through each request against all types
-that its messages might have, which changes nothing of plain JSON and takes 37 ms for 200 messages;
-what is given as the body's extra part it takes as it is. And each client asks the machine which
-platform it is, in another thread, before its first request; pydantic-ai sends each request by a
-copy of the client, so that each asks.
+- The SDK walks through each chunk of a stream field by field in Python, as it accepts what no type
+  describes. Here pydantic makes the same object of a chunk that is as described, which most are;
+  the SDK makes the others.
+- The SDK matches each request against all types that its messages might have. That changes nothing
+  of plain JSON and takes 37 ms for 200 messages; the body's extra part it sends as it is.
+- Each client asks in another thread, before its first request, which platform it runs on, and
+  pydantic-ai sends each request by a copy of the client. Here it is asked once.
+
+What it is worth: 25 agents of one run get 1.5 to 1.9 times as many tokens per second as 25 bare
+streams of the SDK, and 0.9 to 1.1 times as many without it; a token takes 0.23 ms of CPU time
+instead of 0.38 (`tests.bench.tokens`, on a busy machine of two cores).
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["lighten"]
 
 _LARGE = ("messages", "input", "tools")
-"""Of a request: what grows with the conversation."""
+"""The parts of a request that grow with the conversation."""
 
 
 def lighten(client: AsyncOpenAI) -> None:
     """Make a client, and its copies, do less work for each token and each request.
 
-    This overrides two private parts, which is why `pyproject.toml` bounds the SDK. Where the SDK
-    uses them otherwise, or no more, all is done its own way.
+    This overrides two private parts of the SDK, which is why `pyproject.toml` bounds its version. A
+    version that no longer calls them does all work itself.
 
     Args:
         client: Changed in place.
