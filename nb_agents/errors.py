@@ -33,7 +33,9 @@ This module imports nothing of nb_agents but `nb_agents.unicode`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +67,7 @@ __all__ = [
     "UnknownRunError",
     "UnknownSessionError",
     "UserError",
+    "as_storage_error",
     "leaves_of",
     "said_by",
 ]
@@ -357,6 +360,19 @@ class StorageError(UserError):
             f"Can't write to {self.path!r}: {self.why}. Choose another place with --session-root "
             f"or NB_AGENTS_SESSIONS."
         )
+
+
+@contextmanager
+def as_storage_error(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise `StorageError` for an OSError of the block.
+
+    Args:
+        path: What the block writes.
+    """
+    try:
+        yield
+    except OSError as exc:
+        raise StorageError(str(path), exc.strerror or str(exc)) from None
 
 
 class ServerError(UserError):

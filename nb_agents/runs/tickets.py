@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from nb_agents.errors import StorageError
+from nb_agents.errors import as_storage_error
 from nb_agents.session.layout import TICKETS
 
 __all__ = ["Ticket", "new_file"]
@@ -115,11 +115,9 @@ def new_file(path: Path) -> Path:
     Raises:
         StorageError: It can't be created.
     """
-    try:
+    with as_storage_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(exist_ok=False)
-    except OSError as exc:
-        raise StorageError(str(path.parent), exc.strerror or str(exc)) from None
     return path
 
 

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 
 from nb_agents.cancel import CancellationStatus, StopRequest, StopSource
 from nb_agents.disk.directory import consume_file
-from nb_agents.errors import StorageError, UnknownSessionError, UserError
+from nb_agents.errors import UnknownSessionError, UserError, as_storage_error
 from nb_agents.events import Command, CommandAnswered, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.history import load_turn
@@ -79,12 +79,10 @@ def send(turn: TurnPaths, command: Command) -> str:
             f"{len(text)}. Shorten it, or let the agents read it from a file."
         )
     aside = turn.commands / f".{name}"
-    try:
+    with as_storage_error(turn.commands):
         turn.commands.mkdir(exist_ok=True)
         aside.write_text(text, encoding="ascii")
         aside.replace(turn.commands / f"{name}{_SUFFIX}")
-    except OSError as exc:
-        raise StorageError(str(turn.commands), exc.strerror or str(exc)) from None
     return name
 
 
@@ -314,7 +312,5 @@ class SessionStore:
 
 
 def _mark(paths: TurnPaths, **data: str) -> None:
-    try:
+    with as_storage_error(paths.stop):
         write_atomic(paths.stop, json.dumps({**data, "at": time.time()}))
-    except OSError as exc:
-        raise StorageError(str(paths.stop), exc.strerror or str(exc)) from None

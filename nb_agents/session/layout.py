@@ -52,6 +52,7 @@ from nb_agents.errors import (
     StorageError,
     UnknownSessionError,
     UserError,
+    as_storage_error,
 )
 from nb_agents.session.copying import copy_workspaces
 
@@ -238,17 +239,13 @@ def new_session(root: Path, now: datetime) -> Path:
         StorageError: The root can't be written.
     """
     name = f"session_{now:%Y%m%d_%H%M%S}"
-    try:
+    with as_storage_error(root):
         make_root(root)
         for number in range(1, 10_000):
             path = root / (name if number == 1 else f"{name}_{number}")
-            try:
+            with suppress(FileExistsError):
                 path.mkdir()
-            except FileExistsError:
-                continue
-            return path
-    except OSError as exc:
-        raise StorageError(str(root), exc.strerror or str(exc)) from None
+                return path
     raise StorageError(str(root), "ten thousand sessions began in one second")
 
 
@@ -267,14 +264,9 @@ def named_session(root: Path, name: str) -> Path:
         path = root / safe_name(name)
     except ValueError as exc:
         raise UserError(f"Session {exc}.") from None
-    try:
-        try:
-            path.mkdir(exist_ok=True)
-        except FileNotFoundError:
-            make_root(root)
-            path.mkdir(exist_ok=True)
-    except OSError as exc:
-        raise StorageError(str(root), exc.strerror or str(exc)) from None
+    with as_storage_error(root):
+        make_root(root)
+        path.mkdir(exist_ok=True)
     return path
 
 

@@ -23,7 +23,13 @@ from typing import NamedTuple
 from nb_agents.config.team import safe_name
 from nb_agents.disk.directory import Directory
 from nb_agents.disk.entry import DirEntry, RefusedError, printable_name
-from nb_agents.errors import SessionBusyError, StorageError, UnknownSessionError, UserError, said_by
+from nb_agents.errors import (
+    SessionBusyError,
+    StorageError,
+    UnknownSessionError,
+    UserError,
+    as_storage_error,
+)
 from nb_agents.session.copying import copy_file, copy_tree
 from nb_agents.session.history import is_up_to_date, load_turn
 from nb_agents.session.layout import (
@@ -85,11 +91,8 @@ def rename_session(session: Path, name: str) -> Path:
         raise UserError(f"Session {exc}.") from None
     if target.exists():
         raise UserError(f"There is a session {name!r} already. Choose another name.")
-    try:
-        with keep_idle(session):
-            session.rename(target)
-    except OSError as exc:
-        raise StorageError(str(target), exc.strerror or str(exc)) from None
+    with as_storage_error(target), keep_idle(session):
+        session.rename(target)
     return target
 
 
@@ -113,21 +116,18 @@ def export_session(session: Path, file: str | os.PathLike[str] | None = None) ->
     target = Path(file or f"{session.name}.zip").expanduser().absolute()
     if target.suffix != ".zip":
         target = target.with_name(f"{target.name}.zip")
-    try:
-        made = open(target, "xb")
-    except FileExistsError:
-        raise UserError(f"{target} exists already. Name another file.") from None
-    except OSError as exc:
-        raise StorageError(str(target), exc.strerror or str(exc)) from None
-    try:
-        with made, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-            left_out = _fill(archive, session)
-    except BaseException as exc:
-        with suppress(OSError):
-            target.unlink()
-        if isinstance(exc, OSError):
-            raise StorageError(str(target), said_by(exc)) from None
-        raise
+    with as_storage_error(target):
+        try:
+            made = open(target, "xb")
+        except FileExistsError:
+            raise UserError(f"{target} exists already. Name another file.") from None
+        try:
+            with made, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+                left_out = _fill(archive, session)
+        except BaseException:
+            with suppress(OSError):
+                target.unlink()
+            raise
     return SessionCopy(target, left_out)
 
 
@@ -158,17 +158,18 @@ def fork_session(session: Path, turn: int, now: datetime) -> SessionCopy:
     store_workspaces_if_dead(taken[-1])
     fork, left_out = new_session(session.parent, now), list[str]()
     aside = fork / ".copied"  # from where whole turns are moved: a kill leaves none in part
-    try:
-        for paths in taken:
-            name = paths.path.name
-            left = copy_tree(paths.path, aside / name, _is_no_leftover)
-            left_out += [f"{name}/{each}" for each in left]
-        for paths in taken:
-            (aside / paths.path.name).rename(fork / paths.path.name)
-        aside.rmdir()
-    except OSError as exc:
-        shutil.rmtree(fork, ignore_errors=True)
-        raise StorageError(str(fork), exc.strerror or str(exc)) from None
+    with as_storage_error(fork):
+        try:
+            for paths in taken:
+                name = paths.path.name
+                left = copy_tree(paths.path, aside / name, _is_no_leftover)
+                left_out += [f"{name}/{each}" for each in left]
+            for paths in taken:
+                (aside / paths.path.name).rename(fork / paths.path.name)
+            aside.rmdir()
+        except OSError:
+            shutil.rmtree(fork, ignore_errors=True)
+            raise
     return SessionCopy(fork, tuple(left_out))
 
 
@@ -240,7 +241,7 @@ def delete_session(session: Path) -> None:
         SessionBusyError: A turn of the session is live or starting.
         StorageError: The session can't be deleted.
     """
-    with _as_storage_error(session):
+    with as_storage_error(session):
         with _removable(session):
             _put_aside(session, session.parent)
         _delete(session.parent)
@@ -262,7 +263,7 @@ def strip_session(session: Path) -> None:
     for turn in map(load_turn, turns_of(session)):  # load_turn repairs a killed turn's files
         if turn.view.seq and not is_up_to_date(turn.view, turn.paths):
             raise StorageError(str(turn.paths.metadata), "it is not up to date")
-    with _as_storage_error(session):
+    with as_storage_error(session):
         with _removable(session):
             is_own = judge(evidence_of(session), known_mark) is not None
             for path in strippable_paths(session):
@@ -319,11 +320,3 @@ def _delete(root: Path) -> None:
         # Another process has deleted it, or has moved something there, which it will delete.
         if exc.errno not in (errno.ENOENT, errno.ENOTEMPTY):
             raise
-
-
-@contextmanager
-def _as_storage_error(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise StorageError(str(place), exc.strerror or str(exc)) from None

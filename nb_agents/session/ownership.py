@@ -35,7 +35,7 @@ from pathlib import Path
 from platformdirs import user_state_path
 
 from nb_agents.disk.directory import read_file
-from nb_agents.errors import StorageError
+from nb_agents.errors import as_storage_error
 from nb_agents.session.layout import TurnPaths, turns_of
 from nb_agents.session.views import write_atomic
 
@@ -221,14 +221,12 @@ def confirm_turns(turns: Sequence[Evidence]) -> OwnerMark:
     for turn in turns:
         if turn.bears(mark):
             continue
-        try:
-            # The newest first: a file that is full of others' is begun anew.
-            text = json.dumps({mark.name: turn.mac(mark), **turn.confirmed})
-            if len(text) > MAX_MARK_BYTES:
-                text = json.dumps({mark.name: turn.mac(mark)})
+        # The newest first; a file that others have filled is replaced.
+        text = json.dumps({mark.name: turn.mac(mark), **turn.confirmed})
+        if len(text) > MAX_MARK_BYTES:
+            text = json.dumps({mark.name: turn.mac(mark)})
+        with as_storage_error(turn.paths.path):
             write_atomic(turn.paths.mark, text)
-        except OSError as exc:
-            raise StorageError(str(turn.paths.path), exc.strerror or str(exc)) from None
     return mark
 
 

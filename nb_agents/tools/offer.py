@@ -33,7 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 from nb_agents.cancel import CancellationStatus, StopRequest, checkpoint, current_token
 from nb_agents.disk.directory import consume_file, read_file
 from nb_agents.disk.lock import is_held
-from nb_agents.errors import StorageError
+from nb_agents.errors import as_storage_error
 from nb_agents.service_loops import ServiceLoop
 from nb_agents.tools.base import Tool, ToolContext, ToolError, current_call
 from nb_agents.tools.functions import CLEANUP_S, function_tool
@@ -132,13 +132,11 @@ class Offer:
         """
         offer = cls(uuid4().hex, root)
         lock = offer._file_lock()
-        try:
+        with as_storage_error(offer._folder):
             offer._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             offer._remove_left()
             lock.acquire()
             offer._path.mkdir(mode=0o700)
-        except OSError as exc:
-            raise StorageError(str(offer._folder), exc.strerror or str(exc)) from None
         return cls(offer.id, root, lock)
 
     def _remove_left(self) -> None:
