@@ -125,7 +125,8 @@ def test_one_agents_button_stops_it_alone_on_both_ways(notebook: Notebook) -> No
     notebook.kernel.send_custom(notebook.panel(turn).comm_id, {"type": "stop", **content})
     turn.wait_stop("immediate", "Ben")
     reply = notebook.kernel.control("nb_agents_stop_request", content)
-    assert (reply["changed"], reply["run_status"]) == (False, "stopping-now")
+    # Its agent may have ended meanwhile.
+    assert not reply["changed"] and reply["run_status"] in ("stopping-now", "finished")
     notebook.server.release()
     turn.wait_over()
     assert turn.metadata["run_status"] == "completed"
