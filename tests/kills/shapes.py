@@ -7,6 +7,7 @@ models say is told by what they are sent, so that a call that is sent again gets
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from nb_agents.errors import UserError
 from nb_agents.runs.run import Run
 from nb_agents.session.history import PastTurn, load_session
 from nb_agents.session.journal import read_journal
+from nb_agents.tools.base import ToolContext
 from nb_agents.view.run_view import RunView
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
 
@@ -88,7 +90,8 @@ def _go_on(root: Path, task: str = "t", **more: Any) -> Run | None:
         return None
     options = RunOptions(session_root=root)
     if mine:
-        return nb_agents.resume(mine[-1].paths.session, options=options)
+        tools = more.get("tools", ())
+        return nb_agents.resume(mine[-1].paths.session, tools=tools, options=options)
     given = {"options": options, "session": SESSION} | more
     return nb_agents.start(task, root / "team.yaml", **given)
 
@@ -96,6 +99,20 @@ def _go_on(root: Path, task: str = "t", **more: Any) -> Run | None:
 def plain(root: Path | str) -> None:
     """One task."""
     if run := _go_on(Path(root)):
+        run.wait(200, raise_on_stop=False)
+
+
+@nb_agents.tool(repeatable=True)
+async def measure(name: str, context: ToolContext) -> str:
+    """Measure something, which takes a while, and write it down."""
+    await asyncio.sleep(0.05)
+    (context.workspace / name).write_text("42")
+    return f"{name} is 42"
+
+
+def measuring(root: Path) -> None:
+    """One task, with a function that may be called again."""
+    if run := _go_on(root, tools=[measure]):
         run.wait(200, raise_on_stop=False)
 
 
@@ -242,6 +259,14 @@ WORK = (
 )
 
 
+MEASURES = partial(
+    _says,
+    (
+        Reply("", (ToolCall("measure", {"name": "x"}, "x"),)),
+        Reply("", tuple(ToolCall("measure", {"name": name}, name) for name in "yz")),
+        Reply("", (_answer("All is measured."),)),
+    ),
+)
 WRITES = partial(
     _says,
     (
@@ -362,6 +387,7 @@ SHAPES = {
     "tree": Shape("agents that call agents, 3 deep", plain, _calls_others, _tree),
     "nested": Shape("the same in a nested recipe", in_recipe, _calls_others, _tree, NESTED),
     "mcp": Shape("MCP over HTTP in flight", plain, WRITES, _with_tools),
+    "function": Shape("repeatable function in flight", measuring, MEASURES, partial(_one, "vllm")),
     "gate": Shape("approval of a recipe", approved, _recipe_says, partial(_one, "vllm"), RECIPE),
 }
 
