@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,9 @@ def _told(message: dict[str, Any], text: str) -> list[str]:
 
 
 def _says(replies: Sequence[Reply], request: Request) -> Reply:
-    return replies[min(_results(request), len(replies) - 1)]
+    """Say the reply whose turn it is when the calls of those before have their results."""
+    made = list(accumulate((len(reply.tool_calls) for reply in replies[:-1]), initial=0))
+    return replies[made.index(_results(request))]
 
 
 def _file(verb: str, path: str, **more: str) -> ToolCall:

@@ -114,7 +114,10 @@ class Stage:
         if key not in self._wholes:
             root = self._begin(key)
             assert self._forks.play("tests.kills.shapes:do", key, root)
-            self._wholes[key] = self._outcome(root), len(events_of(root))
+            events = events_of(root)
+            tools = [e for e in events if isinstance(e, ev.ToolFinished)]
+            assert not (wrong := [e for e in tools if e.outcome != "ok"]), wrong
+            self._wholes[key] = self._outcome(root), len(events)
         return self._wholes[key]
 
     def play(self, key: str, kills: Sequence[Kill]) -> Played:
