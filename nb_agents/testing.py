@@ -144,6 +144,8 @@ class ScriptedModel:
     """
 
     name = "scripted"
+    server = ""
+    calls_tools = True
 
     def __init__(self, *turns: Turn | Callable[[list[ModelMessage]], Turn]) -> None:
         load()

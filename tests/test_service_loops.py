@@ -422,8 +422,8 @@ def test_a_sweep_of_a_system_without_threads_begins_its_rows_once_there_are_some
 
 EXEMPT = {
     # Work that a run, a call or a caller waits for, which its error belongs to.
-    "agent_round:AgentRound._stream": "one model call",
-    "agent_round:AgentRound._run_tools": "the calls of one reply",
+    "model_runner:ModelRound._stream": "one model call",
+    "model_runner:ModelRound._run_tools": "the calls of one reply",
     "response_limits:_LimitedStream": "one model call",
     "python_kernel:Interpreter": "one cell",
     "team_driver:Team": "the run's own work",

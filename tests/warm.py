@@ -186,7 +186,7 @@ def _import_all() -> None:
     from pydantic_ai.models.test import TestModel
 
     import nb_agents
-    from nb_agents.agents.replay import dump_messages, load_messages
+    from nb_agents.agents.message_json import dump_messages, load_messages
     from nb_agents.models import providers
 
     for name in _LATER:

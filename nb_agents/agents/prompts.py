@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nb_agents.agents import voting
 from nb_agents.agents.guides import (
@@ -20,6 +20,7 @@ from nb_agents.agents.guides import (
     skills_guide,
     worktrees_guide,
 )
+from nb_agents.agents.message_json import Opening
 from nb_agents.agents.voting import Restart, Rules
 from nb_agents.config.orchestrator import Sensitivity
 from nb_agents.config.team import TeamSpec
@@ -32,9 +33,6 @@ from nb_agents.tools.base import Toolbox
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.shell import kept_folder
 from nb_agents.tools.workspace import Workspace
-
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
 
 __all__ = [
     "Briefing",
@@ -482,8 +480,8 @@ class Briefing:
 
     def opening(
         self, state: voting.Coordination, agent: str, note: str, memories: str = ""
-    ) -> list[ModelMessage]:
-        """Return the messages that open a round.
+    ) -> Opening:
+        """Return how a round opens.
 
         Args:
             state: Where the team stands.
@@ -498,7 +496,7 @@ class Briefing:
         role: Role = "member" if voting.may_answer(state, self.rules, agent) else "voter"
         if voting.is_alone(state):
             role = "alone"
-        return self._messages(agent, role, f"{prompt}\n\n{note}" if note else prompt, memories)
+        return self._opening(agent, role, f"{prompt}\n\n{note}" if note else prompt, memories)
 
     def presentation(
         self,
@@ -506,20 +504,20 @@ class Briefing:
         agent: str,
         votes: Mapping[str, int],
         memories: str = "",
-    ) -> list[ModelMessage]:
-        """Return the messages that ask an agent to present; ``votes`` is by agent id."""
+    ) -> Opening:
+        """Return what asks an agent to present; ``votes`` is by agent id."""
         answers, own = _answers_for(state, agent)
         labels = {a: label for label, a in voting.labels(state).items()}
         tally = {} if self.rules.skips_voting else {labels[a]: n for a, n in votes.items()}
         prompt = presentation_prompt(
             self.task, self.history, answers, own, tally, state.said, state.restarts
         )
-        return self._messages(agent, "presenter", prompt, memories)
+        return self._opening(agent, "presenter", prompt, memories)
 
-    def judging(self, state: voting.Coordination, agent: str) -> list[ModelMessage]:
-        """Return the messages that ask an agent to judge the final answer."""
+    def judging(self, state: voting.Coordination, agent: str) -> Opening:
+        """Return what asks an agent to judge the final answer."""
         prompt = judging_prompt(self.task, self.history, state.final, state.said, state.restarts)
-        return self._messages(agent, "judge", prompt, "")
+        return self._opening(agent, "judge", prompt, "")
 
     def toolbox(self, state: voting.Coordination, agent: str, *, is_presenting: bool) -> Toolbox:
         """Return an agent's tools; while the team plans, only those that change nothing."""
@@ -533,6 +531,10 @@ class Briefing:
         only_plans = self.rules.plans_first and not is_presenting
         usable = (tool for tool in tools if not only_plans or tool.name in HARMLESS)
         return Toolbox(usable, files.keep if given.keeps_images else None)
+
+    def workspace(self, agent: str) -> Path:
+        """Return an agent's workspace."""
+        return self.paths.live_workspaces / agent
 
     def writable(self, agent: str) -> Sequence[WritablePath]:
         """Return the context paths that an agent may write when it presents, or is alone."""
@@ -549,16 +551,13 @@ class Briefing:
         copies = worktrees_guide(self.worktrees.get(agent, ()))
         return [*guides(names, self.spec.orchestrator.coordination), copies, *skills]
 
-    def _messages(self, agent: str, role: Role, prompt: str, memories: str) -> list[ModelMessage]:
-        from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
-
+    def _opening(self, agent: str, role: Role, prompt: str, memories: str) -> Opening:
         own = next(a.system_message for a in self.spec.agents if a.id == agent)
         places = self.writable(agent) if self._may_write(role == "presenter") else ()
         writable = [place.path for place in places]
         told = self._guides(agent, role)
         system = system_prompt(own, role, self.rules, self.context, writable, told)
-        user = [UserPromptPart(text) for text in (prompt, memories) if text]
-        return [ModelRequest(parts=[SystemPromptPart(system), *user])]
+        return Opening(system, tuple(text for text in (prompt, memories) if text))
 
 
 def _answers_for(state: voting.Coordination, agent: str) -> tuple[dict[str, str], str]:

@@ -23,31 +23,26 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
+from nb_agents.agents.message_json import Opening, calls_of, load_messages, opening_of
 from nb_agents.process.writable import WritablePath
 from nb_agents.tools.workspace import compare, look
 from nb_agents.view.growing import grown
-
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
 
 __all__ = [
     "CANCELLED",
     "Exchange",
     "Fate",
-    "OpenRound",
+    "PastRound",
     "Past",
     "PastChild",
     "STOPPED_ALONE",
-    "dump_messages",
-    "load_messages",
-    "load_round",
     "readable",
     "replay",
     "telling_changes",
@@ -109,7 +104,7 @@ class Exchange:
 
     Attributes:
         call: The agent's number of the request.
-        response: The model's message: pydantic-ai's JSON in a `Past`, a ModelResponse at work.
+        response: What was answered, in the form of the agent's runner.
         results: By position of the tool call: (what the model is told, whether it is an error).
         begun: Positions of calls that were cut or whose end is unknown, with whether they may be
             made again.
@@ -145,13 +140,13 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class OpenRound:
+class PastRound:
     """A round that a stop or a crash left undecided.
 
     Attributes:
         number: From 1.
         seen: What the agent had seen, as `voting.seen` gave it.
-        request: How the round opened, as pydantic-ai's JSON.
+        opening: What the agent was told first.
         exchanges: Finished requests, in order; only the last may have tool calls left to run.
         was_asking: Whether a request was open: it is sent again.
         news: How often the agent was shown new answers.
@@ -160,7 +155,7 @@ class OpenRound:
 
     number: int
     seen: dict[str, int]
-    request: list[Any]
+    opening: Opening
     exchanges: tuple[Exchange, ...] = ()
     was_asking: bool = False
     news: int = 0
@@ -172,9 +167,7 @@ class OpenRound:
         if self.was_asking or not self.exchanges:
             return False
         last = self.exchanges[-1]
-        parts = last.response.get("parts", ())
-        is_whole = not last.complaint and last.kept is None
-        return is_whole and all(part.get("part_kind") != "tool-call" for part in parts)
+        return not last.is_known and not calls_of(last.response)
 
 
 @dataclass(frozen=True)
@@ -194,7 +187,7 @@ class PastChild:
     text: str | None = None
     refusal: str = ""
     is_told: bool = False
-    round: OpenRound | None = None
+    round: PastRound | None = None
     calls: int = 0
 
     @property
@@ -218,7 +211,7 @@ class Past:
     """
 
     state: voting.Coordination
-    rounds: Mapping[str, OpenRound] = field(default_factory=dict)
+    rounds: Mapping[str, PastRound] = field(default_factory=dict)
     failed: dict[str, ev.Event] = field(default_factory=dict)
     round_numbers: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
@@ -340,10 +333,11 @@ def readable(past: Past) -> Past:
     return replace(past, rounds=rounds, unread=unread, children=children)
 
 
-def _is_readable(past: OpenRound) -> bool:
+def _is_readable(past: PastRound) -> bool:
+    if not past.opening.asks:
+        return False
     try:
-        load_messages(past.request)
-        load_round(past)
+        load_messages(each.response for each in past.exchanges)
     except ValueError:
         return False
     return True
@@ -383,7 +377,7 @@ def _puts_out(event: ev.Event) -> bool:
 
 
 def _closings(
-    failed: Mapping[str, ev.Event], rounds: Mapping[str, OpenRound]
+    failed: Mapping[str, ev.Event], rounds: Mapping[str, PastRound]
 ) -> Iterator[ev.Event]:
     """Close the rounds that came to nothing, to begin anew; a request that failed is sent again."""
     for agent, event in failed.items():
@@ -422,8 +416,8 @@ def _fold(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
 def _apply(past: Past, event: ev.Event) -> Past:
     past = replace(past, state=voting.apply(past.state, event))
     match event:
-        case ev.RoundStarted(agent=agent, number=number, seen=seen, request=request):
-            past = _with_round(past, agent, OpenRound(number, dict(seen), list(request)))
+        case ev.RoundStarted(agent=agent, number=number, seen=seen):
+            past = _with_round(past, agent, PastRound(number, dict(seen), opening_of(event)))
             return replace(past, round_numbers=grown(past.round_numbers, agent, number))
         case ev.ModelStarted(agent=agent, call=call):
             past = replace(past, calls=grown(past.calls, agent, call))
@@ -460,7 +454,7 @@ def _apply(past: Past, event: ev.Event) -> Past:
             return past
 
 
-def _with_round(past: Past, agent: str, open_round: OpenRound) -> Past:
+def _with_round(past: Past, agent: str, open_round: PastRound) -> Past:
     return replace(past, rounds=grown(past.rounds, agent, open_round))
 
 
@@ -521,33 +515,3 @@ def _change_exchange(past: Past, agent: str, **changes: Any) -> Past:
         return past
     last = replace(open_round.exchanges[-1], **changes)
     return _change(past, agent, exchanges=(*open_round.exchanges[:-1], last))
-
-
-def dump_messages(messages: Iterable[ModelMessage]) -> list[Any]:
-    """Return messages as pydantic-ai's JSON."""
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
-
-    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
-    return dumped
-
-
-def load_messages(data: Iterable[Any]) -> list[ModelMessage]:
-    """Return the messages in pydantic-ai's JSON.
-
-    Raises:
-        ValueError: They are no messages.
-    """
-    from pydantic_ai.messages import ModelMessagesTypeAdapter
-
-    return ModelMessagesTypeAdapter.validate_python(list(data))
-
-
-def load_round(past: OpenRound) -> OpenRound:
-    """Return a past round with its responses as messages.
-
-    Raises:
-        ValueError: A response is no message.
-    """
-    responses = load_messages(e.response for e in past.exchanges)
-    pairs = zip(past.exchanges, responses, strict=True)
-    return replace(past, exchanges=tuple(replace(e, response=r) for e, r in pairs))

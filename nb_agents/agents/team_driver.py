@@ -10,14 +10,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
 from nb_agents.agents import voting
-from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import (
     Abstained,
     Answered,
@@ -29,28 +28,19 @@ from nb_agents.agents.decisions import (
     Voted,
 )
 from nb_agents.agents.guides import Skill
+from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import Briefing, Elapsed
-from nb_agents.agents.replay import (
-    OpenRound,
-    Past,
-    dump_messages,
-    load_messages,
-    load_round,
-    telling_changes,
-)
+from nb_agents.agents.replay import Past, PastRound, telling_changes
+from nb_agents.agents.runner import Round, Runners, play_round
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.voting import rules_of
 from nb_agents.agents.worktrees import Worktrees
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.config.team import DEFAULT_ORCHESTRATOR_TIMEOUT_S, TeamSpec
 from nb_agents.errors import ModelCallError, said_by
-from nb_agents.models.backend import Backend
 from nb_agents.session.conversation import PastMessage
 from nb_agents.session.layout import TurnPaths
 from nb_agents.tools.policy import AgentTools
-
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
 
 __all__ = ["Result", "Team"]
 
@@ -82,7 +72,7 @@ class Team:
 
     Args:
         spec: The team.
-        backends: For each agent id, its model.
+        runners: The runners of the turn's agents.
         paths: The turn's files.
         task: What was asked.
         history: The conversation before.
@@ -102,7 +92,7 @@ class Team:
         self,
         spec: TeamSpec,
         *,
-        backends: Mapping[str, Backend],
+        runners: Runners,
         paths: TurnPaths,
         task: str,
         history: Sequence[PastMessage],
@@ -118,7 +108,8 @@ class Team:
         results: Mapping[str, Callable[[], Results]] | None = None,
     ) -> None:
         self._agents = [agent.id for agent in spec.agents]
-        self._backends = backends
+        self._members = {agent.id: agent for agent in spec.agents}
+        self._runners = runners
         self._rules = rules_of(spec, timeout_s)
         self._briefing = Briefing(
             spec,
@@ -142,15 +133,13 @@ class Team:
         self._rounds = {a: past.round_numbers.get(a, 0) for a in self._agents}
         self._calls = {a: past.calls.get(a, 0) for a in self._agents}
         self._open_rounds = dict(past.rounds)
-        self._active: dict[str, AgentRound] = {}
         self._running: set[str] = set()
         self._was_cut_short = False
         self._changed = anyio.Event()
 
     def flush(self) -> None:
         """Emit the words that have arrived in all open model calls."""
-        for turn in tuple(self._active.values()):
-            turn.flush()
+        self._runners.flush()
 
     def hear(self, event: ev.Said) -> None:
         """Add a journalled follow-up text, and wake the agents that must read it."""
@@ -261,18 +250,18 @@ class Team:
     async def _work(self, agent: str) -> None:
         past = self._open_rounds.pop(agent, None)
         boundary = StopScope(self._tokens[agent])
-        seat = self._take_seat(agent, past, boundary)
-        limit_s, grace_s = seat.elapsed().round_limit_s, self._rules.round_grace_s
-        turn: AgentRound | None = None
+        context = self._context_of(agent, past, boundary)
+        limit_s, grace_s = context.elapsed().round_limit_s, self._rules.round_grace_s
+        round: Round | None = None
         with (
             boundary,
             boundary.limit(None if limit_s is None else limit_s + grace_s) as clock,
         ):
             try:
                 boundary.checkpoint()
-                turn = self._make_turn(seat, boundary)
-                opening = await self._opening(seat, past)
-                self._record(await self._run_turn(turn, opening, seat, past), seat)
+                opening = await self._opening(context, past)
+                round = self._round_of(context, opening, boundary, past)
+                self._record(await self._play(round, past), context)
             except AgentStopped:
                 self._end(agent, "stopped")
             except Exception as exc:
@@ -280,8 +269,8 @@ class Team:
         if not (boundary.was_cut or clock.cancelled_caught):
             return
         # It may have been cut among other tools of the response that carried its answer or vote.
-        decision = turn.decision if turn is not None else None
-        is_kept = decision is not None and self._record(decision, seat)
+        decision = round.decision if round is not None else None
+        is_kept = decision is not None and self._record(decision, context)
         if boundary.was_cut:
             self._end(agent, "killed")
         elif limit_s is not None and not is_kept:
@@ -300,15 +289,15 @@ class Team:
         self._was_cut_short |= self._token.is_stopping
         self._emit(ev.AgentEnded(agent=agent, outcome=outcome))
 
-    def _record(self, decision: Decision, seat: TeamContext) -> bool:
+    def _record(self, decision: Decision, context: TeamContext) -> bool:
         """Emit the decision of a round; return whether it was recorded.
 
         It is judged once more, for a round that was cut while other tools of its response ran.
         """
-        agent, known = seat.agent, seat.known
+        agent, known = context.agent, context.known
         match decision:
             case Answered(answer=answer):
-                if seat.judge_answer(answer):
+                if context.judge_answer(answer):
                     return False
                 self._emit(ev.AnswerGiven(agent=agent, answer=answer))
             case Voted(target=target, reason=reason) if not voting.judge_vote(
@@ -321,10 +310,10 @@ class Team:
                 self._emit(ev.Abstained(agent=agent))
         return True
 
-    def _take_seat(
+    def _context_of(
         self,
         agent: str,
-        past: OpenRound | None,
+        past: PastRound | None,
         boundary: StopScope,
         *,
         is_presenting: bool = False,
@@ -355,13 +344,14 @@ class Team:
             self._results.get(agent, Results),
         )
 
-    async def _opening(self, seat: TeamContext, past: OpenRound | None) -> list[ModelMessage]:
+    async def _opening(self, context: TeamContext, past: PastRound | None) -> Opening:
         if past is not None:
-            return []
-        memories = await self._memories(seat.agent)
+            return past.opening
+        agent, briefing = context.agent, self._briefing
+        memories = await self._memories(agent)
         # Others may have answered meanwhile.
-        seat.known = voting.seen(self._state)
-        return self._briefing.opening(self._state, seat.agent, seat.opening_note(), memories)
+        context.known = voting.seen(self._state)
+        return briefing.opening(self._state, agent, context.opening_note(), memories)
 
     async def _memories(self, agent: str) -> str:
         briefing = self._briefing
@@ -371,47 +361,33 @@ class Team:
             briefing.memories, self._state, agent, abandon_on_cancel=True
         )
 
-    def _make_turn(self, seat: TeamContext, boundary: StopScope) -> AgentRound:
-        agent = seat.agent
-        acts = seat.is_presenting and not seat.is_judging
-        toolbox = self._briefing.toolbox(self._state, agent, is_presenting=acts)
-        return AgentRound(
+    def _round_of(
+        self,
+        context: TeamContext,
+        opening: Opening,
+        boundary: StopScope,
+        past: PastRound | None,
+    ) -> Round:
+        agent = context.agent
+        acts = context.is_presenting and not context.is_judging
+        return Round(
             agent,
-            self._backends[agent],
-            toolbox,
+            past.number if past else self._rounds[agent] + 1,
+            past.opening if past else opening,
+            self._briefing.toolbox(self._state, agent, is_presenting=acts),
+            context,
             self._emit,
-            seat,
             boundary,
+            self._briefing.workspace(agent),
             calls=self._calls[agent],
+            seen=context.known,
+            heard=len(self._state.said),
         )
 
-    async def _run_turn(
-        self,
-        turn: AgentRound,
-        opening: list[ModelMessage],
-        seat: TeamContext,
-        past: OpenRound | None,
-    ) -> Decision:
-        agent = seat.agent
-        if past is not None:
-            opening, past = load_messages(past.request), load_round(past)
-        else:
-            self._rounds[agent] += 1
-            number, request = self._rounds[agent], dump_messages(opening)
-            self._emit(
-                ev.RoundStarted(
-                    agent=agent,
-                    number=number,
-                    seen=dict(seat.known),
-                    request=request,
-                    heard=len(self._state.said),
-                )
-            )
-        self._active[agent] = turn
-        try:
-            return await turn.run(opening, past)
-        finally:
-            del self._active[agent]
+    async def _play(self, round: Round, past: PastRound | None) -> Decision:
+        self._rounds[round.agent] = round.number
+        runner = await self._runners.of(self._members[round.agent])
+        return await play_round(runner, round, past)
 
     async def _present(self, winner: str) -> Result:
         """Have the winner present; its stored answer is used when that fails."""
@@ -422,13 +398,13 @@ class Team:
         if self._state.presenter != winner:
             self._emit(ev.PresentationStarted(agent=winner, votes=votes))
         boundary = StopScope(self._tokens[winner])
-        seat = self._take_seat(winner, past, boundary, is_presenting=True)
+        context = self._context_of(winner, past, boundary, is_presenting=True)
         with boundary:
             try:
-                turn = self._make_turn(seat, boundary)
                 memories = await self._memories(winner)
                 opening = self._briefing.presentation(self._state, winner, votes, memories)
-                decision = await self._run_turn(turn, opening, seat, past)
+                round = self._round_of(context, opening, boundary, past)
+                decision = await self._play(round, past)
             except AgentStopped:
                 self._end(winner, "stopped")
                 return self._after_cut(winner, stored)
@@ -447,11 +423,11 @@ class Team:
         self._token.checkpoint()
         past = self._open_rounds.pop(winner, None)
         boundary = StopScope(self._tokens[winner])
-        seat = self._take_seat(winner, past, boundary, is_presenting=True, is_judging=True)
+        context = self._context_of(winner, past, boundary, is_presenting=True, is_judging=True)
         with boundary:
             try:
                 opening = self._briefing.judging(self._state, winner)
-                return await self._run_turn(self._make_turn(seat, boundary), opening, seat, past)
+                return await self._play(self._round_of(context, opening, boundary, past), past)
             except AgentStopped:
                 self._end(winner, "stopped")
                 self._token.checkpoint()

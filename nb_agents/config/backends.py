@@ -50,8 +50,8 @@ class BackendSpec(ToolKeys, ModelKeys):
             tools, or addresses among its files, need, where OpenAI itself is spoken to.
         upload_files: Files that its model is shown with the task.
         words_per_second: For type "demo": how fast it writes.
-        instance: For type "python", from Python only: an object with the methods of
-            `nb_agents.models.backend.Backend`.
+        instance: For type "python", from Python only: a `nb_agents.models.backend.Backend`, or an
+            `nb_agents.agents.runner.AgentRunner`.
     """
 
     type: str
@@ -75,8 +75,11 @@ class BackendSpec(ToolKeys, ModelKeys):
 
     @model_validator(mode="after")
     def _python_has_instance(self) -> BackendSpec:
-        if (self.type == "python") != hasattr(self.instance, "stream"):
-            raise ValueError("type 'python' goes with `instance`, a Backend object made in Python")
+        is_given = hasattr(self.instance, "stream") or hasattr(self.instance, "play")
+        if (self.type == "python") != is_given:
+            raise ValueError(
+                "type 'python' goes with `instance`, a Backend or AgentRunner made in Python"
+            )
         return self
 
     @model_validator(mode="after")

@@ -185,15 +185,19 @@ class RoundStarted(BaseEvent):
         agent: Whose round.
         number: From 1.
         seen: For each agent with answers, how many of them were shown.
-        request: The first messages, as pydantic-ai's JSON.
+        system: What the agent is told of itself and its work.
+        asks: The first messages of the user.
         heard: How many of the follow-up texts are among them.
+        request: Both as pydantic-ai's JSON, in journals of version 0.1.
     """
 
     agent: str
     number: Count
     seen: dict[str, Count] = field(default_factory=dict)
-    request: list[Any] = field(default_factory=list)
+    system: str = ""
+    asks: tuple[str, ...] = ()
     heard: Count = 0
+    request: list[Any] = field(default_factory=list)
     kind: Literal["round_started"] = "round_started"
 
 

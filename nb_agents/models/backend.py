@@ -115,12 +115,17 @@ _LENGTH = frozenset(
 
 
 class Backend(Protocol):
-    """A model that an agent can speak to."""
+    """A model that an agent can speak to.
 
-    @property
-    def name(self) -> str:
-        """The model's name as a person knows it."""
-        ...
+    Attributes:
+        name: The model's name as people know it.
+        server: Where its calls go, and to which model; "" when they go nowhere.
+        calls_tools: Whether its model calls tools; to one that does not none is offered.
+    """
+
+    name: str
+    server: str
+    calls_tools: bool
 
     def stream(
         self, messages: Sequence[ModelMessage], tools: Sequence[ToolDefinition]
@@ -147,10 +152,6 @@ class PydanticBackend:
         settings: pydantic-ai model settings, such as temperature.
         native_tools: Tools that the provider runs, as pydantic-ai names them.
         files: What is shown with the first request, as `nb_agents.models.backend` reads it.
-
-    Attributes:
-        server: Where its calls go, and to which model; "" when they go nowhere.
-        calls_tools: Whether its model calls tools; to one that does not none is offered.
     """
 
     def __init__(

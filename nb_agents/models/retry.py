@@ -202,5 +202,5 @@ _paces: dict[str, Pace] = {}
 
 def pace_of(backend: Backend) -> Pace:
     """Return the pace of a backend's server; a backend without a server has one of its own."""
-    server = getattr(backend, "server", "")
+    server = backend.server
     return _paces.setdefault(server, Pace()) if server else Pace()

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
 
 from nb_agents import events as ev
 from nb_agents.agents.decisions import Note, Offer, Verdict
+from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import follow_up
-from nb_agents.agents.replay import OpenRound
+from nb_agents.agents.replay import PastRound
 from nb_agents.config.backends import BACKEND_TYPES, BackendSpec
 from nb_agents.config.faults import nearest
 from nb_agents.config.recipe import Step
@@ -31,15 +31,12 @@ from nb_agents.tools.base import Tool, Toolbox
 from nb_agents.tools.policy import AgentTools
 from nb_agents.tools.workspace import Workspace
 
-if TYPE_CHECKING:
-    from pydantic_ai.messages import ModelMessage
-
 __all__ = [
     "StepContext",
     "Worker",
-    "goes_on",
     "opening",
     "resolve_agent",
+    "still_asked",
     "toolbox",
     "unknown_names",
 ]
@@ -215,8 +212,8 @@ def opening(
     context: Sequence[Path],
     said: Sequence[str],
     guides: Sequence[str] = (),
-) -> list[ModelMessage]:
-    """Return the messages that open a step.
+) -> Opening:
+    """Return how a step opens.
 
     Args:
         own: The agent's own system message, or "".
@@ -225,27 +222,23 @@ def opening(
         said: Texts that the person has added to the task.
         guides: What it is told of the features that the team's file switches on.
     """
-    from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
-
     known = "".join(f"\n- {path}" for path in context)
     paths = f"\n\nThese can be read, too, by their absolute paths:{known}" if known else ""
     asked = f"{prompt}\n\n{follow_up(said)}" if said else prompt
     system = "\n\n".join(part for part in (own, _SYSTEM + paths, *guides) if part)
-    return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(asked)])]
+    return Opening(system, (asked,))
 
 
-def goes_on(past: OpenRound | None, work: AgentWork) -> TypeGuard[OpenRound]:
-    """Return whether a step continues the conversation that a stop cut.
+def still_asked(past: PastRound | None, work: AgentWork) -> PastRound | None:
+    """Return the round that a stop cut, if the step still asks the same.
 
     Args:
-        past: The conversation; None when there is none.
+        past: The round; None when there is none.
         work: The step as it is now; a changed recipe may ask something else.
     """
-    if past is None:
-        return False
-    parts = [part for message in past.request for part in message.get("parts", ())]
-    asked = [str(p.get("content")) for p in parts if p.get("part_kind") == "user-prompt"]
-    return any(text == work.prompt or text.startswith(f"{work.prompt}\n\n") for text in asked)
+    asks, prompt = past.opening.asks if past else (), work.prompt
+    is_same = any(text == prompt or text.startswith(f"{prompt}\n\n") for text in asks)
+    return past if is_same else None
 
 
 def toolbox(

@@ -17,10 +17,10 @@ import anyio
 from anyio import to_thread
 
 from nb_agents import events as ev
-from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Answered
 from nb_agents.agents.guides import step_guides
-from nb_agents.agents.replay import Past, dump_messages, load_messages, load_round
+from nb_agents.agents.replay import Past
+from nb_agents.agents.runner import AgentRunner, Round, Runners, play_round
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.team_driver import Result
 from nb_agents.cancel import AgentStopped, CancelToken
@@ -28,7 +28,6 @@ from nb_agents.config.recipe import Recipe
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, NbAgentsError, RecipeError, said_by
-from nb_agents.models.backend import Backend
 from nb_agents.process.writable import WritablePath
 from nb_agents.recipes import agents
 from nb_agents.recipes.agents import Worker, resolve_agent
@@ -80,7 +79,7 @@ class Models:
 
     Attributes:
         team: The agents that there are.
-        backend: Makes an agent's backend; may block.
+        runners: The runners of the turn's agents.
         is_usable: Whether an agent's model can be called.
         tools: Gives an agent its tools besides those of the workspace.
         kept: Directory of what tools wrote that was too long for a model.
@@ -92,7 +91,7 @@ class Models:
     """
 
     team: TeamSpec
-    backend: Callable[[AgentSpec], Backend]
+    runners: Runners
     is_usable: Callable[[AgentSpec], bool]
     tools: Callable[[str, Path, ToolKeys], Awaitable[AgentTools]]
     kept: Path
@@ -161,11 +160,7 @@ class Executor:
         self._pace = RateLimiter(
             recipe.rate_limiting, pause_ms, {**recipe.context, **progress.context}
         )
-        # By all that a step's wish for a model can change of an agent: specs have no hash.
-        self._backends: dict[tuple[str, str, str], Backend] = {}
-        self._making = anyio.Lock()
         self._busy: set[str] = set()
-        self._active: dict[str, AgentRound] = {}
         self._written: dict[str, list[str]] = {}
         self._gates: dict[str, _Gate] = {}
         self._boundaries: dict[str, StopScope] = {}
@@ -176,8 +171,7 @@ class Executor:
 
     def flush(self) -> None:
         """Emit the words that have arrived from models and commands."""
-        for turn in tuple(self._active.values()):
-            turn.flush()
+        self._models.runners.flush()
         for address in tuple(self._written):
             self._flush_output(address)
 
@@ -371,27 +365,19 @@ class Executor:
     async def _agent(self, work: AgentWork, boundary: StopScope) -> None:
         await boundary.sleep(work.delay_s)
         worker = resolve_agent(work.step, self._models.team, self._models.is_usable)
-        backend = await self._backend(worker.agent)
+        runner = await self._models.runners.of(worker.agent)
         async with self._pace.turn(boundary):
             with boundary.limit(work.timeout_s) as clock:
-                text = await self._ask(work, worker, backend, boundary)
+                text = await self._ask(work, worker, runner, boundary)
                 if work.needs_json and isinstance(Output(text).found, str):
-                    raise ModelCallError(backend.name, _NO_JSON)
+                    raise ModelCallError(runner.name, _NO_JSON)
                 # One event: a process that dies between two would ask again.
                 self._emit(ev.StepFinished(step=work.address, outcome="ok", output=text))
         if clock.cancelled_caught:
             raise TimeoutError(f"The agent took longer than {work.timeout_s:g} s.")
 
-    async def _backend(self, agent: AgentSpec) -> Backend:
-        # Steps that begin at the same moment share one, and come to their models in their order.
-        async with self._making:
-            key = (agent.id, agent.backend.type, agent.backend.model)
-            if key not in self._backends:
-                self._backends[key] = await to_thread.run_sync(self._models.backend, agent)
-        return self._backends[key]
-
     async def _ask(
-        self, work: AgentWork, worker: Worker, backend: Backend, boundary: StopScope
+        self, work: AgentWork, worker: Worker, runner: AgentRunner, boundary: StopScope
     ) -> str:
         address, spec = work.address, worker.agent
         self._emit(
@@ -405,36 +391,25 @@ class Executor:
             )
         )
         toolbox = await self._toolbox(address, spec)
-        past = self._open_rounds.pop(address, None)
-        if agents.goes_on(past, work):
-            heard = self._heard.get(address, 0)
-            messages, past = load_messages(past.request), load_round(past)
-        else:
-            heard, past = len(self._said), None
-            names = [each.name for each in toolbox.definitions]
-            guides = [*step_guides(names), self._models.skills]
-            messages = agents.opening(
-                spec.system_message, work.prompt, self._context, self._said, guides
-            )
-            request = dump_messages(messages)
-            self._emit(
-                ev.RoundStarted(agent=address, number=work.attempt, request=request, heard=heard)
-            )
-        turn = self._active[address] = AgentRound(
+        past = agents.still_asked(self._open_rounds.pop(address, None), work)
+        names = [each.name for each in toolbox.definitions]
+        guides = [*step_guides(names), self._models.skills]
+        heard = self._heard.get(address, 0) if past else len(self._said)
+        round = Round(
             address,
-            backend,
+            work.attempt,
+            agents.opening(spec.system_message, work.prompt, self._context, self._said, guides),
             toolbox,
-            self._emit,
             agents.StepContext(address, self._said, heard, self._emit),
+            self._emit,
             boundary,
+            self._workspace,
             calls=self._calls.get(address, 0),
+            heard=heard,
         )
-        try:
-            decision = await turn.run(messages, past)
-        finally:
-            del self._active[address]
+        decision = await play_round(runner, round, past)
         if not isinstance(decision, Answered):
-            raise ModelCallError(backend.name, "The step ended without a text.")
+            raise ModelCallError(runner.name, "The step ended without a text.")
         return decision.answer
 
     async def _toolbox(self, address: str, agent: AgentSpec) -> Toolbox:

@@ -15,6 +15,8 @@ from anyio import to_thread
 from nb_agents import events as ev
 from nb_agents.agents.decisions import Results
 from nb_agents.agents.guides import find_skills, skills_guide
+from nb_agents.agents.runner import AgentRunner, Runners
+from nb_agents.agents.runner_types import runner_for
 from nb_agents.agents.team_driver import Result, Team
 from nb_agents.agents.worktrees import Worktrees, repository_of
 from nb_agents.cancel import CancelToken, StopRequest
@@ -22,8 +24,7 @@ from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.secrets import secrets_of_environment
 from nb_agents.config.team import AgentSpec, CoordinationSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
-from nb_agents.models.backend import Backend
-from nb_agents.models.providers import SharedClient, backend_for, is_usable
+from nb_agents.models.providers import SharedClient, is_usable
 from nb_agents.runs.approvals import denial
 from nb_agents.runs.spawning import Spawner
 from nb_agents.runs.subagents import SubAgentDeps, SubAgents
@@ -36,7 +37,15 @@ from nb_agents.tools.task_plan import TaskPlan
 if TYPE_CHECKING:
     from nb_agents.recipes.executor import Executor
 
-__all__ = ["Driver", "Job", "driver_for", "subagents_for", "tools_for", "withheld_keys"]
+__all__ = [
+    "Driver",
+    "Job",
+    "driver_for",
+    "runners_for",
+    "subagents_for",
+    "tools_for",
+    "withheld_keys",
+]
 
 
 @dataclass(frozen=True)
@@ -94,26 +103,26 @@ class Driver(Protocol):
         ...
 
 
-async def driver_for(job: Job, client: SharedClient, kit: RunTools, children: SubAgents) -> Driver:
+async def driver_for(job: Job, runners: Runners, kit: RunTools, children: SubAgents) -> Driver:
     """Return the driver of a run.
 
     Args:
         job: The turn's spec and the run's functions.
-        client: The run's HTTP client.
+        runners: The runners of the turn's agents.
         kit: The run's tools.
         children: The run's sub-agents.
     """
     make = _executor if job.spec.recipe else _team
-    return await make(job, client, kit, children)
+    return await make(job, runners, kit, children)
 
 
-def subagents_for(job: Job, client: SharedClient, kit: RunTools) -> SubAgents:
+def subagents_for(job: Job, runners: Runners, kit: RunTools) -> SubAgents:
     """Return the sub-agents of a run, which are closed with the run's tools."""
     spec = job.spec
     children = SubAgents(
         SubAgentDeps(
             spec.team,
-            _maker(job, client),
+            runners,
             kit.open,
             spec.paths.live_workspaces,
             spec.context,
@@ -144,7 +153,7 @@ def tools_for(job: Job) -> RunTools:
     return RunTools(places, spec.functions, job.note, job.ask, job.wake)
 
 
-async def _team(job: Job, client: SharedClient, kit: RunTools, children: SubAgents) -> Team:
+async def _team(job: Job, runners: Runners, kit: RunTools, children: SubAgents) -> Team:
     spec, team = job.spec, job.spec.team
     tools: dict[str, AgentTools] = {}
     results: dict[str, Callable[[], Results]] = {}
@@ -176,17 +185,14 @@ async def _team(job: Job, client: SharedClient, kit: RunTools, children: SubAgen
         for agent in team.agents:
             group.start_soon(open_tools, agent)
 
-    make = _maker(job, client)
-
-    def backends() -> dict[str, Backend]:
-        return {a.id: make(a) for a in team.agents}
-
+    for agent in team.agents:
+        await runners.of(agent)
     skills = wanted.skills_path
     for agent_id, spawner in spawners.items():
         await spawner.go_on(job.agents[agent_id])
     return Team(
         team,
-        backends=await to_thread.run_sync(backends),
+        runners=runners,
         paths=spec.paths,
         task=spec.task,
         history=spec.history,
@@ -224,7 +230,7 @@ def _own_tools(wanted: CoordinationSpec, workspace: Path) -> list[Tool]:
     return TaskPlan(workspace, wanted.max_tasks_per_plan).tools()
 
 
-async def _executor(job: Job, client: SharedClient, kit: RunTools, children: SubAgents) -> Executor:
+async def _executor(job: Job, runners: Runners, kit: RunTools, children: SubAgents) -> Executor:
     async def open_tools(agent: str, workspace: Path, keys: ToolKeys) -> AgentTools:
         return await kit.open(agent, workspace, keys, children.tools(agent, keys))
 
@@ -233,7 +239,7 @@ async def _executor(job: Job, client: SharedClient, kit: RunTools, children: Sub
 
     spec = job.spec
     assert spec.recipe is not None
-    resumed, make = spec.resumed, _maker(job, client)
+    resumed = spec.resumed
     loaded = ev.RecipeLoaded(step="", path=str(spec.recipe.path or ""), text=spec.recipe.text)
     started = replace(spec.started, at=job.started_at)
     progress = resumed.progress if resumed and resumed.progress else fold([started])
@@ -243,7 +249,7 @@ async def _executor(job: Job, client: SharedClient, kit: RunTools, children: Sub
         fold([loaded], progress),
         Models(
             spec.team,
-            make,
+            runners,
             is_usable,
             open_tools,
             spec.paths.tools,
@@ -265,13 +271,15 @@ async def _executor(job: Job, client: SharedClient, kit: RunTools, children: Sub
     )
 
 
-def _maker(job: Job, client: SharedClient) -> Callable[[AgentSpec], Backend]:
-    def make(agent: AgentSpec) -> Backend:
+def runners_for(job: Job, client: SharedClient) -> Runners:
+    """Return the runners of a turn's agents."""
+
+    def make(agent: AgentSpec) -> AgentRunner:
         # The key that is set now may differ from the one set when the run started.
         job.spec.mask.add(secrets_of_environment())
-        return backend_for(agent, client.get)
+        return runner_for(agent, client.get)
 
-    return make
+    return Runners(make)
 
 
 def withheld_keys(team: TeamSpec) -> list[str]:

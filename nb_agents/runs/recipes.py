@@ -20,7 +20,7 @@ from nb_agents.config.spec import start_place
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import ConfigError, RecipeError, UserError
 from nb_agents.masking import Mask
-from nb_agents.recipes.agents import goes_on
+from nb_agents.recipes.agents import still_asked
 from nb_agents.recipes.check import check
 from nb_agents.recipes.output import names_read, names_read_by
 from nb_agents.recipes.plan import fatal, plan
@@ -443,7 +443,7 @@ def resume_preview(going: RecipeResume, events: Sequence[ev.Event]) -> RecipePre
     units = [u for u in going.progress.units.values() if u.kind in ("agent", "bash")]
     return RecipePreview(
         finished=sum(1 for unit in units if unit.outcome == "ok"),
-        open=tuple(w.address for w in agents if goes_on(going.past.rounds.get(w.address), w)),
+        open=tuple(w.address for w in agents if still_asked(going.past.rounds.get(w.address), w)),
         failed=tuple(w.address for w in agents if _has_failed(last.get(w.address))),
         cut=tuple(w.address for w in commands if w.was_cut and w.is_repeatable),
         to_ask=tuple(w.address for w in commands if w.was_cut and not w.is_repeatable),

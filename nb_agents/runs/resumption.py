@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from nb_agents.agents import voting
 from nb_agents.agents.decisions import DECISIONS
-from nb_agents.agents.replay import Fate, OpenRound, Past, PastChild, readable, replay
+from nb_agents.agents.message_json import calls_of
+from nb_agents.agents.replay import Fate, Past, PastChild, PastRound, readable, replay
 from nb_agents.agents.voting import Rules, rules_of
 from nb_agents.config.team import TeamSpec
 from nb_agents.errors import UserError
@@ -241,7 +242,7 @@ def _to_ask(past: Past, rules: Rules) -> tuple[str, ...]:
 
 
 def _called_by(
-    rounds: Mapping[str, OpenRound], children: Mapping[str, PastChild], live: Collection[str]
+    rounds: Mapping[str, PastRound], children: Mapping[str, PastChild], live: Collection[str]
 ) -> dict[str, PastChild]:
     """Return the sub-agents that go on because their callers do, or whose results are passed on."""
     called: dict[str, PastChild] = {}
@@ -270,18 +271,16 @@ class _Call(NamedTuple):
     fate: Fate
 
 
-def _calls_of(agent: str, past: OpenRound | None) -> Iterator[_Call]:
+def _calls_of(agent: str, past: PastRound | None) -> Iterator[_Call]:
     if past is None or past.was_asking or not past.exchanges:
         return
     last = past.exchanges[-1]
-    calls = [p for p in last.response.get("parts", ()) if p.get("part_kind") == "tool-call"]
-    for number, call in enumerate(calls):
-        tool = str(call.get("tool_name"))
+    for number, (tool, _) in enumerate(calls_of(last.response)):
         if number not in last.results and tool not in DECISIONS:
             yield _Call(agent, f"{last.call}.{number}", tool, last.fate(number))
 
 
-def _calls_left(rounds: Mapping[str, OpenRound], called: Mapping[str, PastChild]) -> list[_Call]:
+def _calls_left(rounds: Mapping[str, PastRound], called: Mapping[str, PastChild]) -> list[_Call]:
     """Return the calls, but for those that only wait for a sub-agent that goes on."""
     waiting = {(c.called.caller, c.called.call_id) for c in called.values()}
     calls = [call for agent, each in rounds.items() for call in _calls_of(agent, each)]

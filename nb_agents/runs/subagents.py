@@ -24,21 +24,18 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from nb_agents import events as ev
-from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Answered
+from nb_agents.agents.message_json import Opening
 from nb_agents.agents.replay import (
     STOPPED_ALONE,
     PastChild,
-    dump_messages,
-    load_messages,
-    load_round,
 )
+from nb_agents.agents.runner import Round, Runners, play_round
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.config.tools import ToolKeys
 from nb_agents.errors import ModelCallError, UserError, said_by
-from nb_agents.models.backend import Backend
 from nb_agents.runs.loop import submit
 from nb_agents.tools.base import Tool, ToolCall, ToolError, current_call
 from nb_agents.tools.policy import AgentTools
@@ -69,7 +66,7 @@ class SubAgentDeps:
 
     Attributes:
         team: The team, whose agents can be called.
-        backend: Creates an agent's backend; may block.
+        runners: The runners of the turn's agents.
         tools: Returns a sub-agent's tools other than those for its workspace, given its id, its
             workspace, its configuration and further tools.
         workspaces: Parent directory of the workspaces.
@@ -79,7 +76,7 @@ class SubAgentDeps:
     """
 
     team: TeamSpec
-    backend: Callable[[AgentSpec], Backend]
+    runners: Runners
     tools: Callable[[str, Path, ToolKeys, Sequence[Tool]], Awaitable[AgentTools]]
     workspaces: Path
     context: Sequence[Path]
@@ -98,7 +95,6 @@ class Child:
         workspace: The sub-agent's workspace.
         token: The sub-agent's cancel token.
         past: What it had done in the turn that this one resumes.
-        turn: The sub-agent's round, once it has started.
         has_asked: Whether it has made a model request.
         limit_s: Time limit in seconds; None means no limit.
     """
@@ -109,7 +105,6 @@ class Child:
     workspace: Path
     token: CancelToken
     past: PastChild | None = None
-    turn: AgentRound | None = None
     has_asked: bool = False
     limit_s: float | None = None
 
@@ -130,8 +125,6 @@ class SubAgents:
         self._placing = Lock()
         self._folders = {_folder(agent) for agent in past}
         self._names: dict[str, tuple[str, ...]] = {}
-        self._backends: dict[str, Backend] = {}
-        self._making = anyio.Lock()
         self._count = len(past)
         self._at_work: dict[str, Child] = {}
         self._changed = anyio.Event()
@@ -181,12 +174,6 @@ class SubAgents:
             yield
         finally:
             _children.reset(reset)
-
-    def flush(self) -> None:
-        """Emit the text that has arrived in all open model calls."""
-        for child in tuple(self._at_work.values()):
-            if child.turn is not None:
-                child.turn.flush()
 
     async def close(self) -> None:
         """Stop sub-agents that are still working when the run ends, and record no more events."""
@@ -412,41 +399,31 @@ class SubAgents:
         from nb_agents.recipes.agents import StepContext, toolbox  # it works like a recipe's step
 
         spec, deps = child.spec, self._deps
-        backend = await self._backend(spec)
+        runner = await deps.runners.of(spec)
         tools = await deps.tools(
             child.id, child.workspace, spec.backend, self.tools(spec.id, spec.backend)
         )
         boundary.checkpoint()
-        past = child.past.round if child.past else None
-        if past is not None:
-            messages, past = load_messages(past.request), load_round(past)
-        else:
-            messages = _opening(spec.system_message, asked, child.workspace)
-            self._emit(ev.RoundStarted(agent=child.id, number=1, request=dump_messages(messages)))
 
         def emit(event: ev.Event) -> None:
             child.has_asked |= isinstance(event, ev.ModelStarted)
             self._emit(event)
 
-        child.turn = AgentRound(
+        round = Round(
             child.id,
-            backend,
+            1,
+            _opening(spec.system_message, asked, child.workspace),
             toolbox(child.workspace, deps.context, tools),
-            emit,
             StepContext(child.id, (), 0, emit),
+            emit,
             boundary,
+            child.workspace,
             calls=child.past.calls if child.past else 0,
         )
-        decision = await child.turn.run(messages, past)
+        decision = await play_round(runner, round, child.past.round if child.past else None)
         if not isinstance(decision, Answered):
-            raise ModelCallError(backend.name, "The call ended without a text.")
+            raise ModelCallError(runner.name, "The call ended without a text.")
         return decision.answer
-
-    async def _backend(self, spec: AgentSpec) -> Backend:
-        async with self._making:
-            if spec.id not in self._backends:
-                self._backends[spec.id] = await to_thread.run_sync(self._deps.backend, spec)
-        return self._backends[spec.id]
 
     def _emit(self, event: ev.Event) -> None:
         if not self._is_over:
@@ -522,11 +499,9 @@ def _folder(child_id: str) -> str:
     return safe if "+" in safe else f"+{safe}"
 
 
-def _opening(own: str, asked: str, workspace: Path) -> list[Any]:
-    from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
-
+def _opening(own: str, asked: str, workspace: Path) -> Opening:
     system = "\n\n".join(part for part in (own, _SYSTEM.format(workspace=workspace)) if part)
-    return [ModelRequest(parts=[SystemPromptPart(system), UserPromptPart(asked)])]
+    return Opening(system, (asked,))
 
 
 def _why(child: Child, exc: Exception) -> str:

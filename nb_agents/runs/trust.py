@@ -5,12 +5,12 @@ Every run is given its session's mark, and only `trusted_mark` has one to give.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nb_agents.agents.message_json import calls_of
 from nb_agents.config.backends import BACKEND_TYPES
 from nb_agents.config.team import AgentSpec, TeamSpec
 from nb_agents.errors import NotYoursError
@@ -124,9 +124,6 @@ def calls_again(past: Past) -> Iterator[str]:
         if each.was_asking or not each.exchanges:
             continue
         last = each.exchanges[-1]
-        asked = [p for p in last.response.get("parts", ()) if p.get("part_kind") == "tool-call"]
-        for number, call in enumerate(asked):
+        for number, call in enumerate(calls_of(last.response)):
             if number not in last.results:
-                arguments = call.get("args")
-                told = arguments if isinstance(arguments, str) else json.dumps(arguments)
-                yield f"call of {agent}: {call.get('tool_name')} {told}"
+                yield f"call of {agent}: {call.tool} {call.arguments}"

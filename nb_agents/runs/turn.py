@@ -26,6 +26,7 @@ from anyio import to_thread
 from filelock import FileLock
 
 from nb_agents import events as ev
+from nb_agents.agents.runner import Runners
 from nb_agents.agents.stop_scope import PauseGate, RunPolicy, StopScope, bind_policy
 from nb_agents.agents.team_driver import Result
 from nb_agents.cancel import (
@@ -41,7 +42,14 @@ from nb_agents.errors import UserError, leaves_of, said_by
 from nb_agents.events.turn_events import Command, Continue, Decide, OfferTools, Pause, Say
 from nb_agents.models.providers import SharedClient, until_loaded
 from nb_agents.runs.approvals import Approvals, bind_asker, text_of
-from nb_agents.runs.drivers import Driver, Job, driver_for, subagents_for, tools_for
+from nb_agents.runs.drivers import (
+    Driver,
+    Job,
+    driver_for,
+    runners_for,
+    subagents_for,
+    tools_for,
+)
 from nb_agents.runs.hiding import mask_logs
 from nb_agents.runs.hooks import Hooks, Subscribers
 from nb_agents.runs.limits import Limits
@@ -427,11 +435,13 @@ class Turn:
             terms = RunPolicy(self._hold, self.hooks.retry_delay_s, self._wake)
             with bind(self._token), bind_policy(terms), bind_asker(self.ask_for_text):
                 job = self._job()
+                runners = runners_for(job, client)
                 async with tools_for(job) as kit:
-                    children = subagents_for(job, client, kit)
+                    kit.call_at_end(runners.close)
+                    children = subagents_for(job, runners, kit)
                     with children.bound():
-                        driver = await self._start(job, client, kit, children)
-                        return await self._drive(driver, kit, children)
+                        driver = await self._start(job, runners, kit, children)
+                        return await self._drive(driver, kit)
         finally:
             self._closing.append(asyncio.create_task(_close(client)))
 
@@ -455,7 +465,7 @@ class Turn:
         self.agents = {**self.agents, agent: token}
 
     async def _start(
-        self, job: Job, client: SharedClient, kit: RunTools, children: SubAgents
+        self, job: Job, runners: Runners, kit: RunTools, children: SubAgents
     ) -> Driver:
         """Create the driver; a stop does not wait for tools that are still starting."""
         everyone = [(agent.id, agent.backend) for agent in self._spec.team.everyone]
@@ -467,26 +477,26 @@ class Turn:
         if self._spec.recipe is not None:  # its agents' tools start with their steps
             with StopScope(self._token) as boundary, suppress(AgentStopped):
                 await boundary.wait_or_stop(announce)
-            return await driver_for(job, client, kit, children)
+            return await driver_for(job, runners, kit, children)
         made: list[Driver] = []
 
         async def make() -> None:
             await announce()
-            made.append(await driver_for(job, client, kit, children))
+            made.append(await driver_for(job, runners, kit, children))
 
         with StopScope(self._token) as boundary:
             await boundary.wait_or_stop(make)
         self._token.checkpoint()
         return made[0]
 
-    async def _drive(self, driver: Driver, kit: RunTools, children: SubAgents) -> Result:
+    async def _drive(self, driver: Driver, kit: RunTools) -> Result:
         for event in self._said_before:
             driver.hear(event)
         self._driver = driver
         # Exceptions are caught inside the group, which would wrap them.
         outcome: Result | AgentStopped | Exception
         async with anyio.create_task_group() as group:
-            group.start_soon(self._tick, driver, kit, children)
+            group.start_soon(self._tick, driver, kit)
             group.start_soon(self._sync)
             self._limits.watch(group)
             group.start_soon(self.hooks.watch)
@@ -505,7 +515,7 @@ class Turn:
             with suppress(RuntimeError):  # the calling thread may outlive the loop
                 self._loop.call_soon_threadsafe(self._has_news.set)
 
-    async def _tick(self, driver: Driver, kit: RunTools, children: SubAgents) -> None:
+    async def _tick(self, driver: Driver, kit: RunTools) -> None:
         """Journal streamed text and publish the view, in batches."""
         shown = (-1, -1)
         while True:
@@ -520,7 +530,7 @@ class Turn:
                     continue
             self._has_news.clear()
             emit_told = partial(self._emit_told, kit)
-            for part in (driver.flush, children.flush, emit_told, self._recorder.flush):
+            for part in (driver.flush, emit_told, self._recorder.flush):
                 with ServiceLoop.TICKS.item(self._recorder.note_once):
                     part()
             if self.view.seq != self._synced:

@@ -8,17 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.agents.replay import Exchange, Fate, OpenRound, replay
+from nb_agents.agents.message_json import Opening
+from nb_agents.agents.replay import Exchange, Fate, PastRound, replay
 from tests.strategies import EVENTS
 
 RESPONSE = {"parts": [{"part_kind": "tool-call", "tool_name": "write_file"}]}
 OTHER = {"parts": [{"part_kind": "text", "content": "so"}]}
-REQUEST: list[Any] = [{"kind": "request"}]
+OPENING = Opening("You are a.", ("Why?",))
 USAGE = ev.Usage()
 
 
 def opens(agent: str = "a", number: int = 1, **seen: int) -> ev.RoundStarted:
-    return ev.RoundStarted(agent=agent, number=number, seen=seen, request=REQUEST)
+    return ev.RoundStarted(
+        agent=agent, number=number, seen=seen, system=OPENING.system, asks=OPENING.asks
+    )
 
 
 def asks(agent: str = "a", call: int = 1) -> ev.ModelStarted:
@@ -59,11 +62,11 @@ class Row:
     """Events of agent "a", and the round that they leave open."""
 
     events: list[ev.Event]
-    left: OpenRound | None
+    left: PastRound | None
 
 
-def left(*exchanges: Exchange, asking: bool = False) -> OpenRound:
-    return OpenRound(1, {}, REQUEST, exchanges, asking)
+def left(*exchanges: Exchange, asking: bool = False) -> PastRound:
+    return PastRound(1, {}, OPENING, exchanges, asking)
 
 
 ROWS = {
@@ -216,8 +219,8 @@ def test_follow_up_texts_come_back_with_who_has_heard_them_and_the_words_of_it()
         [opens(), *texts, told[0], asks(), says(), told[1], asks(call=2), told[2], asks(call=2)],
     )
     assert (past.state.unheard("a"), past.state.unheard("b")) == (("4",), ("1", "2", "3", "4"))
-    assert past.rounds["a"] == OpenRound(
-        1, {}, REQUEST, (Exchange(1, RESPONSE, notes=("y", "z")),), True, notes=("x",)
+    assert past.rounds["a"] == PastRound(
+        1, {}, OPENING, (Exchange(1, RESPONSE, notes=("y", "z")),), True, notes=("x",)
     )
 
 
@@ -293,7 +296,10 @@ def test_the_end_of_the_run_before_is_none_of_a_stop_in_the_next() -> None:
 
 def test_a_recipe_which_has_no_team_leaves_what_failed_as_it_was() -> None:
     began = ev.TurnStarted(session="s", turn=2, task="t", agents=(), timeout_s=0, resumes=1)
-    asked = [ev.RoundStarted(agent="step", number=1), ev.ModelStarted(agent="step", call=1)]
+    asked = [
+        ev.RoundStarted(agent="step", number=1, asks=("Why?",)),
+        ev.ModelStarted(agent="step", call=1),
+    ]
     assert replay((), [*asked, ev.AgentFailed(agent="step", error="no"), began]).rounds == {}
 
 

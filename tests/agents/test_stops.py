@@ -128,7 +128,7 @@ def test_a_stop_that_came_before_the_work_did_asks_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The backends take a second to import; a stop of all or of one agent counts meanwhile."""
-    from nb_agents.models.providers import backend_for as real
+    from nb_agents.agents.runner_types import runner_for as real
 
     for agent in (None, "b"):
         here: list[Run] = []
@@ -138,7 +138,7 @@ def test_a_stop_that_came_before_the_work_did_asks_no_model(
             here[0].stop(agent=agent)
             return real(spec, client)
 
-        monkeypatch.setattr(drivers, "backend_for", slow)
+        monkeypatch.setattr(drivers, "runner_for", slow)
         a = ScriptedModel(Answer("A's"), Vote("agent1"), PRESENTED)
         b = ScriptedModel(Answer("B's"))
         run = start(tmp_path, a=a, b=b)

@@ -206,6 +206,8 @@ def test_an_unexpected_error_costs_one_agent_never_the_team(
 ) -> None:
     class Broken:
         name = "broken"
+        server = ""
+        calls_tools = True
 
         def stream(self, messages: object, tools: object) -> object:
             return None  # not a context manager

@@ -11,9 +11,11 @@ from pydantic_ai.messages import ModelMessage
 
 from nb_agents import events as ev
 from nb_agents.agents import decisions, prompts, voting
-from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import TeamContext
-from nb_agents.agents.replay import OpenRound, dump_messages, load_messages, load_round, replay
+from nb_agents.agents.message_json import dump_messages
+from nb_agents.agents.model_runner import ModelRunner
+from nb_agents.agents.replay import PastRound, replay
+from nb_agents.agents.runner import Round, play_round
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.agents.voting import Rules
 from nb_agents.cancel import CancelToken
@@ -182,12 +184,13 @@ async def test_every_request_comes_back_word_for_word_with_a_resume(
     assert [e.agent for e in refused] == ["a"]
 
 
-async def _resume(model: ScriptedModel, past: OpenRound) -> None:
+async def _resume(model: ScriptedModel, past: PastRound) -> None:
     state, elapsed = voting.begin(["x", "y"]), prompts.Elapsed(0, 60)
     place = TeamContext("x", Rules(), lambda: state, lambda: elapsed, lambda event: None, {})
     with StopScope(CancelToken()) as boundary:
-        turn = AgentRound("x", model, Toolbox(), lambda event: None, place, boundary)
-        await turn.run(load_messages(past.request), load_round(past))
+        events: list[ev.Event] = []
+        round = Round("x", 1, past.opening, Toolbox(), place, events.append, boundary)
+        await play_round(ModelRunner(model), round, past)
 
 
 def _lasting(messages: list[ModelMessage]) -> list[Any]:

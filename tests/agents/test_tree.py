@@ -111,6 +111,8 @@ class Forest:
     """The model of all agents of a tree; counts what each node asks."""
 
     name = "forest"
+    server = ""
+    calls_tools = True
 
     def __init__(self, tree: Tree, leaf: Callable[[int], Turn] | None = None) -> None:
         self.tree = tree

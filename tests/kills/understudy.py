@@ -134,7 +134,7 @@ async def _rehearse(server: ModelServer) -> None:
     from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
     from pydantic_ai.tools import ToolDefinition
 
-    from nb_agents.agents.replay import dump_messages, load_messages
+    from nb_agents.agents.message_json import dump_messages, load_messages
     from nb_agents.config.team import TeamSpec
     from nb_agents.models.providers import backend_for, http_client
 

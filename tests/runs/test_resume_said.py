@@ -13,7 +13,7 @@ import pytest
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents.replay import dump_messages
+from nb_agents.agents.message_json import dump_messages
 from nb_agents.runs.run import Run
 from nb_agents.session.history import load_session
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, Vote, scripted_team

@@ -13,7 +13,7 @@ from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents.replay import dump_messages
+from nb_agents.agents.message_json import dump_messages
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.models.backend import PydanticBackend
 from nb_agents.runs.resume import preview

@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 import nb_agents
 from nb_agents import RunOptions
 from nb_agents import events as ev
-from nb_agents.agents.replay import dump_messages
+from nb_agents.agents.message_json import dump_messages
 from nb_agents.cancel import CancellationStatus, StopRequest
 from nb_agents.models.backend import Backend
 from nb_agents.runs.resume import preview
@@ -208,7 +208,11 @@ def test_after_a_stop_at_any_event_of_a_recipe_that_fails_a_resume_does_what_was
 def cut(agent: str, call: int = 1) -> list[ev.Event]:
     """A round of which the request was cut."""
     started = ev.ModelStarted(agent=agent, call=call)
-    return [ev.RoundStarted(agent=agent, number=1), started, ev.ModelCut(agent=agent, call=call)]
+    return [
+        ev.RoundStarted(agent=agent, number=1, asks=("Why?",)),
+        started,
+        ev.ModelCut(agent=agent, call=call),
+    ]
 
 
 def calls_critic(agent: str) -> list[ev.Event]:
@@ -257,7 +261,7 @@ ROWS: dict[str, tuple[list[ev.Event], str]] = {
         [*cut("ada"), failed("ada"), STOP, *cut("ben")], "2 model calls cut or failed (ada, ben)"
     ),
     "one failed with no request open": (
-        [ev.RoundStarted(agent="ada", number=1), failed("ada"), STOP, *cut("ben")],
+        [ev.RoundStarted(agent="ada", number=1, asks=("Why?",)), failed("ada"), STOP, *cut("ben")],
         "1 model call cut or failed (ben), the round of ada (it failed)",
     ),
     "what was chosen stands": (

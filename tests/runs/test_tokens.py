@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 import nb_agents
-from nb_agents.agents.agent_round import AgentRound
+from nb_agents.agents.model_runner import ModelRound
 from nb_agents.config.team import TeamSpec
 from nb_agents.options import RunOptions
 from nb_agents.runs.loop import submit
@@ -56,7 +56,7 @@ def test_a_token_passes_at_most_six_functions_behind_the_sdk(tmp_path: Path) -> 
 
 def _is_in_stream(frame: FrameType | None) -> bool:
     """Whether the loop over a stream has called it, and not the run's clock."""
-    while frame is not None and frame.f_code is not AgentRound._stream.__code__:
+    while frame is not None and frame.f_code is not ModelRound._stream.__code__:
         frame = frame.f_back
     return frame is not None
 

@@ -173,8 +173,8 @@ class Script:
         ended: Counter[str] = Counter()
         for event in events:
             match event:
-                case ev.RoundStarted(agent=agent, request=request):
-                    nodes[agent] = next(n.name for n in self.tree.all() if n.name in str(request))
+                case ev.RoundStarted(agent=agent, asks=asks):
+                    nodes[agent] = next(n.name for n in self.tree.all() if n.name in str(asks))
                 case ev.ModelFinished(agent=agent):
                     replies[nodes[agent], spoken[agent]] += 1
                     spoken[agent] += 1

@@ -19,11 +19,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
-from pydantic_ai.messages import ModelRequest, UserPromptPart
 
 import nb_agents
-from nb_agents.agents.agent_round import AgentRound
 from nb_agents.agents.decisions import Note, Offer, Verdict
+from nb_agents.agents.message_json import Opening
+from nb_agents.agents.model_runner import ModelRunner
+from nb_agents.agents.runner import Round
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, bind, checkpoint
 from nb_agents.errors import UserError
@@ -642,8 +643,9 @@ async def play(made: Tool, token: CancelToken, meeting: Meeting | None) -> tuple
         if meeting:
             tasks.start_soon(stop, meeting)
         with StopScope(token) as boundary:
-            turn = AgentRound("a", model, Toolbox([made]), emitted.append, RoundContext(), boundary)
-            await turn.run([ModelRequest(parts=[UserPromptPart("go")])])
+            opening, toolbox = Opening("", ("go",)), Toolbox([made])
+            round = Round("a", 1, opening, toolbox, RoundContext(), emitted.append, boundary)
+            await ModelRunner(model).play(round, None)
     return boundary.was_cut, [e for e in emitted if isinstance(e, ToolFinished)]
 
 

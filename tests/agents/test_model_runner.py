@@ -17,9 +17,7 @@ from pydantic_ai.messages import (
 )
 
 from nb_agents import events as ev
-from nb_agents.agents import agent_round as agent_module
-from nb_agents.agents import prompts, stream_buffer, voting
-from nb_agents.agents.agent_round import AgentRound
+from nb_agents.agents import model_runner, prompts, runner, stream_buffer, voting
 from nb_agents.agents.decisions import (
     Abstained,
     Answered,
@@ -30,7 +28,9 @@ from nb_agents.agents.decisions import (
     Voted,
     decision_tools,
 )
-from nb_agents.agents.replay import Exchange, OpenRound
+from nb_agents.agents.message_json import Opening
+from nb_agents.agents.model_runner import ModelRound
+from nb_agents.agents.replay import Exchange, PastRound
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancelToken
 from nb_agents.errors import ModelCallError
@@ -39,6 +39,9 @@ from nb_agents.testing import Answer, Call, ScriptedModel, Turn, Vote
 from nb_agents.tools.base import Tool, Toolbox
 
 pytestmark = pytest.mark.anyio
+
+
+OPENING = Opening("", ("go",))
 
 
 class RoundContext:
@@ -68,7 +71,7 @@ class RoundContext:
         return self.texts.pop(0) if self.texts else ""
 
 
-class Round:
+class Play:
     """Plays one round and keeps what was emitted and said."""
 
     def __init__(self, *turns: Turn, notes: Sequence[str] = (), **offer: Any) -> None:
@@ -84,18 +87,21 @@ class Round:
         return self.model.stream(messages, tools)
 
     name = "scripted"
+    server = ""
+    calls_tools = True
 
-    async def play(self, *tools: Any, past: OpenRound | None = None) -> Any:
+    async def play(self, *tools: Any, past: PastRound | None = None) -> Any:
         with StopScope(self.token) as boundary:
-            turn = AgentRound(
+            round = runner.Round(
                 "a",
-                self,
+                1,
+                OPENING,
                 Toolbox([Tool(each) for each in tools]),
-                self.events.append,
                 self.seat,
+                self.events.append,
                 boundary,
             )
-            return await turn.run(self.messages, past)
+            return await ModelRound(self, round).run(self.messages, past)
 
     def told(self, request: int) -> list[str]:
         """What the model was told last before this request."""
@@ -111,7 +117,7 @@ async def note(text: str) -> str:
 
 
 async def test_an_answer_ends_the_round() -> None:
-    played = Round(Answer("  the answer\n"))
+    played = Play(Answer("  the answer\n"))
     assert await played.play() == Answered("the answer")
     kinds = [type(e) for e in played.events if not isinstance(e, ev.TextStreamed)]
     assert kinds == [ev.ModelStarted, ev.ModelFinished]
@@ -119,18 +125,18 @@ async def test_an_answer_ends_the_round() -> None:
 
 
 async def test_a_vote_ends_the_round() -> None:
-    assert await Round(Vote("agent1", "clear")).play() == Voted("a", "clear")
+    assert await Play(Vote("agent1", "clear")).play() == Voted("a", "clear")
 
 
 async def test_a_vote_over_outdone_answers_ends_it_as_stale() -> None:
-    assert await Round(Vote("agent2")).play() == Stale("b")
+    assert await Play(Vote("agent2")).play() == Stale("b")
 
 
 async def test_the_last_of_several_votes_and_answers_counts() -> None:
     two = Turn(calls=(*Vote("nobody").calls, *Vote("agent1").calls))
-    assert await Round(two).play() == Voted("a", "best")
+    assert await Play(two).play() == Voted("a", "best")
     two = Turn(calls=(*Answer("first").calls, *Answer("second").calls))
-    assert await Round(two).play() == Answered("second")
+    assert await Play(two).play() == Answered("second")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +151,7 @@ async def test_the_last_of_several_votes_and_answers_counts() -> None:
     ],
 )
 async def test_a_turn_that_decides_nothing_is_told_why(turn: Turn, complaint: str) -> None:
-    played = Round(turn, Answer("better"))
+    played = Play(turn, Answer("better"))
     assert await played.play() == Answered("better")
     assert [e.why for e in played.of(ev.TurnRejected)] == [complaint]
     assert played.seat.refused == [turn == Answer("refused")]
@@ -155,7 +161,7 @@ async def test_a_turn_that_decides_nothing_is_told_why(turn: Turn, complaint: st
 
 async def test_an_answer_cut_off_in_its_json_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "dumps", lambda args: '{"content": "cut o')
-    played = Round(Answer("x"), Turn(text="plain"), text_counts=True)
+    played = Play(Answer("x"), Turn(text="plain"), text_counts=True)
     assert await played.play() == Answered("plain")
     assert played.of(ev.TurnRejected)[0].why == prompts.UNREADABLE
 
@@ -173,7 +179,7 @@ async def test_an_answer_cut_off_in_its_json_is_told_so(monkeypatch: pytest.Monk
 async def test_three_turns_without_decision_end_the_agent_and_a_person_is_told_why(
     turn: Turn, fault: str
 ) -> None:
-    played = Round(turn)
+    played = Play(turn)
     with pytest.raises(ModelCallError) as caught:
         await played.play()
     said = f"scripted: It gave no answer that counts in 3 tries. The last time {fault}"
@@ -183,7 +189,7 @@ async def test_three_turns_without_decision_end_the_agent_and_a_person_is_told_w
 
 
 async def test_plain_text_is_an_answer_once_it_was_refused_twice() -> None:
-    played = Round(Turn(text="hm"), Turn(text="hm hm"), Turn(text="all"), text_stands_for="answer")
+    played = Play(Turn(text="hm"), Turn(text="hm hm"), Turn(text="all"), text_stands_for="answer")
     assert await played.play() == Answered("all")
     reminder = prompts.REMINDER.format(tools="new_answer or vote")
     assert played.told(1) == [reminder]
@@ -195,14 +201,14 @@ async def test_plain_text_is_an_answer_once_it_was_refused_twice() -> None:
 
 
 async def test_plain_text_that_may_not_be_an_answer_is_judged_like_one() -> None:
-    played = Round(Turn(text="refused"), text_stands_for="answer")
+    played = Play(Turn(text="refused"), text_stands_for="answer")
     with pytest.raises(ModelCallError, match="too like one that is there"):
         await played.play()
     assert [e.why for e in played.of(ev.TurnRejected)][2] == "That is refused."
 
 
 async def test_plain_text_of_one_whose_answer_stands_is_no_vote() -> None:
-    played = Round(Turn(text="hm"), text_stands_for="no vote")
+    played = Play(Turn(text="hm"), text_stands_for="no vote")
     assert await played.play() == Abstained()
     assert len(played.model.requests) == 3
     assert [e.text for e in played.of(ev.Noticed)] == [
@@ -211,22 +217,24 @@ async def test_plain_text_of_one_whose_answer_stands_is_no_vote() -> None:
 
 
 async def test_one_that_calls_a_tool_after_all_is_taken_at_that() -> None:
-    played = Round(Turn(text="hm"), Turn(text="hm"), Vote("agent1"), text_stands_for="answer")
+    played = Play(Turn(text="hm"), Turn(text="hm"), Vote("agent1"), text_stands_for="answer")
     assert await played.play() == Voted("a", "best")
     assert played.of(ev.Noticed) == []
 
 
 async def test_plain_text_that_was_refused_in_the_past_counts_on() -> None:
     said = [ModelResponse(parts=[TextPart("hm")]) for _ in range(2)]
-    past = OpenRound(1, {}, [], tuple(Exchange(n, r, complaint="No.") for n, r in enumerate(said)))
-    played = Round(Turn(text="all"), text_stands_for="answer")
+    past = PastRound(
+        1, {}, OPENING, tuple(Exchange(n, r, complaint="No.") for n, r in enumerate(said))
+    )
+    played = Play(Turn(text="all"), text_stands_for="answer")
     assert await played.play(past=past) == Answered("all")
     assert len(played.model.requests) == 1
 
 
 async def test_tools_run_in_order_and_the_model_is_told() -> None:
     calls = tuple(Call("note", {"text": n}) for n in "12")
-    played = Round(Turn(text="first ", calls=calls), Answer("done"))
+    played = Play(Turn(text="first ", calls=calls), Answer("done"))
     assert await played.play(note) == Answered("done")
     assert played.told(1) == ["noted 1", "noted 2"]
     steps = [e for e in played.events if isinstance(e, ev.ToolStarted | ev.ToolFinished)]
@@ -238,21 +246,21 @@ async def test_tools_run_in_order_and_the_model_is_told() -> None:
 
 
 async def test_an_unknown_tool_is_told() -> None:
-    played = Round(Turn(calls=(Call("fly"),)), Answer("done"))
+    played = Play(Turn(calls=(Call("fly"),)), Answer("done"))
     await played.play(note)
     assert played.told(1) == ["Error: no tool 'fly'. You have: note."]
     assert [e.outcome for e in played.of(ev.ToolFinished)] == ["error"]
 
 
 async def test_tools_beside_an_answer_run_before_it_counts() -> None:
-    played = Round(Turn(calls=(Call("note", {"text": "x"}), *Answer("done").calls)))
+    played = Play(Turn(calls=(Call("note", {"text": "x"}), *Answer("done").calls)))
     assert await played.play(note) == Answered("done")
     assert [e.outcome for e in played.of(ev.ToolFinished)] == ["ok"]
 
 
 async def test_tool_calls_do_not_count_as_rejected_turns() -> None:
     noting = Turn(calls=(Call("note", {"text": "x"}),))
-    played = Round(*[noting] * 10, Answer("done"))
+    played = Play(*[noting] * 10, Answer("done"))
     assert await played.play(note) == Answered("done")
     assert played.of(ev.TurnRejected) == []
 
@@ -260,8 +268,8 @@ async def test_tool_calls_do_not_count_as_rejected_turns() -> None:
 async def test_a_model_that_only_ever_calls_tools_ends_somewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_module, "MAX_MODEL_CALLS", 4)
-    played = Round(Turn(calls=(Call("note", {"text": "x"}),)))
+    monkeypatch.setattr(model_runner, "MAX_MODEL_CALLS", 4)
+    played = Play(Turn(calls=(Call("note", {"text": "x"}),)))
     with pytest.raises(ModelCallError, match="No answer or vote within 4 model calls"):
         await played.play(note)
     assert len(played.model.requests) == 4
@@ -269,7 +277,7 @@ async def test_a_model_that_only_ever_calls_tools_ends_somewhere(
 
 async def test_every_call_of_a_history_has_its_return() -> None:
     calls = (Call("note", {"text": "x"}), *Vote("nobody").calls, Call("fly"))
-    played = Round(Turn(calls=calls), Turn(text="hm"), Answer("done"))
+    played = Play(Turn(calls=calls), Turn(text="hm"), Answer("done"))
     await played.play(note)
     responses = [m for m in played.messages if isinstance(m, ModelResponse)]
     asked = [c.tool_call_id for m in responses[:-1] for c in m.tool_calls]
@@ -287,7 +295,7 @@ async def test_failed_calls_are_tried_again_and_the_words_told(
 ) -> None:
     monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
     down = Turn(text="so far ", error=ModelHTTPError(503, "m"))
-    played = Round(down, down, Answer("done"))
+    played = Play(down, down, Answer("done"))
     assert await played.play() == Answered("done")
     assert [(e.call, e.attempt) for e in played.of(ev.ModelStarted)] == [(1, 1), (1, 2), (1, 3)]
     assert [e.retry_in_s for e in played.of(ev.ModelFailed)] == [0, 0]
@@ -295,7 +303,7 @@ async def test_failed_calls_are_tried_again_and_the_words_told(
 
 
 async def test_a_call_that_fails_for_good_ends_the_agent() -> None:
-    played = Round(Turn(error=ModelHTTPError(401, "m")))
+    played = Play(Turn(error=ModelHTTPError(401, "m")))
     with pytest.raises(ModelCallError, match=r"scripted: The server refused the key.*HTTP 401"):
         await played.play()
     assert len(played.model.requests) == 1
@@ -303,7 +311,7 @@ async def test_a_call_that_fails_for_good_ends_the_agent() -> None:
 
 async def test_an_empty_response_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
-    played = Round(Turn(text=""), Answer("done"))
+    played = Play(Turn(text=""), Answer("done"))
     assert await played.play() == Answered("done")
     assert len(played.of(ev.ModelFailed)) + len(played.of(ev.TurnRejected)) == 1
 
@@ -312,7 +320,7 @@ async def test_a_reply_without_end_is_cut_and_the_agent_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stream_buffer, "MAX_REPLY_CHARS", 20)
-    played = Round(Turn(text="on and on and on and on and on"))
+    played = Play(Turn(text="on and on and on and on and on"))
     with pytest.raises(ModelCallError, match="The reply went over the limit of 20 characters"):
         await played.play()
     assert "".join(e.text for e in played.of(ev.TextStreamed)).startswith("on and on")
@@ -321,7 +329,7 @@ async def test_a_reply_without_end_is_cut_and_the_agent_told_apart(
 
 async def test_what_an_agent_is_told_comes_after_the_results_of_its_tools() -> None:
     noting = Turn(calls=(Call("note", {"text": "x"}),))
-    played = Round(noting, Turn(text="hm"), Answer("done"), notes=["[1 s left]", "hurry"])
+    played = Play(noting, Turn(text="hm"), Answer("done"), notes=["[1 s left]", "hurry"])
     await played.play(note)
     reminder = prompts.REMINDER.format(tools="new_answer or vote")
     assert [played.told(1), played.told(2)] == [["noted x", "[1 s left]"], [reminder, "hurry"]]
@@ -329,7 +337,7 @@ async def test_what_an_agent_is_told_comes_after_the_results_of_its_tools() -> N
 
 async def test_once_it_must_decide_no_other_tool_is_offered_or_run() -> None:
     noting = Turn(calls=(Call("note", {"text": "x"}),))
-    played = Round(noting, noting, Answer("done"))
+    played = Play(noting, noting, Answer("done"))
     played.seat.offers.append(Offer(must_decide=True))
     assert await played.play(note) == Answered("done")
     assert played.told(1) == ["noted x"]
@@ -357,8 +365,10 @@ def test_only_what_is_allowed_is_offered(offer: Offer, names: list[str]) -> None
 
 async def test_an_answer_refused_in_the_past_stays_so_and_its_note_is_the_same() -> None:
     response = ModelResponse(parts=[ToolCallPart("new_answer", {"content": "taken now"}, "c1")])
-    past = OpenRound(1, {}, [], (Exchange(1, response, complaint="No.", notes=("[9 s left]",)),))
-    played = Round(Answer("better"), notes=["another note"])
+    past = PastRound(
+        1, {}, OPENING, (Exchange(1, response, complaint="No.", notes=("[9 s left]",)),)
+    )
+    played = Play(Answer("better"), notes=["another note"])
     assert await played.play(past=past) == Answered("better")
     assert played.told(0) == ["Error: No.", "[9 s left]"]
     assert played.of(ev.TurnRejected) == []
@@ -366,15 +376,15 @@ async def test_an_answer_refused_in_the_past_stays_so_and_its_note_is_the_same()
 
 async def test_a_stop_before_a_refusal_was_answered_tells_it_with_the_resume() -> None:
     response = ModelResponse(parts=[ToolCallPart("new_answer", {"content": "copy"}, "c1")])
-    past = OpenRound(1, {}, [], (Exchange(1, response, complaint="A copy."),))
-    played = Round(Vote("agent1"), notes=["what there is"])
+    past = PastRound(1, {}, OPENING, (Exchange(1, response, complaint="A copy."),))
+    played = Play(Vote("agent1"), notes=["what there is"])
     await played.play(past=past)
     assert played.seat.refused == [True]
     assert played.told(0) == ["Error: A copy.", "what there is"]
 
 
 async def test_what_is_heard_right_before_a_request_is_in_it_after_all_else() -> None:
-    played = Round(Turn("Hm."), Answer("mine"), notes=["9 s left"])
+    played = Play(Turn("Hm."), Answer("mine"), notes=["9 s left"])
     played.seat.texts = ["first", "second"]
     await played.play()
     assert played.told(0) == ["go", "first"]
@@ -385,7 +395,7 @@ async def test_what_is_said_while_a_failed_request_waits_is_in_the_next_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nb_agents.models.retry.DEFAULT_RETRY", Retry(delay=0.0))
-    played = Round(Turn(error=httpx2.ReadError("gone")), Answer("mine"))
+    played = Play(Turn(error=httpx2.ReadError("gone")), Answer("mine"))
     played.seat.texts = ["", "late"]
     await played.play()
     assert [played.told(n) for n in (0, 1)] == [["go"], ["go", "late"]]
@@ -394,8 +404,8 @@ async def test_what_is_said_while_a_failed_request_waits_is_in_the_next_try(
 async def test_what_was_heard_in_the_past_is_told_again_at_its_place() -> None:
     response = ModelResponse(parts=[ToolCallPart("note", {"text": "x"}, "c1")])
     done = Exchange(1, response, {0: ("noted x", False)}, notes=("9 s left", "second"))
-    past = OpenRound(1, {}, [], (done,), was_asking=True, notes=("first",))
-    played = Round(Answer("mine"))
+    past = PastRound(1, {}, OPENING, (done,), was_asking=True, notes=("first",))
+    played = Play(Answer("mine"))
     played.seat.texts = ["third"]
     await played.play(note, past=past)
     sent = played.model.requests[0]
@@ -404,7 +414,7 @@ async def test_what_was_heard_in_the_past_is_told_again_at_its_place() -> None:
 
 
 async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> None:
-    played = Round(Turn(calls=(Call("wait"), *Answer("mine").calls)), Answer("other"))
+    played = Play(Turn(calls=(Call("wait"), *Answer("mine").calls)), Answer("other"))
 
     async def wait() -> str:
         """Let another be first."""
@@ -416,7 +426,7 @@ async def test_an_answer_that_was_given_by_another_meanwhile_is_refused() -> Non
 
 
 async def test_a_stop_among_tools_tells_nothing_that_no_request_would_carry() -> None:
-    played = Round(Turn(calls=(Call("stop"),)), notes=["9 s left"])
+    played = Play(Turn(calls=(Call("stop"),)), notes=["9 s left"])
 
     async def stop() -> str:
         """Stop the agent."""
@@ -429,7 +439,7 @@ async def test_a_stop_among_tools_tells_nothing_that_no_request_would_carry() ->
 
 
 async def test_a_stop_asked_before_raises_before_any_call() -> None:
-    played = Round(Answer("x"))
+    played = Play(Answer("x"))
     played.token.request(1, "api")  # type: ignore[arg-type]
     with pytest.raises(AgentStopped):
         await played.play()

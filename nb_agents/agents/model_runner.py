@@ -9,7 +9,6 @@ is kept even when a stop came meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -22,13 +21,14 @@ from nb_agents.agents import prompts
 from nb_agents.agents.decisions import (
     Decision,
     Offer,
-    RoundContext,
     decision_tools,
     has_refused_answer,
 )
-from nb_agents.agents.replay import Exchange, OpenRound, dump_messages
+from nb_agents.agents.message_json import Opening, dump_messages, load_messages
+from nb_agents.agents.replay import Exchange, PastRound
 from nb_agents.agents.replies import MAX_PAUSES, Replies, is_paused, joined, with_images_kept
-from nb_agents.agents.stop_scope import StopScope, current_policy
+from nb_agents.agents.runner import Promise, Round
+from nb_agents.agents.stop_scope import current_policy
 from nb_agents.agents.stream_buffer import Cut, Draft, told
 from nb_agents.cancel import AgentStopped
 from nb_agents.errors import ModelCallError
@@ -36,13 +36,13 @@ from nb_agents.models.backend import Backend, BrokenReplyError, ending_of, usage
 from nb_agents.models.failures import describe, is_throttled
 from nb_agents.models.retry import pace_of
 from nb_agents.models.streamed_calls import with_own_ids
-from nb_agents.tools.base import Toolbox, ToolCall, ToolResult, calling, summarize
+from nb_agents.tools.base import ToolCall, ToolResult, calling, summarize
 from nb_agents.unicode import well_formed
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 
-__all__ = ["AgentRound"]
+__all__ = ["ModelRound", "ModelRunner", "load_round", "opening_messages"]
 
 logger = logging.getLogger("nb_agents")
 
@@ -59,47 +59,66 @@ LEFT_IN_THREAD = (
 CANCELLED_RETURN = "Cancelled: the run was stopped before this call began."
 
 
-class AgentRound:
-    """Runs one agent through one round.
+class ModelRunner:
+    """Plays the rounds of an agent whose model we ask, request by request.
 
     Args:
-        agent: The agent's id.
-        backend: Its model.
-        toolbox: Its tools, besides answering and voting.
-        emit: Takes what happens.
-        seat: Its place in the team: what it may do, and what it is told.
-        boundary: Where a stop is felt.
-        calls: Model requests that the agent made before.
-
-    Attributes:
-        decision: What the turn ended in; known before the response's other tools have run, so
-            that an immediate stop among those does not lose it.
+        backend: The model.
     """
 
-    def __init__(
-        self,
-        agent: str,
-        backend: Backend,
-        toolbox: Toolbox,
-        emit: Callable[[ev.Event], None],
-        seat: RoundContext,
-        boundary: StopScope,
-        *,
-        calls: int = 0,
-    ) -> None:
-        self._agent = agent
+    resumes: Promise = "exactly"
+
+    def __init__(self, backend: Backend) -> None:
+        self.name = backend.name
         self._backend = backend
-        self._toolbox = toolbox
-        self._emit = emit
-        self._seat = seat
-        self._boundary = boundary
+        self._open: set[ModelRound] = set()
+
+    async def play(self, round: Round, past: PastRound | None) -> Decision:
+        """Play a round; see `AgentRunner.play`."""
+        opening = past.opening if past else round.opening
+        loop = ModelRound(self._backend, round)
+        self._open.add(loop)
+        try:
+            return await loop.run(opening_messages(opening), past and load_round(past))
+        finally:
+            self._open.discard(loop)
+
+    def flush(self) -> None:
+        """Emit the words that have arrived since the last time."""
+        for loop in tuple(self._open):
+            loop.flush()
+
+    async def close(self) -> None:
+        """Do nothing: each request is closed when it ends."""
+
+
+class ModelRound:
+    """The loop of one round.
+
+    Args:
+        backend: The model.
+        round: The round; its decision is known before the response's other tools have run.
+    """
+
+    def __init__(self, backend: Backend, round: Round) -> None:
+        self._round = round
+        self._agent = round.agent
+        self._backend = backend
+        self._toolbox = round.toolbox
+        self._emit = round.emit
+        self._context = round.context
+        self._boundary = round.scope
         self._offer = Offer()
-        self._calls = calls
+        self._calls = round.calls
         self._pauses = 0
         self._pace = pace_of(backend)
-        self.decision: Decision | None = None
-        calls_tools = getattr(backend, "calls_tools", True)  # of one made in Python it is not known
-        self._replies = Replies(agent, backend.name, seat, emit, calls_tools=calls_tools)
+        self._replies = Replies(
+            round.agent,
+            backend.name,
+            round.context,
+            round.emit,
+            calls_tools=backend.calls_tools,
+        )
         self._draft: Draft | None = None
         self._streamed = 0
 
@@ -109,7 +128,7 @@ class AgentRound:
             for event in self._draft.take():
                 self._emit(event)
 
-    async def run(self, messages: list[ModelMessage], past: OpenRound | None = None) -> Decision:
+    async def run(self, messages: list[ModelMessage], past: PastRound | None = None) -> Decision:
         """Work until the turn is decided.
 
         Args:
@@ -131,13 +150,13 @@ class AgentRound:
             self._recall(messages, exchange)
         if last is not None:
             # What it was offered then is not stored; whether its plain text counts never changes.
-            self._offer = self._seat.offer()
+            self._offer = self._context.offer()
         for _ in range(MAX_MODEL_CALLS):
             exchange = last or Exchange(self._calls + 1, await self._ask(messages))
             last = None
             if await self._settle(messages, exchange):
-                assert self.decision is not None
-                return self.decision
+                assert self._round.decision is not None
+                return self._round.decision
         raise ModelCallError(
             self._backend.name, f"No answer or vote within {MAX_MODEL_CALLS} model calls."
         )
@@ -158,20 +177,20 @@ class AgentRound:
         response, read = exchange.response, self._replies.read
         self._replies.refuse(response)
         reading = read(exchange, self._offer)
-        self.decision = reading.decision
+        self._round.decision = reading.decision
         results = await self._run_tools(exchange, reading.cut)
         # Read again: others may have answered while its tools ran.
         reading = read(exchange, self._offer)
-        self.decision, complaint = reading.decision, reading.complaint
+        self._round.decision, complaint = reading.decision, reading.complaint
         self._replies.settle(exchange, reading, self._offer)
-        if self.decision is not None:
+        if self._round.decision is not None:
             return True
         # A stop is felt first: what time is left is told anew when the round is resumed.
         self._boundary.checkpoint()
         was_cut = reading.cut is not None or exchange.kept is not None
         was_refused = has_refused_answer(response, complaint) and not was_cut
         if not exchange.notes:
-            note = self._seat.note(was_refused=was_refused)
+            note = self._context.note(was_refused=was_refused)
             exchange = replace(exchange, notes=(note.text,), in_result=note.in_result)
         self._reply(messages, exchange, results, complaint)
         return False
@@ -195,7 +214,7 @@ class AgentRound:
             await self._boundary.wait_if_paused()
             if wait_s := self._pace.wait_s(anyio.current_time()):
                 await self._boundary.sleep(wait_s)
-            if not is_paused(messages[-1]) and (note := self._seat.hear()):
+            if not is_paused(messages[-1]) and (note := self._context.hear()):
                 _add_note(messages, note)
             self._emit(ev.ModelStarted(agent=self._agent, call=self._calls, attempt=attempt))
             try:
@@ -225,7 +244,7 @@ class AgentRound:
     async def _stream(self, messages: list[ModelMessage]) -> ModelResponse:
         draft = self._draft = Draft(self._agent, self._calls)
         add, wake = draft.add, current_policy().wake
-        self._offer = offer = self._seat.offer()
+        self._offer = offer = self._context.offer()
         others = [] if offer.must_decide else self._toolbox.definitions
         tools = [*(t for t in others if t.name not in offer.decisions), *decision_tools(offer)]
         response = None
@@ -320,7 +339,7 @@ class AgentRound:
                 number, call = calls.pop(0)
                 results[number] = await self._settle_call(exchange, number, call)
         except AgentStopped:
-            if self.decision is None:
+            if self._round.decision is None:
                 raise
         finally:
             for number, call in calls:
@@ -451,3 +470,21 @@ def _request(parts: list[Any]) -> ModelMessage:
     from pydantic_ai.messages import ModelRequest
 
     return ModelRequest(parts=parts)
+
+
+def opening_messages(opening: Opening) -> list[ModelMessage]:
+    """Return the messages that open a round."""
+    from pydantic_ai.messages import SystemPromptPart, UserPromptPart
+
+    return [_request([SystemPromptPart(opening.system), *map(UserPromptPart, opening.asks)])]
+
+
+def load_round(past: PastRound) -> PastRound:
+    """Return a past round with its responses as messages.
+
+    Raises:
+        ValueError: A response is no message.
+    """
+    responses = load_messages(e.response for e in past.exchanges)
+    pairs = zip(past.exchanges, responses, strict=True)
+    return replace(past, exchanges=tuple(replace(e, response=r) for e, r in pairs))

@@ -1,0 +1,160 @@
+"""Who plays a round: a model loop of ours, or any agent that keeps to this protocol.
+
+A team's member, a recipe's step and a sub-agent get their runner from `Runners` and never know
+which kind it is. A runner is handed a `Round` in neutral terms; it emits events, stops at
+boundaries, and ends in a decision. The rules of stopping:
+
+    graceful    work in hand is finished, and nothing new begins: `Round.scope.checkpoint` raises
+    at once     `play` is cancelled: close what is open, emit what has come, let it pass on
+
+Whatever was emitted is kept. A resume hands over the same round with its `PastRound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+import anyio
+from anyio import to_thread
+
+from nb_agents import events as ev
+from nb_agents.agents.decisions import Decision, RoundContext
+from nb_agents.agents.message_json import Opening
+from nb_agents.agents.replay import PastRound
+from nb_agents.agents.stop_scope import StopScope
+from nb_agents.config.team import AgentSpec
+from nb_agents.tools.base import Toolbox
+
+__all__ = ["AgentRunner", "Promise", "Round", "Runners", "play_round"]
+
+Promise = Literal["exactly", "goes on"]
+"""What a resume of an agent promises: that no finished call of it is made again, or that it goes on
+from what it had said and done."""
+
+
+@dataclass
+class Round:
+    """One round of one agent.
+
+    Attributes:
+        agent: The agent's id, or the address of its step.
+        number: From 1.
+        opening: What it is told first.
+        toolbox: Its tools, besides those that decide.
+        context: What it may decide, and what it is told meanwhile.
+        emit: Called with each event.
+        scope: Where a stop takes effect.
+        workspace: Its directory.
+        calls: How many model calls it has begun before.
+        seen: For each agent with answers, how many of them the opening shows.
+        heard: How many of the user's follow-up texts are in it.
+        decision: The decision, as soon as it is known: a cut afterwards does not lose it.
+    """
+
+    agent: str
+    number: int
+    opening: Opening
+    toolbox: Toolbox
+    context: RoundContext
+    emit: Callable[[ev.Event], None]
+    scope: StopScope
+    workspace: Path = field(default_factory=Path)
+    calls: int = 0
+    seen: Mapping[str, int] = field(default_factory=dict)
+    heard: int = 0
+    decision: Decision | None = None
+
+
+class AgentRunner(Protocol):
+    """Plays the rounds of one agent in one turn, several at a time in a recipe.
+
+    Attributes:
+        name: What people call the model or program behind it.
+        resumes: What a resume promises; shown before a run starts, and on its card.
+    """
+
+    name: str
+    resumes: Promise
+
+    async def play(self, round: Round, past: PastRound | None) -> Decision:
+        """Play a round until it is decided.
+
+        Args:
+            round: The round.
+            past: What of the round a stop or a crash left; None for a new one.
+
+        Raises:
+            AgentStopped: At a boundary, when a stop was asked for.
+            ModelCallError: The agent can't be reached, or never came to a decision.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Emit the words that have arrived since the last time."""
+        ...
+
+    async def close(self) -> None:
+        """End what is open; must not take longer than a second."""
+        ...
+
+
+class Runners:
+    """The runners of a turn's agents, each made when its first round begins.
+
+    Args:
+        make: Makes an agent's runner; may block.
+    """
+
+    def __init__(self, make: Callable[[AgentSpec], AgentRunner]) -> None:
+        self._make = make
+        self._making = anyio.Lock()
+        # By all that a step's wish for a model can change of an agent: specs have no hash.
+        self._made: dict[tuple[str, str, str], AgentRunner] = {}
+
+    async def of(self, agent: AgentSpec) -> AgentRunner:
+        """Return an agent's runner."""
+        key = (agent.id, agent.backend.type, agent.backend.model)
+        if (runner := self._made.get(key)) is not None:
+            return runner
+        # Steps that begin at the same moment share one, and come to their models in their order.
+        async with self._making:
+            if key not in self._made:
+                self._made[key] = await to_thread.run_sync(self._make, agent)
+        return self._made[key]
+
+    def flush(self) -> None:
+        """Emit the words that have arrived from all agents."""
+        for runner in tuple(self._made.values()):
+            runner.flush()
+
+    async def close(self) -> None:
+        """End all runners."""
+        for runner in self._made.values():
+            with suppress(Exception):
+                await runner.close()
+
+
+async def play_round(runner: AgentRunner, round: Round, past: PastRound | None) -> Decision:
+    """Play a round: a new one, which is journalled first, or one that was begun before.
+
+    Args:
+        runner: The agent's runner.
+        round: The round.
+        past: What of it a stop or a crash left.
+    """
+    if past is None:
+        round.emit(
+            ev.RoundStarted(
+                agent=round.agent,
+                number=round.number,
+                seen=dict(round.seen),
+                system=round.opening.system,
+                asks=round.opening.asks,
+                heard=round.heard,
+            )
+        )
+    return await runner.play(round, past)
