@@ -11,7 +11,8 @@ from typing import Any
 
 import anyio
 
-from nb_agents.agents.decisions import Decision, RoundContext, decision_tools, read_call
+from nb_agents.agents.decisions import decision_tools, read_call
+from nb_agents.agents.runner import Round
 from nb_agents.tools.base import Tool, ToolError
 
 __all__ = ["Ballot"]
@@ -21,24 +22,22 @@ DECIDED = "you have decided already, and your first decision stands. Stop here."
 
 
 class Ballot:
-    """An agent's decision in one round.
+    """An agent's decision in one round, which becomes the round's.
 
     Args:
-        context: What the agent may decide; it judges each decision.
+        round: The round; its context judges each decision.
 
     Attributes:
-        decision: The decision, once there is one.
         decided: Set with the decision.
     """
 
-    def __init__(self, context: RoundContext) -> None:
-        self._context = context
-        self.decision: Decision | None = None
+    def __init__(self, round: Round) -> None:
+        self._round = round
         self.decided = anyio.Event()
 
     def tools(self) -> list[Tool]:
         """Return the tools by which the agent may decide now."""
-        offered = decision_tools(self._context.offer())
+        offered = decision_tools(self._round.context.offer())
         return [Tool.from_definition(each, self._taker(each.name)) for each in offered]
 
     def _taker(self, name: str) -> Callable[[dict[str, Any]], Awaitable[str]]:
@@ -53,11 +52,11 @@ class Ballot:
         Raises:
             ToolError: The decision does not count, or comes after another.
         """
-        if self.decision is not None:
+        if self._round.decision is not None:
             raise ToolError(DECIDED)
-        reading = read_call(name, args, self._context)
+        reading = read_call(name, args, self._round.context)
         if reading.decision is None:
             raise ToolError(reading.complaint)
-        self.decision = reading.decision
+        self._round.decision = reading.decision
         self.decided.set()
         return TAKEN

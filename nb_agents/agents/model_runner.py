@@ -71,22 +71,13 @@ class ModelRunner:
     def __init__(self, backend: Backend) -> None:
         self.name = backend.name
         self._backend = backend
-        self._open: set[ModelRound] = set()
 
     async def play(self, round: Round, past: PastRound | None) -> Decision:
         """Play a round; see `AgentRunner.play`."""
         opening = past.opening if past else round.opening
         loop = ModelRound(self._backend, round)
-        self._open.add(loop)
-        try:
-            return await loop.run(opening_messages(opening), past and load_round(past))
-        finally:
-            self._open.discard(loop)
-
-    def flush(self) -> None:
-        """Emit the words that have arrived since the last time."""
-        for loop in tuple(self._open):
-            loop.flush()
+        round.flush = loop.flush
+        return await loop.run(opening_messages(opening), past and load_round(past))
 
     async def close(self) -> None:
         """Do nothing: each request is closed when it ends."""

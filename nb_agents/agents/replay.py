@@ -114,6 +114,7 @@ class Exchange:
         kept: Of a reply that was cut off, the answer so far; else None.
         notes: What the agent was told besides, before its next request.
         in_result: What it was told besides at the end of its last tool's result.
+        form: The form of the response, as `ModelFinished` has it.
     """
 
     call: int
@@ -126,6 +127,7 @@ class Exchange:
     kept: str | None = None
     notes: tuple[str, ...] = ()
     in_result: str = ""
+    form: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -151,6 +153,8 @@ class PastRound:
         was_asking: Whether a request was open: it is sent again.
         news: How often the agent was shown new answers.
         notes: What it was told besides how the round opened, before its first request.
+        words: What had come of the open request: its text, without thoughts.
+        is_exact: Whether the agent's runner promises to resume it exactly.
     """
 
     number: int
@@ -160,6 +164,8 @@ class PastRound:
     was_asking: bool = False
     news: int = 0
     notes: tuple[str, ...] = ()
+    words: str = ""
+    is_exact: bool = True
 
     @property
     def has_answered(self) -> bool:
@@ -337,7 +343,7 @@ def _is_readable(past: PastRound) -> bool:
     if not past.opening.asks:
         return False
     try:
-        load_messages(each.response for each in past.exchanges)
+        load_messages(each.response for each in past.exchanges if not each.form)
     except ValueError:
         return False
     return True
@@ -395,7 +401,7 @@ def _turns(events: Iterable[ev.Event]) -> Iterator[list[ev.Event]]:
     yield turn
 
 
-def _fold(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
+def _fold(order: Iterable[str], events: Sequence[ev.Event]) -> Past:
     past = Past(voting.begin(tuple(order)))
     for turn in _turns(events):
         # An agent may feel its stop before the stop is noted, which comes from another thread.
@@ -410,6 +416,24 @@ def _fold(order: Iterable[str], events: Iterable[ev.Event]) -> Past:
             if agent in past.state.out - was_out and agent in past.state.order:
                 has_failed = _puts_out(event) and agent not in asked
                 past = replace(past, failed=past.failed | ({agent: event} if has_failed else {}))
+    return _with_words(past, events)
+
+
+def _with_words(past: Past, events: Sequence[ev.Event]) -> Past:
+    """Add the words of the requests that are open, in one look back."""
+    asking = {agent: list[str]() for agent, each in past.rounds.items() if each.was_asking}
+    found: dict[str, str] = {}
+    for event in reversed(events):
+        if len(found) == len(asking):
+            break
+        match event:
+            case ev.TextStreamed(agent=agent, channel="text" | "answer", text=text):
+                if agent in asking and agent not in found:
+                    asking[agent].append(text)
+            case ev.ModelStarted(agent=agent) if agent in asking and agent not in found:
+                found[agent] = "".join(reversed(asking[agent]))
+    for agent, words in found.items():
+        past = _change(past, agent, words=words)
     return past
 
 
@@ -417,15 +441,17 @@ def _apply(past: Past, event: ev.Event) -> Past:
     past = replace(past, state=voting.apply(past.state, event))
     match event:
         case ev.RoundStarted(agent=agent, number=number, seen=seen):
-            past = _with_round(past, agent, PastRound(number, dict(seen), opening_of(event)))
+            is_exact = event.resumes != "goes on"
+            opened = PastRound(number, dict(seen), opening_of(event), is_exact=is_exact)
+            past = _with_round(past, agent, opened)
             return replace(past, round_numbers=grown(past.round_numbers, agent, number))
         case ev.ModelStarted(agent=agent, call=call):
             past = replace(past, calls=grown(past.calls, agent, call))
             return _change(past, agent, was_asking=True)
-        case ev.ModelFinished(agent=agent, call=call, response=response):
+        case ev.ModelFinished(agent=agent, call=call, response=response, form=form):
             open_round = past.rounds.get(agent)
             exchanges = open_round.exchanges if open_round else ()
-            added = (*exchanges, Exchange(call, response))
+            added = (*exchanges, Exchange(call, response, form=form))
             return _change(past, agent, exchanges=added, was_asking=False)
         case ev.ToolStarted(agent=agent) | ev.ToolFinished(agent=agent):
             return _note_call(past, agent, event)

@@ -12,8 +12,8 @@ Whatever was emitted is kept. A resume hands over the same round with its `PastR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -25,20 +25,27 @@ from nb_agents import events as ev
 from nb_agents.agents.decisions import Decision, RoundContext
 from nb_agents.agents.message_json import Opening
 from nb_agents.agents.replay import PastRound
-from nb_agents.agents.stop_scope import StopScope
+from nb_agents.agents.stop_scope import StopScope, current_policy
+from nb_agents.cancel import AgentStopped
 from nb_agents.config.team import AgentSpec
+from nb_agents.errors import said_by
 from nb_agents.tools.base import Toolbox
+from nb_agents.unicode import well_formed
 
-__all__ = ["AgentRunner", "Promise", "Round", "Runners", "play_round"]
+__all__ = ["AgentRunner", "Promise", "Round", "Runners", "WordStream"]
 
 Promise = Literal["exactly", "goes on"]
 """What a resume of an agent promises: that no finished call of it is made again, or that it goes on
 from what it had said and done."""
 
 
+def _nothing() -> None:
+    """Flush nothing."""
+
+
 @dataclass
 class Round:
-    """One round of one agent.
+    """One round of one agent, as it is handed to a runner.
 
     Attributes:
         agent: The agent's id, or the address of its step.
@@ -53,6 +60,7 @@ class Round:
         seen: For each agent with answers, how many of them the opening shows.
         heard: How many of the user's follow-up texts are in it.
         decision: The decision, as soon as it is known: a cut afterwards does not lose it.
+        flush: Emits the words that have arrived since the last time; set by who streams.
     """
 
     agent: str
@@ -67,6 +75,73 @@ class Round:
     seen: Mapping[str, int] = field(default_factory=dict)
     heard: int = 0
     decision: Decision | None = None
+    flush: Callable[[], None] = _nothing
+
+    @asynccontextmanager
+    async def call(self) -> AsyncIterator[WordStream]:
+        """Journal one call of a model or program, whose words are written within the block.
+
+        It is finished when the block ends by itself, cut by a stop, and failed by an error.
+        """
+        self.calls += 1
+        words = WordStream(self.agent, self.calls, self.emit)
+        self.flush = words.flush
+        self.emit(ev.ModelStarted(agent=self.agent, call=self.calls))
+        try:
+            yield words
+        except (anyio.get_cancelled_exc_class(), AgentStopped):
+            words.flush()
+            self.emit(ev.ModelCut(agent=self.agent, call=self.calls))
+            raise
+        except Exception as exc:
+            words.flush()
+            self.emit(ev.ModelFailed(agent=self.agent, call=self.calls, error=said_by(exc)))
+            raise
+        finally:
+            self.flush = _nothing
+        words.finish()
+
+
+class WordStream:
+    """The words of one call, as they come."""
+
+    def __init__(self, agent: str, call: int, emit: Callable[[ev.Event], None]) -> None:
+        self._agent, self._call, self._emit = agent, call, emit
+        self._wake = current_policy().wake
+        self._new: dict[ev.Channel, list[str]] = {}
+        self._text: list[str] = []
+        self.usage = ev.Usage(input_tokens=0, output_tokens=0)
+
+    @property
+    def text(self) -> str:
+        """The words so far, without thoughts."""
+        return "".join(self._text)
+
+    def write(self, text: str, channel: ev.Channel = "text") -> None:
+        """Add words; cheap, to be called for each piece."""
+        self._new.setdefault(channel, []).append(text)
+        if channel != "thinking":
+            self._text.append(text)
+        self._wake()
+
+    def flush(self) -> None:
+        """Emit the words that have arrived since the last time."""
+        new, self._new = self._new, {}
+        for channel, pieces in new.items():
+            text = well_formed("".join(pieces))
+            self._emit(
+                ev.TextStreamed(agent=self._agent, call=self._call, channel=channel, text=text)
+            )
+
+    def finish(self) -> None:
+        """Emit the end of the call."""
+        self.flush()
+        said = {"text": well_formed(self.text)}
+        self._emit(
+            ev.ModelFinished(
+                agent=self._agent, call=self._call, response=said, form="words", usage=self.usage
+            )
+        )
 
 
 class AgentRunner(Protocol):
@@ -93,10 +168,6 @@ class AgentRunner(Protocol):
         """
         ...
 
-    def flush(self) -> None:
-        """Emit the words that have arrived since the last time."""
-        ...
-
     async def close(self) -> None:
         """End what is open; must not take longer than a second."""
         ...
@@ -114,6 +185,7 @@ class Runners:
         self._making = anyio.Lock()
         # By all that a step's wish for a model can change of an agent: specs have no hash.
         self._made: dict[tuple[str, str, str], AgentRunner] = {}
+        self._open: dict[int, Round] = {}
 
     async def of(self, agent: AgentSpec) -> AgentRunner:
         """Return an agent's runner."""
@@ -126,35 +198,40 @@ class Runners:
                 self._made[key] = await to_thread.run_sync(self._make, agent)
         return self._made[key]
 
+    async def play(self, agent: AgentSpec, round: Round, past: PastRound | None) -> Decision:
+        """Play a round: a new one, which is journalled first, or one that was begun before.
+
+        Args:
+            agent: The agent.
+            round: The round.
+            past: What of it a stop or a crash left.
+        """
+        runner = await self.of(agent)
+        if past is None:
+            round.emit(
+                ev.RoundStarted(
+                    agent=round.agent,
+                    number=round.number,
+                    seen=dict(round.seen),
+                    system=round.opening.system,
+                    asks=round.opening.asks,
+                    heard=round.heard,
+                    resumes=runner.resumes,
+                )
+            )
+        self._open[id(round)] = round
+        try:
+            return await runner.play(round, past)
+        finally:
+            del self._open[id(round)]
+
     def flush(self) -> None:
-        """Emit the words that have arrived from all agents."""
-        for runner in tuple(self._made.values()):
-            runner.flush()
+        """Emit the words that have arrived in all rounds."""
+        for round in tuple(self._open.values()):
+            round.flush()
 
     async def close(self) -> None:
         """End all runners."""
         for runner in self._made.values():
             with suppress(Exception):
                 await runner.close()
-
-
-async def play_round(runner: AgentRunner, round: Round, past: PastRound | None) -> Decision:
-    """Play a round: a new one, which is journalled first, or one that was begun before.
-
-    Args:
-        runner: The agent's runner.
-        round: The round.
-        past: What of it a stop or a crash left.
-    """
-    if past is None:
-        round.emit(
-            ev.RoundStarted(
-                agent=round.agent,
-                number=round.number,
-                seen=dict(round.seen),
-                system=round.opening.system,
-                asks=round.opening.asks,
-                heard=round.heard,
-            )
-        )
-    return await runner.play(round, past)

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nb_agents.agents.model_runner import ModelRunner
-from nb_agents.agents.runner import AgentRunner
+from nb_agents.agents.runner import AgentRunner, Promise
 from nb_agents.config.team import AgentSpec
 from nb_agents.models.providers import backend_for
 
 if TYPE_CHECKING:
     import httpx2
 
-__all__ = ["RUNNER_TYPES", "runner_for"]
+__all__ = ["RUNNER_TYPES", "RunnerType", "promise_of", "runner_for"]
 
-RUNNER_TYPES: dict[str, Callable[[AgentSpec], AgentRunner]] = {}
-"""Runners that are no model loop of ours, by the type of their agents' backend."""
+
+class RunnerType(NamedTuple):
+    """A kind of runner that is no model loop of ours.
+
+    Attributes:
+        make: Makes an agent's runner; may block.
+        resumes: What a resume promises.
+    """
+
+    make: Callable[[AgentSpec], AgentRunner]
+    resumes: Promise
+
+
+RUNNER_TYPES: dict[str, RunnerType] = {}
+"""By backend type; `nb_agents.config.backends.BACKEND_TYPES` has what each needs in a file."""
 
 
 def runner_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> AgentRunner:
@@ -26,9 +39,19 @@ def runner_for(agent: AgentSpec, client: Callable[[], httpx2.AsyncClient]) -> Ag
         agent: The agent.
         client: Returns the HTTP client; called for a model that needs one.
     """
-    if (make := RUNNER_TYPES.get(agent.backend.type)) is not None:
-        return make(agent)
+    if (row := RUNNER_TYPES.get(agent.backend.type)) is not None:
+        return row.make(agent)
     if hasattr(agent.backend.instance, "play"):
         made: AgentRunner = agent.backend.instance
         return made
     return ModelRunner(backend_for(agent, client))
+
+
+def promise_of(agent: AgentSpec) -> Promise:
+    """Return what a resume of an agent promises."""
+    if (row := RUNNER_TYPES.get(agent.backend.type)) is not None:
+        return row.resumes
+    if hasattr(agent.backend.instance, "play"):
+        made: AgentRunner = agent.backend.instance
+        return made.resumes
+    return ModelRunner.resumes

@@ -31,7 +31,7 @@ from nb_agents.agents.guides import Skill
 from nb_agents.agents.message_json import Opening
 from nb_agents.agents.prompts import Briefing, Elapsed
 from nb_agents.agents.replay import Past, PastRound, telling_changes
-from nb_agents.agents.runner import Round, Runners, play_round
+from nb_agents.agents.runner import Round, Runners
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.voting import rules_of
 from nb_agents.agents.worktrees import Worktrees
@@ -386,8 +386,7 @@ class Team:
 
     async def _play(self, round: Round, past: PastRound | None) -> Decision:
         self._rounds[round.agent] = round.number
-        runner = await self._runners.of(self._members[round.agent])
-        return await play_round(runner, round, past)
+        return await self._runners.play(self._members[round.agent], round, past)
 
     async def _present(self, winner: str) -> Result:
         """Have the winner present; its stored answer is used when that fails."""

@@ -81,12 +81,18 @@ class TextStreamed(BaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFinished(BaseEvent):
-    """A model request ended well; ``response`` is pydantic-ai's JSON of the whole message."""
+    """A call of a model, or of a program behind an agent, ended well.
+
+    Attributes:
+        response: All that came, in a form of the agent's runner.
+        form: Which form that is; "" is a message in pydantic-ai's JSON.
+    """
 
     agent: str
     call: Count
     response: Any
     usage: Usage
+    form: str = ""
     kind: Literal["model_finished"] = "model_finished"
 
 
@@ -188,6 +194,7 @@ class RoundStarted(BaseEvent):
         system: What the agent is told of itself and its work.
         asks: The first messages of the user.
         heard: How many of the follow-up texts are among them.
+        resumes: What a resume of the round promises: "exactly" or "goes on".
         request: Both as pydantic-ai's JSON, in journals of version 0.1.
     """
 
@@ -197,6 +204,7 @@ class RoundStarted(BaseEvent):
     system: str = ""
     asks: tuple[str, ...] = ()
     heard: Count = 0
+    resumes: str = "exactly"
     request: list[Any] = field(default_factory=list)
     kind: Literal["round_started"] = "round_started"
 

@@ -20,7 +20,7 @@ from nb_agents import events as ev
 from nb_agents.agents.decisions import Answered
 from nb_agents.agents.guides import step_guides
 from nb_agents.agents.replay import Past
-from nb_agents.agents.runner import AgentRunner, Round, Runners, play_round
+from nb_agents.agents.runner import AgentRunner, Round, Runners
 from nb_agents.agents.stop_scope import StopScope, current_policy
 from nb_agents.agents.team_driver import Result
 from nb_agents.cancel import AgentStopped, CancelToken
@@ -407,7 +407,7 @@ class Executor:
             calls=self._calls.get(address, 0),
             heard=heard,
         )
-        decision = await play_round(runner, round, past)
+        decision = await self._models.runners.play(spec, round, past)
         if not isinstance(decision, Answered):
             raise ModelCallError(runner.name, "The step ended without a text.")
         return decision.answer

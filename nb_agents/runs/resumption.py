@@ -53,6 +53,7 @@ class Preview:
             when a price is unknown.
         recipe: The steps of a recipe that run again; None for a team.
         unread: Agents that start a new round because their part of the journal is damaged.
+        goes_on: Agents that go on from what they had said, and may make calls of their own again.
     """
 
     turn: int
@@ -66,6 +67,7 @@ class Preview:
     cost: float | None
     recipe: RecipePreview | None = None
     unread: tuple[str, ...] = ()
+    goes_on: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the preview in a sentence or two."""
@@ -86,6 +88,9 @@ class Preview:
                 f" Not run again, as all or a part of it may have happened: {self.not_again}; the "
                 "model is told to look, and to do what is missing."
             )
+        if self.goes_on:
+            agents = ", ".join(self.goes_on)
+            told += f" From what they had said and done, not call by call, go on: {agents}."
         return (
             f"Resumes turn {self.turn}: {kept} and {self.calls} finished model call(s) are kept. "
             f"Runs again: {self.runs_again}.{told}{asks}" + (f" {stuck}" if stuck else "")
@@ -183,6 +188,7 @@ def what_resumes(
         cost=_cost_of(sent, finished),
         recipe=recipe,
         unread=lost,
+        goes_on=tuple(agent for agent, each in rounds.items() if not each.is_exact),
     )
     return Resumption(past, going, told)
 

@@ -30,7 +30,7 @@ from nb_agents.agents.replay import (
     STOPPED_ALONE,
     PastChild,
 )
-from nb_agents.agents.runner import Round, Runners, play_round
+from nb_agents.agents.runner import Round, Runners
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.cancel import AgentStopped, CancellationStatus, CancelToken, current_token
 from nb_agents.config.team import AgentSpec, TeamSpec
@@ -420,7 +420,8 @@ class SubAgents:
             child.workspace,
             calls=child.past.calls if child.past else 0,
         )
-        decision = await play_round(runner, round, child.past.round if child.past else None)
+        past = child.past.round if child.past else None
+        decision = await deps.runners.play(spec, round, past)
         if not isinstance(decision, Answered):
             raise ModelCallError(runner.name, "The call ended without a text.")
         return decision.answer

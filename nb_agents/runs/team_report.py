@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from nb_agents.agents.runner_types import promise_of
 from nb_agents.config.team import AgentSpec, TeamSpec, Unsupported
 from nb_agents.errors import ConfigError, MissingKeyError, UserError
 from nb_agents.models.fit import fit_of
@@ -75,7 +76,7 @@ def report_on(team: TeamSpec, *, connects: bool = False) -> TeamReport:
     agents = tuple(_agent(agent, agent.id not in gone) for agent in team.everyone)
     able = [agent for agent in team.everyone if agent.id not in gone]
     lines = [_timeouts(team), *_context_paths(team), *team.notices, *fit_of(team).notices]
-    lines += _tools(team, able, connects)
+    lines += [*_tools(team, able, connects), *_promises(able)]
     return TeamReport(agents, tuple(dict.fromkeys(lines)), _verdict(team))
 
 
@@ -94,6 +95,12 @@ def _key(agent: AgentSpec) -> str:
         return find_key(agent).where
     except MissingKeyError as exc:
         return f"{exc.variable} is not set"
+
+
+def _promises(agents: Sequence[AgentSpec]) -> Iterator[str]:
+    going_on = [agent.id for agent in agents if promise_of(agent) == "goes on"]
+    if going_on:
+        yield f"A resume goes on from what they had said and done: {', '.join(going_on)}"
 
 
 def _timeouts(team: TeamSpec) -> str:

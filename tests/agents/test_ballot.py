@@ -18,6 +18,11 @@ from nb_agents.agents.decisions import (
     Verdict,
     Voted,
 )
+from nb_agents.agents.message_json import Opening
+from nb_agents.agents.runner import Round
+from nb_agents.agents.stop_scope import StopScope
+from nb_agents.cancel import CancelToken
+from nb_agents.tools.base import Toolbox
 from nb_agents.tools.mcp_sdk import connect, http_transport
 from nb_agents.tools.tool_server import ToolServer
 
@@ -52,6 +57,11 @@ class Seat:
         return ""
 
 
+def round_of(offer: Offer, refusal: str = "") -> Round:
+    scope = StopScope(CancelToken())
+    return Round("a", 1, Opening("", ("Why?",)), Toolbox(), Seat(offer, refusal), print, scope)
+
+
 MEMBER, JUDGE = Offer(voters=("agent1", "agent2")), Offer(judges=True)
 VOTE = {"agent_id": "agent1", "reason": "short"}
 
@@ -60,10 +70,10 @@ def names(ballot: Ballot) -> Sequence[str]:
     return [tool.name for tool in ballot.tools()]
 
 
-def test_an_agent_is_offered_what_it_may_decide() -> None:
-    assert names(Ballot(Seat(MEMBER))) == ["new_answer", "vote"]
-    assert names(Ballot(Seat(Offer()))) == ["new_answer"]
-    assert names(Ballot(Seat(JUDGE))) == ["submit", "restart_orchestration"]
+async def test_an_agent_is_offered_what_it_may_decide() -> None:
+    assert names(Ballot(round_of(MEMBER))) == ["new_answer", "vote"]
+    assert names(Ballot(round_of(Offer()))) == ["new_answer"]
+    assert names(Ballot(round_of(JUDGE))) == ["submit", "restart_orchestration"]
 
 
 @pytest.mark.parametrize(
@@ -84,12 +94,13 @@ def test_an_agent_is_offered_what_it_may_decide() -> None:
 async def test_a_call_over_mcp_decides(
     offer: Offer, name: str, args: dict[str, Any], decision: Decision
 ) -> None:
-    ballot = Ballot(Seat(offer))
+    round = round_of(offer)
+    ballot = Ballot(round)
     async with ToolServer() as server:
         address = await server.offer(ballot.tools)
         async with connect(http_transport(address.url, address.headers, 5)) as client:
             result = await client.call_tool(name, args)
-    assert (ballot.decision, ballot.decided.is_set()) == (decision, True)
+    assert (round.decision, ballot.decided.is_set()) == (decision, True)
     assert result["content"][0]["text"] == TAKEN
 
 
@@ -104,17 +115,19 @@ async def test_a_call_over_mcp_decides(
 async def test_what_does_not_count_is_told_and_decides_nothing(
     name: str, args: dict[str, Any], told: str
 ) -> None:
-    ballot = Ballot(Seat(MEMBER, refusal="one too many"))
+    round = round_of(MEMBER, refusal="one too many")
+    ballot = Ballot(round)
     tool = next(tool for tool in ballot.tools() if tool.name == name)
     result = await tool.call(args)
     assert result.is_error and told in result
-    assert ballot.decision is None and not ballot.decided.is_set()
+    assert round.decision is None and not ballot.decided.is_set()
 
 
 async def test_the_first_decision_stands() -> None:
-    ballot = Ballot(Seat(MEMBER))
+    round = round_of(MEMBER)
+    ballot = Ballot(round)
     answer, vote = ballot.tools()
     assert await answer.call({"content": "42"}) == TAKEN
     late = await vote.call(VOTE)
     assert late.is_error and DECIDED in late
-    assert ballot.decision == Answered("42")
+    assert round.decision == Answered("42")

@@ -15,7 +15,7 @@ from nb_agents.agents.decisions import TeamContext
 from nb_agents.agents.message_json import dump_messages
 from nb_agents.agents.model_runner import ModelRunner
 from nb_agents.agents.replay import PastRound, replay
-from nb_agents.agents.runner import Round, play_round
+from nb_agents.agents.runner import Round
 from nb_agents.agents.stop_scope import StopScope
 from nb_agents.agents.voting import Rules
 from nb_agents.cancel import CancelToken
@@ -190,7 +190,7 @@ async def _resume(model: ScriptedModel, past: PastRound) -> None:
     with StopScope(CancelToken()) as boundary:
         events: list[ev.Event] = []
         round = Round("x", 1, past.opening, Toolbox(), place, events.append, boundary)
-        await play_round(ModelRunner(model), round, past)
+        await ModelRunner(model).play(round, past)
 
 
 def _lasting(messages: list[ModelMessage]) -> list[Any]:
