@@ -197,11 +197,12 @@ def test_a_new_kernel_tells_of_a_live_sweep_once_and_not_row_by_row(
     other = open_notebook(load=False)
     told = other.text(other.kernel.run("%load_ext nb_agents"))
     assert "Sweep all goes on elsewhere, with 0 rows done" in told and "Run " not in told
-    assert "0 of 6 rows are done" in other.text(other.kernel.run("%agents show"))
-    assert "Sweep all is paused" in other.text(other.kernel.run("%agents pause"))
+    assert "No run is live" in other.text(other.kernel.run("%agents pause"))  # it is another's
+    assert "0 of 6 rows are done" in other.text(other.kernel.run("%agents show all"))
+    assert "Sweep all is paused" in other.text(other.kernel.run("%agents pause all"))
     kernel = sweeping.kernel
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'paused'", 60, "the pause")
-    assert "Sweep all goes on" in other.text(other.kernel.run("%agents continue"))
+    assert "Sweep all goes on" in other.text(other.kernel.run("%agents continue all"))
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'running'", 60, "its end")
     waiting = other.kernel.send("%agents wait all")
     other.kernel.wait_until(lambda: other.kernel.outputs_of(waiting).displays, 60, "its card")
