@@ -238,9 +238,9 @@ def kind_of(mode: int) -> Kind:
 
 def join_names(left_out: Iterable[str]) -> str:
     """Join the names of skipped files; of many, name the first ones and count the rest."""
-    told = [*left_out]
-    more = f" and {len(told) - _NAMED} more" if len(told) > _NAMED else ""
-    return ", ".join(told[:_NAMED]) + more
+    names = [*left_out]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def printable_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What an agent needs of a model: a stream of pydantic-ai events, and how the reply ended.
+"""Requests to a model: a stream of pydantic-ai events, and how the reply ended.
 
 The message types, their JSON, tool schemas, usage and prices are pydantic-ai's. Always streaming:
 a server notices a lost client only then, so a stop ends the spending. The SDKs' own retries are
@@ -36,16 +36,16 @@ _MEDIA = ("image/", "audio/", "video/", "application/pdf")
 
 
 def read_uploads(uploads: Sequence[UploadSpec]) -> list[UserContent]:
-    """Read files.
+    """Read the files that an agent is shown.
 
     Args:
-        uploads: Which.
+        uploads: The files.
 
     Returns:
-        For each its name, and its content; what is neither media nor a PDF is sent as text.
+        The name and content of each; a file that is neither media nor a PDF is sent as text.
 
     Raises:
-        ConfigError: One can't be read, or is neither.
+        ConfigError: A file can't be read, or is not text.
     """
     return [part for upload in uploads for part in _read(upload)]
 
@@ -115,12 +115,12 @@ _LENGTH = frozenset(
 
 
 class Backend(Protocol):
-    """A model that an agent can speak to.
+    """A model that agents send requests to.
 
     Attributes:
-        name: The model's name as people know it.
+        name: The model's name, for users.
         server: Where its calls go, and to which model; "" when they go nowhere.
-        calls_tools: Whether its model calls tools; to one that does not none is offered.
+        calls_tools: Whether its model calls tools; one that does not is offered none.
     """
 
     name: str
@@ -148,10 +148,10 @@ class PydanticBackend:
 
     Args:
         model: The model.
-        name: Its name for a person; by default the model's own.
+        name: Its name, for users; by default the model's own.
         settings: pydantic-ai model settings, such as temperature.
         native_tools: Tools that the provider runs, as pydantic-ai names them.
-        files: What is shown with the first request, as `nb_agents.models.backend` reads it.
+        files: Content added to the first request; see `read_uploads`.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class PydanticBackend:
 
 
 def usage_of(response: ModelResponse) -> Usage:
-    """Sum up what a response used.
+    """Return the tokens and cost of a response.
 
     Args:
         response: A finished response.
@@ -233,24 +233,24 @@ def usage_of(response: ModelResponse) -> Usage:
     try:
         cost: float | None = float(response.cost().total_price)
     except (LookupError, AssertionError, ValueError):
-        # ValueError: the server told no usage, as some local ones do.
+        # ValueError: the server sent no usage, as some local ones do.
         cost = None
     usage = response.usage
     return Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost=cost)
 
 
 class BrokenReplyError(Exception):
-    """A reply came to its end, and is none: the call is tried again."""
+    """A reply ended without being usable; the call is retried."""
 
 
 class ReplyEnding(NamedTuple):
     """How a reply ended.
 
     Attributes:
-        kind: As a whole; cut, by a limit of tokens or whatever its server had against it; refused,
-            by the model or a filter; or broken, which another try may mend.
+        kind: Whole; cut by a token limit or by its server; refused by the model or a filter; or
+            broken, so that a retry may succeed.
         reason: The provider's word, such as "length" or "SAFETY".
-        words: What a refusal says, or "".
+        words: The text of a refusal, or "".
     """
 
     kind: Literal["whole", "cut", "refused", "broken"]
@@ -259,7 +259,7 @@ class ReplyEnding(NamedTuple):
 
     @property
     def by(self) -> str:
-        """What a cut was made by, for agents and people."""
+        """Where a cut reply ended, in words."""
         if self.reason in _LENGTH:
             return "at its token limit (max_tokens)"
         return f"by its server ({self.reason})"

@@ -1,4 +1,4 @@
-"""The demo model: deterministic, offline, free; it writes at a pace that a person can follow.
+"""The demo model: deterministic, offline, free, at a speed that a person can follow.
 
 It plays an agent's part: writes a note into its workspace, answers, reads the others, votes, and
 presents when it wins; in a recipe it does one step, and gives what later steps read. It says in its
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DEMO_WORDS_PER_SECOND", "demo_backend"]
 
 DEMO_WORDS_PER_SECOND = 25.0
-"""A readable pace; about what a mid-sized hosted model writes."""
+"""A readable speed, about that of a mid-sized hosted model."""
 
 _TASK = re.compile(r"<TASK>\n?(.*?)\n?</TASK>", re.DOTALL)
 _PEERS = re.compile(r'<ANSWER from="(agent\d+)">')
@@ -41,7 +41,7 @@ def demo_backend(name: str, words_per_second: float | None = None) -> PydanticBa
 
     Args:
         name: Signs its answers, so that no two of a team are the same.
-        words_per_second: How fast it writes; `DEMO_WORDS_PER_SECOND` by default.
+        words_per_second: Its speed; by default `DEMO_WORDS_PER_SECOND`.
 
     Returns:
         A backend that needs no network and no key.
@@ -80,7 +80,7 @@ def _words(text: str) -> list[str]:
 
 
 def _next_move(messages: list[Any], tools: set[str], name: str) -> tuple[str, str, dict[str, str]]:
-    """Choose what to say and which tool to call, from the conversation alone."""
+    """Return the next text, tool and arguments, from the conversation alone."""
     # The others' answers come with the first prompt, and later ones between two calls.
     prompt = _prompts(messages)
     done = [p.tool_name for m in messages for p in m.parts if p.part_kind == "tool-return"]

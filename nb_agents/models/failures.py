@@ -1,7 +1,8 @@
-"""What is said of a model call that failed: one line, with what to look at.
+"""The message of a model call that failed: one line, with what to check.
 
-Of what a server sent, its own sentence alone is in it, bounded, and none where it refused a key,
-which it may repeat in part; who stores the line masks keys. Of an address there are host and port.
+It quotes at most one sentence of the server, of bounded length, and none where the server refused a
+key, as it may repeat part of it; whoever stores the line masks keys. Of an address it names host
+and port.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ __all__ = ["describe", "is_throttled", "limit_in", "status_of"]
 MAX_MESSAGE = 300
 
 MAX_SAID = 300
-"""Characters of what a server says; the whole has as many more besides."""
+"""Characters quoted of a server; the rest of the message has as many more."""
 
 
 def describe(error: Exception, arrived: int = 0) -> str:
-    """Return one line on what went wrong, and what to check where the server could not be reached.
+    """Return the message of a failed model call.
 
     Args:
         error: What was raised.
-        arrived: How many words of the reply had come by then.
+        arrived: Number of words of the reply that had arrived.
 
     Returns:
         Some sentences, of at most `MAX_MESSAGE` characters besides the server's own.
@@ -67,16 +68,16 @@ def _refused(status: int, error: Exception) -> str:
     is_key = status == 401 or (status == 400 and isinstance(error, px.ModelAuthenticationError))
     text = _STATUS[401] if is_key else _STATUS.get(status, "The server refused the request")
     more = str(error) if isinstance(error, ReplyTooLongError) else _said_by(error)
-    told = [f"{text} (HTTP {status})."]
+    said = [f"{text} (HTTP {status})."]
     if asked := getattr(error, "retry_after", None):
-        told.append(f"It asks to wait for {asked:.0f} s, which `max_delay` of `retry` may allow.")
+        said.append(f"It asks to wait for {asked:.0f} s, which `max_delay` of `retry` may allow.")
     if not is_key:
-        told += [more, *(_remedies(error) if status in _MENDABLE else ()), through(error)]
-    return " ".join(filter(None, told))
+        said += [more, *(_remedies(error) if status in _MENDABLE else ()), through(error)]
+    return " ".join(filter(None, said))
 
 
 def _said_by(error: Exception) -> str:
-    """Repeat what a server says."""
+    """Return a sentence that quotes the server."""
     words = _words(getattr(error, "body", None))
     end = "" if words.endswith((".", "…", "!", "?")) else "."
     return f"It said: {words}{end}" if words else ""
@@ -94,7 +95,7 @@ def _words(body: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Cut a text between two words: half a key would be known to nobody as one."""
+    """Cut a text between two words: no mask would recognize half a key."""
     text = " ".join(without_controls(text).split())
     if len(text) <= MAX_SAID:
         return text
@@ -103,7 +104,7 @@ def _shortened(text: str) -> str:
 
 
 def _remedies(error: Exception) -> Iterator[str]:
-    """Yield what to change, where that is known."""
+    """Yield sentences on what to change, where that is known."""
     from pydantic_ai import exceptions as px
 
     body = getattr(error, "body", None)
@@ -113,7 +114,7 @@ def _remedies(error: Exception) -> Iterator[str]:
         yield f"Did you mean {near!r}?"
     if isinstance(error, px.ModelContextWindowExceededError):
         yield _TOO_LONG
-    elif remedy := next((told for said, told in _REMEDIES if said.search(words)), ""):
+    elif remedy := next((text for said, text in _REMEDIES if said.search(words)), ""):
         yield remedy
     elif key := _key_in(body):
         yield f"Change or remove `{key}` in the agent's backend."
@@ -136,7 +137,7 @@ def is_throttled(error: Exception) -> bool:
 
 
 def limit_in(error: BaseException) -> ReplyTooLongError | None:
-    """Find the limit that a call went over, whatever an SDK made of it.
+    """Return the limit that a call exceeded, among the causes of an SDK's error.
 
     Args:
         error: What was raised.
@@ -179,7 +180,7 @@ _REMEDIES = (
     ),
     (
         re.compile(r"max_(?:completion_|output_)?tokens|maxOutputTokens"),
-        "Write another `max_tokens` in the agent's backend: the model tells what it takes.",
+        "Write another `max_tokens` in the agent's backend: the server says what the model takes.",
     ),
 )
 """What to change, by what a server says.

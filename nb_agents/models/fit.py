@@ -1,4 +1,4 @@
-"""Whether agents' models take what their file says of them, by pydantic-ai's profiles of them.
+"""Checks the settings of a team's backends against pydantic-ai's profiles of their models.
 
 It builds the models, and so imports their SDKs: a start, which needs them anyway, asks here, and a
 check. Agents that can't start for other reasons are passed over.
@@ -23,11 +23,11 @@ __all__ = ["Fit", "check_fit", "fit_of"]
 
 
 class Fit(NamedTuple):
-    """How a team's models take what is said of them.
+    """Which settings a team's models do not accept.
 
     Attributes:
         notices: Which keys are not sent to which model, and which models end, a line each.
-        refusals: What pydantic-ai makes no request with.
+        refusals: An error for each backend with which no request can be made.
     """
 
     notices: tuple[str, ...]
@@ -41,10 +41,10 @@ def check_fit(team: TeamSpec) -> tuple[str, ...]:
         team: The team.
 
     Returns:
-        What a person should know besides.
+        Notices for the user.
 
     Raises:
-        ConfigError: There is such a model.
+        ConfigError: A model does not accept them.
     """
     fit = fit_of(team)
     for refusal in fit.refusals:
@@ -53,12 +53,12 @@ def check_fit(team: TeamSpec) -> tuple[str, ...]:
 
 
 def fit_of(team: TeamSpec) -> Fit:
-    """Hold a team's settings against its models.
+    """Compare a team's settings with its models' profiles.
 
     Args:
         team: The team.
     """
-    told: dict[str, dict[str, None]] = {}
+    unsent: dict[str, dict[str, None]] = {}
     refusals = []
     ending = dict.fromkeys(line for agent in team.everyone for line in _ending(agent))
     for agent in team.everyone:
@@ -71,12 +71,12 @@ def fit_of(team: TeamSpec) -> Fit:
             continue
         for key, when in _keys(agent, gone):
             whom = f"Not sent to {agent.backend.model}, which does not take it{when}"
-            told.setdefault(whom, {})[key] = None
+            unsent.setdefault(whom, {})[key] = None
         if refusal:
             what = f"The model of agent {agent.id!r} can't be asked as its backend says: {refusal}"
             refusals.append(team.fault(what, "agents", agent.id, "backend"))
-    unsent = (f"{whom}: {', '.join(keys)}" for whom, keys in told.items())
-    return Fit((*unsent, *ending), tuple(refusals))
+    lines = (f"{whom}: {', '.join(keys)}" for whom, keys in unsent.items())
+    return Fit((*lines, *ending), tuple(refusals))
 
 
 def _keys(agent: AgentSpec, gone: Mapping[str, str]) -> Iterator[tuple[str, str]]:

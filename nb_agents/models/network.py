@@ -1,8 +1,8 @@
 """How this process reaches servers: the proxies and certificates that its environment names.
 
-httpx2 reads them for each client. This module tells what it reads: a check judges it before a run,
-and a failed connection is told with the hop that failed (a proxy, the name of a server, TLS, the
-server) and the variable that put it there.
+httpx2 reads them for each client. Here a check reads them before a run, and the message of a failed
+connection names the hop that failed (a proxy, the name of a server, TLS, the server) and the
+variable that put it there.
 
 Not to be imported before a run or a check needs it: it takes httpx2 along. It reaches into a
 private part of httpx2, which is why `pyproject.toml` bounds that.
@@ -110,11 +110,11 @@ _UNREAD = (
 
 
 def unconnected(error: BaseException, arrived: int = 0, *, is_late: bool = False) -> str:
-    """Return one or two sentences on which hop of a connection failed, and what to check.
+    """Return one or two sentences that name the hop of a connection that failed, and what to check.
 
     Args:
         error: What was raised.
-        arrived: How many words of a reply had come by then.
+        arrived: Number of words of the reply that had arrived.
         is_late: Whether it is a timeout; also known by its causes.
     """
     server, url = f"The {server_of(error)}", url_of(error)
@@ -150,7 +150,7 @@ def unconnected(error: BaseException, arrived: int = 0, *, is_late: bool = False
 
 
 def through(error: BaseException) -> str:
-    """Return which proxy an HTTP status came through, or may be of, as a sentence; else "".
+    """Return a sentence that names the proxy from which an HTTP status may come, or "".
 
     Args:
         error: The status, as an SDK raised it.
@@ -190,7 +190,7 @@ def _refused_by(proxy: Proxy | None, server: str, why: str) -> str:
 
 
 def _past(proxy: Proxy, url: Any) -> str:
-    """Say what to change where a proxy stands in the way."""
+    """Return what to change where a proxy is in the way."""
     return f"Correct {proxy.variable}, or name {url.host} in NO_PROXY if it is reached without."
 
 

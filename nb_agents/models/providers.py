@@ -1,4 +1,4 @@
-"""From a backend of a team file to a model, and for which reasons a team can't start.
+"""Makes the model of an agent's backend, and finds the reasons for which a team can't start.
 
 Providers are imported when they are first needed (0.9-2 s cold), by `load`, in the thread that
 starts a run: pydantic-ai's modules import each other in circles, and when two threads do that at
@@ -89,7 +89,7 @@ class Provider:
 
 
 class FoundKey(NamedTuple):
-    """A key, and where it was found, for a person: its variable, the file, or that none is needed.
+    """A key, and where it was found, in words: its variable, the file, or that none is needed.
 
     The value must never be shown.
     """
@@ -153,7 +153,7 @@ class SharedClient:
 
 
 def check_team(team: TeamSpec) -> None:
-    """Raise if a team can't start, before anything is begun.
+    """Raise if a team can't start.
 
     Args:
         team: The team.
@@ -302,7 +302,7 @@ def model_for(agent: AgentSpec, key: str, client: httpx2.AsyncClient) -> Model:
 
 
 def load(kinds: Iterable[str] = ()) -> None:
-    """Import what runs of these backend types need; fast when done before.
+    """Import the modules that runs of these backend types need; fast when done before.
 
     Args:
         kinds: Backend types; what every run needs is imported in any case.
@@ -311,9 +311,9 @@ def load(kinds: Iterable[str] = ()) -> None:
     with _loading, _no_collection():
         for name in (*_BASE, *_modules(kinds)):
             importlib.import_module(name)
-        # What their first use would make otherwise, on the loop.
+        # Otherwise built at its first use, on the loop.
         importlib.import_module("pydantic_ai.messages").ModelMessagesTypeAdapter.rebuild()
-        with suppress(UserError):  # told by the check of a team that needs it
+        with suppress(UserError):  # the check of a team that needs it reports it
             importlib.import_module("nb_agents.models.network").tls_context()
 
 
@@ -326,12 +326,12 @@ class _Loading(threading.Thread):
         self.modules = frozenset(_modules(kinds))
 
     def run(self) -> None:
-        with suppress(Exception):  # whoever needs it tries again, and is told
+        with suppress(Exception):  # whoever needs it tries again, and gets the error
             load(self._kinds)
 
 
 def load_in_background(kinds: Sequence[str]) -> None:
-    """Begin to `load` in a thread.
+    """Start `load` in a thread.
 
     Args:
         kinds: Backend types.
@@ -342,7 +342,7 @@ def load_in_background(kinds: Sequence[str]) -> None:
 
 
 def load_or_leave(kinds: Collection[str]) -> None:
-    """Import what a run needs, or leave it to the thread that is at it: `until_loaded`.
+    """Import what a run needs, unless a thread is doing so; see `until_loaded`.
 
     Args:
         kinds: The backend types of the run.
@@ -353,13 +353,13 @@ def load_or_leave(kinds: Collection[str]) -> None:
 
 
 def wait_until_loaded() -> None:
-    """Wait for the end of what `load_in_background` began."""
+    """Wait until `load_in_background` is done."""
     if _background is not None:
         _background.join()
 
 
 async def until_loaded() -> None:
-    """Wait for the end of what `load_in_background` began."""
+    """Wait until `load_in_background` is done."""
     if _background is not None and _background.is_alive():
         await to_thread.run_sync(wait_until_loaded, abandon_on_cancel=True)
 

@@ -1,4 +1,4 @@
-"""How much a server may send, and where its reply ends: between a response and whoever reads it.
+"""Size limits of a server's responses, and the end of its replies.
 
 `limit` is a hook of the HTTP client, so that no SDK ever sees more, whichever it is and however it
 buffers. Decoded bytes count, as a small compressed body may stand for a large one. The events of a
@@ -42,7 +42,7 @@ MAX_ERROR_BYTES = 64 * 2**10
 """The body of an HTTP error: a sentence or two."""
 
 _AT_ONCE_BYTES = 16 * 2**10
-"""Of small events: what an SDK works through before a stop can be felt."""
+"""Of small events: what an SDK works through before a stop can take effect."""
 _AT_ONCE_PIECES = 32
 """Pieces of a body, which may be a byte each and have arrived all together."""
 
@@ -50,7 +50,7 @@ _LARGE_EVENT_BYTES = 16 * 2**10
 """Smaller ones hold fewer values than are allowed anyway, or nearly so."""
 
 DRAIN_S = 0.5
-"""How long the end of a body is waited for after the last event of a reply."""
+"""How long to wait for the end of a body after the last event of a reply."""
 
 _END = re.compile(
     rb"^(?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)))\r?$",
@@ -101,7 +101,7 @@ def expecting_images(are_expected: bool) -> Iterator[None]:
 async def limit(response: httpx2.Response) -> None:
     """Apply the limits to a response whose body has not been read yet.
 
-    Whoever reads it gets `ReplyTooLongError` where it goes over one.
+    Reading it raises `ReplyTooLongError` where it exceeds one.
     """
     response.stream = stream = _LimitedStream(response)
     if (opened := _opened.get()) is not None:
@@ -183,7 +183,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
             yield rest
 
     async def _unhurried(self) -> AsyncGenerator[bytes]:
-        """Read the body, with a rest after what had to be waited for."""
+        """Read the body, with a pause after each chunk that had to be waited for."""
         global _streams
         _streams += 1
         try:
@@ -201,7 +201,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
 
 class EventBuffer:
-    """Makes whole events of the pieces of a stream: what ends in a blank line.
+    """Joins the chunks of a stream to whole events, which end in a blank line.
 
     Args:
         max_bytes: Of one event.

@@ -1,4 +1,4 @@
-"""When a failed model call is tried again, and how calls that share a server are spaced.
+"""Retries of failed model calls, and spacing of calls that share a server.
 
 The loop that retries is in `nb_agents.agents.agent_round`, with a stop's checkpoint before each
 attempt and during each wait. A server that answers "too many requests" slows down all calls to it
@@ -31,10 +31,10 @@ Backoff = Literal["none", "linear", "exponential"]
 """How the waits between attempts grow: d, d, d; d, 2d, 3d; d, 2d, 4d."""
 
 MAX_DELAY_S = 60.0
-"""A server that asks for a longer wait than this is taken as down for this run."""
+"""Longest wait; a server that asks for more counts as down for this run."""
 
 _TRANSIENT_STATUS = {408, 409, 425, 429, *range(500, 600)}
-"""Statuses that pass; those of errors that pydantic-ai has put into no category."""
+"""Transient statuses, for errors that pydantic-ai has no category for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ _GROWTH: dict[str, Callable[[int], int]] = {
 }
 
 DEFAULT_RETRY = Retry(backoff="exponential")
-"""What holds where nobody says otherwise."""
+"""The default policy."""
 
 
 def retry_delay_s(
@@ -138,7 +138,7 @@ def retry_delay_s(
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether a failed call may go well another time.
+    """Return whether a retry of a failed call may succeed.
 
     Args:
         error: What pydantic-ai (or the connection) raised.
@@ -160,19 +160,19 @@ def is_transient(error: Exception) -> bool:
     final = (px.ModelQuotaExceededError, px.ModelRequestRejectedError)
     if isinstance(error, final):
         return False
-    # An error whose kind the provider did not tell, such as one sent inside an open stream.
-    is_untold = type(error) is px.ModelAPIError
-    return is_untold or isinstance(error, transient) or status_of(error) in _TRANSIENT_STATUS
+    # An error of a kind that the provider did not name, such as one sent inside an open stream.
+    is_unnamed = type(error) is px.ModelAPIError
+    return is_unnamed or isinstance(error, transient) or status_of(error) in _TRANSIENT_STATUS
 
 
 FIRST_GAP_S = 0.05
 MAX_GAP_S = 5.0
 EASE = 0.8
-"""What a call that succeeds makes of the gap; it is gone after some twenty."""
+"""Factor by which a successful call shrinks the gap; after some twenty it is gone."""
 
 
 class Pace:
-    """When the next call to one server may begin; on the loop, in its clock's seconds."""
+    """Spaces the calls to one server; in seconds of the loop's clock."""
 
     def __init__(self) -> None:
         self._next_at = -math.inf

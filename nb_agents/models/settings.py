@@ -1,8 +1,8 @@
-"""From the keys of a backend to the settings of pydantic-ai's models.
+"""Translates the keys of a backend to the settings of pydantic-ai's models.
 
-Which key becomes which setting is in `nb_agents.config.model_keys`; here are those that nobody
-wrote: that a prompt is cached where that must be asked for, and that OpenAI keeps no replies. And
-those that a model does not take, by its profile in pydantic-ai.
+Which key becomes which setting is in `nb_agents.config.model_keys`; here are the defaults:
+prompts are cached where a request must ask for that, and OpenAI stores no replies. Settings that a
+model does not accept, by its profile in pydantic-ai, are found and removed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def untaken(model: Model, settings: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         model: The model.
-        settings: What its requests are to be made with.
+        settings: The settings of its requests.
 
     Returns:
         For each such setting, with a dot for one within another, when that is so, after "does not
@@ -91,8 +91,8 @@ def without(settings: Mapping[str, Any], gone: Iterable[str]) -> dict[str, Any]:
     """Return the settings without some of them.
 
     Args:
-        settings: All.
-        gone: Which ones, as `untaken` names them.
+        settings: The settings.
+        gone: The names of those, as `untaken` returns them.
     """
     left = dict(settings)
     for outer, _, inner in (name.partition(".") for name in gone):
@@ -120,14 +120,14 @@ def _reasons(profile: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
 
 
 def _put(settings: dict[str, Any], path: list[str], value: Any) -> None:
-    """Set what stands at a path; a mapping is added to one that is there."""
+    """Set the value at a path; a mapping is merged into one that is there."""
     *above, last = path
     for name in above:
         settings = settings.setdefault(name, {})
     there = settings.get(last)
     if isinstance(there, dict) and isinstance(value, dict):
         value = {**there, **value}
-    # That something is on says less than how much of it there is to be.
+    # True only switches something on; a value that is there says more.
     if value is not True or there is None:
         settings[last] = value
 

@@ -1,4 +1,4 @@
-"""Tool calls as servers stream them that call themselves compatible with OpenAI's.
+"""Sorts the pieces of tool calls that OpenAI-compatible servers stream.
 
 OpenAI numbers the calls of a reply, and sends a call's id and name once, with its first piece.
 Others leave the number out or send the same one for all calls, repeat id and name in each piece, or
@@ -106,7 +106,7 @@ class _StreamedCall:
 
 
 class StreamedCalls:
-    """The tool calls of one reply, as their pieces come.
+    """The tool calls of one reply, as their pieces arrive.
 
     Args:
         names: The tools that were offered.
@@ -193,7 +193,7 @@ class StreamedCalls:
         return call
 
     def _learn(self, call: _StreamedCall, id: str, name: str) -> tuple[str | None, str | None]:
-        """Return what of an id and a name is new to a call."""
+        """Add an id and a name to a call; return the parts that are new to it."""
         self._last = call
         more = "" if name == call.name else name
         call.name += more

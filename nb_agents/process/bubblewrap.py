@@ -204,10 +204,10 @@ _Mount = tuple[str, ...]
 
 def _options(program: str) -> frozenset[str]:
     if program not in _options_of:
-        told = _run([program, "--help"])
-        found = frozenset(re.findall(rb"--[a-z][a-z-]*", told.stdout + told.stderr))
+        shown = _run([program, "--help"])
+        found = frozenset(re.findall(rb"--[a-z][a-z-]*", shown.stdout + shown.stderr))
         if b"--remount-ro" not in found:
-            raise Unusable(f"it does not say what it can do (exit code {told.returncode})")
+            raise Unusable(f"it does not say what it can do (exit code {shown.returncode})")
         _options_of[program] = frozenset(option.decode() for option in found)
     return _options_of[program]
 
@@ -260,7 +260,7 @@ def _python_places() -> Iterator[Path]:
 
 
 def _read_only(path: Path) -> list[_Mount]:
-    """Mount a path read-only under its real name and under the one that the agent was told."""
+    """Mount a path read-only under its real name and under the one that the agent knows."""
     given, real = Path(os.path.abspath(path)), path.resolve()
     return [("--ro-bind-try", str(real), str(place)) for place in dict.fromkeys([given, real])]
 

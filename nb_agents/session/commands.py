@@ -75,8 +75,8 @@ def send(turn: TurnPaths, command: Command) -> str:
     text = json.dumps({"kind": kind, "data": _KINDS[kind].dump_python(command, mode="json")})
     if len(text) > MAX_BYTES:
         raise UserError(
-            f"What a run of another process is told has at most {MAX_BYTES} bytes, and this has "
-            f"{len(text)}. Shorten it, or let the agents read it from a file."
+            f"A command to a run of another process has at most {MAX_BYTES} bytes, and this one "
+            f"has {len(text)}. Shorten it, or let the agents read it from a file."
         )
     aside = turn.commands / f".{name}"
     with as_storage_error(turn.commands):

@@ -52,9 +52,9 @@ def messages_of(
     messages = [PastMessage("user", text) for text in (view.task, *view.said) if text]
     if view.status == "completed":
         return messages + ([PastMessage("assistant", view.answer)] if view.answer else [])
-    told = _incomplete_recipe(view, spaces) if view.recipe else _incomplete_team(view, spaces)
-    if told:
-        messages.append(PastMessage("assistant", told))
+    text = _incomplete_recipe(view, spaces) if view.recipe else _incomplete_team(view, spaces)
+    if text:
+        messages.append(PastMessage("assistant", text))
     for text in (_unsubmitted([*resumed, view]), _learned([*resumed, view])):
         if text:
             messages.append(PastMessage("assistant", text))
@@ -90,11 +90,11 @@ def _called(view: RunView, spaces: Iterable[str]) -> dict[str, AgentView]:
 
 def _called_lines(agent: AgentView, workspace: Path | None) -> list[str]:
     by = f" (called by {agent.caller})" if agent.caller else " (called by another agent)"
-    told = [_head(agent.returned)] if agent.returned else []
+    result = [_head(agent.returned)] if agent.returned else []
     if agent.caller and not agent.returned:
-        told = [f"[It failed: {agent.error}]" if agent.error else "[It returned nothing]"]
+        result = [f"[It failed: {agent.error}]" if agent.error else "[It returned nothing]"]
     where = [f"[Workspace available at: {workspace}]"] if workspace else []
-    return [f"## {agent.id}{by}:", *told, *where, ""]
+    return [f"## {agent.id}{by}:", *result, *where, ""]
 
 
 def _incomplete_recipe(view: RunView, folders: Sequence[Path]) -> str:
@@ -157,16 +157,16 @@ def _unsubmitted(views: Sequence[RunView]) -> str:
 
 
 def _learned(views: Sequence[RunView]) -> str:
-    """Return what tools told the agents in the turns of one task since their last answers."""
+    """Return the tool results that agents got in the turns of one task since their last answers."""
     blocks: list[str] = []
     for name in dict.fromkeys(name for view in views for name in view.agents):
-        told: list[Learned] = []
+        results: list[Learned] = []
         answers = 0
         for agent in (view.agents[name] for view in views if name in view.agents):
-            told = [*(told if len(agent.answers) <= answers else ()), *agent.learned]
+            results = [*(results if len(agent.answers) <= answers else ()), *agent.learned]
             answers = len(agent.answers)
         if not agent.returned:
-            blocks += [f"## {name} called {each.call}:\n{each.result}" for each in told]
+            blocks += [f"## {name} called {each.call}:\n{each.result}" for each in results]
     return _joined([_LEARNED_HEADER, *blocks]) if blocks else ""
 
 

@@ -303,7 +303,7 @@ class LineReader:
         self._head = b""
 
     def is_same(self) -> bool:
-        """Return whether the file is still the same one, not deleted and created anew."""
+        """Return whether the file is still the same one, not deleted and created again."""
         try:
             with open(self._path, "rb") as file:
                 return file.read(len(self._head)) == self._head

@@ -78,7 +78,7 @@ def origin_of(turn: TurnPaths) -> str:
 
 
 def _notebook() -> str:
-    """Return the path of this kernel's notebook, where its front end tells it."""
+    """Return the path of this kernel's notebook, where its front end sends it."""
     # Set by Jupyter servers and by VS Code.
     main = sys.modules.get("__main__")
     return os.environ.get("JPY_SESSION_NAME") or str(getattr(main, "__vsc_ipynb_file__", ""))

@@ -1,4 +1,4 @@
-"""Whose a session is: the marks that its owner's processes leave in it, and the verdict on them.
+"""Who owns a session: the marks that its owner's processes write into it, and their check.
 
     the user's key, in the state directory        32 random bytes, made at first use
     a session's mark                              a name, and a key derived from both
@@ -88,7 +88,7 @@ class OwnerMark:
         return _text(mac)
 
     def hash(self) -> blake2b:
-        """Return the MAC of no bytes, which takes more."""
+        """Return the MAC of no bytes, to be updated."""
         return blake2b(key=self.key, digest_size=_MAC_BYTES)
 
 
@@ -119,7 +119,7 @@ class LineMarker:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a turn's files have to show for their owner.
+    """The marks in a turn's files, and the content that they authenticate.
 
     Attributes:
         paths: The turn.
@@ -168,7 +168,7 @@ def judge(turns: Sequence[Evidence], mark_named: Callable[[str], OwnerMark]) -> 
     """Return the mark of a session whose turns its owner made or trusted; None for a stranger's.
 
     Args:
-        turns: What its turns have to show.
+        turns: The evidence of its turns.
         mark_named: Returns the user's mark of a name.
     """
     names = dict.fromkeys(name for turn in reversed(turns) for name in turn.names)
@@ -177,7 +177,7 @@ def judge(turns: Sequence[Evidence], mark_named: Callable[[str], OwnerMark]) -> 
 
 
 def evidence_of(session: Path) -> tuple[Evidence, ...]:
-    """Read what a session's turns have to show for their owner; a turn without files shows none."""
+    """Return the evidence of a session's turns that have files."""
     return tuple(filter(_has_begun, map(_read, turns_of(session))))
 
 
@@ -235,7 +235,7 @@ _handed: ContextVar[OwnerMark | None] = ContextVar("mark", default=None)
 
 @contextmanager
 def handed(mark: OwnerMark) -> Iterator[None]:
-    """Know a session's mark within the block without its owner's key."""
+    """Use a session's mark within the block, without its owner's key."""
     token = _handed.set(mark)
     try:
         yield
@@ -274,7 +274,7 @@ def _user_key() -> bytes:
 
 @cache
 def _warn(path: Path, why: str) -> None:
-    """Say once why the sessions of this process are another's tomorrow."""
+    """Warn once that sessions are known as this user's to this process alone."""
     logger.warning("%s: %s. Sessions are known as yours to this process alone.", path, why)
 
 

@@ -16,12 +16,12 @@ from nb_agents.view.growing import grown
 from nb_agents.view.run_view import (
     AgentPhase,
     AgentView,
-    Draft,
     Learned,
     RunStatus,
     RunView,
     StopView,
     ToolView,
+    UnsubmittedText,
     VoteView,
     call_so_far,
 )
@@ -201,7 +201,7 @@ def _resting_phase(agent: AgentView) -> AgentPhase:
 def _drafts(agent: AgentView, answer: str = "") -> dict[str, Any]:
     """Set the words of the last model call aside, and drop those that an answer now contains."""
     answers = (*agent.answers, agent.returned, answer)
-    last = Draft(_rest(agent.partial, answers), agent.thinking)
+    last = UnsubmittedText(_rest(agent.partial, answers), agent.thinking)
     if call := call_so_far(agent.partial_call):
         last = replace(last, text=f"{last.text}\n[{agent.tool}] {call}".strip())
     drafts = (replace(each, text=_rest(each.text, answers)) for each in (*agent.drafts, last))
@@ -226,7 +226,7 @@ def _round_started(view: RunView, e: ev.RoundStarted) -> RunView:
 
 def _model_started(view: RunView, e: ev.ModelStarted) -> RunView:
     agent = view.agents[e.agent]
-    # What is kept of an answer that goes on is no draft, but where its words go on.
+    # What is kept of an answer that goes on was not set aside: its words go on there.
     drafts = _drafts(replace(agent, partial=agent.partial.removeprefix(agent.kept)))
     drafts |= {"partial": agent.kept, "kept": agent.kept}
     return _with_agent(
@@ -263,7 +263,7 @@ def _text_streamed(view: RunView, e: ev.TextStreamed) -> RunView:
 def _model_finished(view: RunView, e: ev.ModelFinished) -> RunView:
     agent, usage = view.agents[e.agent], e.usage
     cost = None if agent.cost is None or usage.cost is None else agent.cost + usage.cost
-    # A vote is known once it is cast; any other call is told by the tool's own events.
+    # A vote is known once it is cast; any other call has events of its own.
     is_vote = agent.tool == "vote"
     return _with_agent(
         view,
@@ -419,7 +419,7 @@ def _final_answer_given(view: RunView, e: ev.FinalAnswerGiven) -> RunView:
 
 def _orchestration_restarted(view: RunView, e: ev.OrchestrationRestarted) -> RunView:
     why = " ".join(e.reason.split())
-    told = f"Attempt {e.attempt}: {e.agent} found that the final answer will not do ({why})"
+    notice = f"Attempt {e.attempt}: {e.agent} found that the final answer will not do ({why})"
     agents = {k: _back_at_work(a) for k, a in view.agents.items()}
     return replace(
         view,
@@ -427,7 +427,7 @@ def _orchestration_restarted(view: RunView, e: ev.OrchestrationRestarted) -> Run
         phase="coordinating",
         winner="",
         attempt=e.attempt,
-        notices=(*view.notices, told[:MAX_NOTICE_CHARS]),
+        notices=(*view.notices, notice[:MAX_NOTICE_CHARS]),
     )
 
 
@@ -462,8 +462,8 @@ def _step_finished(view: RunView, e: ev.StepFinished) -> RunView:
         return view
     if e.outcome == "failed":
         return _with_agent(view, e.step, phase="failed", error=e.why, outcome="failed")
-    told = e.output if isinstance(e.output, str) else agent.partial
-    answer = told if told.strip() else str(e.output)
+    text = e.output if isinstance(e.output, str) else agent.partial
+    answer = text if text.strip() else str(e.output)
     drafts = _drafts(agent, answer)
     return _with_agent(view, e.step, phase="answered", answers=(answer,), learned=(), **drafts)
 

@@ -22,8 +22,8 @@ def grown(entries: Mapping[str, V], key: str, value: V) -> Growing[V]:
 
     Args:
         entries: Copied only when it is not one of these mappings yet.
-        key: What is put in; it keeps the place that it may have had.
-        value: Its value from now on.
+        key: Its key; one that is there keeps its place.
+        value: Its value.
 
     Example:
         >>> one = grown({"a": 1}, "b", 2)

@@ -17,7 +17,7 @@ __all__ = ["AgentReceipt", "Receipt", "receipt", "total_cost"]
 
 @dataclass(frozen=True, slots=True)
 class AgentReceipt:
-    """What became of one agent.
+    """The outcome of one agent's work.
 
     Attributes:
         outcome: How its work ended.
@@ -42,10 +42,10 @@ class Receipt:
 
     Attributes:
         status: How it ended.
-        agents: For each agent, what became of it.
-        tools: For each tool call, "agent: tool" and what became of it.
-        steps: For each step of a recipe its address and what became of it, and for each open gate;
-            those inside of loops and of recipes that others call are known once these begin.
+        agents: The receipt of each agent.
+        tools: For each tool call, "agent: tool" and its outcome.
+        steps: The address and outcome of each step and open gate of a recipe; those inside loops
+            and called recipes are known once these begin.
         tokens: Tokens used, all agents.
         cost: US dollars, or None when any model's price is unknown.
         path: The turn's directory.
@@ -67,7 +67,7 @@ class Receipt:
     context_changes: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
-        """Stay one line, however many agents there are."""
+        """Return one line, however many agents there are."""
         stop = f" by {self.source}" if self.source else ""
         return f"<Receipt {self.status}{stop}: {len(self.agents)} agents, {self.tokens} tokens>"
 
@@ -85,13 +85,13 @@ _STEP_OUTCOMES = {"ok": "finished", "failed": "failed", "skipped": "skipped"}
 
 
 def receipt(view: RunView, path: str, still_runs: Callable[[int], bool] | None = None) -> Receipt:
-    """Sum up a turn.
+    """Return the receipt of a turn.
 
     Args:
         view: The turn.
         path: Where its files are.
-        still_runs: Tells by its number whether a call that a stop has left in a thread still runs
-            there; None where that can't be known.
+        still_runs: Returns whether the thread of that number still runs a call that a stop has
+            left there; None where that can't be known.
 
     Returns:
         The receipt; `agents` without an outcome of their own count as finished when they had

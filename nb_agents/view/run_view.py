@@ -1,4 +1,4 @@
-"""The one state of a turn that journal, panel and card show.
+"""The state of a turn, as journal, panel and card show it.
 
 `nb_agents.view.fold` makes it from the events of the turn. Nothing here reads a clock or a disk.
 """
@@ -18,7 +18,7 @@ from nb_agents.view.steps import ApprovalView, GateView, StepView
 __all__ = [
     "AgentPhase",
     "AgentView",
-    "Draft",
+    "UnsubmittedText",
     "Ending",
     "Learned",
     "RunStatus",
@@ -42,9 +42,9 @@ class ToolView:
     """The state of one tool call.
 
     Attributes:
-        outcome: How it stands: "running" until it is over.
-        summary: What it is about, in a few words.
-        size: Characters of what the model was told.
+        outcome: "running" until it is over.
+        summary: A few words on its arguments.
+        size: Characters of the result that the model was given.
         seconds: How long it took.
         thread: Number, in its process, of the thread that it was left running in; 0 for none.
     """
@@ -61,7 +61,7 @@ class ToolView:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a tool told an agent.
+    """A result that a tool gave an agent.
 
     Attributes:
         call: The tool, and in a few words what it was asked.
@@ -81,7 +81,7 @@ class VoteView:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class UnsubmittedText:
     """What a model call that is over wrote and no answer contains.
 
     Attributes:
@@ -111,17 +111,17 @@ class AgentView:
         model: Its model's name.
         phase: What it is doing.
         tool: The tool that runs now, or "".
-        tool_tail: The last of what it wrote.
+        tool_tail: The end of that tool's output.
         round: Rounds begun.
         answers: Its answers, oldest first.
         vote: Its vote, or None.
-        partial: Words of the model call that is open, or that was cut: not yet an answer.
+        partial: Text of the model call that is open or was cut: not yet an answer.
         kept: The answer so far of a reply that was cut off; the next one goes on with it.
         partial_call: JSON of another tool's arguments as far as it had come.
         thinking: Reasoning of that model call.
         drafts: What earlier calls wrote and no answer contains, oldest first.
         learned: The last results of its tools since its last answer, oldest first.
-        heard: How many of the follow-up texts it has been told.
+        heard: How many of the follow-up texts it has read.
         calls: Model requests begun.
         in_flight: Whether a model request is open.
         streamed_at: When the last words of that request came, or it began; Unix seconds.
@@ -131,10 +131,10 @@ class AgentView:
         cost: US dollars so far, or None when a model's price is unknown.
         error: Why it failed, or "".
         outcome: How its work ended, or None while it goes on.
-        stop: How hard it was asked to stop, it alone; "" when it was not.
+        stop: The level of a stop of this agent alone, or "".
         caller: Of an agent that another one called: that one's id; else "".
         workspace: Of such an agent: the name of its workspace.
-        returned: Of such an agent: what its caller was given.
+        returned: Of such an agent: its result for the caller.
         depth: How many agents called one another until this one.
     """
 
@@ -151,7 +151,7 @@ class AgentView:
     kept: str = ""
     partial_call: str = ""
     thinking: str = ""
-    drafts: tuple[Draft, ...] = ()
+    drafts: tuple[UnsubmittedText, ...] = ()
     learned: tuple[Learned, ...] = ()
     calls: int = 0
     in_flight: bool = False
@@ -201,7 +201,7 @@ class AgentView:
 
 @dataclass(frozen=True, slots=True)
 class StopView:
-    """The stop of the run: who asked first, and how hard it is by now.
+    """The stop of the run: who asked first, and its level now.
 
     Attributes:
         gate: Address of the gate whose denial it is, or "".
@@ -250,7 +250,7 @@ class RunView:
         outlines: Of a recipe: the units that are known before they begin, by the address of the
             step that called it; "" is the run's own.
         next: Of a recipe that ended early: addresses of what a resume does first.
-        is_paused: Whether work holds still at its boundaries until it is told to go on.
+        is_paused: Whether the run is paused.
         is_saved: Whether all of it is on disk, as far as is known.
         seq: Journal position that this shows.
     """
@@ -293,7 +293,7 @@ class RunView:
     seq: int = 0
 
     def __repr__(self) -> str:
-        """Stay one line, however much was said."""
+        """Return one line, however much was said."""
         return f"<RunView {self.session}/{self.turn}: {self.status}, {len(self.agents)} agents>"
 
     @property
@@ -357,7 +357,7 @@ class RunView:
 
     @property
     def ending(self) -> Ending:
-        """How it ended, as it is told to people; "" while it goes on.
+        """How it ended, as people are shown it; "" while it goes on.
 
         A turn is killed when its process ended without a word, whatever it was doing; "cancelled"
         is one of which no more is known: another program's.

@@ -1,4 +1,4 @@
-"""How the units of a recipe stand: the part of the one view that is about recipes.
+"""The state of a recipe's units: the part of the view that is about recipes.
 
 Pure, as `nb_agents.view.fold` is, which folds this into a `RunView`.
 """
@@ -39,15 +39,15 @@ class StepView:
     Attributes:
         address: Where it is, such as ``checks/review[2]/summarize``.
         unit: What it is.
-        status: How it stands.
+        status: Its state.
         attempt: From 1.
-        attempts: How many there may be, as far as it is known.
+        attempts: Their maximum, as far as it is known.
         retry_at: When the next one begins, in Unix seconds; None when that is not known.
         total: Iterations of a foreach, or None.
-        worker, model: Who does an agent step, and with what.
+        worker, model: The agent of an agent step, and its model.
         asks: Its prompt or command.
-        tail: The last of what its command wrote.
-        output: What it gave.
+        tail: The end of its command's output.
+        output: Its output.
         exit_code: Of its command, or None.
         why: Why it failed or was skipped, or "".
         started_at, ended_at: Unix seconds; ended_at is None while it goes on.
@@ -91,7 +91,7 @@ class GateView:
         asked_at: Unix seconds.
         timeout_s: Seconds until ``default`` decides; 0 means never.
         default: What happens then.
-        wants: A decision, or a text: then the message of who approves is the answer.
+        wants: A decision, or a text, which the approval's message contains.
     """
 
     address: str
@@ -174,7 +174,7 @@ def _changed(step: StepView, event: StepEvent) -> StepView:
 
 
 def at_the_end(steps: Mapping[str, StepView]) -> Mapping[str, StepView]:
-    """Return the units as the end of their turn leaves them.
+    """Return the units with the open ones cut or stopped, as at the end of their turn.
 
     Args:
         steps: By address.

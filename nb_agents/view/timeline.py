@@ -1,4 +1,4 @@
-"""What happened in a turn and when, for people to look at afterwards: spans and marks.
+"""The timeline of a turn: spans and marks.
 
 A fold over events like `nb_agents.view.fold`, kept beside it so that the view stays small. An event
 costs an append at most, a streamed word not even that; the number of entries is bounded.
@@ -41,11 +41,11 @@ MAX_TEXT = 400
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """Something that took a while (a span), or happened at one moment (a mark).
+    """A span of time, or a mark: something that happened at one moment.
 
     Attributes:
-        kind: What it is.
-        agent: Whose, or "" for the whole run.
+        kind: Its kind.
+        agent: Its agent, or "" for the whole run.
         name: Number of a model call, an answer, a round or a resumed turn; a tool's name; who was
             voted for; how hard a stop is.
         start, end: Unix seconds; the same for a mark.
@@ -161,7 +161,7 @@ class TimelineFold:
         return Timeline(tuple(self._agents), tuple(turns), tuple(entries), self._left_out)
 
     def cut_open(self) -> None:
-        """End all that is open as cut: its process died."""
+        """End all open spans as cut: their process died."""
         for key in list(self._open):
             self._close(key, outcome="cut")
 
@@ -292,7 +292,7 @@ class TimelineFold:
 
     def _step_started(self, e: ev.StepStarted) -> None:
         if e.unit == "agent":
-            # Its model and tool calls are told under its address.
+            # Its model and tool calls have its address as their agent.
             self._agents[e.step] = None
         elif e.unit == "bash":
             self._agents[e.step] = None

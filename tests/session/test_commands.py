@@ -85,6 +85,6 @@ def test_as_long_a_text_as_may_be_said_arrives_whatever_its_characters(
 
 def test_what_no_writer_would_take_is_refused_at_once(tmp_path: Path) -> None:
     turn = TurnPaths(tmp_path)
-    with pytest.raises(UserError, match=f"at most {MAX_BYTES} bytes, and this has 10000[0-9]+"):
+    with pytest.raises(UserError, match=f"at most {MAX_BYTES} bytes, and this one has 10000[0-9]+"):
         send(turn, Decide(True, "x" * MAX_BYTES))
     assert list(tmp_path.iterdir()) == []
