@@ -84,7 +84,8 @@ def _files(incomplete: str) -> list[str]:
 LiveRun = Annotated[
     str,
     typer.Argument(
-        help="Run, session or session/turn; by default the only one.", autocompletion=_live_runs
+        help="Run, session or session/turn; by default the only one of here.",
+        autocompletion=_live_runs,
     ),
 ]
 SomeLiveRun = Annotated[
@@ -93,7 +94,7 @@ SomeLiveRun = Annotated[
 SomeRun = Annotated[
     str,
     typer.Argument(
-        help="Run, session or session/turn; by default the only one.", autocompletion=_runs
+        help="Run, session or session/turn; by default the only one of here.", autocompletion=_runs
     ),
 ]
 Message = Annotated[str, typer.Argument(help="What is said about it.")]

@@ -29,7 +29,7 @@ from nb_agents.errors import UnknownRunError
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import TERMINAL, decide
 from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.sweep_list import SWEEP_HEADS, live_work, pressed, sweep_row
+from nb_agents.presentation.sweep_list import SWEEP_HEADS, live_work, place_of, pressed, sweep_row
 from nb_agents.runs.finding import find_known
 from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
@@ -67,7 +67,7 @@ def _found_sweep(name: str, root: Path | None) -> Path | None:
 def runs_(root: Root = None, as_json: Json = False) -> None:
     """List the live runs of this user, or of one session root; a sweep as a whole."""
     alone, sweeps = live_work(root)
-    rows = [(r.session, str(r.turn), text.chip(r.view), r.where, r.view.task) for r in alone]
+    rows = [(r.session, str(r.turn), text.chip(r.view), place_of(r), r.view.task) for r in alone]
     for path, where in sweeps.items():
         name, status, done, *_, task = sweep_row(path)
         rows.append((name, "", f"{status}, {done}", where, task))

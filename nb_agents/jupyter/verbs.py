@@ -32,7 +32,13 @@ from nb_agents.options import RunOptions
 from nb_agents.presentation import text
 from nb_agents.presentation.arguments import context_of
 from nb_agents.presentation.asking import question
-from nb_agents.presentation.sweep_list import SWEEP_HEADS, live_work, sweep_row, sweep_rows
+from nb_agents.presentation.sweep_list import (
+    SWEEP_HEADS,
+    live_work,
+    place_of,
+    sweep_row,
+    sweep_rows,
+)
 from nb_agents.runs.file_report import check_file
 from nb_agents.runs.finding import find_known, find_run
 from nb_agents.runs.resume import preview
@@ -292,7 +298,7 @@ def table(ip: Any, args: Any) -> None:
             run.view.current_step if run.view.recipe else f"{run.view.round}/∞",
             text.elapsed(run.view, time.time())[0].removeprefix("Elapsed: "),
             f"{run.session}/{run.turn}",
-            run.where or "here",
+            place_of(run),
             text.clip(run.view.task, 60),
         )
         for run in alone

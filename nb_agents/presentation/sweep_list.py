@@ -16,7 +16,7 @@ from nb_agents.runs.run import Run
 from nb_agents.session.layout import SWEEP_FILE, session_root
 from nb_agents.session.views import read_json
 
-__all__ = ["SWEEP_HEADS", "live_work", "pressed", "sweep_row", "sweep_rows"]
+__all__ = ["SWEEP_HEADS", "live_work", "place_of", "pressed", "sweep_row", "sweep_rows"]
 
 SWEEP_HEADS = ("sweep", "status", "done", "failed", "tokens", "cost", "task")
 
@@ -50,6 +50,12 @@ def live_work(
     groups = [each.path.resolve() for each in registry.groups()]
     here = {path: "here" for path in groups if place is None or path.parent == place}
     return alone, sweeps | here
+
+
+def place_of(run: Run) -> str:
+    """Return where a run lives, with its session root where that is not this directory's."""
+    where, root = run.where or "here", run.path.parents[1]
+    return where if root == session_root() else f"{where}, in {text.shown_path(root)}"
 
 
 def sweep_rows(root: Path) -> list[tuple[str, ...]]:
