@@ -103,12 +103,6 @@ def _says_something(agent: AgentSpec) -> bool:
     return is_model and any(each.setting for each in backend.assignments)
 
 
-def _model_of(agent: AgentSpec) -> Model:
-    backend = agent.backend
-    api = "responses" if backend.wire_format == "openai responses" else backend.api
-    return _model(backend.type, backend.model, backend.base_url, api, backend.api_version)
-
-
 # Making Google's takes a tenth of a second, and the rows of a sweep ask of the same ones.
 @lru_cache(100)
 def _model(type: str, model: str, url: str | None, api: Any, version: str | None) -> Model:
@@ -125,7 +119,9 @@ def _judged(agent: AgentSpec) -> tuple[Mapping[str, str], str]:
     from pydantic_ai.exceptions import UserError
     from pydantic_ai.models import ModelRequestParameters
 
-    model = _model_of(agent)
+    backend = agent.backend
+    api = "responses" if backend.wire_format == "openai responses" else backend.api
+    model = _model(backend.type, backend.model, backend.base_url, api, backend.api_version)
     settings: Any = settings_of(agent.backend)
     gone = untaken(model, settings)
     taken: Any = without(settings, gone)

@@ -87,16 +87,13 @@ def _as_it_is(create: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[
     """Return a `create` that sends large parts of a request unchanged if they are plain JSON."""
 
     async def send(**given: Any) -> Any:
-        plain = {name: given[name] for name in _LARGE if _is_plain_list(given.get(name))}
+        lists = {name: given[name] for name in _LARGE if isinstance(given.get(name), list)}
+        plain = {name: each for name, each in lists.items() if _is_plain(each)}
         extra = plain | (given.pop("extra_body", None) or {})
         # Those in the extra part are put in the place of the empty ones.
         return await create(**given | dict.fromkeys(plain, ()), extra_body=extra or None)
 
     return send
-
-
-def _is_plain_list(value: object) -> bool:
-    return isinstance(value, list) and _is_plain(value)
 
 
 def _is_plain(value: object) -> bool:

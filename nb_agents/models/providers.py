@@ -173,23 +173,22 @@ def refusals(team: TeamSpec) -> Iterator[UserError]:
     Args:
         team: The team.
     """
-    try:
-        _check_agents(team)
-    except ConfigError as exc:
-        yield exc
+    if unsupported := [*_raised_by(_check_agents, team)]:
+        yield from unsupported
         return
     yield from team.refusals
     if any(agent.backend.type in PROVIDERS for agent in team.everyone):
-        yield from _network_refusals()
+        from nb_agents.models.network import refuse_network
+
+        yield from _raised_by(refuse_network)
     for agent in team.everyone:
         yield from why_refused(team, agent)
 
 
-def _network_refusals() -> Iterator[UserError]:
-    from nb_agents.models.network import refuse_network
-
+def _raised_by(check: Callable[..., object], *about: object) -> Iterator[UserError]:
+    """Yield the error that a check raises, if any."""
     try:
-        refuse_network()
+        check(*about)
     except UserError as exc:
         yield exc
 
@@ -230,20 +229,13 @@ def why_refused(team: TeamSpec, agent: AgentSpec) -> Iterator[UserError]:
         if not agent.backend.model:
             what = f"Agent {agent.id!r} names no model; add `model:` to its backend."
             yield team.fault(what, "agents", agent.id, "backend")
-        yield from _missing(_base_url, agent)
+        yield from _raised_by(_base_url, agent)
         yield from _unset_variables(agent)
         for number, upload in enumerate(agent.backend.uploads):
             if upload.fault:
                 at = ("agents", agent.id, "backend", "upload_files", number)
                 yield team.fault(upload.fault, *at)
-    yield from _missing(find_key, agent)
-
-
-def _missing(find: Callable[[AgentSpec], object], agent: AgentSpec) -> Iterator[MissingKeyError]:
-    try:
-        find(agent)
-    except MissingKeyError as exc:
-        yield exc
+    yield from _raised_by(find_key, agent)
 
 
 def _unset_variables(agent: AgentSpec) -> Iterator[MissingKeyError]:

@@ -166,12 +166,13 @@ def argv(
     for path in readable:
         mounts += _read_only(path)
     mounts += [("--bind", str(path), str(path)) for path in writable]
+    can_disable = "--disable-userns" in options
     # Only root owns devices.
     devices = [sys.executable, "-I", "-S", _DEVICES] if os.geteuid() == 0 else []
     return [
         *devices,
         program,
-        *_user_namespace(options),
+        *(("--unshare-user", "--disable-userns") if can_disable else ("--unshare-user-try",)),
         *_ISOLATED,
         *(() if network else ("--unshare-net",)),
         *_arguments(mounts, hidden),
@@ -226,12 +227,6 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
     except OSError as exc:
         raise Unusable(exc.strerror or type(exc).__name__) from None
     return subprocess.CompletedProcess(argv, process.returncode, output, errors)
-
-
-def _user_namespace(options: frozenset[str]) -> tuple[str, ...]:
-    if "--disable-userns" in options:
-        return ("--unshare-user", "--disable-userns")
-    return ("--unshare-user-try",)
 
 
 def _base_mounts() -> list[_Mount]:

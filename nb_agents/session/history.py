@@ -229,7 +229,7 @@ def load_turn(paths: TurnPaths, before: PastTurn | None = None) -> PastTurn:
     if not live and view.file_count is None:
         listed = workspace_files(paths, [name for name in view.workspaces if name in spaces])
         view = apply(view, listed)
-        unread += _not_listed(listed)
+        unread += (listed.left_out,) if listed.left_out else ()
     if not live and view.seq:
         unread += _mend(view, paths)
     return PastTurn(paths, view, live, unread, tuple(events))
@@ -370,7 +370,3 @@ def _is_folder(path: Path) -> bool:
         return stat.S_ISDIR(path.lstat().st_mode)
     except OSError:
         return False
-
-
-def _not_listed(listed: FilesListed) -> tuple[str, ...]:
-    return (listed.left_out,) if listed.left_out else ()

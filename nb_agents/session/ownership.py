@@ -178,11 +178,7 @@ def judge(turns: Sequence[Evidence], mark_named: Callable[[str], OwnerMark]) -> 
 
 def evidence_of(session: Path) -> tuple[Evidence, ...]:
     """Return the evidence of a session's turns that have files."""
-    return tuple(filter(_has_begun, map(_read, turns_of(session))))
-
-
-def _has_begun(turn: Evidence) -> bool:
-    return bool(turn.journal or turn.others)
+    return tuple(turn for turn in map(_read, turns_of(session)) if turn.journal or turn.others)
 
 
 def _read(paths: TurnPaths) -> Evidence:

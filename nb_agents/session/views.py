@@ -65,20 +65,19 @@ class _TurnBlock(NamedTuple):
     text: str
 
 
-def summary(view: RunView, paths: TurnPaths, left: str) -> str:
+def summary(view: RunView, paths: TurnPaths) -> str:
     """Return the session's summary with a turn's block added or replaced.
 
     Args:
         view: The turn.
         paths: The turn's paths.
-        left: The end of an incomplete turn's block: its partial results.
 
     Raises:
         OSError: The existing file can't be read, or is too large.
     """
     before, blocks = _read_summary(paths)
     kept = [block for block in blocks if block.turn != view.turn]
-    made = _TurnBlock(view.turn, _block(view, paths, left))
+    made = _TurnBlock(view.turn, _block(view, paths))
     ordered = sorted([*kept, made], key=lambda block: block.turn)
     head = f"{_RULE}\nMulti-Turn Session: {view.session}\n{_RULE}\n"
     return head + before + "".join(block.text for block in ordered)
@@ -102,14 +101,14 @@ def _read_summary(paths: TurnPaths) -> tuple[str, Sequence[_TurnBlock]]:
     return text[:first], blocks
 
 
-def _block(view: RunView, paths: TurnPaths, left: str) -> str:
+def _block(view: RunView, paths: TurnPaths) -> str:
     marker = f" [INCOMPLETE - {_MARKERS[view.ending]}]" if view.ending in _MARKERS else ""
     lines = ["", _RULE, f"TURN {view.turn}{marker}", _RULE]
-    at = datetime.fromtimestamp(view.ended_at or view.last_at)
-    lines.append(f"Timestamp: {at.isoformat()}")
+    lines.append(f"Timestamp: {_time(view.ended_at or view.last_at)}")
     task = " ".join(view.task.split())
     if marker:
-        lines += [f"Phase when cancelled: {view.phase}", f"Task: {task}", left]
+        lines += [f"Phase when cancelled: {view.phase}", f"Task: {task}"]
+        lines.append("\n".join(_incomplete_lines(view, paths)))
     else:
         lines += [f"Winning Agent: {view.winner}", f"Task: {task}"]
         lines += [f"Workspace: {paths.workspace}", f"Answer: See {paths.answer}"]
@@ -245,7 +244,9 @@ def write_views(view: RunView, paths: TurnPaths, owner: str = "") -> tuple[str, 
         if view.winner and view.status == "completed":
             _link_workspace(paths, view.winner)
             notices += _unless_blocked(paths.winners, lambda: _append_winner(paths, view))
-        notices += _unless_blocked(paths.summary, lambda: _write_summary(view, paths))
+        notices += _unless_blocked(
+            paths.summary, lambda: write_atomic(paths.summary, summary(view, paths))
+        )
     _write_json(paths.metadata, metadata(view, paths, owner))
     return notices
 
@@ -258,11 +259,6 @@ def _unless_blocked(path: Path, write: Callable[[], None]) -> tuple[str, ...]:
         why = exc.strerror if isinstance(exc, RefusedError) else f"can't be written: {exc.strerror}"
         return (f"{path.name} {why}. It is left as it is.",)
     return ()
-
-
-def _write_summary(view: RunView, paths: TurnPaths) -> None:
-    left = "\n".join(_incomplete_lines(view, paths))
-    write_atomic(paths.summary, summary(view, paths, left))
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -28,7 +28,6 @@ from nb_agents.view.run_view import (
 from nb_agents.view.steps import (
     MAX_TAIL,
     ApprovalView,
-    StepView,
     apply_gate,
     apply_step,
     at_the_end,
@@ -154,7 +153,10 @@ def _go_on_from(past: RunView, fresh: RunView, again: Collection[str]) -> RunVie
         winner=past.winner,
         attempt=past.attempt,
         said=past.said,
-        steps=MappingProxyType({k: s for k, s in past.steps.items() if _stays(s)}),
+        # A unit stays that is over or holds others.
+        steps=MappingProxyType(
+            {k: s for k, s in past.steps.items() if s.is_over or s.unit not in ("agent", "bash")}
+        ),
         approvals=tuple(a for a in past.approvals if a.approved),
         outlines=past.outlines,
         worktrees=past.worktrees,
@@ -183,11 +185,6 @@ def _brought_along(fresh: AgentView, past: AgentView, again: Collection[str]) ->
 
 
 _STOPPED = frozenset({"stopped", "killed", "never started"})
-
-
-def _stays(step: StepView) -> bool:
-    """Return whether a resume keeps a unit: one that is over, or that holds others."""
-    return step.is_over or step.unit not in ("agent", "bash")
 
 
 def _resting_phase(agent: AgentView) -> AgentPhase:
