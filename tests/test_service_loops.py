@@ -383,7 +383,7 @@ def test_a_command_of_deep_json_does_not_deafen_a_sweep(faults: Faults) -> None:
     assert all(row.is_over for row in rows)
 
 
-@pytest.mark.parametrize("name", ["_on_begun", "_follow", "_on_end", "_put", "_score", "_end"])
+@pytest.mark.parametrize("name", ["_on_begun", "_follow", "_on_end", "_score", "_end"])
 def test_a_row_whose_news_can_not_be_handled_ends_and_the_others_go_on(
     faults: Faults, name: str
 ) -> None:

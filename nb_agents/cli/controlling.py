@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -29,21 +28,14 @@ from nb_agents.errors import UnknownRunError
 from nb_agents.presentation import text
 from nb_agents.presentation.asking import TERMINAL, decide
 from nb_agents.presentation.cards import card_bundle
-from nb_agents.presentation.sweep_list import SWEEP_HEADS, live_work, place_of, pressed, sweep_row
+from nb_agents.presentation.sweep_list import SWEEP_HEADS, live_work, place_of, sweep_row
 from nb_agents.runs.finding import find_known
-from nb_agents.runs.loop import interrupt_calls
 from nb_agents.runs.run import Run
 from nb_agents.runs.status import log_lines
-from nb_agents.session.journal import POLL_S, follow, read_journal
+from nb_agents.session.journal import follow, read_journal
 from nb_agents.session.layout import TurnPaths, session_root
 from nb_agents.session.lookup import find_session
-from nb_agents.sweeps.manifest import (
-    is_live_sweep,
-    is_sweep,
-    pause_sweep,
-    resolve_sweep,
-    stop_sweep,
-)
+from nb_agents.sweeps.sweep_lookup import AnySweep, find_sweep
 
 __all__: list[str] = []
 
@@ -56,11 +48,6 @@ def _found_run(name: str, root: Path | None) -> Run:
         if name:
             raise
         return find_known(find_session(session_root(root)).name, root)
-
-
-def _found_sweep(name: str, root: Path | None) -> Path | None:
-    path = resolve_sweep(name, root)
-    return path if path is not None and is_sweep(path) else None
 
 
 @app.command("runs")
@@ -83,8 +70,8 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a turn: what was answered or kept, and how to go on; or how a sweep stands."""
-    if (sweep := _found_sweep(name, root)) is not None:
-        table(SWEEP_HEADS, [sweep_row(sweep)], as_json, "")
+    if (sweep := find_sweep(name, root)) is not None:
+        table(SWEEP_HEADS, [sweep_row(sweep.path)], as_json, "")
         return
     run = _found_run(name, root)
     if as_json:
@@ -133,16 +120,14 @@ def log(name: SomeRun = "", root: Root = None, as_json: Json = False) -> None:
 @app.command("wait")
 def wait(name: LiveRun = "", root: Root = None, as_json: Json = False) -> None:
     """Wait until a run, or a sweep, is over. Ctrl+C stops it; twice: at once."""
-    if (sweep := _found_sweep(name, root)) is not None:
+    if (sweep := find_sweep(name, root)) is not None:
         _wait_for_sweep(sweep, as_json)
     wait_for_end(_found_run(name, root), as_json)
 
 
-def _wait_for_sweep(path: Path, as_json: bool) -> NoReturn:
-    with interrupt_calls(pressed(path)):
-        while is_live_sweep(path):
-            time.sleep(POLL_S)
-    row = sweep_row(path)
+def _wait_for_sweep(sweep: AnySweep, as_json: bool) -> NoReturn:
+    sweep.wait()
+    row = sweep_row(sweep.path)
     table(SWEEP_HEADS, [row], as_json, "")
     raise typer.Exit(COMPLETE if row[1] == "complete" else INCOMPLETE)
 
@@ -157,8 +142,8 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop a run or a sweep, wherever it lives; without a name, the one of this directory."""
-    sweep = None if agent else resolve_sweep(name, root)
-    if sweep is not None and stop_sweep(sweep, now, "cli", reason):
+    sweep = None if agent else find_sweep(name, root)
+    if sweep and sweep.stop(now, reason=reason, source="cli").status != "finished":
         if as_json:
             say_json({"changed": True, "status": "asked", "sweep": sweep.name})
         else:
@@ -245,8 +230,8 @@ def _tell(run: Run, said: str, as_json: bool) -> None:
 
 def _pauses_sweep(name: str, root: Path | None, is_paused: bool, said: str, as_json: bool) -> bool:
     """Hold the sweep that a name means, or let it go on; return whether there is one at work."""
-    sweep = resolve_sweep(name, root)
-    if sweep is None or not pause_sweep(sweep, is_paused):
+    sweep = find_sweep(name, root)
+    if sweep is None or not sweep.hold(is_paused):
         return False
     if as_json:
         say_json({"sweep": sweep.name, "said": said})

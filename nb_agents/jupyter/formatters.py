@@ -20,7 +20,7 @@ from nb_agents.view.run_view import AgentView, RunView
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nb_agents.sweeps.sweep_view import SweepView
+    from nb_agents.sweeps.sweep_fold import SweepView
 
 _SWEEPS = "nb_agents.sweeps"
 
@@ -36,7 +36,7 @@ def register(ip: InteractiveShell) -> None:
     shown.mimebundle_formatter.for_type(Receipt, _receipt)
     shown.mimebundle_formatter.for_type(RunView, _view)
     shown.ipython_display_formatter.for_type_by_name(f"{_SWEEPS}.sweep", "Sweep", show_sweep)
-    shown.mimebundle_formatter.for_type_by_name(f"{_SWEEPS}.sweep_view", "SweepView", _sweep)
+    shown.mimebundle_formatter.for_type_by_name(f"{_SWEEPS}.sweep_fold", "SweepView", _sweep)
 
 
 def unregister(ip: InteractiveShell) -> None:
@@ -46,7 +46,7 @@ def unregister(ip: InteractiveShell) -> None:
     for kind in (Receipt, RunView):
         shown.mimebundle_formatter.type_printers.pop(kind, None)
     shown.ipython_display_formatter.pop(f"{_SWEEPS}.sweep.Sweep", None)
-    shown.mimebundle_formatter.pop(f"{_SWEEPS}.sweep_view.SweepView", None)
+    shown.mimebundle_formatter.pop(f"{_SWEEPS}.sweep_fold.SweepView", None)
 
 
 def _receipt(receipt: Receipt, **_: object) -> dict[str, Any]:

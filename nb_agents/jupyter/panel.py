@@ -37,8 +37,8 @@ from nb_agents.session.history import PastTurn
 from nb_agents.view.run_view import RunView
 
 if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep import Sweep
-    from nb_agents.sweeps.sweep_view import SweepView
+    from nb_agents.sweeps.sweep_fold import SweepView
+    from nb_agents.sweeps.sweep_lookup import AnySweep
 
 __all__ = [
     "LiveOutputs",
@@ -257,7 +257,7 @@ def _shown_path(run: Run) -> str:
     return text.shown_path(run.path)
 
 
-def show_sweep(sweep: Sweep) -> None:
+def show_sweep(sweep: AnySweep) -> None:
     """Show a sweep in the current cell: live if it is, its card if it is over."""
     with _sweeps_lock:
         if not sweep.is_over:
@@ -272,7 +272,7 @@ def show_sweep(sweep: Sweep) -> None:
 class _SweepPanel:
     """Shows one sweep in any number of outputs. Made on a cell's thread."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: AnySweep) -> None:
         self._sweep = sweep
         self._title, self._path = sweep_title(sweep.path), text.shown_path(sweep.path)
         self._opened: _Opened | None = None
@@ -311,10 +311,7 @@ class _SweepPanel:
             case {"type": "stop", "sweep": str(), "now": bool(now)}:
                 self._sweep.stop(now, source="widget")
             case {"type": "hold", "pause": bool(is_pause)} if not self._sweep.view.is_over:
-                if is_pause:
-                    self._sweep.pause()
-                else:
-                    self._sweep.resume()
+                self._sweep.hold(is_pause)
             case {"type": "open", "row": str(row)} if not self._sweep.view.is_over:
                 self._open(row)
             case {"run": str()}:
@@ -352,6 +349,6 @@ def _milestone(view: SweepView) -> tuple[object, ...]:
     return view.status, view.waiting > 0
 
 
-def _bundle(sweep: Sweep, view: SweepView) -> dict[str, Any]:
+def _bundle(sweep: AnySweep, view: SweepView) -> dict[str, Any]:
     table = sweep.table() if view.is_over else []
     return sweep_bundle(view, sweep_title(sweep.path), text.shown_path(sweep.path), table)

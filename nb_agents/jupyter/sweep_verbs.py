@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from nb_agents.config.team import TeamSpec, chosen_team
 from nb_agents.config.uploads import mentions
@@ -18,27 +16,19 @@ from nb_agents.jupyter.ipython import argument, display
 from nb_agents.jupyter.panel import show_sweep
 from nb_agents.jupyter.waiting import pressing_new
 from nb_agents.options import RunOptions
-from nb_agents.presentation import text
-from nb_agents.presentation.sweep_card import sweep_bundle, sweep_title
-from nb_agents.presentation.sweep_list import live_work, pressed
-from nb_agents.runs import registry
+from nb_agents.presentation.sweep_list import live_work
 from nb_agents.runs.finding import find_run
 from nb_agents.runs.loop import interrupt_calls
-from nb_agents.session.history import load_turn
-from nb_agents.session.journal import POLL_S
 from nb_agents.tools.functions import find_functions
 
 if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep import Sweep
+    from nb_agents.sweeps.sweep_lookup import AnySweep
 
 __all__ = [
     "dead_sweeps",
-    "find_sweep",
     "follow_sweep",
-    "live_sweep",
-    "show_sweep_on_disk",
+    "shown_sweep",
     "sweep_options",
-    "wait_for_sweep_on_disk",
     "work_elsewhere",
     "work_over",
 ]
@@ -107,7 +97,7 @@ def work_over(ip: Any, args: Any, task: str, options: RunOptions) -> Any:
     return sweep
 
 
-def follow_sweep(ip: Any, sweep: Sweep, *, wait: bool) -> None:
+def follow_sweep(ip: Any, sweep: AnySweep, *, wait: bool) -> None:
     """Show a sweep, and wait for it if asked to, or if nobody could see it later.
 
     Args:
@@ -115,19 +105,16 @@ def follow_sweep(ip: Any, sweep: Sweep, *, wait: bool) -> None:
         sweep: The sweep.
         wait: Whether the person asked to wait.
     """
-    if kernel.has_front_end(ip):
-        show_sweep(sweep)
-        if wait or kernel.is_headless(ip):
+    has_front_end = kernel.has_front_end(ip)
+    waits = wait or (has_front_end and kernel.is_headless(ip))
+    # From here on, as an interrupt may come while the panel is made.
+    with interrupt_calls(sweep.press) if waits else nullcontext():
+        if has_front_end:
+            show_sweep(sweep)
+        if waits:
             sweep.wait()
-    else:
-        if wait:
-            sweep.wait()
-        display({"text/plain": repr(sweep)})
-
-
-def live_sweep(name: str, root: str | None) -> Sweep | None:
-    """Find the live sweep of this kernel that a person means by a name, or by none; or None."""
-    return cast("Sweep | None", registry.find_group(name, root))
+        if not has_front_end:
+            display({"text/plain": repr(sweep)})
 
 
 def _scorer(
@@ -146,79 +133,43 @@ def _scorer(
 
 def dead_sweeps(root: Path) -> list[str]:
     """Return a sentence about each sweep below a session root whose process died."""
-    from nb_agents.sweeps.manifest import has_died, read_noted, sweeps_in
+    from nb_agents.sweeps.manifest import has_died, is_live_sweep, sweep_paths
+    from nb_agents.sweeps.sweep_fold import fold_notes
 
     said = list[str]()
-    for path, about, is_live in sweeps_in(root):
-        noted = read_noted(path)
+    for path in sweep_paths(root):
+        fold = fold_notes(path)
         try:
-            is_dead = not is_live and has_died(path, noted)
+            is_dead = not is_live_sweep(path) and has_died(path, fold)
         except SessionUnreadableError as exc:
             said.append(str(exc))
             continue
         if is_dead:
-            done = sum(result.status != "cancelled" for result in noted.results.values())
+            done = fold.completed + len(fold.failures)
             said.append(
-                f"Sweep {path.name}: its kernel died with {done} of {about.get('rows')} rows done. "
+                f"Sweep {path.name}: its kernel died with {done} of {fold.total} rows done. "
                 "The same cell goes on with the others and asks for nothing twice."
             )
     return said
 
 
-def find_sweep(name: str, root: str | None) -> Path | None:
-    """Find the sweep that a name means which is none of this kernel's live ones.
+def shown_sweep(name: str, root: str | None) -> AnySweep | None:
+    """Find the sweep that a name means, or by none the one that the latest run was of; or None.
 
     Args:
-        name: Its own; "" means the only one that lives elsewhere, or that the latest run was of.
+        name: As for `find_sweep`.
         root: A session root that limits the search.
-
-    Returns:
-        Its directory; None when a run or a session is meant.
     """
-    from nb_agents.sweeps.manifest import is_sweep, resolve_sweep, sweep_of
+    from nb_agents.sweeps.manifest import sweep_of
+    from nb_agents.sweeps.sweep_lookup import find_sweep, open_sweep
 
-    if (path := resolve_sweep(name, root)) is not None and is_sweep(path):
-        return path
-    if not name:
-        with suppress(UserError):  # there is none, or several: said to who looks for a run
-            return sweep_of(find_run(root=root).path)
+    sweep = find_sweep(name, root)
+    if name or sweep is not None:
+        return sweep
+    with suppress(UserError):  # there is none, or several: said to who looks for a run
+        if (path := sweep_of(find_run(root=root).path)) is not None:
+            return open_sweep(path)
     return None
-
-
-def show_sweep_on_disk(path: Path) -> None:
-    """Display the card of a sweep: how it ended, or how it stands in another process.
-
-    Args:
-        path: Its directory.
-    """
-    display(_bundle_on_disk(path))
-
-
-def wait_for_sweep_on_disk(path: Path) -> None:
-    """Show a sweep that another process works on, and stay until it is over; an interrupt stops it.
-
-    Args:
-        path: Its directory.
-    """
-    from nb_agents.sweeps.manifest import is_live_sweep
-
-    with interrupt_calls(pressed(path)):
-        shown = display(_bundle_on_disk(path), display_id=True)
-        while is_live_sweep(path):
-            time.sleep(POLL_S)
-    shown.update(_bundle_on_disk(path), raw=True)
-
-
-def _bundle_on_disk(path: Path) -> dict[str, Any]:
-    from nb_agents.sweeps.manifest import is_live_sweep
-    from nb_agents.sweeps.sweep_view import SweepReader
-
-    reader, is_live = SweepReader(path), is_live_sweep(path)
-    reader.read()
-    live = {row: load_turn(turn).view for row, turn in reader.turns.items()}
-    view = reader.view(live, is_live, time.time())
-    table = reader.table() if view.is_over else []
-    return sweep_bundle(view, sweep_title(path), text.shown_path(path), table)
 
 
 def work_elsewhere(root: Path) -> list[str]:
@@ -227,7 +178,7 @@ def work_elsewhere(root: Path) -> list[str]:
     Args:
         root: The session root, below which a sweep is known by its name alone.
     """
-    from nb_agents.sweeps.manifest import read_results
+    from nb_agents.sweeps.sweep_fold import fold_notes
 
     alone, sweeps = live_work()
     said = list[str]()
@@ -235,9 +186,8 @@ def work_elsewhere(root: Path) -> list[str]:
         if where == "here":
             continue
         name = path.name if path.parent == root.resolve() else str(path)
-        ended = Counter(result.status for result in read_results(path).values())
         said.append(
-            f"Sweep {name} goes on elsewhere, with {ended['completed']} rows done: "
+            f"Sweep {name} goes on elsewhere, with {fold_notes(path).completed} rows done: "
             f"`%agents sweeps` shows it, `%agents stop {name}` stops it."
         )
     said += [

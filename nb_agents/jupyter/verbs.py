@@ -20,11 +20,8 @@ from nb_agents.jupyter.panel import show_run, show_sweep, show_text, show_turn
 from nb_agents.jupyter.recipe_verbs import RECIPE_VERBS, WITH_MESSAGE
 from nb_agents.jupyter.sweep_verbs import (
     dead_sweeps,
-    find_sweep,
     follow_sweep,
-    live_sweep,
-    show_sweep_on_disk,
-    wait_for_sweep_on_disk,
+    shown_sweep,
     work_elsewhere,
 )
 from nb_agents.jupyter.waiting import follow, follow_new
@@ -317,10 +314,10 @@ def table(ip: Any, args: Any) -> None:
 @argument("--reason", metavar="T", default="", help="why, for the record (quote it)")
 def stop(ip: Any, args: Any) -> None:
     """Stop a run, or a sweep."""
-    from nb_agents.sweeps.manifest import resolve_sweep, stop_sweep
+    from nb_agents.sweeps.sweep_lookup import find_sweep
 
-    sweep = None if args.agent else resolve_sweep(args.run, args.session_root)
-    if sweep is not None and stop_sweep(sweep, args.now, "magic", args.reason):
+    sweep = None if args.agent else find_sweep(args.run, args.session_root)
+    if sweep and sweep.stop(args.now, reason=args.reason, source="magic").status != "finished":
         _say(f"Sweep {sweep.name} is stopping; no further row begins.")
         return
     run = find_known(args.run, args.session_root)
@@ -341,10 +338,10 @@ def stop(ip: Any, args: Any) -> None:
 @_run
 def pause(ip: Any, args: Any) -> None:
     """Pause a run, or a sweep, at its next boundary; its time does not count meanwhile."""
-    from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
+    from nb_agents.sweeps.sweep_lookup import find_sweep
 
-    sweep = resolve_sweep(args.run, args.session_root)
-    if sweep is not None and pause_sweep(sweep, True):
+    sweep = find_sweep(args.run, args.session_root)
+    if sweep is not None and sweep.hold(True):
         said = f"Sweep {sweep.name} is paused: calls in flight finish, no row begins."
         _say(f"{said} `%agents continue {sweep.name}` goes on.")
         return
@@ -358,10 +355,10 @@ def pause(ip: Any, args: Any) -> None:
 @_run
 def continue_(ip: Any, args: Any) -> None:
     """Continue a paused run or sweep."""
-    from nb_agents.sweeps.manifest import pause_sweep, resolve_sweep
+    from nb_agents.sweeps.sweep_lookup import find_sweep
 
-    sweep = resolve_sweep(args.run, args.session_root)
-    if sweep is not None and pause_sweep(sweep, False):
+    sweep = find_sweep(args.run, args.session_root)
+    if sweep is not None and sweep.hold(False):
         _say(f"Sweep {sweep.name} goes on.")
         return
     run = find_known(args.run, args.session_root)
@@ -373,11 +370,8 @@ def continue_(ip: Any, args: Any) -> None:
 @_run
 def wait(ip: Any, args: Any) -> None:
     """Stay in the cell until a run, or a sweep, is over; an interrupt stops it."""
-    if (sweep := live_sweep(args.run, args.session_root)) is not None:
+    if (sweep := shown_sweep(args.run, args.session_root)) is not None:
         follow_sweep(ip, sweep, wait=True)
-        return
-    if (path := find_sweep(args.run, args.session_root)) is not None:
-        wait_for_sweep_on_disk(path)
         return
     follow(ip, find_known(args.run, args.session_root), wait=True)
 
@@ -390,14 +384,11 @@ def wait(ip: Any, args: Any) -> None:
 @root_option
 def show(ip: Any, args: Any) -> None:
     """Show the live panel of a run or a sweep, or the card of a turn on disk."""
-    if (sweep := live_sweep(args.what, args.session_root)) is not None:
-        if kernel.has_front_end(ip):
+    if (sweep := shown_sweep(args.what, args.session_root)) is not None:
+        if kernel.has_front_end(ip) or sweep.is_over:
             show_sweep(sweep)
         else:
             _say(repr(sweep))
-        return
-    if (path := find_sweep(args.what, args.session_root)) is not None:
-        show_sweep_on_disk(path)
         return
     functions = find_functions(args.tools, ip.user_ns) if args.tools else ()
     try:

@@ -30,7 +30,7 @@ from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import AgentView, RunView
 
 if TYPE_CHECKING:
-    from nb_agents.sweeps.sweep_view import LiveRow, SweepView
+    from nb_agents.sweeps.sweep_fold import LiveRow, SweepView
 
 __all__ = [
     "MAX_FAILURES",

@@ -1,22 +1,18 @@
-"""Sweeps of all processes, and those on disk, a line each; and the interrupts that stop one."""
+"""Sweeps of all processes, and those on disk, a line each."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable
-from itertools import count
 from pathlib import Path
-from threading import Thread
 
 from nb_agents.presentation import text
 from nb_agents.runs import registry
 from nb_agents.runs.finding import runs
 from nb_agents.runs.run import Run
-from nb_agents.session.layout import SWEEP_FILE, session_root
-from nb_agents.session.views import read_json
+from nb_agents.session.layout import session_root
 
-__all__ = ["SWEEP_HEADS", "live_work", "place_of", "pressed", "sweep_row", "sweep_rows"]
+__all__ = ["SWEEP_HEADS", "live_work", "place_of", "sweep_row", "sweep_rows"]
 
 SWEEP_HEADS = ("sweep", "status", "done", "failed", "tokens", "cost", "task")
 
@@ -67,35 +63,14 @@ def sweep_rows(root: Path) -> list[tuple[str, ...]]:
 
 def sweep_row(path: Path) -> tuple[str, ...]:
     """Return a sweep's row of `SWEEP_HEADS`."""
-    from nb_agents.sweeps.manifest import is_live_sweep, read_results
+    from nb_agents.sweeps.sweep_reader import SweepReader
 
-    about, results = read_json(path / SWEEP_FILE), read_results(path).values()
-    done = sum(result.status == "completed" for result in results)
-    failed = sum(result.status == "failed" for result in results)
-    costs = [result.cost for result in results]
-    cost = None if None in costs else sum(each for each in costs if each is not None)
-    total = about.get("rows", 0)
-    is_complete = done + failed == total
-    state = "running" if is_live_sweep(path) else "complete" if is_complete else "incomplete"
-    asked = str(about.get("task") or about.get("recipe") or "")
-    tokens = text.tokens(sum(result.tokens for result in results))
-    row = (path.name, state, f"{done} of {total}", str(failed), tokens, text.cost(cost))
-    return (*row, text.clip(asked, 60))
-
-
-def pressed(path: Path) -> Callable[[], None]:
-    """Return what takes the interrupts of who waits for a sweep: the first stops it, then at once.
-
-    Args:
-        path: The directory of a sweep that another process works on.
-    """
-    from nb_agents.sweeps.manifest import stop_sweep
-
-    presses = count()
-
-    def press() -> None:
-        now = next(presses) > 0
-        # Elsewhere, as it writes to the disk.
-        Thread(target=stop_sweep, args=(path, now, "interrupt", "interrupted")).start()
-
-    return press
+    reader = SweepReader(path)
+    is_live = not reader.is_over
+    reader.read()
+    view = reader.view_of((), is_live)
+    state = "running" if is_live else "complete" if view.status == "completed" else "incomplete"
+    asked = str(reader.about.get("task") or reader.about.get("recipe") or "")
+    done = f"{view.completed} of {view.total}"
+    used = (text.tokens(view.tokens), text.cost(view.cost))
+    return (path.name, state, done, str(view.failed), *used, text.clip(asked, 60))

@@ -103,10 +103,6 @@ class Group(Protocol):
         """Handle an interrupt; must not block."""
         ...
 
-    def hold(self, is_paused: bool) -> None:
-        """Pause or continue the group; must not block."""
-        ...
-
 
 _groups: dict[Path, Group] = {}
 

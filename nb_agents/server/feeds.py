@@ -33,7 +33,8 @@ from nb_agents.session.history import load_turn, past_events
 from nb_agents.session.journal import POLL_S, JournalReader
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.manifest import is_sweep, owner_lock
-from nb_agents.sweeps.sweep_view import SweepReader
+from nb_agents.sweeps.sweep_fold import LiveRow
+from nb_agents.sweeps.sweep_reader import SweepReader
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 
@@ -138,6 +139,11 @@ class TurnFeed(Feed):
         return turn_bundle(load_turn(self._paths), shown_path(self.path))
 
     @property
+    def turn(self) -> str:
+        """The turn's session and number."""
+        return f"{self._paths.session}/{self._paths.number}"
+
+    @property
     def _has_told_its_end(self) -> bool:
         return bool(self.view.ending)
 
@@ -186,7 +192,7 @@ class SweepFeed(Feed):
         self._rows: dict[str, TurnFeed] = {}
         self._seen: tuple[object, ...] = ()
         self._changes = 0
-        self.view = self._reader.view({}, True, 0.0)
+        self.view = self._reader.view_of((), True, 0.0)
 
     @property
     def changed_at(self) -> float | None:
@@ -201,7 +207,7 @@ class SweepFeed(Feed):
 
     @property
     def _has_told_its_end(self) -> bool:
-        return self._reader.is_over
+        return self._reader.has_ended
 
     @property
     def standing(self) -> int:
@@ -218,11 +224,11 @@ class SweepFeed(Feed):
         self._read_rows()
         # One that has ended is told of in a moment, by the sweep's own process.
         rows = self._rows.items() if is_live else ()
-        live = {name: row.view for name, row in rows if row.is_live}
-        seen = (is_live, *((name, view.seq) for name, view in live.items()))
+        live = [LiveRow(name, row.turn, row.view) for name, row in rows if row.is_live]
+        seen = (is_live, *((row.name, row.view.seq) for row in live))
         has_news = has_news or seen != self._seen
         self._seen, self._changes = seen, self._changes + has_news
-        self.view = self._reader.view(live, is_live, time.time())
+        self.view = self._reader.view_of(live, is_live)
         return has_news
 
     def _read_rows(self) -> None:

@@ -52,15 +52,9 @@ from nb_agents.session.layout import TurnPaths, sessions_in, turns_of
 from nb_agents.session.lookup import TERMINAL_ORIGIN, acting_for
 from nb_agents.session.manage import delete_session, export_session, rename_session
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import (
-    Note,
-    Result,
-    is_sweep,
-    pause_sweep,
-    stop_sweep,
-    sweep_paths,
-)
-from nb_agents.sweeps.sweep_view import NoteReader
+from nb_agents.sweeps.manifest import is_sweep, sweep_paths
+from nb_agents.sweeps.notes import Note, NoteReader, RowResult
+from nb_agents.sweeps.sweep_lookup import open_sweep
 from nb_agents.view.receipt import receipt, total_cost
 from nb_agents.view.run_view import RunView
 
@@ -285,11 +279,7 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
         return _ask_sweep(path, action, body)
     paths = TurnPaths(path)
     # Its sweep may end the run before it is asked itself: then the request was followed.
-    is_sweep_told = (
-        action == "stop"
-        and body.sweep
-        and stop_sweep(paths.root, body.immediate, body.source, body.reason)
-    )
+    is_sweep_told = action == "stop" and body.sweep and _stop_sweep(paths.root, body)
     run = attach(paths.path)
     # What is asked is sent first: the state, which is replied, takes a reading of the journal.
     if action == "stop":
@@ -311,13 +301,24 @@ def _ask(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any] | Run]
 
 def _ask_sweep(path: Path, action: str, body: Any) -> tuple[int, dict[str, Any]]:
     if action == "stop" and not body.agent:
-        is_told, reply = stop_sweep(path, body.immediate, body.source, body.reason), _ASKED
+        is_asked, reply = _stop_sweep(path, body), _ASKED
     elif action in ("pause", "resume"):
-        is_told, reply = pause_sweep(path, action == "pause"), {"status": "asked"}
+        sweep = open_sweep(path)
+        is_asked = sweep is not None and sweep.hold(action == "pause")
+        reply = {"status": "asked"}
     else:
         why = "it can be stopped, paused and resumed as a whole, and its rows are runs."
         return 409, _refused(path, f"{path.name} is a sweep: {why}")
-    return (202, reply) if is_told else (409, _refused(path, f"{path.name} is over."))
+    return (202, reply) if is_asked else (409, _refused(path, f"{path.name} is over."))
+
+
+def _stop_sweep(path: Path, body: Any) -> bool:
+    """Stop the sweep in a directory; return whether there is one, and it is running."""
+    sweep = open_sweep(path)
+    if sweep is None:
+        return False
+    stopped = sweep.stop(body.immediate, reason=body.reason, source=body.source)
+    return stopped.status != "finished"
 
 
 def _refused(sweep: Path, why: str) -> dict[str, Any]:
@@ -579,7 +580,7 @@ def _notes_of(sweep: Path) -> Callable[[], list[_Happened]]:
 
     def happened(numbered: tuple[int, Note]) -> _Happened:
         number, note = numbered
-        kind = "row_ended" if isinstance(note, Result) else note.kind
+        kind = "row_ended" if isinstance(note, RowResult) else note.kind
         return _Happened(kind, to_jsonable_python(note, inf_nan_mode="null"), number)
 
     return lambda: _all_of(reader.read(), happened)

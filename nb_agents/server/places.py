@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -32,8 +31,10 @@ from nb_agents.runs.run import Run
 from nb_agents.session.history import past_events
 from nb_agents.session.layout import TurnPaths, session_root, turns_of
 from nb_agents.session.lookup import acting_for, origin_of
-from nb_agents.sweeps.manifest import ROWS, is_live_sweep, is_sweep, sweep_of
-from nb_agents.sweeps.sweep_view import SweepReader, SweepView
+from nb_agents.sweeps.manifest import is_live_sweep, is_sweep, sweep_of
+from nb_agents.sweeps.notes import ROWS
+from nb_agents.sweeps.sweep_fold import SweepView
+from nb_agents.sweeps.sweep_reader import SweepReader
 
 __all__ = [
     "DEFAULT_ROOT",
@@ -324,7 +325,7 @@ def _read(path: Path, changed_ns: int, size: int, is_live: bool) -> SweepOnDisk:
     """Read it once for each state of its file, which may be long."""
     reader = SweepReader(path)
     reader.read()
-    return SweepOnDisk(reader.view({}, is_live, time.time()), reader.changed_at)
+    return SweepOnDisk(reader.view_of((), is_live), reader.changed_at)
 
 
 def told_sweep(

@@ -23,11 +23,11 @@ from nb_agents.runs.status import failure_of
 from nb_agents.session.history import PastTurn, load_turn
 from nb_agents.session.journal import read_journal
 from nb_agents.session.layout import turns_of
-from nb_agents.sweeps.sweep_view import tokens_of
+from nb_agents.sweeps.sweep_fold import tokens_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
-__all__ = ["JUDGE_SESSION", "Judge", "Judgement", "score_in"]
+__all__ = ["JUDGE_SESSION", "JudgeAgent", "Judgement", "score_in"]
 
 JUDGE_SESSION = "judge"
 _SCORE = re.compile(r"(?:score\s*[:=]\s*)?([-+]?[0-9]+(?:\.[0-9]+)?)", re.IGNORECASE)
@@ -63,7 +63,7 @@ class Judgement(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Judge:
+class JudgeAgent:
     """Scores answers with one of the team's ``callable_agents``.
 
     Args:

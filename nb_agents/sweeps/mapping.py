@@ -26,10 +26,10 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.trust import is_yours
 from nb_agents.runs.turn_spec import checked_functions
 from nb_agents.session.layout import session_root, turns_of
-from nb_agents.sweeps.judge import JUDGE_SESSION, Judge
-from nb_agents.sweeps.manifest import read_noted
+from nb_agents.sweeps.judge import JUDGE_SESSION, JudgeAgent
 from nb_agents.sweeps.source import Row, read_rows, source_name
 from nb_agents.sweeps.sweep import Score, Sweep, SweepSpec
+from nb_agents.sweeps.sweep_fold import fold_notes
 
 __all__ = ["DEFAULT_LIMIT", "map"]
 
@@ -100,7 +100,7 @@ def map(
     _check_columns(task, rows)
     options = options or RunOptions()
     team, _ = team_for(config, options)
-    judge = Judge(team, score, options) if isinstance(score, str) else None
+    judge = JudgeAgent(team, score, options) if isinstance(score, str) else None
     read = Recipe.from_file(recipe) if isinstance(recipe, str | os.PathLike) else recipe
     about = {
         "source": source_name(source),
@@ -150,11 +150,9 @@ def _withdraw(path: Path) -> None:
 
 def _check_owner(path: Path, rows: Sequence[str], team: TeamSpec, retry_failed: bool) -> None:
     """Raise `NotYoursError`, once for all rows, if one that goes on is another user's."""
-    results, at_work = read_noted(path)
-    over = ("completed",) if retry_failed else ("completed", "failed")
-    ended = {row for row, result in results.items() if result.status in over} - at_work
-    judged = {row for row, result in results.items() if result.score is not None}
-    left = [path / row for row in rows if row not in ended]
+    fold = fold_notes(path)
+    judged = {row for row, result in fold.results.items() if result.score is not None}
+    left = [path / row for row in rows if not fold.is_final(row, retry_failed)]
     left += [path / row / JUDGE_SESSION for row in rows if row not in judged]
     if strangers := [session for session in left if not is_yours(session)]:
         lines = (line for session in strangers for line in would_resume(session, team))

@@ -19,7 +19,8 @@ from nb_agents.errors import SessionBusyError, UserError
 from nb_agents.session.layout import TurnPaths, last_use, sessions_in, turns_of
 from nb_agents.session.manage import delete_session, strip_session, strippable_paths
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import owner_lock, read_results, sweeps_in
+from nb_agents.sweeps.manifest import is_live_sweep, owner_lock, sweep_paths
+from nb_agents.sweeps.sweep_fold import fold_notes
 
 __all__ = ["PruneSpec", "Pruned", "parse_age", "prune"]
 
@@ -94,8 +95,8 @@ def prune(root: Path, spec: PruneSpec) -> Pruned:
     """
     pruned = Pruned()
     pruned.sessions = sum(_prune_one(path, spec, pruned) for path in _old(root, spec, pruned))
-    for sweep, _, is_live in sweeps_in(root):
-        if is_live:
+    for sweep in sweep_paths(root):
+        if is_live_sweep(sweep):
             pruned.live += 1
             continue
         try:
@@ -109,7 +110,7 @@ def prune(root: Path, spec: PruneSpec) -> Pruned:
 
 
 def _prune_rows(sweep: Path, spec: PruneSpec, pruned: Pruned) -> int:
-    noted = read_results(sweep)
+    noted = fold_notes(sweep).results
     rows = list(_old(sweep, spec, pruned))
     known = [row for row in rows if row.name in noted]
     pruned.not_noted += len(rows) - len(known)

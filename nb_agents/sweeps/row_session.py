@@ -6,7 +6,7 @@ the sweep follows such a run instead of starting another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,15 @@ from nb_agents.runs.run import Run
 from nb_agents.runs.status import failure_of, result_of
 from nb_agents.session.history import load_turn
 from nb_agents.session.layout import TurnPaths, turns_of
-from nb_agents.sweeps.manifest import Outcome, Result
-from nb_agents.sweeps.sweep_view import sum_of, tokens_of
+from nb_agents.sweeps.notes import RowOutcome, RowResult
+from nb_agents.sweeps.sweep_fold import sum_of, tokens_of
 from nb_agents.view.receipt import total_cost
 from nb_agents.view.run_view import RunView
 
-__all__ = ["find_row", "result_of_turn"]
+__all__ = ["find_row", "result_of_turn", "running_row"]
 
 
-def find_row(session: Path, tools: Sequence[Callable[..., Any]] = ()) -> Run | Result | None:
+def find_row(session: Path, tools: Sequence[Callable[..., Any]] = ()) -> Run | RowResult | None:
     """Return the live run of a row, else the result of its last turn; None without a turn.
 
     Args:
@@ -58,7 +58,18 @@ def _live_run(turn: TurnPaths, tools: Sequence[Callable[..., Any]]) -> Run:
     return run
 
 
-def result_of_turn(name: str, view: RunView, path: Path) -> Result:
+def running_row(sweep: str, runs: Mapping[str, Run], row: str) -> Run:
+    """Return the run of a sweep's row.
+
+    Raises:
+        UserError: No such row is running.
+    """
+    if row not in runs:
+        raise UserError(f"Sweep {sweep} has no row {row!r} at work.")
+    return runs[row]
+
+
+def result_of_turn(name: str, view: RunView, path: Path) -> RowResult:
     """Return the result of a row's turn, with the tokens and cost of all turns of its session.
 
     Args:
@@ -66,7 +77,7 @@ def result_of_turn(name: str, view: RunView, path: Path) -> Result:
         view: The turn.
         path: The turn's directory.
     """
-    status: Outcome = "cancelled"
+    status: RowOutcome = "cancelled"
     error = ""
     if view.status == "completed":
         status = "completed"
@@ -74,7 +85,7 @@ def result_of_turn(name: str, view: RunView, path: Path) -> Result:
         reasons = failure_of(name, view, path).reasons
         status, error = "failed", "; ".join(f"{who}: {why}" for who, why in reasons.items())
     views = [*_earlier(path), view]
-    return Result(
+    return RowResult(
         name,
         status,
         result_of(view),

@@ -40,31 +40,20 @@ from nb_agents.service_loops import ServiceLoop
 from nb_agents.session.commands import has_commands, take_commands
 from nb_agents.session.layout import TurnPaths
 from nb_agents.sweeps.heap import less_garbage_collection
-from nb_agents.sweeps.judge import Judge, Judgement
-from nb_agents.sweeps.manifest import (
-    FIRST_ROWS,
-    Manifest,
+from nb_agents.sweeps.judge import JudgeAgent, Judgement
+from nb_agents.sweeps.manifest import Manifest
+from nb_agents.sweeps.notes import (
     Note,
-    Result,
     RowBegan,
+    RowResult,
     SweepBegan,
     SweepChanged,
     SweepStatus,
 )
-from nb_agents.sweeps.row_session import find_row, result_of_turn
+from nb_agents.sweeps.row_session import find_row, result_of_turn, running_row
 from nb_agents.sweeps.source import Row
-from nb_agents.sweeps.sweep_view import (
-    COLUMNS,
-    LiveRow,
-    Pauses,
-    SweepView,
-    Totals,
-    outputs_of,
-    plain_cells,
-    renamed,
-    row_record,
-    sum_of,
-)
+from nb_agents.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepView, sum_of
+from nb_agents.sweeps.sweep_table import COLUMNS, outputs_of, plain_cells, renamed, row_record
 
 __all__ = ["Score", "Sweep", "SweepSpec", "over_budget"]
 
@@ -120,7 +109,7 @@ class SweepSpec:
     limit: int
     max_cost: float | None = None
     score: Score | None = None
-    judge: Judge | None = None
+    judge: JudgeAgent | None = None
     task: Callable[[Row], str] = lambda row: ""
     retry_failed: bool = False
     tools: Sequence[Callable[..., Any]] = ()
@@ -145,30 +134,17 @@ class Sweep:
         self.began_at = time.time()
         self.done = Future[None]()
         self._spec, self._manifest = spec, Manifest(spec.path, spec.about)
-        self._totals = Totals()
-        self._waiting = deque[Row]()
-        self._over = ("completed",) if spec.retry_failed else ("completed", "failed")
+        self._fold = self._manifest.fold
         # Rows that an earlier process left at work: they may live on elsewhere.
-        self._left = {row.name for row in self.rows} & self._manifest.at_work
-        for row in self.rows:
-            result = self._manifest.results.get(row.name)
-            is_at_work = row.name in self._left
-            is_over = result is not None and result.status in self._over and not is_at_work
-            if result is not None:
-                # Of a row that will run again, only the tokens and the cost count.
-                self._totals.put(result if is_over else replace(result, status="cancelled"), None)
-            if not is_over and not is_at_work:
-                self._waiting.append(row)
+        self._left = {row.name for row in self.rows} & self._fold.at_work
         self._by_name = {row.name: row for row in self.rows}
         self._running: dict[str, Run] = {}
         self._beginning: set[str] = set()
         self._deaths: Counter[str] = Counter()
         self._stop: StopRequest | None = None
         self._asked = CancellationStatus.NONE
-        self._is_paused, self._pauses = False, Pauses()
-        self._began, self._ended = time.monotonic(), 0
+        self._is_paused, self._is_over = False, False
         self._has_begun_one, self._at_end = False, ExitStack()
-        self._elapsed_s: float | None = None
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
         has_scores = spec.score is not None or spec.judge is not None
@@ -176,8 +152,10 @@ class Sweep:
         self._scoring = 0
         self._judging: dict[str, Run] = {}
         self._note(self._sweep_began(spec.retry_failed))
+        begun = (row for row in self.rows if row.name not in self._left)
+        self._waiting = deque(row for row in begun if not self._fold.is_kept(row.name))
         if self._waiting or self._left or spec.judge is not None:
-            self._check_budget(self._totals.spent)
+            self._check_budget(self._fold.spent)
         self._score_those_without()
         self.view = self._current_view()
         self._unregister = join(self)
@@ -185,7 +163,7 @@ class Sweep:
 
     def _sweep_began(self, retry_failed: bool) -> SweepBegan:
         names = [row.name for row in self.rows]
-        others = self._manifest.results.keys() - self._by_name.keys()
+        others = self._fold.results.keys() - self._by_name.keys()
         return SweepBegan(
             self.began_at,
             len(names),
@@ -195,9 +173,7 @@ class Sweep:
         )
 
     def __repr__(self) -> str:
-        view = self.view
-        done = f"{view.completed + view.failed} of {view.total} rows"
-        return f"<Sweep {self.name}: {view.status}, {done}>"
+        return f"<Sweep {self.view}>"
 
     # State ----------------------------------------------------------------------------------
 
@@ -229,7 +205,7 @@ class Sweep:
             tokens, cost, seconds, score, session. A column of the source that has the name of
             another one is "row.NAME"; an output that has one of these names is "output.NAME".
         """
-        running, results = self.runs, self._manifest.results
+        running, results = self.runs, self._fold.results
         found = [results.get(row.name) for row in self.rows]
         answers = [result.answer for result in found if result]
         outputs = {name for each in answers if isinstance(each, dict) for name in outputs_of(each)}
@@ -262,7 +238,7 @@ class Sweep:
             ) from None
         return pandas.DataFrame(plain_cells(self.table()))
 
-    def _record(self, row: str, result: Result | None, is_running: bool) -> dict[str, Any]:
+    def _record(self, row: str, result: RowResult | None, is_running: bool) -> dict[str, Any]:
         state = "running" if is_running else result.status if result else "waiting"
         return row_record(row, state, result, self.path / row)
 
@@ -316,10 +292,7 @@ class Sweep:
             UserError: No such row is running.
         """
         if row is not None:
-            run = self.runs.get(row)
-            if run is None:
-                raise UserError(f"Sweep {self.name} has no row {row!r} at work.")
-            return run.stop(now, reason=reason, source=source)
+            return running_row(self.name, self.runs, row).stop(now, reason=reason, source=source)
         if self.is_over:
             return StopResult(False, "finished")
         level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
@@ -336,9 +309,10 @@ class Sweep:
         """Pause: start no more rows, and pause the running ones at their next boundary."""
         self.hold(True)
 
-    def hold(self, is_paused: bool) -> None:
-        """Pause the sweep, or continue it."""
+    def hold(self, is_paused: bool) -> bool:
+        """Pause the sweep, or continue it; return whether it is running."""
         self._inbox.put(lambda: self._hold(is_paused))
+        return not self.is_over
 
     def resume(self) -> Sweep:
         """Continue after a pause, or after the end with a new sweep for the remaining rows.
@@ -380,7 +354,7 @@ class Sweep:
             self._on_stop(StopRequest(CancellationStatus.IMMEDIATE, "parent", why))
             self._collect()
         finally:
-            self._elapsed_s = time.monotonic() - self._began
+            self._is_over = True
             for end in (
                 self._at_end.close,
                 self._end_scorers,
@@ -441,7 +415,7 @@ class Sweep:
         self._left.discard(row.name)
         run = self._running.pop(row.name, begun)
         if not isinstance(run, Run) or run.is_over:
-            self._end(Result(row.name, "failed", error=why))
+            self._end(RowResult(row.name, "failed", error=why))
             return
         self._stop_run(run, StopRequest(CancellationStatus.IMMEDIATE, "parent", why))
         run.add_done_callback(lambda: self._put_for(row, lambda: self._on_end(row)))
@@ -490,7 +464,7 @@ class Sweep:
 
     def _begin(self, row: Row) -> None:
         """Start a row's run, in a thread of its own."""
-        begun: Run | Result | None = None
+        begun: Run | RowResult | None = None
         try:
             begun = self._find_or_begin(row)
         except SessionBusyError:  # the next attempt finds the run that holds it
@@ -501,10 +475,10 @@ class Sweep:
         except Exception as exc:  # an error of one row must not affect the others
             if not isinstance(exc, UserError):
                 logger.exception("sweep %s: row %s can't begin", self.name, row.name)
-            begun = Result(row.name, "failed", error=said_by(exc))
+            begun = RowResult(row.name, "failed", error=said_by(exc))
         self._put_for(row, lambda: self._on_begun(row, begun), begun)
 
-    def _find_or_begin(self, row: Row) -> Run | Result | None:
+    def _find_or_begin(self, row: Row) -> Run | RowResult | None:
         """Start a row unless it is running or completed; None when the sweep is stopping."""
         if (found := self._find(row)) is not None or self._stop is not None:
             return found
@@ -516,10 +490,10 @@ class Sweep:
                 raise
             return found
 
-    def _find(self, row: Row) -> Run | Result | None:
+    def _find(self, row: Row) -> Run | RowResult | None:
         """Return a row's run if it is running, or its result if it is complete without a line."""
         found = find_row(self.path / row.name, self._spec.tools)
-        return None if isinstance(found, Result) and found.status != "completed" else found
+        return None if isinstance(found, RowResult) and found.status != "completed" else found
 
     def _look_in_thread(self, row: Row) -> None:
         with ServiceLoop.SWEEPS.item(lambda _: self._on_found(row, None)):
@@ -527,7 +501,7 @@ class Sweep:
 
     def _look_for(self, row: Row) -> None:
         """Look up a row that an earlier process left running, in a thread of its own."""
-        found: Run | Result | None = None
+        found: Run | RowResult | None = None
         try:
             found = find_row(self.path / row.name, self._spec.tools)
         except UserError as exc:  # looked up once more before it is started
@@ -536,20 +510,20 @@ class Sweep:
             logger.exception("sweep %s: row %s can't be read", self.name, row.name)
         self._put_for(row, lambda: self._on_found(row, found), found)
 
-    def _on_found(self, row: Row, found: Run | Result | None) -> None:
+    def _on_found(self, row: Row, found: Run | RowResult | None) -> None:
         self._left.remove(row.name)
         if isinstance(found, Run):
             self._follow(row, found)
-        elif found is not None and found.status in self._over:
+        elif found is not None and found.is_final(self._spec.retry_failed):
             self._end(found)
         else:
             self._waiting.appendleft(row)
             if found is not None:  # count what it cost before its process died
-                self._put(replace(found, status="cancelled"))
+                self._note(replace(found, status="cancelled"))
         if not self._left:
-            self._check_budget(self._totals.spent)
+            self._check_budget(self._fold.spent)
 
-    def _on_begun(self, row: Row, begun: Run | Result | None) -> None:
+    def _on_begun(self, row: Row, begun: Run | RowResult | None) -> None:
         self._beginning.remove(row.name)
         if isinstance(begun, Run):
             self._follow(row, begun)
@@ -580,27 +554,23 @@ class Sweep:
             return
         self._deaths[row.name] += 1
         if (deaths := self._deaths[row.name]) < MAX_DEATHS:
+            self._fold.put_back(row.name)
             self._waiting.appendleft(row)  # another worker resumes it
         else:
             why = f"{deaths} workers died while they had it"
             self._end(replace(result, status="failed", error=why))
 
-    def _end(self, result: Result) -> None:
-        self._put(result)
-        self._ended += result.status != "cancelled"
+    def _end(self, result: RowResult) -> None:
+        self._note(result)
         # The result stands, whatever follows from it.
         with ServiceLoop.SWEEPS.item():
             self._score(result)
         with ServiceLoop.SWEEPS.item():
-            self._check_budget(self._totals.spent)
+            self._check_budget(self._fold.spent)
 
     def _check_budget(self, cost: float | None) -> None:
         if reason := over_budget(cost, self._spec.max_cost):
             self._on_stop(StopRequest(CancellationStatus.REQUESTED, "budget", reason))
-
-    def _put(self, result: Result) -> None:
-        self._totals.put(result, self._manifest.results.get(result.row))
-        self._note(result)
 
     def _note(self, note: Note) -> None:
         try:
@@ -611,16 +581,16 @@ class Sweep:
     def _score_those_without(self) -> None:
         """Score the answers of an earlier call whose score function was missing or failed."""
         for row in self.rows:
-            result = self._manifest.results.get(row.name)
+            result = self._fold.results.get(row.name)
             if result is not None and result.score is None:
                 self._score(result)
 
-    def _score(self, result: Result) -> None:
+    def _score(self, result: RowResult) -> None:
         if self._scorers is not None and result.status == "completed":
             self._scorers.submit(self._judge if self._spec.judge else self._call_score, result)
             self._scoring += 1
 
-    def _judge(self, result: Result) -> None:
+    def _judge(self, result: RowResult) -> None:
         """Get the judge's score, in a thread of its own."""
         assert self._spec.judge is not None
         judged: Judgement | None = None
@@ -646,7 +616,7 @@ class Sweep:
             now = self._stop.level >= CancellationStatus.IMMEDIATE
             run.stop(now, reason=self._stop.reason, source=self._stop.source)
 
-    def _on_judgement(self, result: Result, judged: Judgement | None) -> None:
+    def _on_judgement(self, result: RowResult, judged: Judgement | None) -> None:
         self._judging.pop(result.row, None)
         if judged is None:  # stopped: the judge runs again when the sweep is continued
             self._scoring -= 1
@@ -654,9 +624,9 @@ class Sweep:
         cost = sum_of([result.cost, judged.cost])
         spent = replace(result, tokens=result.tokens + judged.tokens, cost=cost)
         self._on_score(spent, judged.score, judged.error)
-        self._check_budget(self._totals.spent)
+        self._check_budget(self._fold.spent)
 
-    def _call_score(self, result: Result) -> None:
+    def _call_score(self, result: RowResult) -> None:
         """Call the score function, in a thread of its own."""
         assert self._spec.score is not None
         score: float | None = None
@@ -668,9 +638,9 @@ class Sweep:
             why = f"The score function failed: {said_by(exc, named=True)}"
         self._inbox.put(lambda: self._on_score(result, score, why))
 
-    def _on_score(self, result: Result, score: float | None, why: str) -> None:
+    def _on_score(self, result: RowResult, score: float | None, why: str) -> None:
         self._scoring -= 1
-        self._put(replace(result, score=score, error=why))
+        self._note(replace(result, score=score, error=why))
 
     def _on_stop(self, request: StopRequest) -> None:
         if self._stop is not None and request.level <= self._stop.level:
@@ -695,7 +665,6 @@ class Sweep:
         if self._is_paused is is_paused or self._stop is not None:
             return
         self._is_paused = is_paused
-        self._pauses.set(is_paused, time.monotonic())
         self._note_status()
         for run in self._running.values():
             with ServiceLoop.SWEEPS.item():
@@ -712,24 +681,12 @@ class Sweep:
                 callback(self.view)
 
     def _current_view(self) -> SweepView:
-        elapsed_s = self._elapsed_s or time.monotonic() - self._began
-        live = tuple(LiveRow(name, run.address, run.view) for name, run in self._running.items())
-        return self._totals.view(
-            live,
-            name=self.name,
-            status=self._status(),
-            total=len(self.rows),
-            elapsed_s=elapsed_s,
-            paused_s=self._pauses.total_s(self._began + elapsed_s),
-            ended=self._ended,
-            to_go=len(self._waiting) + len(self._beginning) + len(self._left),
-            reason=self._stop.reason if self._stop else "",
-        )
+        live = [LiveRow(name, run.address, run.view) for name, run in self._running.items()]
+        return self._fold.view(self.name, live, time.time())
 
     def _status(self) -> SweepStatus:
-        if self._elapsed_s is not None:
-            ended = self._totals.completed + len(self._totals.failures)
-            return "completed" if ended >= len(self.rows) else "cancelled"
+        if self._is_over:
+            return "completed" if self._fold.is_complete else "cancelled"
         if self._stop is not None:
             return "stopping"
         return "paused" if self._is_paused else "running"

@@ -14,7 +14,8 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from nb_agents.sweeps.manifest import read_results, sweeps_in
+from nb_agents.sweeps.manifest import sweep_paths
+from nb_agents.sweeps.sweep_fold import fold_notes
 from tests.bench.server import BenchServer
 from tests.bench.table import print_table, verdict
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
@@ -109,8 +110,8 @@ def _print_killed(reply: Reply) -> None:
 def _noted(place: Path) -> int:
     return sum(
         result.status == "completed"
-        for path, _, _ in sweeps_in(place)
-        for result in read_results(path).values()
+        for path in sweep_paths(place)
+        for result in fold_notes(path).results.values()
     )
 
 

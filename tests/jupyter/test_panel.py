@@ -15,7 +15,7 @@ from nb_agents.cli.live_view import _cells
 from nb_agents.jupyter.kernel import on_page_message
 from nb_agents.presentation.panel_state import panel_state
 from nb_agents.presentation.sweep_card import sweep_state
-from nb_agents.sweeps.sweep_view import LiveRow, SweepView
+from nb_agents.sweeps.sweep_fold import LiveRow, SweepView
 from nb_agents.view.fold import fold
 from nb_agents.view.run_view import RunView
 from tests.presentation.recipe_views import began, recipe

@@ -28,9 +28,9 @@ from nb_agents.presentation.sweep_card import (
     sweep_state,
 )
 from nb_agents.runs import registry
-from nb_agents.sweeps.manifest import Result
+from nb_agents.sweeps.notes import RowResult
 from nb_agents.sweeps.sweep import Sweep
-from nb_agents.sweeps.sweep_view import LiveRow, SweepView
+from nb_agents.sweeps.sweep_fold import LiveRow, SweepView
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from nb_agents.view.run_view import RunView
 from tests.model_server import wait_until
@@ -74,8 +74,8 @@ def drawn(opened: OpenedRow | None = None, **more: Any) -> dict[str, Any]:
     return sweep_state(view(**more), "Answer: {{q}}", "here/ask", 200.0, opened)
 
 
-def failures(count: int, why: str = "no key") -> tuple[Result, ...]:
-    return tuple(Result(f"bad-{i}", "failed", error=why) for i in range(count))
+def failures(count: int, why: str = "no key") -> tuple[RowResult, ...]:
+    return tuple(RowResult(f"bad-{i}", "failed", error=why) for i in range(count))
 
 
 # The panel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nb_agents.sweeps.manifest import read_results
+from nb_agents.sweeps.sweep_fold import fold_notes
 from tests.kernel.notebook import Notebook
 from tests.model_server import Reply, ToolCall
 
@@ -56,14 +56,14 @@ def test_a_stop_of_the_kernel_lets_no_further_row_begin(sweeping: Notebook, door
     if door == "interrupt":
         kernel.interrupt()
     elif door == "magic":
-        assert "no further row" in sweeping.text(kernel.run("%agents stop all"))
+        assert "no further row" in sweeping.text(kernel.run("%agents stop"))
     else:
         kernel._send("control", "nb_agents_stop_request", {"sweep": "all", "now": False})
     kernel.wait_until(lambda: kernel.run("sweep.status").value == "'stopping'", 60, "the stop")
     server.release()
     assert kernel.run("sweep.wait().status").value == "'cancelled'"
     assert len(server.requests) == 2
-    assert len(read_results(sweeping.root / "all")) == 2
+    assert len(fold_notes(sweeping.root / "all").results) == 2
 
 
 def test_a_function_of_the_notebook_scores_each_answer(sweeping: Notebook) -> None:

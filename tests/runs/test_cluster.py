@@ -30,8 +30,7 @@ from nb_agents.runs.live_turns import live_turns
 from nb_agents.runs.resume import attach
 from nb_agents.runs.run import Run
 from nb_agents.session.views import read_json
-from nb_agents.sweeps.manifest import read_noted
-from nb_agents.sweeps.sweep_view import LiveRow
+from nb_agents.sweeps.sweep_fold import LiveRow, fold_notes
 from tests import canaries, processes
 from tests.dask_cluster import Dask, dask
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
@@ -661,7 +660,7 @@ def test_rows_that_outlive_a_killed_kernel_are_followed_by_the_same_call(
         assert kernel.stdin is not None
         kernel.stdin.write(two.address + "\n")
         kernel.stdin.flush()
-        wait_until(lambda: len(read_noted(root / "killed").at_work) == 4, WAIT_S)
+        wait_until(lambda: len(fold_notes(root / "killed").at_work) == 4, WAIT_S)
         wait_until(lambda: len(server.requests) == 4, WAIT_S)
         kernel.kill()
     options = RunOptions(session_root=root, cluster=two.client)

@@ -21,8 +21,8 @@ from nb_agents.runs import registry
 from nb_agents.session.history import load_session
 from nb_agents.session.journal import read_journal
 from nb_agents.sweeps.judge import score_in
-from nb_agents.sweeps.manifest import read_results
 from nb_agents.sweeps.sweep import Sweep
+from nb_agents.sweeps.sweep_fold import fold_notes
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn
 from tests import processes
 from tests.model_server import ModelServer, Reply, ToolCall, wait_until
@@ -89,7 +89,7 @@ def test_what_the_judge_used_counts_in_the_row_and_it_is_asked_once(options: Run
     turns = [*load_session(place).turns, *load_session(place / "judge").turns]
     used = [sum(agent.tokens for agent in turn.view.agents.values()) for turn in turns]
     assert len(used) == 2 and min(used) > 0
-    assert tokens == read_results(sweep.path)[row.name].tokens == sum(used)
+    assert tokens == fold_notes(sweep.path).results[row.name].tokens == sum(used)
     again = judged(team(model), options, 1)
     assert (again.wait(WAIT_S).tokens, scores(again)) == (tokens, [3.0])
     (sweep.path / "rows.jsonl").unlink()  # as its process was killed before it noted the row
@@ -248,7 +248,9 @@ def test_who_was_judged_before_a_kill_is_not_judged_again(tmp_path: Path) -> Non
         with WarmProcess(command, cwd=ROOT, stdout=subprocess.PIPE) as killed:
             server.wait_until(lambda: len(asked()) >= 3, WAIT_S)
             wait_until(
-                lambda: [r.score for r in read_results(tmp_path / "ask").values()].count(5.0) == 2,
+                lambda: (
+                    [r.score for r in fold_notes(tmp_path / "ask").results.values()].count(5.0) == 2
+                ),
                 WAIT_S,
             )
             killed.kill()

@@ -20,8 +20,8 @@ from nb_agents.runs import live_runs, registry
 from nb_agents.session import manage as removal
 from nb_agents.session.history import load_session
 from nb_agents.session.layout import ALLOT_LOCK, claim_turn, sessions_in, turns_of
-from nb_agents.sweeps.manifest import read_results
 from nb_agents.sweeps.prune import PruneSpec, parse_age, prune
+from nb_agents.sweeps.sweep_fold import fold_notes
 from nb_agents.testing import Answer, Call, Gate, ScriptedModel, Turn, scripted_team
 from tests import processes
 from tests.team_kit import WAIT_S
@@ -310,14 +310,14 @@ def test_a_row_whose_end_the_sweep_has_not_noted_is_left_and_not_asked_again(
 def test_a_stripped_row_whose_line_was_lost_is_still_known_to_be_complete(tmp_path: Path) -> None:
     model = ScriptedModel(lambda said: Answer("So."))
     sweep = swept(tmp_path, model)
-    tokens = [result.tokens for result in read_results(sweep.path).values()]
+    tokens = [result.tokens for result in fold_notes(sweep.path).results.values()]
     for row in sweep.rows:
         age(sweep.path / row.name)
     prune(tmp_path, replace(MONTH, keep_answers=True))
     (sweep.path / "rows.jsonl").unlink()
     again = swept(tmp_path, model)
     assert [record["answer"] for record in again.table()] == ["So."] * 3
-    assert [result.tokens for result in read_results(sweep.path).values()] == tokens
+    assert [result.tokens for result in fold_notes(sweep.path).results.values()] == tokens
     assert len(model.requests) == 3
 
 

@@ -27,17 +27,11 @@ from nb_agents.runs.run import Run
 from nb_agents.session.layout import sessions_in
 from nb_agents.sweeps import mapping
 from nb_agents.sweeps import sweep as sweep_module
-from nb_agents.sweeps.manifest import (
-    Noted,
-    Result,
-    has_died,
-    read_noted,
-    read_results,
-    sweeps_in,
-)
+from nb_agents.sweeps.manifest import has_died, is_live_sweep
+from nb_agents.sweeps.notes import RowResult
 from nb_agents.sweeps.source import Row, read_rows
 from nb_agents.sweeps.sweep import Sweep, SweepSpec, over_budget
-from nb_agents.sweeps.sweep_view import Totals
+from nb_agents.sweeps.sweep_fold import SweepFold, fold_notes
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests import processes
 from tests.model_server import ModelServer, Reply, Request, ToolCall, wait_until
@@ -253,7 +247,7 @@ def test_answers_are_scored_and_a_score_that_fails_costs_no_answer(
         options=options,
     ).wait(WAIT_S)
     assert asked == ["Answer: what is 0?"]
-    results = read_results(sweep.path)
+    results = fold_notes(sweep.path).results
     assert [results[row.name].score for row in sweep.rows] == [1.0, 4.0, 4.0]
     assert not any(result.error for result in results.values())
 
@@ -523,13 +517,13 @@ def test_a_row_that_can_not_begin_for_a_defect_costs_no_other(
 
 
 def test_a_budget_is_spent_by_what_all_rows_have_cost() -> None:
-    rows_done = {f"row-{n}": Result(f"row-{n}", "completed", cost=0.5) for n in range(2)}
-    totals = Totals()
+    rows_done = {f"row-{n}": RowResult(f"row-{n}", "completed", cost=0.5) for n in range(2)}
+    totals = SweepFold()
     for result in rows_done.values():
-        totals.put(result, None)
+        totals.apply(result)
     assert over_budget(totals.spent, None) == over_budget(totals.spent, 1.5) == ""
     assert over_budget(totals.spent, 1.0) == "max_cost of 1 US dollars is reached"
-    totals.put(replace(rows_done["row-0"], cost=0.1), rows_done["row-0"])
+    totals.apply(replace(rows_done["row-0"], cost=0.1))
     assert over_budget(totals.spent, 1.0) == ""
 
 
@@ -537,7 +531,7 @@ def test_a_sweep_that_can_not_be_read_is_told_and_not_taken_for_one_that_ended(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(SessionUnreadableError, match="gone"):
-        has_died(tmp_path / "gone", Noted({}, set()))
+        has_died(tmp_path / "gone", SweepFold())
 
 
 def test_an_interrupt_and_the_end_of_the_process_reach_a_sweep(options: RunOptions) -> None:
@@ -631,16 +625,16 @@ def test_a_sweep_that_was_killed_is_gone_on_with_and_no_answer_is_asked_for_twic
     with ModelServer() as server:
         server.script("m", reply)
         with WarmProcess(command(server), cwd=ROOT, stdout=subprocess.PIPE) as killed:
-            wait_until(lambda: len(read_results(tmp_path / "killed")) >= count // 3, WAIT_S)
+            wait_until(lambda: len(fold_notes(tmp_path / "killed").results) >= count // 3, WAIT_S)
             killed.send_signal(signal.SIGKILL)
-        assert [is_live for _, _, is_live in sweeps_in(tmp_path)] == [False]
+        assert not is_live_sweep(tmp_path / "killed")
         before = len(server.requests)
         assert before < count
         done = processes.run(command(server), cwd=ROOT)
         assert done.stdout.split()[-1] == str(count), done.stderr
         for request in server.requests:
             answered[_question(request)] += 1
-    results = read_results(tmp_path / "killed").values()
+    results = fold_notes(tmp_path / "killed").results.values()
     assert Counter(result.status for result in results) == {"completed": count}
     assert {result.answer for result in results} == {
         f"The answer to row-{n}-row." for n in range(count)
@@ -814,7 +808,7 @@ def test_rows_that_outlive_a_killed_process_are_followed_by_the_same_call(tmp_pa
         server.hold(after=1)
         command = [sys.executable, "-c", _DETACHED, server.url, str(tmp_path)]
         with WarmProcess(command, cwd=ROOT) as killed:
-            wait_until(lambda: len(read_noted(tmp_path / "killed").at_work) == 2, WAIT_S)
+            wait_until(lambda: len(fold_notes(tmp_path / "killed").at_work) == 2, WAIT_S)
             wait_until(lambda: len(server.requests) == 2, WAIT_S)
             killed.kill()
         backend = {"type": "chatcompletion", "model": "m", "base_url": server.url, "api_key": "k"}

@@ -14,9 +14,11 @@ import nb_agents
 from nb_agents import RunOptions
 from nb_agents.presentation.sweep_card import MAX_TABLE
 from nb_agents.runs import registry
-from nb_agents.sweeps.manifest import FIRST_ROWS, ROWS, is_live_sweep
+from nb_agents.sweeps.manifest import is_live_sweep
+from nb_agents.sweeps.notes import ROWS
 from nb_agents.sweeps.sweep import Sweep
-from nb_agents.sweeps.sweep_view import DIED, SweepReader, SweepView
+from nb_agents.sweeps.sweep_fold import DIED, FIRST_ROWS, SweepView
+from nb_agents.sweeps.sweep_reader import SweepReader
 from nb_agents.testing import Answer, Gate, ScriptedModel, Turn, scripted_team
 from tests.model_server import wait_until
 from tests.team_kit import WAIT_S
@@ -49,7 +51,7 @@ def read(path: Path, reader: SweepReader | None = None) -> SweepView:
     """A sweep as its files have it, with the clocks at zero."""
     reader = reader or SweepReader(path)
     reader.read()
-    return timeless(reader.view({}, is_live_sweep(path), 0.0))
+    return timeless(reader.view_of((), is_live_sweep(path), 0.0))
 
 
 def timeless(view: SweepView) -> SweepView:
@@ -133,7 +135,7 @@ def test_a_sweep_whose_process_died_is_over_and_says_what_was_at_work(
     assert (view.status, view.reason, view.is_over) == ("cancelled", DIED, True)
     statuses = [record["status"] for record in reader.table()]
     assert statuses == ["cancelled", "completed", "completed", "completed"]
-    assert reader.view({}, False, 0.0).elapsed_s > 0
+    assert reader.view_of((), False, 0.0).elapsed_s > 0
 
 
 def test_what_an_earlier_version_left_is_read(options: RunOptions) -> None:
@@ -160,12 +162,12 @@ def test_the_time_to_go_is_that_of_the_rows_that_ended_and_leaves_pauses_out(
     (tmp_path / ROWS).write_text("".join(json.dumps(note) + "\n" for note in notes))
     reader = SweepReader(tmp_path)
     reader.read()
-    view = reader.view({}, True, 160.0)
+    view = reader.view_of((), True, 160.0)
     assert (view.elapsed_s, view.left_s) == (60.0, 20.0 * 3)
     with (tmp_path / ROWS).open("a") as file:
         file.write(json.dumps({"kind": "sweep_changed", "at": 170, "status": "paused"}) + "\n")
     reader.read()
-    assert reader.view({}, True, 500.0).left_s == 30.0 * 3
+    assert reader.view_of((), True, 500.0).left_s == 30.0 * 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,261 @@
+"""Following a sweep by its files, as its own process knows it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from nb_agents.cancel import CancellationStatus, StopRequest, StopResult, StopSource
+from nb_agents.errors import UserError
+from nb_agents.events import Command
+from nb_agents.events.turn_events import Continue, Pause
+from nb_agents.runs.loop import wait_interruptibly
+from nb_agents.runs.resume import attach
+from nb_agents.runs.run import Run
+from nb_agents.service_loops import ServiceLoop
+from nb_agents.session.commands import send
+from nb_agents.session.layout import SWEEP_FILE, TurnPaths
+from nb_agents.session.views import read_json
+from nb_agents.sweeps.manifest import is_live_sweep
+from nb_agents.sweeps.notes import ROWS, NoteReader, SweepStatus
+from nb_agents.sweeps.row_session import running_row
+from nb_agents.sweeps.sweep_fold import FIRST_ROWS, LiveRow, SweepFold, SweepView
+from nb_agents.sweeps.sweep_table import row_record
+
+POLL_S = 0.2
+"""Interval at which a sweep of another process is read while somebody follows it."""
+
+
+class SweepReader:
+    """Reads a sweep's notes when accessed, and continuously once it is followed.
+
+    Has the interface of `nb_agents.sweeps.sweep.Sweep`, for a sweep of another process or one that
+    has ended. Thread-safe.
+
+    Args:
+        path: The sweep's directory.
+
+    Attributes:
+        path: As given.
+        about: The sweep's source, task and team.
+        changed_at: When the last note was written, in Unix seconds; None before the first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.about = read_json(path / SWEEP_FILE)
+        self.changed_at: float | None = None
+        rows = self.about.get("rows")
+        # The files may have been edited.
+        self._fold = SweepFold(rows if isinstance(rows, int) else None, keeps_answers=False)
+        self._notes = NoteReader(path)
+        self._runs: dict[str, Run] = {}
+        # Separates cells, and a panel's thread, from the thread that follows.
+        self._lock = threading.RLock()
+        self._subscribers: tuple[Callable[[SweepView], object], ...] = ()
+        self._done: Future[None] | None = None
+        self._was_pressed = False
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.view}>"
+
+    # State ----------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, which is that of its directory."""
+        return self.path.name
+
+    @property
+    def status(self) -> SweepStatus:
+        """The sweep's status."""
+        return self.view.status
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process runs the sweep."""
+        return not is_live_sweep(self.path)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the end of the sweep is recorded."""
+        return self._fold.is_over
+
+    @property
+    def view(self) -> SweepView:
+        """The current state of the sweep, by its files."""
+        with self._lock:
+            is_live = not self.is_over  # checked first, so that the last notes are read
+            self.read()
+            live = [LiveRow(row, run.address, run.view) for row, run in self.runs.items()]
+            return self.view_of(live, is_live)
+
+    @property
+    def runs(self) -> Mapping[str, Run]:
+        """The current runs, by their rows' names."""
+        with self._lock:
+            turns, runs = self.turns, dict[str, Run]()
+            for row, turn in turns.items():
+                known = self._runs.get(row)
+                with suppress(UserError):  # it has no file yet
+                    runs[row] = known if known and known.path == turn.path else attach(turn.path)
+            self._runs = runs
+            return dict(runs)
+
+    @property
+    def turns(self) -> Mapping[str, TurnPaths]:
+        """The turns of the running rows, by the rows' names."""
+        found = ((row, self._turn(row, number)) for row, number in self._fold.running.items())
+        return {row: turn for row, turn in found if turn is not None}
+
+    def _turn(self, row: str, number: int) -> TurnPaths | None:
+        path = self.path / row / f"turn_{number}"
+        # The files may have been edited so that a name or a link leads elsewhere.
+        with suppress(ValueError):  # the name has characters that no path may have
+            inside = Path(os.path.realpath(self.path), *path.parts[-2:])
+            if Path(os.path.realpath(path)) == inside and os.path.isdir(path):
+                return TurnPaths(path)
+        return None
+
+    def table(self) -> Sequence[dict[str, Any]]:
+        """Return the records of the first rows: `Sweep.table` without the source's columns."""
+        results = self._fold.results
+        names = self._fold.began.first or tuple(results)[:FIRST_ROWS]
+        return [self._record(name) for name in names]
+
+    def _record(self, row: str) -> dict[str, Any]:
+        result = self._fold.results.get(row)
+        # A row that was running when its process died counts as cancelled.
+        status = "cancelled" if row in self._fold.running else result.status if result else ""
+        return row_record(row, status or "waiting", result, self.path / row)
+
+    # Reading --------------------------------------------------------------------------------
+
+    def is_same(self) -> bool:
+        """Return whether this is still the same sweep and not a new one of the same name."""
+        return self._notes.is_same()
+
+    def read(self) -> bool:
+        """Read new notes; return whether there were any."""
+        has_news = False
+        with self._lock, suppress(OSError):
+            while notes := self._notes.read():
+                for _, note in notes:
+                    self._fold.apply(note)
+                has_news, self.changed_at = True, os.stat(self.path / ROWS).st_mtime
+        return has_news
+
+    def view_of(
+        self, live: Sequence[LiveRow], is_live: bool, now: float | None = None
+    ) -> SweepView:
+        """Return the state of the sweep as it was read.
+
+        Args:
+            live: The running rows.
+            is_live: Whether a process runs the sweep.
+            now: Unix seconds; by default the current time.
+        """
+        died_at = None
+        if not is_live:
+            died_at = max([self.changed_at or 0.0, *map(_written_at, self.turns.values())])
+        return self._fold.view(self.name, live, time.time() if now is None else now, died_at)
+
+    # Waiting --------------------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> SweepView:
+        """Block until no process runs the sweep; see `Sweep.wait`."""
+        wait_interruptibly(self._follow(), self.press, timeout)
+        return self.view
+
+    def subscribe(self, callback: Callable[[SweepView], object]) -> Callable[[], None]:
+        """Call a function with the view when it changes, and at the end; see `Sweep.subscribe`."""
+        self._subscribers = (*self._subscribers, callback)
+        self._follow()
+
+        def end() -> None:
+            self._subscribers = tuple(s for s in self._subscribers if s is not callback)
+
+        return end
+
+    def _follow(self) -> Future[None]:
+        with self._lock:
+            if self._done is None:
+                self._done = Future()
+                name = f"nb_agents sweep {self.name}"
+                threading.Thread(target=self._poll, name=name, daemon=True).start()
+            return self._done
+
+    def _poll(self) -> None:
+        done = cast("Future[None]", self._done)
+        try:
+            while not self.is_over:
+                with ServiceLoop.FOLLOWED.item():
+                    self._publish()
+                time.sleep(POLL_S)
+            with ServiceLoop.FOLLOWED.item():
+                self._publish()
+        finally:
+            done.set_result(None)
+
+    def _publish(self) -> None:
+        view = self.view
+        for callback in self._subscribers:
+            with ServiceLoop.VIEWS.item():
+                callback(view)
+
+    # Stopping -------------------------------------------------------------------------------
+
+    def stop(
+        self,
+        now: bool = False,
+        row: str | None = None,
+        reason: str = "",
+        *,
+        source: StopSource = "api",
+    ) -> StopResult:
+        """Request a stop of the sweep or of one row, without waiting for it; see `Sweep.stop`.
+
+        Raises:
+            UserError: No such row is running.
+            StorageError: The request can't be written.
+        """
+        if row is not None:
+            return running_row(self.name, self.runs, row).stop(now, reason=reason, source=source)
+        level = CancellationStatus.IMMEDIATE if now else CancellationStatus.REQUESTED
+        is_sent = self._send(StopRequest(level, source, reason))
+        return StopResult(True, "asked") if is_sent else StopResult(False, "finished")
+
+    def press(self) -> None:
+        """Handle an interrupt: the first stops gracefully, the next immediately."""
+        now, self._was_pressed = self._was_pressed, True
+        arguments = {"reason": "interrupted", "source": "interrupt"}
+        # In a thread, as it writes to the disk.
+        threading.Thread(target=self.stop, args=(now,), kwargs=arguments).start()
+
+    def hold(self, is_paused: bool) -> bool:
+        """Pause the sweep, or continue it; return whether a process runs it.
+
+        Raises:
+            StorageError: The request can't be written.
+        """
+        return self._send(Pause() if is_paused else Continue())
+
+    def _send(self, command: Command) -> bool:
+        if self.is_over:
+            return False
+        send(TurnPaths(self.path), command)
+        return True
+
+
+def _written_at(turn: TurnPaths) -> float:
+    """Return when a turn's last event was written, in Unix seconds."""
+    try:
+        return turn.journal.stat().st_mtime
+    except OSError:
+        return 0.0
