@@ -12,7 +12,7 @@ from nb_agents.jupyter.ipython import table_bundle
 from nb_agents.jupyter.panel import show_run, show_sweep
 from nb_agents.presentation import text
 from nb_agents.presentation.markdown import harmless
-from nb_agents.presentation.sweep_card import count, counts, score_of, spent, sweep_chip
+from nb_agents.presentation.sweep_card import counts, score_of, spent, sweep_chip
 from nb_agents.runs.run import Run
 from nb_agents.view.receipt import Receipt
 from nb_agents.view.run_view import AgentView, RunView
@@ -95,5 +95,12 @@ def _agent(agent: AgentView) -> tuple[str, ...]:
 def _sweep(view: SweepView, **_: object) -> dict[str, Any]:
     heads = ("sweep", "status", "rows", "how they stand", "used", "score")
     rows = ", ".join(words for words, _ in counts(view))
-    cells = (view.name, sweep_chip(view), count(view.total), rows, spent(view), score_of(view))
+    cells = (
+        view.name,
+        sweep_chip(view),
+        text.count(view.total, "row"),
+        rows,
+        spent(view),
+        score_of(view),
+    )
     return harmless(table_bundle(heads, [cells]))

@@ -17,9 +17,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from nb_agents.events import ContextChanged, FileInfo
-from nb_agents.presentation import recipe_card, text, timeline_svg
+from nb_agents.presentation import recipe_card, text, timeline_picture
 from nb_agents.presentation.asking import CELL, Door, how_to_answer, question
 from nb_agents.presentation.markdown import as_html, harmless, plots_of
+from nb_agents.presentation.revisions import revisions
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
@@ -172,7 +173,7 @@ def _ended(view: RunView, door: Door) -> str:
 
 def _kept(view: RunView, door: Door) -> str:
     """Return what is kept, and where: only in memory when the disk refused it."""
-    kept = [*_kept_work(view), _count(view.file_count or 0, "file")]
+    kept = [*_kept_work(view), text.count_any(view.file_count or 0, "file")]
     kept = [k for k in kept if k] or ["the task"]
     listed = kept[0] if len(kept) == 1 else f"{', '.join(kept[:-1])} and {kept[-1]}"
     verb = "is" if len(kept) == 1 and not listed.endswith("s") else "are"
@@ -189,7 +190,7 @@ def _kept_work(view: RunView) -> list[str]:
         return recipe_card.kept(view)
     answers = sum(1 for a in view.agents.values() if a.answers)
     partials = sum(1 for a in view.agents.values() if a.unsubmitted)
-    return [_count(answers, "answer"), _count(partials, "partial text")]
+    return [text.count_any(answers, "answer"), text.count_any(partials, "partial text")]
 
 
 def _notes(view: RunView, door: Door) -> list[str]:
@@ -209,18 +210,18 @@ def _changes(event: ContextChanged) -> str:
     """Return what an agent changed outside its workspace."""
     kinds = {"made": event.made, "changed": event.changed, "deleted": event.deleted}
     told = (f"{what} {text.clip(', '.join(names), 300)}" for what, names in kinds.items() if names)
-    return f"{_count(event.count, 'file')} changed in context paths: {'; '.join(told)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}" if number else ""
+    return f"{text.count_any(event.count, 'file')} changed in context paths: {'; '.join(told)}"
 
 
 def _how(view: RunView) -> str:
     answers = sum(len(a.answers) for a in view.agents.values())
     return " · ".join(
         part
-        for part in (_count(answers, "answer"), text.votes(view), f"presented by {view.winner}")
+        for part in (
+            text.count_any(answers, "answer"),
+            text.votes(view),
+            f"presented by {view.winner}",
+        )
         if part
     )
 
@@ -359,9 +360,9 @@ def _html(
         card=recipe_card.recipe_card(view, again) if view.recipe else None,
         go_on=_go_on(view, door),
         live=_LIVE,
-        heading=timeline_svg.heading(view),
-        picture=timeline_svg.picture(timeline),
-        revisions=timeline_svg.revisions,
+        heading=timeline_picture.heading(view),
+        picture=timeline_picture.picture(timeline),
+        revisions=revisions,
         # An incomplete turn's answers are above, whole.
         limit=MAX_SHOWN if text.state(view) == "complete" else MAX_SHOWN // 5,
         show_line=door.line("show", [_address(view)]),

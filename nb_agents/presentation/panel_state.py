@@ -38,7 +38,7 @@ def panel_state(view: RunView, run: str, now: float) -> PanelState:
     """
     elapsed, fraction = text.elapsed(view, now)
     flying = [a.id for a in view.agents.values() if a.in_flight]
-    in_flight = f"{len(flying)} call{'' if len(flying) == 1 else 's'} in flight: "
+    in_flight = f"{text.count(len(flying), 'call')} in flight: "
     return {
         "run": run,
         "session": view.session,
@@ -128,16 +128,15 @@ def _said(view: RunView) -> FollowUp | None:
     """The last follow-up text, and who has read it of those that are to."""
     if not view.said:
         return None
+    said = text.clip(view.said[-1], MAX_SAYS)
     if view.recipe:
-        count = sum(a.heard >= len(view.said) for a in view.agents.values())
-        read = f"read in {count} step{'' if count == 1 else 's'}" if count else "not read yet"
-        return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}
+        number = sum(a.heard >= len(view.said) for a in view.agents.values())
+        read = f"read in {text.count(number, 'step')}" if number else "not read yet"
+        return {"text": said, "read": read}
     # One that is called works on its input alone.
     readers = [a for a in view.agents.values() if a.outcome is None and not a.caller]
     if view.phase == "presenting":
         readers = [a for a in readers if a.id == view.winner]
-    count = sum(a.heard >= len(view.said) for a in readers)
-    if not readers:
-        return {"text": text.clip(view.said[-1], MAX_SAYS), "read": ""}
-    read = "read by all" if count == len(readers) else f"read by {count} of {len(readers)}"
-    return {"text": text.clip(view.said[-1], MAX_SAYS), "read": read}
+    number = sum(a.heard >= len(view.said) for a in readers)
+    read = "read by all" if number == len(readers) else f"read by {number} of {len(readers)}"
+    return {"text": said, "read": read if readers else ""}

@@ -127,7 +127,10 @@ def kept(view: RunView) -> list[str]:
     """Return what of an incomplete turn is kept: its steps and words, in numbers."""
     words = sum(bool(_left_of(step, view).text) for step in _cut_steps(view))
     words += sum(bool(agent.unsubmitted) for agent in view.agents.values() if agent.caller)
-    return [_number(len(_done(view)), "finished step"), _number(words, "partial text")]
+    return [
+        text.count_any(len(_done(view)), "finished step"),
+        text.count_any(words, "partial text"),
+    ]
 
 
 def where(view: RunView) -> str:
@@ -376,7 +379,3 @@ def _counted(view: RunView) -> str:
     counts.append((len(_cut_steps(view)), "cut"))
     said = ", ".join(f"{number} {word}" for number, word in counts if number)
     return f"steps: {said}" if said else "no step began"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}" if count else ""

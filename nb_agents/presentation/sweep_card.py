@@ -39,7 +39,6 @@ __all__ = [
     "MAX_WHY",
     "OpenedRow",
     "SWEEP_MIME",
-    "count",
     "counts",
     "score_of",
     "spent",
@@ -122,7 +121,7 @@ def sweep_state(
         "task": text.clip(title, 300),
         "status": standing(view),
         "chip": sweep_chip(view),
-        "round": f"{ended} of {count(view.total)}",
+        "round": f"{ended} of {text.count(view.total, 'row')}",
         "fraction": round(ended / view.total, 4) if view.total else 0.0,
         "bar": "Rows done",
         "in_flight": _score(view),
@@ -179,11 +178,6 @@ def counts(view: SweepView) -> list[tuple[str, Tone | Literal[""]]]:
         (view.to_go, "not begun" if view.is_over else "to go", ""),
     ]
     return [(f"{number} {words}", tone) for number, words, tone in all_ if number > 0]
-
-
-def count(number: int) -> str:
-    """Count rows in words."""
-    return f"{number} row{'' if number == 1 else 's'}"
 
 
 def spent(view: SweepView) -> str:
@@ -382,7 +376,7 @@ def _card(view: SweepView, title: str, path: str, table: Sequence[Mapping[str, A
 
 
 def _summary(view: SweepView) -> str:
-    done = f"{view.completed} of {count(view.total)} are done."
+    done = f"{view.completed} of {text.count(view.total, 'row')} are done."
     if not view.is_over:
         return f"This sweep was live when this was written: {done}"
     if view.status == "completed":

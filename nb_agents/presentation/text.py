@@ -20,6 +20,8 @@ __all__ = [
     "chip",
     "clip",
     "cost",
+    "count",
+    "count_any",
     "countdown",
     "cut",
     "done",
@@ -140,9 +142,9 @@ def duration(view: RunView) -> str:
     return seconds(max(0.0, (view.ended_at or view.last_at) - view.started_at))
 
 
-def seconds(count: float) -> str:
-    """A time in words."""
-    minutes, rest = divmod(round(count), 60)
+def seconds(duration_s: float) -> str:
+    """Return a time in words."""
+    minutes, rest = divmod(round(duration_s), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
@@ -154,9 +156,9 @@ def when(at: float) -> str:
         return ""
 
 
-def tokens(count: int) -> str:
-    """A count of tokens, digits in groups of three."""
-    return f"{count:,}".replace(",", "\N{NO-BREAK SPACE}") + " tok"
+def tokens(number: int) -> str:
+    """Return a number of tokens, digits in groups of three."""
+    return f"{number:,}".replace(",", "\N{NO-BREAK SPACE}") + " tok"
 
 
 def cost(dollars: float | None) -> str:
@@ -178,28 +180,28 @@ def spent(view: RunView) -> str:
     )
 
 
-def size(count: float) -> str:
-    """A file's size in bytes, in words."""
-    if count < 1000:
-        return f"{count} B"
+def size(size_bytes: float) -> str:
+    """Return a file's size in words."""
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
     units = iter(("kB", "MB", "GB", "TB"))
-    while count >= 1000 and (unit := next(units, "")):
-        count, named = count / 1000, unit
-    return f"{count:.1f} {named}"
+    while size_bytes >= 1000 and (unit := next(units, "")):
+        size_bytes, named = size_bytes / 1000, unit
+    return f"{size_bytes:.1f} {named}"
 
 
-def older(count: int) -> str:
+def older(number: int) -> str:
     """Return a sentence about the sessions that a list leaves out, or ""."""
-    return f"{_count(count, 'older session')} not listed: --all lists all." if count else ""
+    return f"{count(number, 'older session')} not listed: --all lists all." if number else ""
 
 
 def pruned(done: Pruned, spec: PruneSpec) -> str:
     """Return what pruning removed, or would remove, and what it kept and why."""
-    what = f"{_count(done.sessions, 'session')} and {_count(done.rows, 'row')} of sweeps"
+    what = f"{count(done.sessions, 'session')} and {count(done.rows, 'row')} of sweeps"
     if spec.keep_answers:
         what = f"all but the answers of {what}"
     verb = "Would remove" if spec.is_dry_run else "Removed"
-    said = [f"{verb} {what} ({_count(done.files, 'file')}, {size(done.size_bytes)})."]
+    said = [f"{verb} {what} ({count(done.files, 'file')}, {size(done.size_bytes)})."]
     if done.incomplete:
         said.append(
             f"Left: {done.incomplete} incomplete, as they can be resumed; --incomplete takes them."
@@ -207,7 +209,7 @@ def pruned(done: Pruned, spec: PruneSpec) -> str:
     if done.live:
         said.append(f"Left: {done.live} at work.")
     if done.not_noted:
-        rows = _count(done.not_noted, "row")
+        rows = count(done.not_noted, "row")
         said.append(f"Left: {rows} whose sweep has not noted the end; the same sweep again does.")
     said += done.unread
     if spec.is_dry_run and done.files:
@@ -215,8 +217,14 @@ def pruned(done: Pruned, spec: PruneSpec) -> str:
     return "\n".join(said)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "2 rows"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def count_any(number: int, noun: str) -> str:
+    """Return a number with its noun, or "" for none."""
+    return count(number, noun) if number else ""
 
 
 def clip(text: str, limit: int, *, tail: bool = False) -> str:
@@ -237,7 +245,7 @@ def votes(view: RunView) -> str:
     tally = view.votes
     total = sum(tally.values())
     who = ", ".join(f"{a} {n}" for a, n in sorted(tally.items(), key=lambda i: -i[1]))
-    return f"{total} vote{'' if total == 1 else 's'}" + (f" ({who})" if who else "")
+    return count(total, "vote") + (f" ({who})" if who else "")
 
 
 def stopped_by(view: RunView, writer: str = "kernel") -> str:
@@ -262,8 +270,8 @@ def agent_state(agent: AgentView, view: RunView) -> str:
         return "done"
     parts = []
     if agent.answers:
-        count = len(agent.answers)
-        parts.append("answered" if count == 1 else f"answered ×{count}")
+        number = len(agent.answers)
+        parts.append("answered" if number == 1 else f"answered ×{number}")
     else:
         parts.append("no answer yet")
     if agent.error:
@@ -273,7 +281,7 @@ def agent_state(agent: AgentView, view: RunView) -> str:
     elif agent.answers:
         parts.append("no vote yet")
     if words := len(agent.unsubmitted.split()):
-        kept = f"{words} word{'' if words == 1 else 's'}"
+        kept = count(words, "word")
         was_cut = (agent.partial + agent.partial_call).strip()
         parts.append(f"was writing ({kept} kept)" if was_cut else f"{kept} in no answer")
     return " · ".join(parts)

@@ -1,4 +1,4 @@
-"""What happened in a turn, ready to be drawn: bars and marks on a scale, votes, revisions.
+"""The timeline of a turn, laid out to be drawn: bars and marks on a scale, and votes.
 
 Pure functions of view and timeline; the template only places them. A picture of hours with
 thousands of calls has a bounded number of bars: short ones beside each other are merged.
@@ -6,8 +6,6 @@ thousands of calls has a bounded number of bars: short ones beside each other ar
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,22 +13,18 @@ from itertools import accumulate, pairwise
 from typing import Literal
 
 from nb_agents.presentation import text
-from nb_agents.view.run_view import AgentView, RunView
+from nb_agents.view.run_view import RunView
 from nb_agents.view.timeline import EntryKind, Stretch, Timeline, TimelineEntry
 
 __all__ = [
     "Bar",
-    "Change",
     "Mark",
     "Picture",
-    "Revision",
-    "Row",
+    "TimelineRow",
     "Scale",
     "Tick",
-    "compare",
     "heading",
     "picture",
-    "revisions",
 ]
 
 
@@ -40,10 +34,6 @@ MAX_MARKS = 200
 MAX_LINES = 30
 """Lines across all rows: stops and what the person said."""
 MAX_VOTES = 40
-MAX_DIFFED = 4_000
-"""Characters of each of two answers that are compared."""
-MAX_REVISIONS = 4
-"""Comparisons for each agent, the latest."""
 
 _GAP = 0.07
 """Part of the width that stands for the time between a stop and its resume."""
@@ -55,6 +45,29 @@ _STEPS = (
 _MARKS = (
     "answer", "vote", "restart", "presents", "again", "rejected", "timeout", "failed", "stop",
 )  # fmt: skip
+
+
+_NOUNS = {
+    "model": "model call",
+    "tool": "tool call",
+    "answer": "answer",
+    "vote": "vote",
+    "restart": "restart",
+    "stop": "stop",
+}
+_WORDS = {
+    "model": "model call {}",
+    "answer": "answer {}",
+    "vote": "vote for {}",
+    "restart": "began again, round {}",
+    "said": "you said",
+    "presents": "presents",
+    "again": "lets the team begin attempt {}",
+    "rejected": "neither an answer nor a vote",
+    "timeout": "out of time",
+    "failed": "failed",
+}
+"""What each kind of entry is called, with its name; any other kind is called by its name alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +164,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimelineRow:
     """An agent: what is drawn of it, and the same in words.
 
     Attributes:
@@ -189,7 +202,7 @@ class Picture:
         label: The picture in a sentence.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TimelineRow, ...]
     ticks: tuple[Tick, ...]
     gaps: tuple[tuple[float, float], ...]
     lines: tuple[Mark, ...]
@@ -230,7 +243,7 @@ def picture(timeline: Timeline) -> Picture | None:
     marks = _within(MAX_MARKS, lambda slot: {a: _marks(of[a], slot) for a in of})
     whole = [e for e in timeline.entries if not e.agent and e.kind in ("stop", "said")]
     rows = tuple(
-        Row(
+        TimelineRow(
             agent,
             _depth(agent, places),
             tuple(_bar(group, scale) for group in bars[agent]),
@@ -260,19 +273,8 @@ def _depth(agent: str, known: Container[str]) -> int:
 def _label(timeline: Timeline, scale: Scale) -> str:
     """Return the picture as a sentence, for those who can't see it."""
     count: Counter[str] = Counter(e.kind for e in timeline.entries)
-    said = [
-        f"{count[kind]} {noun if count[kind] == 1 else plural}"
-        for kind, noun, plural in (
-            ("model", "model call", "model calls"),
-            ("tool", "tool call", "tool calls"),
-            ("answer", "answer", "answers"),
-            ("vote", "vote", "votes"),
-            ("restart", "restart", "restarts"),
-            ("stop", "stop", "stops"),
-        )
-        if count[kind]
-    ]
-    agents = f"{len(timeline.agents)} agent{'' if len(timeline.agents) == 1 else 's'}"
+    said = [text.count(count[kind], noun) for kind, noun in _NOUNS.items() if count[kind]]
+    agents = text.count(len(timeline.agents), "agent")
     return f"Timeline of {agents} over {scale.clock(scale.total_s)}: {', '.join(said)}"
 
 
@@ -341,31 +343,9 @@ def _said_together(group: list[TimelineEntry], scale: Scale) -> str:
 
 def _said(entry: TimelineEntry, scale: Scale) -> str:
     """Return an entry as a line of text."""
-    match entry.kind:
-        case "model":
-            what = f"model call {entry.name}"
-        case "answer":
-            what = f"answer {entry.name}"
-        case "vote":
-            what = f"vote for {entry.name}"
-        case "restart":
-            what = f"began again, round {entry.name}"
-        case "stop":
-            what = "stop now" if entry.name == "now" else "stop"
-        case "said":
-            what = "you said"
-        case "presents":
-            what = "presents"
-        case "again":
-            what = f"lets the team begin attempt {entry.name}"
-        case "rejected":
-            what = "neither an answer nor a vote"
-        case "timeout":
-            what = "out of time"
-        case "failed":
-            what = "failed"
-        case _:
-            what = entry.name
+    what = _WORDS.get(entry.kind, "{}").format(entry.name)
+    if entry.kind == "stop":
+        what = "stop now" if entry.name == "now" else "stop"
     outcome = "" if entry.outcome in ("finished", "ok", "counts") else entry.outcome
     used = text.tokens(entry.tokens) if entry.tokens else ""
     price = text.cost(entry.cost) if entry.tokens else ""
@@ -413,114 +393,18 @@ def _named(lines: list[Mark]) -> list[Mark]:
 
 def _calls(entries: Iterable[TimelineEntry]) -> str:
     count: Counter[str] = Counter(e.kind for e in entries)
-    listed = [(count["model"], "model call"), (count["tool"], "tool call")]
-    return ", ".join(f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in listed if n)
+    calls = (text.count(count[kind], _NOUNS[kind]) for kind in ("model", "tool") if count[kind])
+    return ", ".join(calls)
 
 
 def _words(marks: Iterable[Mark]) -> str:
     return "; ".join(text.clip(mark.title, 90) for mark in [*marks][-12:])
 
 
-# Revisions ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A piece of a comparison; `kind` is "same", "gone" or "new"."""
-
-    kind: Literal["same", "gone", "new"]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """A comparison of an answer with the agent's next one."""
-
-    before: int
-    after: int
-    changes: tuple[Change, ...]
-    is_cut: bool
-
-    @property
-    def has_changes(self) -> bool:
-        """Whether anything came or went."""
-        return any(change.kind != "same" for change in self.changes)
-
-
-def revisions(agent: AgentView) -> tuple[Revision, ...]:
-    """Compare an agent's answers, each with its next.
-
-    Args:
-        agent: The agent.
-
-    Returns:
-        The latest comparisons, oldest first; none for a single answer.
-    """
-    pairs = list(enumerate(pairwise(agent.answers), start=1))
-    return tuple(_revision(n, old, new) for n, (old, new) in pairs[-MAX_REVISIONS:])
-
-
-def _revision(number: int, old: str, new: str) -> Revision:
-    changes = compare(old[:MAX_DIFFED], new[:MAX_DIFFED])
-    is_cut = max(len(old), len(new)) > MAX_DIFFED
-    return Revision(number, number + 1, tuple(_shortened(changes)), is_cut)
-
-
-_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
-_ALIKE = 0.35
-"""Less alike, a comparison by words is confetti; the texts are shown one after the other."""
-_AROUND = 60
-"""Characters of an unchanged stretch that are shown beside a change."""
-
-
-def compare(old: str, new: str) -> list[Change]:
-    """Compare two texts by words.
-
-    Args:
-        old: The text before.
-        new: The text after.
-
-    Returns:
-        What stayed, went and came; without what stayed it is ``new`` or ``old`` as a whole.
-    """
-    one, other = _WORDS.findall(old), _WORDS.findall(new)
-    # Its "autojunk" stays on: without it, texts of few different words take seconds.
-    matcher = difflib.SequenceMatcher(None, one, other)
-    if matcher.quick_ratio() < _ALIKE or matcher.ratio() < _ALIKE:
-        return [Change("gone", old), Change("new", new)]
-    changes: list[Change] = []
-    for tag, a, b, c, d in matcher.get_opcodes():
-        if tag == "equal":
-            changes.append(Change("same", "".join(one[a:b])))
-            continue
-        if b > a:
-            changes.append(Change("gone", "".join(one[a:b])))
-        if d > c:
-            changes.append(Change("new", "".join(other[c:d])))
-    return changes
-
-
-def _shortened(changes: Sequence[Change]) -> list[Change]:
-    """Remove the middle of long unchanged parts."""
-    last = len(changes) - 1
-    return [
-        Change("same", _ends(change.text, place > 0, place < last))
-        if change.kind == "same"
-        else change
-        for place, change in enumerate(changes)
-    ]
-
-
-def _ends(words: str, has_before: bool, has_after: bool) -> str:
-    head = words[:_AROUND] if has_before else ""
-    tail = words[-_AROUND:] if has_after else ""
-    return words if len(words) <= len(head) + len(tail) + 20 else f"{head} … {tail}"
-
-
 def heading(view: RunView) -> str:
     """Return the heading, which is read before it is opened."""
     answers = sum(len(a.answers) for a in view.agents.values())
-    parts = [f"{answers} answer{'' if answers == 1 else 's'}"] if answers else []
+    parts = [text.count(answers, "answer")] if answers else []
     if view.votes:
         parts.append(text.votes(view))
     if view.winner:

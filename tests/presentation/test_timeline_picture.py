@@ -1,23 +1,18 @@
-"""How the timeline is laid out and revisions are compared, before anything is drawn."""
+"""How the timeline is laid out before anything is drawn."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nb_agents import events as ev
-from nb_agents.presentation.timeline_svg import (
+from nb_agents.presentation.timeline_picture import (
     MAX_BARS,
     MAX_MARKS,
     Scale,
-    compare,
     picture,
-    revisions,
 )
-from nb_agents.view.run_view import AgentView
 from nb_agents.view.timeline import Stretch, Timeline, TimelineEntry, fold_timeline
 from tests.strategies import EVENTS, STARTED
 
@@ -129,52 +124,3 @@ def test_whatever_happened_stays_in_the_picture(events: list[ev.Event]) -> None:
         assert all(bar.left + bar.width <= 100.5 for bar in row.bars)
         assert all(0 <= mark.left <= 100 for mark in row.marks)
         assert all(-1 <= mark.target < len(shown.rows) for mark in row.marks)
-
-
-# Revisions
-
-
-def test_a_revision_shows_the_words_that_went_and_came() -> None:
-    changes = compare("one cold read is slow", "one cold read is quick")
-    assert [(c.kind, c.text) for c in changes] == [
-        ("same", "one cold read is "),
-        ("gone", "slow"),
-        ("new", "quick"),
-    ]
-
-
-def test_texts_that_have_little_in_common_are_shown_one_after_the_other() -> None:
-    changes = compare("Redis is simplest.", "Take a memory-mapped store with an index beside it!")
-    assert [c.kind for c in changes] == ["gone", "new"]
-
-
-@given(st.text("ab ,\n", max_size=80), st.text("ab ,\n", max_size=80))
-def test_a_comparison_has_both_texts_whole(old: str, new: str) -> None:
-    changes = compare(old, new)
-    assert "".join(c.text for c in changes if c.kind != "new") == old
-    assert "".join(c.text for c in changes if c.kind != "gone") == new
-
-
-def test_each_answer_is_compared_with_the_next_and_the_middle_is_left_out() -> None:
-    same = " ".join(f"word{n}" for n in range(200))
-    agent = AgentView("ada", answers=(f"one {same}", f"two {same}", f"two {same}", f"3 {same}"))
-    first, second, third = revisions(agent)
-    assert (first.before, first.after, first.is_cut) == (1, 2, False)
-    assert sum(len(change.text) for change in first.changes) < 200
-    assert (second.has_changes, third.has_changes) == (False, True)
-
-
-def test_long_answers_are_compared_at_their_beginnings() -> None:
-    long = " ".join(f"word{n}" for n in range(5000))
-    agent = AgentView("ada", answers=(f"one {long}", f"two {long}"))
-    [revision] = revisions(agent)
-    assert revision.is_cut
-    assert sum(len(change.text) for change in revision.changes) < 10_000
-
-
-def test_texts_of_few_different_words_are_compared_quickly() -> None:
-    words = ["cache ", "store ", ", "]
-    one, other = ("".join(words[n * k % 3] for n in range(800)) for k in (1, 2))
-    began = time.process_time()
-    compare(one, other)
-    assert time.process_time() - began < 0.5
