@@ -447,8 +447,6 @@ EXEMPT = {
     "hooks:Hooks._tell_statuses": "see Hooks.watch",
     # A person waits in the foreground, and is told the error.
     "controlling:follow_.tell": "a command of the terminal",
-    "controlling:_wait_for_sweep": "a command of the terminal",
-    "sweep_verbs:wait_for_sweep_on_disk": "a cell",
     "live_runs:save_patiently": "a command of the terminal, or the end of a run's own process",
     "commands:ask": "one command's sender",
     "journal:follow": "a user's own loop",

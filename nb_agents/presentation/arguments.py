@@ -1,4 +1,4 @@
-"""What words of a command can become, and the values that it gives to a recipe."""
+"""Completion of a command's arguments, and the values that a cell passes to a recipe."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NAME = re.compile(r"(\\?)(\{\{\s*([^\W\d][\w .-]*?)\s*\}\})")
 
 
 def session_names() -> list[str]:
-    """List the sessions on disk by name, the one used last first."""
+    """Return the names of the sessions on disk, the one used last first."""
     return [path.name for path in sessions_in(session_root()).by_use]
 
 
 def files_at(word: str) -> list[str]:
-    """List the directories, team files and recipes that a path can become."""
+    """Return the directories, team files and recipes that complete a path."""
     head, slash, begun = word.rpartition("/")
     folder = Path(f"{head}{slash}").expanduser()
     try:
@@ -45,7 +45,7 @@ def files_at(word: str) -> list[str]:
 
 
 def context_of(cell: str, settings: Sequence[str], names: Mapping[str, Any]) -> dict[str, Any]:
-    r"""Read the values.
+    r"""Return the initial context of a recipe from a cell and its line.
 
     Args:
         cell: The cell's text: YAML, ``name: value`` a line. ``{{variable}}`` takes a variable of
@@ -55,10 +55,10 @@ def context_of(cell: str, settings: Sequence[str], names: Mapping[str, Any]) -> 
         names: The notebook's variables.
 
     Returns:
-        By name.
+        The values by name.
 
     Raises:
-        TaskError: The text is no such YAML, or a variable is not defined.
+        TaskError: The text is not a YAML mapping, or a variable is not defined.
 
     Example:
         >>> context_of("files: {{found}}", ["depth=2"], {"found": ["a.md"]})
@@ -75,9 +75,9 @@ def context_of(cell: str, settings: Sequence[str], names: Mapping[str, Any]) -> 
 
 
 class _Marks:
-    """Words that stand for variables while the YAML around them is read.
+    """Placeholders for variables while the YAML around them is parsed.
 
-    So no variable's value, whatever is in it, is read as YAML.
+    So no variable's value is parsed as YAML, whatever it contains.
 
     Args:
         names: The notebook's variables.

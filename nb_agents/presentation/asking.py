@@ -1,4 +1,4 @@
-"""What a person types to reach a turn or to answer it, in a cell or in a terminal."""
+"""The commands that act on a turn, as they are shown in a cell or in a terminal, and its gates."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Door:
-    """The words of one place where turns are shown.
+    """How commands are written in one user interface.
 
     Attributes:
-        name: Begins each command.
-        next_turn: Begins the command for the next turn of a session.
-        task: Follows it on the same line.
-        task_below: Follows it where there is room for a task of its own.
+        name: The start of each command.
+        next_turn: The start of the command for the next turn of a session.
+        task: The task that ends it, on the same line.
+        task_below: The task that ends it, where there is room for one below.
         later: When one can go on, as a clause.
-        once_saved: The same of a turn that the disk refused to take whole.
-        writer: What a turn that it starts lives in.
-        retried: How what the disk refused gets there after all, as a sentence.
-        quote: Makes one word of a text.
+        once_saved: The same for a turn that the disk did not take whole.
+        writer: The kind of process that runs a turn.
+        retried: How writing to the disk is tried again, as a sentence.
+        quote: Quotes a text as one word.
     """
 
     name: str
@@ -99,8 +99,8 @@ def how_to_answer(gate: GateView, view: RunView, run: str, door: Door) -> str:
     Args:
         gate: The gate.
         view: The turn.
-        run: What the commands call it.
-        door: Where they are typed.
+        run: The name of the run in the commands.
+        door: The user interface.
     """
     deny = f"`{door.line('deny', [run])} [MESSAGE]`"
     approve = f"`{door.line('approve', [run])} [MESSAGE]`"
@@ -114,18 +114,18 @@ def how_to_answer(gate: GateView, view: RunView, run: str, door: Door) -> str:
 
 
 def decide(run: Run, approved: bool, message: str) -> str:
-    """Approve or deny what has waited longest of all that is no question for a text.
+    """Approve or deny the oldest gate that does not ask for a text.
 
     Args:
         run: The run.
         approved: Whether it may go on.
-        message: What is said about it.
+        message: The reason, or an instruction.
 
     Returns:
-        What became of the gate, as a sentence.
+        The new state of the gate, as a sentence.
 
     Raises:
-        UserError: Nothing waits, or only a question for a text does.
+        UserError: No gate is open, or only one that asks for a text.
     """
     # A stopped run keeps its gates for a resume.
     gates = () if run.is_over else run.view.gates.values()
@@ -144,12 +144,12 @@ def decide(run: Run, approved: bool, message: str) -> str:
     return f"Gate {gate!r} of run {run.id} is {said}."
 
 
-def wait_for_gate(run: Run, told: Collection[str] = ()) -> GateView | None:
-    """Wait for a gate that only a person can decide.
+def wait_for_gate(run: Run, known: Collection[str] = ()) -> GateView | None:
+    """Block until a gate is open that only a person can decide.
 
     Args:
         run: The run.
-        told: Addresses of the gates that the person knows of.
+        known: Addresses of the gates that the person knows of.
 
     Returns:
         The gate; None when the run is over without one.
@@ -157,7 +157,7 @@ def wait_for_gate(run: Run, told: Collection[str] = ()) -> GateView | None:
     found = Future[GateView | None]()
 
     def look(view: RunView) -> None:
-        gates = (g for g in view.gates.values() if not g.timeout_s and g.address not in told)
+        gates = (g for g in view.gates.values() if not g.timeout_s and g.address not in known)
         gate = None if view.is_over else next(gates, None)
         if (gate or view.is_over) and not found.done():
             found.set_result(gate)

@@ -18,9 +18,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from nb_agents.events import ContextChanged, FileInfo
 from nb_agents.presentation import recipe_card, text, timeline_picture
+from nb_agents.presentation.answer_diffs import revisions
 from nb_agents.presentation.asking import CELL, Door, how_to_answer, question
 from nb_agents.presentation.markdown import as_html, harmless, plots_of
-from nb_agents.presentation.revisions import revisions
 from nb_agents.runs.resumption import Preview, preview_of
 from nb_agents.session.history import PastTurn, past_events
 from nb_agents.session.layout import session_root
@@ -55,21 +55,21 @@ def card_bundle(
     Args:
         view: The turn.
         path: Its directory, as shown to the person.
-        timeline: What happened when, or None when that is not known.
+        timeline: Its timeline; None when it is not known.
         again: What a resume would do; None when it is not known, or there is nothing to resume.
-        directory: Where the turn is, for who doesn't work where the person does; by default `path`.
-        door: Where the card is read.
+        directory: Its directory on this machine; by default `path`.
+        door: The user interface whose commands the card shows.
 
     Returns:
         A mime bundle: text/html, text/markdown, text/plain and `TURN_MIME`.
     """
-    told = card_text(view, path, again, door)
+    markdown = card_text(view, path, again, door)
     html = _html(view, path, timeline or Timeline(), again, directory or Path(path), door)
     return harmless(
         {
             "text/html": html,
-            "text/markdown": told,
-            "text/plain": told,
+            "text/markdown": markdown,
+            "text/plain": markdown,
             TURN_MIME: _data(view, path),
         }
     )
@@ -113,8 +113,8 @@ def card_text(view: RunView, path: str, again: Preview | None = None, door: Door
 def _recipe_text(view: RunView, path: str, again: Preview | None, door: Door) -> list[str]:
     cell = [f"    {line}" for line in _resume(view, path, again, door)]
     said = f"**{_incomplete(view)}** {_summary(view, door)}"
-    told = [said, "", recipe_card.recipe_text(view, again)]
-    return [*told, f"{_go_on(view, door)}:", "", *cell]
+    lines = [said, "", recipe_card.recipe_text(view, again)]
+    return [*lines, f"{_go_on(view, door)}:", "", *cell]
 
 
 def _incomplete(view: RunView) -> str:
@@ -141,23 +141,23 @@ def _incomplete_text(view: RunView, path: str, again: Preview | None, door: Door
 
 
 def _live_text(view: RunView, path: str, door: Door) -> list[str]:
-    """Return what is known of a run that is live, for who reads it later."""
+    """Return the state of a live run, for those who read it later."""
     agents = () if view.recipe else view.agents.values()
     lines = [f"#### {a.id}: {text.agent_state(a, view)}" for a in agents]
     session = view.session
     gates = view.gates.values()
     asked = [f"{question(g)} {how_to_answer(g, view, session, door)}" for g in gates]
     cell = [f"    {line}" for line in _resume(view, path, None, door)[-1:]]
-    told = f"{_LIVE} `{door.line('show', [_address(view)])}` shows how it stands."
+    live = f"{_LIVE} `{door.line('show', [_address(view)])}` shows how it stands."
     again = [f"If its {door.writer} is gone, this goes on from here:", "", *cell] if cell else []
-    return [told, *asked, *again, "", *lines]
+    return [live, *asked, *again, "", *lines]
 
 
 _LIVE = "This run was live when this was written."
 
 
 def _summary(view: RunView, door: Door) -> str:
-    """The card's first sentences: who stopped it, when, what is kept, what it cost."""
+    """Return the card's first sentences: who stopped it, when, what is kept, what it cost."""
     spent = text.spent(view)
     return f"{_ended(view, door)} {_kept(view, door)}" + (f" Spent {spent}." if spent else "")
 
@@ -194,7 +194,7 @@ def _kept_work(view: RunView) -> list[str]:
 
 
 def _notes(view: RunView, door: Door) -> list[str]:
-    """The notices, and the follow-up texts that came too late to be read."""
+    """Return the notices, and the follow-up texts that came too late to be read."""
     late = view.unheard if view.ending else ()
     reader = "No step" if view.recipe else "No agent"
     unread = (
@@ -209,8 +209,10 @@ def _notes(view: RunView, door: Door) -> list[str]:
 def _changes(event: ContextChanged) -> str:
     """Return what an agent changed outside its workspace."""
     kinds = {"made": event.made, "changed": event.changed, "deleted": event.deleted}
-    told = (f"{what} {text.clip(', '.join(names), 300)}" for what, names in kinds.items() if names)
-    return f"{text.count_any(event.count, 'file')} changed in context paths: {'; '.join(told)}"
+    changes = (
+        f"{what} {text.clip(', '.join(names), 300)}" for what, names in kinds.items() if names
+    )
+    return f"{text.count_any(event.count, 'file')} changed in context paths: {'; '.join(changes)}"
 
 
 def _how(view: RunView) -> str:
@@ -235,14 +237,14 @@ def _continue(view: RunView, path: str, door: Door = CELL) -> str:
 
 
 def _resume(view: RunView, path: str, again: Preview | None, door: Door = CELL) -> list[str]:
-    """The lines that resume the turn: two, or none when it has no journal."""
+    """Return the lines that resume the turn: two, or none when it has no journal."""
     # A stranger's directory may be called "--trust".
     if not view.seq or view.session.startswith("-") or '"' in view.session:
         return []
-    told = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
+    comment = f"; runs again: {text.clip(again.runs_again, 200)}" if again else ""
     if again and again.not_again:
-        told += f"; not run again: {text.clip(again.not_again, 200)}"
-    return [f"# same task, from here{told}", door.line("resume", _words(view, path))]
+        comment += f"; not run again: {text.clip(again.not_again, 200)}"
+    return [f"# same task, from here{comment}", door.line("resume", _words(view, path))]
 
 
 def _words(view: RunView, path: str) -> list[str]:
@@ -270,7 +272,7 @@ class _Button:
 
 
 def _resume_button(view: RunView, path: str) -> _Button | None:
-    """The button that does what the cell on the card does; None when there is no such cell."""
+    """Return the button that runs the card's cell; None when there is no such cell."""
     # While the journal lacks its end, a resume would go on from before.
     line = _resume(view, path, None)[-1:]
     if not line or not _can_go_on(view, path):
@@ -279,7 +281,7 @@ def _resume_button(view: RunView, path: str) -> _Button | None:
 
 
 def _continue_button(view: RunView, path: str) -> _Button | None:
-    """The button that adds the cell for a new task, whose words the person writes."""
+    """Return the button that adds a cell for a new task."""
     if not _can_go_on(view, path):
         return None
     return _cell_button(f"{_continue(view, path)}\n", "notebook:enter-edit-mode")
@@ -309,13 +311,13 @@ def _partial(agent: AgentView) -> str:
 
 
 def _data(view: RunView, path: str) -> dict[str, Any]:
-    told = recipe_card.recipe_data(view) if view.recipe else _team_data(view)
+    data = recipe_card.recipe_data(view) if view.recipe else _team_data(view)
     return {
         "session": view.session,
         "turn": view.turn,
         "task": view.task,
         "state": text.state(view),
-        **told,
+        **data,
         "files": [asdict(f) for f in view.files[:MAX_FILES]],
         "path": path,
     }
@@ -389,13 +391,13 @@ def _files(view: RunView) -> dict[str, list[FileInfo]]:
 
 
 def load_templates() -> None:
-    """Compile what cards are made of, so that the first one does not wait for it."""
+    """Compile the templates of cards, so that the first card does not wait for that."""
     for name in _environment().list_templates():
         card_template(name)
 
 
 def card_template(name: str) -> Template:
-    """Return a template of this package; what is put into it is escaped."""
+    """Return a template of this package, which escapes its values."""
     return _environment().get_template(name)
 
 

@@ -1,8 +1,8 @@
-"""Markdown that models wrote, without HTML of theirs; and a turn's plots as images for its card.
+"""Rendering Markdown that models wrote, and embedding a turn's plots in its card.
 
-Raw HTML is text here, and images are off: an image is a request to somebody's server. The plots lie
-inside of the card for the same reason. An agent may have put any file in their place, and a link or
-a pipe by that name: none leads out of its workspace, nothing but a PNG is shown.
+Raw HTML is shown as text, and images are disabled, as an image is a request to somebody's server.
+Plots are embedded for the same reason. An agent may have put any file in a plot's place, or a link
+or a pipe: nothing outside its workspace is read, and nothing but a PNG is shown.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,10 @@ _OPENER = re.compile(r"\\.|`+", re.DOTALL)
 
 @dataclass(frozen=True)
 class PlotImage:
-    """An image of a plot.
+    """A plot as an image.
 
     Attributes:
-        about: Whose it is, and its file.
+        about: The agent and the file.
         src: A data URI.
     """
 
@@ -64,53 +65,45 @@ class PlotImage:
 
 
 def plots_of(view: RunView, path: Path) -> list[PlotImage]:
-    """Read the plots that the turn's workspaces have, the first few that are not too large.
+    """Return the first plots in the turn's workspaces that are not too large.
 
     Args:
         view: The turn; only files that it lists are read.
         path: Its directory.
     """
-    return list(_images(view, path))
+    return list(islice(_images(view, path), MAX_PLOTS))
 
 
 def _images(view: RunView, turn: Path) -> Iterator[PlotImage]:
-    count = 0
     for file in view.files:
         folder, _, name = file.path.rpartition("/")
         if folder != FOLDER or not name.endswith(".png") or file.size > MAX_BYTES:
             continue
-        data = _read(turn / "workspaces" / file.agent, f"{FOLDER}/{name}")
-        if data is None:
-            continue
-        src = f"data:image/png;base64,{base64.b64encode(data).decode()}"
-        yield PlotImage(f"{file.agent}: {file.path}", src)
-        count += 1
-        if count == MAX_PLOTS:
-            return
-
-
-def _read(workspace: Path, name: str) -> bytes | None:
-    """Return a PNG of a workspace, or None."""
-    with suppress(OSError, ValueError), Directory.at(workspace) as directory:
-        data = directory.read(name, MAX_BYTES)
-        return data if data.startswith(_PNG) else None
-    return None
+        data = b""
+        with (
+            suppress(OSError, ValueError),
+            Directory.at(turn / "workspaces" / file.agent) as workspace,
+        ):
+            data = workspace.read(f"{FOLDER}/{name}", MAX_BYTES)
+        if data.startswith(_PNG):
+            src = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+            yield PlotImage(f"{file.agent}: {file.path}", src)
 
 
 def as_html(words: str) -> Markup:
-    """Render Markdown; what looks like HTML in it is shown as the text that it is."""
+    """Render Markdown as HTML, with raw HTML in it shown as text."""
     return Markup(_renderer().render(words))
 
 
 def without_html(markdown: str) -> str:
-    """Return Markdown in which a reader finds neither raw HTML nor an image.
+    """Return Markdown in which no renderer finds raw HTML or an image.
 
     Args:
-        markdown: Whole: a piece that leaves a code block open changes what comes behind it.
+        markdown: The whole document, as an open code block changes everything after it.
 
     Returns:
-        The same to read: outside of code, ``<`` is ``&lt;`` and an image is its source. Where
-        readers may not agree about what is code, it is so in there, too.
+        The Markdown with ``<`` as ``&lt;`` and images as their source, outside of code. Where
+        renderers may disagree about what is code, the code is escaped too.
     """
     lines = _LINE_END.sub("\n", markdown).split("\n")
     made: list[str] = []
@@ -128,7 +121,7 @@ def without_html(markdown: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape what may begin HTML or an image, unless a backslash does it already."""
+    """Escape the start of HTML or an image, unless a backslash escapes it already."""
 
     def escaped(found: re.Match[str]) -> str:
         before, what = found[1], found[2]
@@ -141,7 +134,7 @@ def _escape(text: str) -> str:
 
 
 def _escape_text(text: str) -> str:
-    """Escape a paragraph, but for its code."""
+    """Escape a paragraph except its code."""
     parts, done = [], 0
     for start, end in _code_spans(text):
         code = text[start:end]
@@ -153,7 +146,7 @@ def _escape_text(text: str) -> str:
 
 
 def _code_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Find code: it ends with as many backticks as it begins with.
+    """Yield the spans of inline code, which ends with as many backticks as it starts with.
 
     Source: https://spec.commonmark.org/0.31.2/#code-spans
     """
@@ -197,9 +190,9 @@ def _renderer() -> MarkdownIt:
 
 
 def _set_blocks(state: StateCore) -> None:
-    """Set blocks as close as the rest of the card, and in the direction of their words.
+    """Give blocks the card's margins, and the direction of their text.
 
-    A page's own margins are made for documents, and its direction is that of its menus.
+    A page's own margins are meant for documents, and its direction is that of its menus.
     """
     for token in state.tokens:
         if margin := _MARGINS.get(token.type):
@@ -208,7 +201,7 @@ def _set_blocks(state: StateCore) -> None:
 
 
 def harmless(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mime bundle without secrets, terminal's controls, and raw HTML in its Markdown."""
+    """Return a mime bundle without secrets, terminal controls, or raw HTML in its Markdown."""
     made = Mask(secrets_of_environment()).value(dict(bundle))
     for mime in made.keys() & {"text/plain", "text/markdown"}:
         made[mime] = without_controls(made[mime])

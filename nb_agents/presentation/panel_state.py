@@ -1,6 +1,6 @@
-"""What the panel draws: a pure function of the view and the clock.
+"""The state of a run's panel: a pure function of the view and the clock.
 
-The widget carries it in the kernel, the server extension sends it where there is none.
+The kernel's widget and the server extension both send it to the page.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAX_QUESTION = 4_000
 
 
 def panel_state(view: RunView, run: str, now: float) -> PanelState:
-    """Return what the panel draws.
+    """Return the state of a run's panel.
 
     Args:
         view: The turn.
-        run: The run's id, sent back with a stop.
+        run: The run's id, which a page sends back with a stop.
         now: Unix seconds.
 
     Returns:
@@ -89,7 +89,7 @@ def _unit_row(unit: UnitRow, is_current: bool) -> AgentRow:
 
 
 def _gates(view: RunView, now: float) -> list[GateQuestion]:
-    """The questions that a person can answer; a stop takes them away."""
+    """Return the questions that a person can answer; a stop removes them."""
     if text.state(view) != "running":
         return []
     return [
@@ -125,7 +125,7 @@ def _button(view: RunView, now: float) -> StopButton | None:
 
 
 def _said(view: RunView) -> FollowUp | None:
-    """The last follow-up text, and who has read it of those that are to."""
+    """Return the last follow-up text, and how many agents have read it."""
     if not view.said:
         return None
     said = text.clip(view.said[-1], MAX_SAYS)

@@ -1,4 +1,4 @@
-"""What a panel draws, as plain data: the kernel's widget and the server send it, the page reads it.
+"""The states of panels as plain data, sent by the kernel's widget or the server to the page.
 
 ``js/src/panel-types.ts`` is made from this file by ``make js-types``: comments and all.
 """

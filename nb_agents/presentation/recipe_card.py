@@ -1,6 +1,6 @@
-"""What the card of a recipe says: what it gave, what is done, what was cut, what is next.
+"""The content of a recipe's card: its outputs, finished and interrupted steps, and what is next.
 
-Pure functions of the view; nothing here is markup but for the Markdown of `recipe_text`.
+Pure functions of the view; none has markup but the Markdown of `recipe_text`.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def _fatal(view: RunView) -> list[StepView]:
 
 
 def _denied(view: RunView) -> list[str]:
-    """Find the gates that ended it: a tool's call that was denied may just have been told so."""
+    """Return the denied gates that ended the turn, or that a resume reaches again."""
     denied = [given.address for given in view.approvals if not given.approved]
     ended = view.stop.gate if view.stop else ""
     return [gate for gate in denied if gate in view.steps or gate == ended]

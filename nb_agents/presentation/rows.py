@@ -1,7 +1,7 @@
 """The panel's row of an agent, and a recipe's units as a tree with words, for panel and card.
 
 What is to come is in the tree as far as it is known. Of a loop, the iterations that are over are
-told by their number alone: there may be thousands. An agent that another one called stands below
+shown by their number alone: there may be thousands. An agent that another one called stands below
 its caller, as a unit does below what it is in. Pure functions of the view.
 """
 
@@ -81,7 +81,7 @@ def agent_row(agent: AgentView, view: RunView, now: float) -> AgentRow:
 
 
 def stop_offer(agent: AgentView, view: RunView) -> RowStop | None:
-    """Return what the row's own button does; None where it would stop nothing, or everything."""
+    """Return what the row's own Stop button asks for; None for a row without one."""
     is_live = agent.outcome is None and agent.phase not in ("voted", "failed", "stopped")
     if view.ending or view.stop or len(view.agents) == 1 or not is_live:
         return None
@@ -94,7 +94,7 @@ def numbers(tokens: int, cost: float | None) -> str:
 
 
 def doing(agent: AgentView, view: RunView) -> str:
-    """Return in a word what an agent does."""
+    """Return an agent's activity in a word."""
     match agent.phase:
         case "answered":
             return "answered" if len(agent.answers) <= 1 else f"answered ×{len(agent.answers)}"
@@ -111,7 +111,7 @@ def doing(agent: AgentView, view: RunView) -> str:
 
 
 def silence(agent: AgentView, now: float) -> str:
-    """Return for how long an agent's model has sent nothing, once that is long; else ""."""
+    """Return how long an agent's model has been silent, once that is long; else ""."""
     silent_s = now - agent.streamed_at
     if not (agent.in_flight and agent.streamed_at) or silent_s < SILENT_AFTER_S:
         return ""
@@ -139,11 +139,11 @@ class UnitRow:
 
     Attributes:
         address: Its address.
-        name: Its name among those beside it.
-        depth: How many rows it is in.
+        name: Its name among its siblings.
+        depth: The number of rows that it is nested in.
         does: Who or what does it.
-        chip: How it stands.
-        tone: The same as a colour.
+        chip: Its status in words.
+        tone: Its status as a colour.
         says: Its last words: streamed, written by its command, given, or why it failed.
         is_writing: Whether the words are being written.
         numbers: Tokens and cost, of all that is in it.
@@ -180,7 +180,7 @@ def units(view: RunView, now: float, limit: int) -> list[UnitRow]:
     Returns:
         The units; the last row says how many were left out.
     """
-    rows = list(_Tree(view, now).rows())
+    rows = list(_UnitRows(view, now).rows())
     if len(rows) <= limit:
         return rows
     dropped = set(_done(rows)[: len(rows) - limit + 1])
@@ -211,7 +211,7 @@ def name_of(address: str) -> str:
     return _INDEX.sub(lambda found: f" {int(found[1]) + 1}", last)
 
 
-class _Tree:
+class _UnitRows:
     def __init__(self, view: RunView, now: float) -> None:
         self._view = view
         self._now = now
@@ -229,8 +229,8 @@ class _Tree:
         children, left = self._children.get(address, []), 0
         within = self._view.steps.get(address)
         if within is not None and within.unit in ("foreach", "while"):
-            told = self._open_or_failed(children)
-            children, left = sorted(told[:MAX_ITERATIONS], key=_index), len(told) - MAX_ITERATIONS
+            shown = self._open_or_failed(children)
+            children, left = sorted(shown[:MAX_ITERATIONS], key=_index), len(shown) - MAX_ITERATIONS
         elif within is not None and within.is_over:
             # What has not begun in it never will.
             children = [child for child in children if child in self._view.steps]

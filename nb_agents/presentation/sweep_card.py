@@ -1,6 +1,6 @@
-"""What the panel of a sweep draws, and its card: pure functions of its view and the clock.
+"""The state of a sweep's panel, and its card: pure functions of its view and the clock.
 
-Only so much of it goes to the page as a person can look at: the other rows are numbers.
+The page gets only as many rows as a person can look at; the others are counted.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ STOPPING_ROWS = "Stopping… (after the calls in flight)"
 
 @dataclass(frozen=True)
 class OpenedRow:
-    """The row that a person has opened.
+    """The row that is open in a sweep's panel.
 
     Attributes:
         name: Its name.
         run: Its run's id.
-        view: Its turn as it stands.
+        view: The current state of its turn.
         card: Its card once it is over, else "".
     """
 
@@ -101,14 +101,14 @@ class OpenedRow:
 def sweep_state(
     view: SweepView, title: str, path: str, now: float, opened: OpenedRow | None = None
 ) -> SweepState:
-    """Return what the panel draws.
+    """Return the state of the panel.
 
     Args:
         view: The sweep.
         title: What it asks, or its name.
         path: Its directory, as shown to the person.
         now: Unix seconds.
-        opened: The row whose own panel is drawn too.
+        opened: The row whose panel is open.
 
     Returns:
         Plain data for the widget.
@@ -158,14 +158,14 @@ def standing(view: SweepView) -> Status:
 
 
 def sweep_chip(view: SweepView) -> str:
-    """The text of the status chip."""
+    """Return the text of the status chip."""
     if view.status == "stopping":
         return text.STOPPING_NOW if _is_cut(view) else STOPPING_ROWS
     return "paused" if view.status == "paused" else standing(view)
 
 
 def counts(view: SweepView) -> list[tuple[str, Tone | Literal[""]]]:
-    """Count the rows in words, each with its tone; what is none is left out."""
+    """Return the number of rows of each status in words, with its tone; none is left out."""
     # A row that failed and is tried again is in two of these: there it is below 0.
     stopped = view.total - view.completed - view.failed - view.to_go - len(view.live)
     waits = "waits" if view.waiting == 1 else "wait"
@@ -181,12 +181,12 @@ def counts(view: SweepView) -> list[tuple[str, Tone | Literal[""]]]:
 
 
 def spent(view: SweepView) -> str:
-    """Tokens and price so far; "" before there are any."""
+    """Return the tokens and price so far; "" before there are any."""
     return numbers(view.tokens, view.cost)
 
 
 def score_of(view: SweepView) -> str:
-    """Mean and spread of the scores; "" without any."""
+    """Return the mean and spread of the scores; "" without any."""
     if view.score is None:
         return ""
     mean, spread = view.score
@@ -412,7 +412,7 @@ def _line(record: Mapping[str, Any]) -> _Line:
 def _answer(record: Mapping[str, Any]) -> str:
     """Return the answer, or a recipe's outputs by name, which stand between status and error.
 
-    Why it failed is told above; of a row that is done, the error is its score's.
+    Why it failed is shown above; of a row that is done, the error is its score's.
     """
     if record["status"] == "completed" and record["error"]:
         return str(record["error"])

@@ -1,4 +1,4 @@
-"""Small pieces of wording that panel and card share. Pure functions of a view."""
+"""Wording that panels, cards and lists share. Pure functions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def state(view: RunView) -> Status:
 
 
 def chip(view: RunView) -> str:
-    """The text of the status chip."""
+    """Return the text of the status chip."""
     if state(view) == "stopping" and view.stop:
         if view.stop.level == "immediate":
             return STOPPING_NOW
@@ -96,7 +96,7 @@ def _is_presenting(view: RunView) -> bool:
 
 
 def elapsed(view: RunView, now: float) -> tuple[str, float]:
-    """Time used: MassGen's documented wording, and the fraction of the timeout (0 to 1)."""
+    """Return the time used in MassGen's wording, and the fraction of the timeout (0 to 1)."""
     used = max(0.0, (view.ended_at or now) - view.started_at)
     if not view.timeout_s:
         return f"Elapsed: {used:.0f}s", 0.0
@@ -117,7 +117,7 @@ def progress(view: RunView) -> str:
 
 
 def done(view: RunView) -> float:
-    """The part of a recipe's own steps that are over (0 to 1)."""
+    """Return the fraction of a recipe's own steps that are over (0 to 1)."""
     steps = _outermost(view)
     over = sum(1 for step in steps if step in view.steps and view.steps[step].is_over)
     return over / len(steps) if steps else 0.0
@@ -149,7 +149,7 @@ def seconds(duration_s: float) -> str:
 
 
 def when(at: float) -> str:
-    """A moment in local time; "" when it is not known, or beyond what calendars know."""
+    """Return a moment in local time; "" when it is unknown or out of range."""
     try:
         return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}" if at else ""
     except (ValueError, OverflowError, OSError):
@@ -162,14 +162,14 @@ def tokens(number: int) -> str:
 
 
 def cost(dollars: float | None) -> str:
-    """A price, or "" when it is unknown: an unknown price is never shown as 0."""
+    """Return a price, or "" when it is unknown: an unknown price is never shown as 0."""
     if dollars is None:
         return ""
     return "<$0.001" if 0 < dollars < 0.0005 else f"${dollars:.3f}"
 
 
 def spent(view: RunView) -> str:
-    """Tokens and price of a whole turn; "" when neither a journal nor a receipt tells."""
+    """Return the tokens and price of a turn; "" when no journal or receipt has them."""
     used = sum(a.tokens for a in view.agents.values())
     if not view.seq and not used:
         return ""
@@ -241,7 +241,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def votes(view: RunView) -> str:
-    """The tally, such as "3 votes (critic 2, researcher 1)"."""
+    """Return the tally, such as "3 votes (critic 2, researcher 1)"."""
     tally = view.votes
     total = sum(tally.values())
     who = ", ".join(f"{a} {n}" for a, n in sorted(tally.items(), key=lambda i: -i[1]))
@@ -263,7 +263,7 @@ def stopped_by(view: RunView, writer: str = "kernel") -> str:
 
 
 def agent_state(agent: AgentView, view: RunView) -> str:
-    """An agent's state on the card: answered, voted for whom, partial text, no answer yet."""
+    """Return an agent's state: answered, voted for whom, partial text, no answer yet."""
     if agent.outcome == "never started" and not agent.answers:
         return "never started"
     if agent.caller and agent.outcome == "finished":
@@ -291,7 +291,7 @@ def listed(session: Session) -> tuple[str, ...]:
     """Return the row of a session: its name, turns, state, last use, tokens, cost and task."""
     last = session.turns[-1].view
     agents = [a for turn in session.turns for a in turn.view.agents.values()]
-    # A turn without a journal, and without a receipt, tells neither.
+    # A turn without a journal and a receipt has neither.
     is_known = any(turn.view.seq for turn in session.turns) or any(a.tokens for a in agents)
     costs = [total_cost(turn.view) for turn in session.turns]
     known = [c for c in costs if c is not None]

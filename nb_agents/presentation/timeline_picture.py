@@ -20,9 +20,9 @@ __all__ = [
     "Bar",
     "Mark",
     "Picture",
-    "TimelineRow",
     "Scale",
     "Tick",
+    "TimelineRow",
     "heading",
     "picture",
 ]
@@ -165,11 +165,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """An agent: what is drawn of it, and the same in words.
+    """The row of an agent: its bars and marks, and the same in words.
 
     Attributes:
         agent: Its id.
-        depth: How many called one another until it.
+        depth: The number of its callers.
         bars, marks: What is drawn.
         calls: How many it made.
         words: Its marks.
@@ -190,15 +190,15 @@ class TimelineRow:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The timeline as it is drawn.
+    """The layout of a timeline.
 
     Attributes:
-        rows: An agent each.
+        rows: The rows, one an agent.
         ticks: The scale.
         gaps: Between turns: left and width, in percent.
         lines: Marks of the whole run, across all rows.
         votes: The votes, latest first.
-        left_out: How many entries are neither drawn nor told.
+        left_out: The number of entries left out.
         label: The picture in a sentence.
     """
 
@@ -265,7 +265,7 @@ def picture(timeline: Timeline) -> Picture | None:
 
 
 def _depth(agent: str, known: Container[str]) -> int:
-    """Count who called one another until an agent: ids of callers are the beginnings of its own."""
+    """Return the number of an agent's callers, whose ids are prefixes of its own."""
     beginnings = accumulate(agent.split("/")[:-1], "{}/{}".format)
     return sum(each in known for each in beginnings)
 

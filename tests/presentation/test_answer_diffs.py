@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nb_agents.presentation.revisions import compare, revisions
+from nb_agents.presentation.answer_diffs import compare, revisions
 from nb_agents.view.run_view import AgentView
 
 
